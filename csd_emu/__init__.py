@@ -1,0 +1,1 @@
+"""The emulated hardware: arrays, profiles, engines, images, templates and clocks."""

@@ -1,0 +1,95 @@
+"""The array file: which drives there are, and on what they run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from csd_emu.config import Bytes, Config
+from csd_emu.profiles import PROFILES, get_profile
+from firmware_agent.errors import ConfigurationError
+
+MAX_DEVICES = 1024
+MIN_MEMORY_BYTES, MAX_MEMORY_BYTES = 2**30, 2**34
+_MEBIBYTE = 2**20
+# With the prefixes of firmware_agent.drive a name must fit an NVMe serial number of 20 characters.
+DeviceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,12}[a-z0-9]$")]
+
+
+class DeviceGroup(Config):
+    """`count` equal drives; `name` is the prefix of their names, ``csd`` gives csd-00, csd-01..."""
+
+    profile: str
+    count: int = Field(default=1, ge=1, le=MAX_DEVICES)
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,8}$")] = "csd"
+
+    @field_validator("profile")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            return get_profile(value).name
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
+
+
+class HostSection(Config):
+    """Where the host listens. A port of null means any free one, chosen once at `up`."""
+
+    port: int | None = Field(default=None, ge=1024, le=65535)
+    metrics_port: int | None = Field(default=None, ge=1024, le=65535)
+
+
+class Device(Config):
+    """One drive of an array."""
+
+    name: DeviceName
+    number: int
+    profile: str
+
+
+class ArrayConfig(Config):
+    """An array of drives.
+
+    Attributes:
+        name: names VMs, processes and folders; one array of a name runs at a time.
+        engine: ``qemu`` for ARM virtual machines, ``native`` for processes on this machine.
+        hypervisors: libvirt URIs over which the drives are dealt out in turn (qemu).
+        memory: DRAM of each VM (qemu).
+        host: where the host listens.
+        devices: groups of equal drives.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
+    engine: Literal["qemu", "native"] = "qemu"
+    hypervisors: list[str] = Field(default=["qemu:///session"], min_length=1)
+    memory: Bytes = Field(default="2 GiB")  # type: ignore[assignment]
+    host: HostSection = HostSection()
+    devices: list[DeviceGroup] = Field(min_length=1)
+
+    @field_validator("memory")
+    @classmethod
+    def _memory_in_range(cls, value: float) -> float:
+        if not MIN_MEMORY_BYTES <= value <= MAX_MEMORY_BYTES or value % _MEBIBYTE:
+            raise ValueError("must be whole MiB between 1 GiB (torch does not fit below) and 16 GiB")
+        return value
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> Self:
+        if sum(group.count for group in self.devices) > MAX_DEVICES:
+            raise ValueError(f"more than {MAX_DEVICES} devices in one array; use several arrays")
+        return self
+
+    def list_devices(self) -> list[Device]:
+        """Return the drives in the order of the file; numbers count through groups of one name."""
+        profiles = [(group.name, group.profile) for group in self.devices for _ in range(group.count)]
+        width = max(2, len(str(len(profiles) - 1)))
+        seen: dict[str, int] = {}
+        devices = []
+        for number, (prefix, profile) in enumerate(profiles):
+            seen[prefix] = seen.get(prefix, -1) + 1
+            devices.append(Device(name=f"{prefix}-{seen[prefix]:0{width}d}", number=number, profile=profile))
+        return devices
+
+
+__all__ = ["PROFILES", "ArrayConfig", "Device", "DeviceGroup", "HostSection"]

@@ -1,0 +1,109 @@
+"""YAML files into pydantic models, with errors that name the file, the key and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
+
+from firmware_agent import units
+from firmware_agent.errors import ConfigurationError, UnitError
+
+
+class Config(BaseModel):
+    """A section of a configuration file: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+def _quantity(table: dict[str, float], example: str) -> Any:
+    def parse(value: object) -> float:
+        if isinstance(value, float):  # already parsed: a resolved configuration read back by the program
+            return value
+        try:
+            return units.parse_quantity(value, table, example)
+        except UnitError as error:
+            raise ValueError(str(error)) from error
+
+    return BeforeValidator(parse), WithJsonSchema({"type": "string", "examples": [example]})
+
+
+_BYTES, _SECONDS = _quantity(units.BYTES, "2 GiB"), _quantity(units.SECONDS, "50 us")
+Bytes = Annotated[float, *_BYTES]
+Seconds = Annotated[float, *_SECONDS]
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def load_config(path: Path, kind: type[Model]) -> Model:
+    """Read the YAML file at `path` as a `kind`.
+
+    Raises:
+        ConfigurationError: the file cannot be read, is no YAML, or breaks the rules of `kind`; every broken rule is
+            named with its key.
+    """
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error}); give the path of a YAML file") from error
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{path}: is no valid YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"{path}: must be a mapping of keys to values; see examples/quickstart/{path.name}")
+    return parse_config(content, kind, str(path))
+
+
+def parse_config(content: dict[str, Any], kind: type[Model], where: str) -> Model:
+    """Return `content` as a `kind`; `where` names its origin in errors (see `load_config`)."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        problems = [_problem(dict(detail), kind) for detail in error.errors(include_url=False)]
+        raise ConfigurationError("\n".join(f"{where}: {problem}" for problem in problems)) from error
+
+
+def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
+    location = [part for part in detail["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
+    key = (
+        "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".") or "(top level)"
+    )
+    if detail["type"] == "extra_forbidden":
+        names = _valid_keys(kind, location[:-1])
+        near = difflib.get_close_matches(str(location[-1]), names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(names)}"
+        return f"{key}: unknown key; {hint}"
+    if detail["type"] == "missing":
+        return f"{key}: is missing; add it"
+    return f"{key}: {detail['msg'].removeprefix('Value error, ')} (it is {detail['input']!r})"
+
+
+def _valid_keys(kind: type[BaseModel], location: list[int | str]) -> list[str]:
+    """Return the keys that `kind` knows at `location`, following nested models through lists and unions."""
+    for part in location:
+        if isinstance(part, str) and part in kind.model_fields:
+            nested = _nested_model(kind.model_fields[part].annotation)
+            if nested is None:
+                return []
+            kind = nested
+    return list(kind.model_fields)
+
+
+def _nested_model(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((model for argument in get_args(annotation) if (model := _nested_model(argument))), None)
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML, safe, in which a repeated key is an error rather than a silent replacement."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Construct a mapping; a repeated key raises."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for number, key in enumerate(keys):
+            if key in keys[:number]:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} occurs twice", node.start_mark)
+        return super().construct_mapping(node, deep=deep)

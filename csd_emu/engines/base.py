@@ -1,0 +1,142 @@
+"""What an engine is: it turns a device of an array into something that runs the agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from csd_emu.array import Device
+from csd_emu.deadline import Deadline
+from csd_emu.progress import Progress
+from firmware_agent.errors import BootTimeout, DeviceLost
+
+_LIVENESS_SECONDS = 0.2
+LAST_LINES = 15
+
+
+class Fault(Enum):
+    """What can be done to a running device."""
+
+    KILL = "kill"
+    FREEZE = "freeze"
+    THAW = "thaw"
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """Everything about one start of a device, fixed before anything starts.
+
+    Attributes:
+        array: name of the array.
+        run: tag of this `up`, the same for all its devices.
+        device: which drive.
+        folder: the device's own folder; its console log goes there.
+        shard: the archive that becomes its NVMe namespace.
+        identity: the archive with its identity.
+    """
+
+    array: str
+    run: str
+    device: Device
+    folder: Path
+    shard: Path
+    identity: Path
+
+    @property
+    def console(self) -> Path:
+        """Where the device's console is logged."""
+        return self.folder / "console.log"
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A started device: its plan, and its name or number in the engine's world."""
+
+    plan: DevicePlan
+    reference: str
+
+
+class Engine(Protocol):
+    """Starts and stops devices. All calls block; the host makes them in threads."""
+
+    clock: str
+    host_address: str
+    """Under which address a device reaches the host's loopback interface."""
+
+    def prepare(self, progress: Progress) -> None:
+        """Make what all devices share, such as image and template; nothing runs afterwards.
+
+        Raises:
+            EnvironmentUnfit: this machine cannot run the engine.
+        """
+
+    def start(self, plan: DevicePlan) -> Handle:
+        """Start one device.
+
+        Raises:
+            DeviceError: it could not be started; nothing of it is left.
+        """
+
+    def alive(self, handle: Handle) -> bool:
+        """Return whether the device still exists."""
+
+    async def wait_ready(self, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:
+        """Wait until `hello` is done: the agent's greeting, with its shard's manifest checked.
+
+        Raises:
+            DeviceLost: the device ended before.
+            BootTimeout: the deadline passed.
+        """
+
+    def inject(self, handle: Handle, fault: Fault) -> None:
+        """Do `fault` to the device."""
+
+    def stop(self, handle: Handle) -> None:
+        """End the device; one that is gone already is a success."""
+
+    def list_devices(self, array: str) -> list[str]:
+        """Return the names of this array's devices that exist, found without any state file."""
+
+    def sweep(self, array: str) -> list[str]:
+        """End every device of this array, found without any state file; return their names."""
+
+    def close(self) -> None:
+        """Give back connections and helpers; running devices go on."""
+
+
+def last_words(console: Path) -> str:
+    """Return the last lines of a device's console, for an error message."""
+    try:
+        lines = console.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "(no console output)"
+    said = [f"    {line}" for line in lines if line.strip()]
+    return "\n".join(said[-LAST_LINES:]) or "(no console output)"
+
+
+async def wait_for_hello(engine: Engine, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:
+    """Wait for the agent's greeting while the device lives (see `Engine.wait_ready`)."""
+    greeting = asyncio.ensure_future(hello)
+    name = handle.plan.device.name
+    try:
+        while not greeting.done():
+            await asyncio.wait({greeting}, timeout=min(_LIVENESS_SECONDS, deadline.left_seconds))
+            if greeting.done():
+                break
+            if not await asyncio.to_thread(engine.alive, handle):
+                raise DeviceLost(f"{name} ended before its agent said hello; its last words:\n{_words(handle)}")
+            if deadline.expired:
+                raise BootTimeout(
+                    f"{name} did not say hello in {deadline.seconds:.0f} s; its last words:\n{_words(handle)}"
+                )
+        greeting.result()
+    finally:
+        greeting.cancel()
+
+
+def _words(handle: Handle) -> str:
+    return last_words(handle.plan.console)

@@ -1,0 +1,123 @@
+"""Drives as processes on this machine: for a first try, for tests, and for a laptop without QEMU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+
+import psutil
+
+from csd_emu.deadline import Deadline
+from csd_emu.engines.base import DevicePlan, Fault, Handle, wait_for_hello
+from csd_emu.progress import Progress
+from firmware_agent.drive import IDENTITY_FILE, SHARD_FILE
+from firmware_agent.errors import DeviceError
+
+_STOP_SECONDS = 5.0
+_AGENT = [sys.executable, "-m", "firmware_agent", "native"]
+_SIGNALS = {Fault.KILL: signal.SIGKILL, Fault.FREEZE: signal.SIGSTOP, Fault.THAW: signal.SIGCONT}
+
+
+class NativeEngine:
+    """Each device is ``python -m firmware_agent native FOLDER``; the folder names array and device."""
+
+    clock = "wall"
+    host_address = "127.0.0.1"
+
+    def __init__(self, arrays_folder: Path) -> None:
+        """Work below `arrays_folder`, which holds one folder per array."""
+        self._arrays_folder = arrays_folder
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def prepare(self, progress: Progress) -> None:
+        """Nothing is shared."""
+
+    def start(self, plan: DevicePlan) -> Handle:
+        """Start the agent as a process of its own session, so that Ctrl-C reaches the host alone."""
+        for target, name in ((plan.identity, IDENTITY_FILE), (plan.shard, SHARD_FILE)):
+            if target != plan.folder / name:
+                raise DeviceError(f"{plan.device.name}: {target} must lie in {plan.folder} as {name}")
+        command = [*_AGENT, str(plan.folder)]
+        with open(plan.console, "wb") as console:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        self._children.append(process)
+        return Handle(plan, str(process.pid))
+
+    def alive(self, handle: Handle) -> bool:
+        """Return whether the process runs; one that has ended is reaped."""
+        process = self._process(handle)
+        return process is not None and process.status() != psutil.STATUS_ZOMBIE
+
+    async def wait_ready(self, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:
+        """Wait for the agent's greeting (see `Engine.wait_ready`)."""
+        await wait_for_hello(self, handle, hello, deadline)
+
+    def inject(self, handle: Handle, fault: Fault) -> None:
+        """Send the signal that makes the fault."""
+        process = self._process(handle)
+        if process is None:
+            raise DeviceError(f"{handle.plan.device.name} does not run, so {fault.value} cannot be done to it")
+        process.send_signal(_SIGNALS[fault])
+
+    def stop(self, handle: Handle) -> None:
+        """End the process."""
+        process = self._process(handle)
+        if process is not None:
+            _end([process])
+
+    def list_devices(self, array: str) -> list[str]:
+        """Return the devices of `array` that run."""
+        return sorted(device for _, device in self._find(array))
+
+    def sweep(self, array: str) -> list[str]:
+        """End every process of `array`."""
+        found = self._find(array)
+        _end([process for process, _ in found])
+        return sorted(device for _, device in found)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _process(self, handle: Handle) -> psutil.Process | None:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(int(handle.reference))
+            if str(handle.plan.folder) in process.cmdline() or process.status() == psutil.STATUS_ZOMBIE:
+                return process
+        return None
+
+    def _find(self, array: str) -> list[tuple[psutil.Process, str]]:
+        """Return process and device name of each agent whose command line names a folder of `array`."""
+        devices_folder = self._arrays_folder / array / "devices"
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                command = process.cmdline()
+                if command[1:4] == _AGENT[1:] and len(command) == 5 and Path(command[4]).parent == devices_folder:
+                    found.append((process, Path(command[4]).name))
+        return found
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGCONT)  # a frozen process would not see SIGTERM
+            process.terminate()
+    _, alive = psutil.wait_procs(processes, timeout=_STOP_SECONDS)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=_STOP_SECONDS)
+    _reap(processes)
+
+
+def _reap(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)

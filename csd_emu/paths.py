@@ -1,0 +1,56 @@
+"""Where csd-emu keeps its files: one place that decides, so that tests and users can move all of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+HOME_VARIABLE = "CSD_EMU_HOME"
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The folders of one user of csd-emu.
+
+    Attributes:
+        cache: what can be made again: downloads, ARM images, templates.
+        state: one folder per array that is up.
+        runtime: sockets; short, because a Unix socket's path holds 107 bytes.
+    """
+
+    cache: Path
+    state: Path
+    runtime: Path
+
+    @classmethod
+    def default(cls) -> Paths:
+        """Return the folders: under ``$CSD_EMU_HOME`` if set, the system's for root, else the user's own.
+
+        Root does not use its home folder: QEMU runs as an unprivileged user that could not enter it.
+        """
+        home = os.environ.get(HOME_VARIABLE)
+        if home:
+            root = Path(home).expanduser().resolve()
+            return cls(root / "cache", root / "state", root / "run")
+        if os.geteuid() == 0:
+            return cls(Path("/var/cache/csd-emu"), Path("/var/lib/csd-emu"), Path("/run/csd-emu"))
+        dirs = platformdirs.PlatformDirs("csd-emu", appauthor=False)
+        return cls(Path(dirs.user_cache_dir), Path(dirs.user_state_dir), Path(dirs.user_runtime_dir) / "csd-emu")
+
+    @property
+    def arrays(self) -> Path:
+        """One folder per array that is up."""
+        return self.state / "arrays"
+
+    @property
+    def images(self) -> Path:
+        """The ARM images."""
+        return self.cache / "images"
+
+    @property
+    def templates(self) -> Path:
+        """The booted machines that clones are made of."""
+        return self.cache / "templates"

@@ -1,0 +1,25 @@
+"""How long work tells the user where it stands, without knowing how that is shown."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Receives the stages of a long piece of work, in order."""
+
+    def stage(self, text: str) -> None:
+        """Begin a stage, for example ``unpack 143 packages``; it ends the stage before."""
+
+    def advance(self, fraction: float) -> None:
+        """Say how much of the current stage is done, 0 to 1."""
+
+
+class Silent:
+    """A `Progress` that shows nothing."""
+
+    def stage(self, text: str) -> None:
+        """Ignore the stage."""
+
+    def advance(self, fraction: float) -> None:
+        """Ignore the fraction."""

@@ -1,0 +1,56 @@
+"""``python -m firmware_agent drive`` in a drive, ``... native FOLDER`` as a process on the host machine."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from firmware_agent.errors import CsdError
+
+
+def main() -> int:
+    """Run the agent until it is told to stop or is refused; return the exit code."""
+    parser = argparse.ArgumentParser(prog="firmware_agent", description="The agent of one storage drive.")
+    modes = parser.add_subparsers(dest="mode", required=True)
+    modes.add_parser("drive", help="wait for the identity and shard namespaces, then serve")
+    native = modes.add_parser("native", help="serve a folder that holds identity.tar and shard.tar")
+    native.add_argument("folder", type=Path)
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: _stop(stop))
+    try:
+        _serve(arguments, stop)
+    except CsdError as error:
+        print(f"csd-agent: {error}", file=sys.stderr)
+        return error.exit_code
+    except _Stopped:
+        pass
+    return 0
+
+
+class _Stopped(BaseException):
+    """Raised in the main thread when the agent is told to stop, wherever it is."""
+
+
+def _stop(stop: threading.Event) -> None:
+    stop.set()
+    raise _Stopped
+
+
+def _serve(arguments: argparse.Namespace, stop: threading.Event) -> None:
+    from firmware_agent import drive
+
+    if arguments.mode == "drive":
+        drive.serve_drive(stop)
+    else:
+        drive.serve_folder(arguments.folder, stop)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

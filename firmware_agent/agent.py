@@ -1,0 +1,181 @@
+"""The agent: serves one host session after the other, until the host refuses it or the drive is switched off."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import threading
+from collections.abc import Callable
+
+import numpy
+import torch
+
+from firmware_agent import __version__, bare_loop
+from firmware_agent.clock import Stopwatch
+from firmware_agent.disturbance import Disturbance
+from firmware_agent.errors import AgentRefused, CsdError, DeviceLost, ProtocolError
+from firmware_agent.exchange import Array, Assembler, cut_slices, tensor_specs
+from firmware_agent.identity import Identity
+from firmware_agent.session import Session
+from firmware_agent.shard import Shard
+from firmware_agent.trainer import Trainer, load_arrays, state_arrays
+from firmware_agent.wire import (
+    PROTOCOL_VERSION,
+    AnyFrame,
+    Disturb,
+    Disturbed,
+    Failed,
+    Frame,
+    Hello,
+    Job,
+    Measure,
+    Measured,
+    Ready,
+    Slice,
+    Tensors,
+    Train,
+    Trained,
+    Welcome,
+)
+
+log = logging.getLogger(__name__)
+REDIAL_SECONDS = 0.25
+
+
+class Agent:
+    """One drive's agent: its identity, its shard, and what the host asks of them."""
+
+    def __init__(self, identity: Identity, shard: Shard, disturbance: Disturbance) -> None:
+        """Take a shard that was opened and checked; nothing is dialled yet."""
+        self._identity, self._shard, self._disturbance = identity, shard, disturbance
+        self._stopwatch = Stopwatch()
+        self._trainer: Trainer | None = None
+        self._inbound: Assembler | None = None
+        self._job: Job | None = None
+
+    def serve_forever(self, stop: threading.Event, dial: Callable[[Identity], Session] = Session) -> None:
+        """Dial, serve, redial, until `stop` is set.
+
+        Raises:
+            AgentRefused: the host does not want this agent: it is stale, or not of this array.
+        """
+        while not stop.is_set():
+            try:
+                with dial(self._identity) as session:
+                    self._serve(session)
+            except DeviceLost as error:
+                log.info("%s; redialling", error)
+            except ProtocolError as error:
+                log.warning("%s; redialling", error)
+            finally:
+                self._disturbance.set_weight(0)
+                self._trainer = self._inbound = None
+            stop.wait(REDIAL_SECONDS)
+
+    def hello(self) -> Hello:
+        """Return the frame that introduces this drive."""
+        return Hello(
+            protocol=PROTOCOL_VERSION,
+            device=self._identity.device,
+            incarnation=self._identity.incarnation,
+            clock=self._identity.clock,
+            manifest_sha256=self._shard.manifest_sha256,
+            samples=self._shard.manifest.samples,
+            facts=device_facts(),
+        )
+
+    def _serve(self, session: Session) -> None:
+        session.send(self.hello())
+        if not isinstance(session.receive(), Welcome):
+            raise ProtocolError("the host answered a hello with something other than a welcome")
+        while True:
+            frame = session.receive()
+            try:
+                self._handle(session, frame)
+            except (AgentRefused, DeviceLost, ProtocolError):
+                raise
+            except CsdError as error:
+                session.send(Failed(type(frame).__name__, str(error)))
+            except Exception as error:  # the user's model may raise anything; the host must hear of it
+                log.exception("%s failed", type(frame).__name__)
+                session.send(Failed(type(frame).__name__, f"{type(error).__name__}: {error}"[:4000]))
+
+    def _handle(self, session: Session, frame: AnyFrame) -> None:
+        if isinstance(frame, Slice):
+            self._assembler().add(frame)
+        elif isinstance(frame, Tensors):
+            self._inbound = Assembler(frame.exchange, frame.specs, tensor_specs(state_arrays(self._ready().model)))
+        elif isinstance(frame, Job):
+            session.send(self._prepare(frame))
+        elif isinstance(frame, Train):
+            self._train(session, frame)
+        elif isinstance(frame, Measure):
+            session.send(self._measure(frame))
+        elif isinstance(frame, Disturb):
+            self._disturbance.set_weight(frame.weight)
+            session.send(Disturbed(frame.weight))
+        else:
+            raise ProtocolError(f"the host sent a {type(frame).__name__}, which only a drive sends")
+
+    def _prepare(self, job: Job) -> Frame:
+        number = int.from_bytes(self._identity.device.encode(), "big")
+        self._trainer = Trainer(job, self._shard, number, self._stopwatch)
+        self._job = job
+        return Ready(sum(p.numel() for p in self._trainer.model.parameters()))
+
+    def _train(self, session: Session, task: Train) -> None:
+        trainer = self._ready()
+        load_arrays(trainer.model, self._assembler().arrays())
+        self._inbound = None
+        self._stopwatch.take()
+        done = trainer.train(task)
+        arrays = self._encode(trainer)
+        session.send(Tensors(task.round, tensor_specs(arrays)))
+        for piece in cut_slices(task.round, arrays):
+            session.send(piece)
+        seconds = self._stopwatch.take()
+        session.send(Trained(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes))
+
+    def _encode(self, trainer: Trainer) -> dict[str, Array]:
+        """Copy the weights out of the model: the part of sending in which a task is always runnable."""
+        self._stopwatch.mark()
+        arrays = {name: array.copy() for name, array in state_arrays(trainer.model).items()}
+        self._stopwatch.lap("encode")
+        return arrays
+
+    def _measure(self, task: Measure) -> Measured:
+        trainer = self._ready()
+        if task.bare and self._job is not None:
+            return bare_loop.run_in_process(self._job, task, self._shard)
+        return trainer.measure(task)
+
+    def _ready(self) -> Trainer:
+        if self._trainer is None:
+            raise ProtocolError("the host sent a task before any job")
+        return self._trainer
+
+    def _assembler(self) -> Assembler:
+        if self._inbound is None:
+            raise ProtocolError("the host sent slices or a task before announcing tensors")
+        return self._inbound
+
+
+def device_facts() -> dict[str, str]:
+    """Return what the host should know of this machine, for the record: versions and the CPU's flags."""
+    return {
+        "agent": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+        "machine": platform.machine(),
+        "kernel": platform.release(),
+        "cpu_aes": "yes" if _cpu_has("aes") else "no",
+    }
+
+
+def _cpu_has(flag: str) -> bool:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as stream:
+            return any(flag in line.split() for line in stream if line.lower().startswith(("features", "flags")))
+    except OSError:
+        return False

@@ -1,0 +1,129 @@
+"""From power-on to a serving agent: prepare what clones may share, then find out who this device is."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import random
+import struct
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from firmware_agent.agent import Agent, device_facts
+from firmware_agent.clock import Stopwatch
+from firmware_agent.disturbance import Disturbance, delegated_group
+from firmware_agent.errors import BootTimeout
+from firmware_agent.identity import Identity, read_identity
+from firmware_agent.shard import Manifest, Shard, open_shard
+from firmware_agent.trainer import Trainer
+from firmware_agent.wire import Job, Train
+
+log = logging.getLogger(__name__)
+
+IDENTITY_FILE = "identity.tar"
+SHARD_FILE = "shard.tar"
+# NVMe serial numbers hold 20 characters: prefix + device name.
+IDENTITY_SERIAL = "ident-"
+SHARD_SERIAL = "shard-"
+CONSOLE = Path("/dev/console")
+BLOCK_DEVICES = Path("/sys/block")
+_POLL_SECONDS = 0.02
+_RNDADDENTROPY = 0x40085203
+_RNDRESEEDCRNG = 0x5207
+
+
+def serve_folder(folder: Path, stop: threading.Event) -> None:
+    """Serve as a process on the host machine, from the two archives in `folder`."""
+    torch.set_num_threads(1)
+    identity = read_identity(folder / IDENTITY_FILE)
+    seed_generators(identity.entropy)
+    Agent(identity, open_shard(folder / SHARD_FILE), Disturbance(None)).serve_forever(stop)
+
+
+def serve_drive(stop: threading.Event) -> None:
+    """Serve in a drive: warm up, say so on the console, wait for the namespaces, take the identity, dial.
+
+    Everything before the namespaces appear belongs to the template, which all clones share; so nothing here may draw a
+    random number or make a key before `reseed`.
+    """
+    torch.set_num_threads(1)
+    disturbance = Disturbance(delegated_group())
+    warm_up()
+    _wait_until_booted()
+    say("CSD-AGENT READY " + json.dumps(device_facts()))
+    identity = read_identity(_wait_for_namespace(IDENTITY_SERIAL, stop))
+    reseed(identity)
+    shard = open_shard(_wait_for_namespace(SHARD_SERIAL, stop))
+    say(f"CSD-AGENT DEVICE {identity.device} INCARNATION {identity.incarnation}")
+    Agent(identity, shard, disturbance).serve_forever(stop)
+
+
+def warm_up() -> None:
+    """Take one training step of the smallest model, so that lazily loaded code is in the template's shared memory."""
+    shard = Shard(
+        Path(os.devnull),
+        Manifest("", "", 8, (8,), {}),
+        "",
+        np.zeros((8, 1, 8, 8), np.uint8),
+        np.zeros(8, np.int64),
+    )
+    job = Job("digits_cnn", {}, None, 1.0, 0, 0.01, 0.9, 8)
+    Trainer(job, shard, 0, Stopwatch()).train(Train(1, 1))
+
+
+def reseed(identity: Identity) -> None:
+    """Give the kernel and every generator of this process fresh entropy, and set the date.
+
+    The kernel credits the entropy and reseeds at once, so that a TLS library's first draw differs between clones.
+    """
+    with open("/dev/urandom", "wb", buffering=0) as device:
+        entropy = identity.entropy
+        fcntl.ioctl(device, _RNDADDENTROPY, struct.pack("ii", 8 * len(entropy), len(entropy)) + entropy)
+        fcntl.ioctl(device, _RNDRESEEDCRNG)
+    time.clock_settime(time.CLOCK_REALTIME, identity.unix_seconds)
+    seed_generators(identity.entropy)
+
+
+def seed_generators(entropy: bytes) -> None:
+    """Seed Python's, NumPy's and torch's global generators from `entropy` and nothing else."""
+    words = np.random.SeedSequence(int.from_bytes(entropy, "big")).generate_state(6)
+    random.seed(int(words[0]) << 32 | int(words[1]))
+    np.random.seed(words[2:4])
+    torch.manual_seed(int(words[4]) << 31 | int(words[5]) >> 1)
+
+
+def say(line: str) -> None:
+    """Write one line to the machine's console, where the host looks for it."""
+    with open(CONSOLE, "w", encoding="utf-8") as console:
+        console.write(f"\n{line}\n")
+
+
+def _wait_until_booted() -> None:
+    """Wait until systemd has finished, so that the template is taken when the machine is quiet."""
+    done = subprocess.run(["systemctl", "is-system-running", "--wait"], capture_output=True, text=True, check=False)
+    if done.stdout.strip() != "running":
+        failed = subprocess.run(["systemctl", "--failed", "--plain", "--no-legend"], capture_output=True, check=False)
+        say(f"CSD-AGENT DEGRADED {done.stdout.strip()}: {failed.stdout.decode(errors='replace').strip()}")
+
+
+def _wait_for_namespace(serial_prefix: str, stop: threading.Event) -> Path:
+    """Return the block device whose NVMe serial number starts with `serial_prefix`, once it is there."""
+    while not stop.wait(_POLL_SECONDS):
+        for device in BLOCK_DEVICES.glob("nvme*"):
+            if _serial(device).startswith(serial_prefix) and (node := Path("/dev") / device.name).exists():
+                return node
+    raise BootTimeout(f"told to stop before the {serial_prefix} namespace appeared")
+
+
+def _serial(device: Path) -> str:
+    try:
+        return (device / "device" / "serial").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,90 @@
+"""The error tree of csd-emu.
+
+    CsdError                     anything csd-emu itself reports; the command line exits with `exit_code`
+    ├── ConfigurationError       the user's input is wrong; nothing was started (exit code 2)
+    │   ├── UnitError            a quantity has the wrong unit or cannot be read
+    │   ├── ModelError           a model cannot be found or built
+    │   └── DataError            a data set cannot be found or read
+    ├── EnvironmentUnfit         the machine lacks something: QEMU, libvirt, disk space, a free port (exit code 2)
+    │   └── ImageError           an ARM image cannot be built, or a stored one is damaged
+    ├── ShardError               a shard or identity archive does not match its manifest
+    ├── ProtocolError            a frame that the wire's rules do not allow
+    ├── AgentRefused             the host turned an agent away: identity, incarnation or version
+    ├── DeviceError              a device did not do what it should
+    │   ├── BootTimeout          a device was not ready before its deadline
+    │   ├── DeviceLost           a device died or its stream ended
+    │   └── DeviceFailed         a device reports that its task failed
+    └── TargetMissed             a run ended below its target
+
+A message names the thing, the cause and the remedy.
+"""
+
+from __future__ import annotations
+
+
+class CsdError(Exception):
+    """Root of every error that csd-emu raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigurationError(CsdError):
+    """Raised when the user's input is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class UnitError(ConfigurationError):
+    """Raised when a quantity has the wrong unit or cannot be read."""
+
+
+class ModelError(ConfigurationError):
+    """Raised when a model cannot be found or built."""
+
+
+class DataError(ConfigurationError):
+    """Raised when a data set cannot be found or read."""
+
+
+class EnvironmentUnfit(CsdError):
+    """Raised when the machine lacks something that the command needs."""
+
+    exit_code = 2
+
+
+class ImageError(EnvironmentUnfit):
+    """Raised when an ARM image cannot be built, or a stored one is damaged."""
+
+
+class ShardError(CsdError):
+    """Raised when a shard or identity archive does not match its manifest."""
+
+    exit_code = 2
+
+
+class ProtocolError(CsdError):
+    """Raised when a frame breaks the rules of the wire."""
+
+
+class AgentRefused(CsdError):
+    """Raised when the host turns an agent away: identity, incarnation or version."""
+
+
+class DeviceError(CsdError):
+    """Raised when a device did not do what it should."""
+
+
+class BootTimeout(DeviceError):
+    """Raised when a device was not ready before its deadline."""
+
+
+class DeviceLost(DeviceError):
+    """Raised when a device died or its stream ended."""
+
+
+class DeviceFailed(DeviceError):
+    """Raised when a device reports that its task failed."""
+
+
+class TargetMissed(CsdError):
+    """Raised when a run ended below its target."""

@@ -1,0 +1,132 @@
+"""Named arrays as slices, and back: the order of arrival does not matter, a repetition does no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from firmware_agent.errors import ProtocolError
+from firmware_agent.wire import MAX_SLICE_BYTES, Slice, TensorSpec
+
+Array = npt.NDArray[np.generic]
+MAX_EXCHANGE_BYTES = 8 << 30
+
+
+def tensor_specs(arrays: Mapping[str, Array]) -> list[TensorSpec]:
+    """Return name, dtype and shape of each array, in order."""
+    return [TensorSpec(name, np.dtype(a.dtype).newbyteorder("<").str, a.shape) for name, a in arrays.items()]
+
+
+def spec_bytes(spec: TensorSpec) -> int:
+    """Return the size of one tensor in bytes."""
+    return prod(spec.shape) * np.dtype(spec.dtype).itemsize
+
+
+def cut_slices(exchange: int, arrays: Mapping[str, Array], slice_bytes: int = MAX_SLICE_BYTES) -> Iterator[Slice]:
+    """Yield the arrays' bytes as slices of at most `slice_bytes`, tensor by tensor, offset rising.
+
+    An empty tensor has no slice.
+    """
+    if not 1 <= slice_bytes <= MAX_SLICE_BYTES:
+        raise ProtocolError(f"slices of {slice_bytes} bytes: the wire takes 1 to {MAX_SLICE_BYTES}")
+    for name, array in arrays.items():
+        little = np.ascontiguousarray(array, dtype=np.dtype(array.dtype).newbyteorder("<"))
+        flat = little.reshape(-1).view(np.uint8)
+        for offset in range(0, len(flat), slice_bytes):
+            yield Slice(exchange, name, offset, flat[offset : offset + slice_bytes].tobytes())
+
+
+class Assembler:
+    """Collects the slices of one exchange until every byte of every tensor is there.
+
+    Slices may come in any order, cut anywhere, and may be repeated; a slice that contradicts what came before is
+    refused and changes nothing.
+    """
+
+    def __init__(
+        self, exchange: int, specs: Sequence[TensorSpec], expected: Sequence[TensorSpec] | None = None
+    ) -> None:
+        """Prepare for the tensors in `specs`.
+
+        Args:
+            exchange: the number that every slice must carry.
+            specs: the tensors announced by the peer.
+            expected: if given, what this side knows the tensors must be.
+
+        Raises:
+            ProtocolError: a name occurs twice, the whole is too large, or `specs` differs from `expected`.
+        """
+        if len({spec.name for spec in specs}) != len(specs):
+            raise ProtocolError("an exchange announces one tensor twice")
+        if sum(map(spec_bytes, specs)) > MAX_EXCHANGE_BYTES:
+            raise ProtocolError(f"an exchange announces more than {MAX_EXCHANGE_BYTES} bytes")
+        if expected is not None and list(specs) != list(expected):
+            raise ProtocolError(f"the tensors announced are not the model's: {_difference(specs, expected)}")
+        self.exchange = exchange
+        self._specs = {spec.name: spec for spec in specs}
+        self._bytes = {spec.name: np.zeros(spec_bytes(spec), np.uint8) for spec in specs}
+        self._spans: dict[str, dict[int, int]] = {spec.name: {} for spec in specs}
+        self._missing = sum(map(spec_bytes, specs))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every byte has come in."""
+        return self._missing == 0
+
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes have not come in yet."""
+        return self._missing
+
+    def add(self, piece: Slice) -> None:
+        """Take one slice.
+
+        Raises:
+            ProtocolError: the slice is of another exchange, names no tensor of it, lies outside of the tensor, or
+                overlaps what came before without being its exact repetition.
+        """
+        target = self._target(piece)
+        start, end = piece.offset, piece.offset + len(piece.data)
+        data = np.frombuffer(piece.data, np.uint8)
+        spans = self._spans[piece.tensor]
+        if spans.get(start) == end:
+            if not np.array_equal(target[start:end], data):
+                raise ProtocolError(f"{piece.tensor}+{start}: a repeated slice has other bytes")
+            return
+        if any(s < end and start < e for s, e in spans.items()):
+            raise ProtocolError(f"{piece.tensor}+{start}: {len(piece.data)} bytes overlap an earlier slice")
+        target[start:end] = data
+        spans[start] = end
+        self._missing -= len(piece.data)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the tensors, in the announced order.
+
+        Raises:
+            ProtocolError: bytes are still missing.
+        """
+        if not self.complete:
+            raise ProtocolError(f"an exchange ended with {self._missing} bytes missing")
+        return {
+            name: self._bytes[name].view(np.dtype(spec.dtype)).reshape(spec.shape) for name, spec in self._specs.items()
+        }
+
+    def _target(self, piece: Slice) -> npt.NDArray[np.uint8]:
+        if piece.exchange != self.exchange:
+            raise ProtocolError(f"a slice of exchange {piece.exchange} came in during exchange {self.exchange}")
+        target = self._bytes.get(piece.tensor)
+        if target is None:
+            raise ProtocolError(f"a slice names the tensor {piece.tensor!r}, which this exchange does not have")
+        if piece.offset + len(piece.data) > len(target):
+            raise ProtocolError(f"{piece.tensor}+{piece.offset}: {len(piece.data)} bytes reach past its {len(target)}")
+        return target
+
+
+def _difference(specs: Sequence[TensorSpec], expected: Sequence[TensorSpec]) -> str:
+    for got, want in zip(specs, expected, strict=False):
+        if got != want:
+            return f"{got.name} {got.dtype}{got.shape} in place of {want.name} {want.dtype}{want.shape}"
+    return f"{len(specs)} tensors in place of {len(expected)}"

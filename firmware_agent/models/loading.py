@@ -1,0 +1,106 @@
+"""From a model's name in a job file to a torch module, on the host and in the drive alike."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from firmware_agent.errors import ModelError
+from firmware_agent.models.zoo import ZOO
+
+MAX_SOURCE_BYTES = 1 << 19
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """How to build a model anywhere.
+
+    Attributes:
+        name: a zoo name, ``package.module:function``, or ``my_net.py:function``.
+        source: the text of the user's file, for the last form; it travels to the drives.
+        arguments: keyword arguments of the builder.
+    """
+
+    name: str
+    source: str | None = None
+    arguments: Mapping[str, int | float | str | bool] = field(default_factory=dict)
+
+
+def resolve_model(name: str, arguments: Mapping[str, int | float | str | bool], folder: Path) -> ModelSpec:
+    """Return the spec of the model that a job file names; a file is looked for beside it, in `folder`.
+
+    Raises:
+        ModelError: the file cannot be read, or the name is neither in the zoo nor of the form ``where:function``.
+    """
+    where, colon, _ = name.partition(":")
+    if not colon:
+        _zoo_builder(name)
+        return ModelSpec(name, None, arguments)
+    if not where.endswith(".py"):
+        return ModelSpec(name, None, arguments)
+    path = folder / where
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(
+            f"model {name!r}: cannot read {path} ({error}); give a path from the job file's folder"
+        ) from error
+    if len(source.encode()) > MAX_SOURCE_BYTES:
+        raise ModelError(
+            f"model {name!r}: {path} has over {MAX_SOURCE_BYTES} bytes; a model file must be self-contained and small"
+        )
+    return ModelSpec(name, source, arguments)
+
+
+def build_model(spec: ModelSpec) -> nn.Module:
+    """Build the model; its initial weights come from torch's global generator, which the caller seeds.
+
+    Raises:
+        ModelError: it cannot be imported or built, or is no `torch.nn.Module`.
+    """
+    builder = _builder(spec)
+    try:
+        model = builder(**spec.arguments)
+    except Exception as error:  # the user's code may raise anything
+        raise ModelError(f"model {spec.name!r}: building it with {dict(spec.arguments)} failed: {error!r}") from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"model {spec.name!r}: the builder returned {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def _builder(spec: ModelSpec) -> Callable[..., Any]:
+    where, colon, function = spec.name.partition(":")
+    if not colon:
+        return _zoo_builder(spec.name)
+    try:
+        module = importlib.import_module(where) if spec.source is None else _module_from(where, spec.source)
+        builder = getattr(module, function)
+    except Exception as error:  # the user's module may raise anything while it is imported
+        raise ModelError(
+            f"model {spec.name!r}: cannot be imported ({error!r}); on a drive only torch, numpy and the standard "
+            "library are there, so ship anything else inside the model file"
+        ) from error
+    if not callable(builder):
+        raise ModelError(f"model {spec.name!r}: {function} is not callable; name a function that returns the model")
+    return builder  # type: ignore[no-any-return]
+
+
+def _zoo_builder(name: str) -> Callable[..., nn.Module]:
+    if name not in ZOO:
+        near = difflib.get_close_matches(name, ZOO, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"built in: {', '.join(ZOO)}"
+        raise ModelError(f"model {name!r} is not built in; {hint} Your own: my_net.py:build or package.module:function")
+    return ZOO[name]
+
+
+def _module_from(where: str, source: str) -> types.ModuleType:
+    module = types.ModuleType(Path(where).stem)
+    exec(compile(source, where, "exec"), module.__dict__)
+    return module

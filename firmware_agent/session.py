@@ -1,0 +1,93 @@
+"""The drive's end of the stream: it dials the host, shows its certificate, and exchanges frames."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from types import TracebackType
+
+import grpc
+
+from firmware_agent.errors import AgentRefused, DeviceLost
+from firmware_agent.identity import Identity
+from firmware_agent.wire import HOST_NAME, SERVICE_METHOD, AnyFrame, Frame, decode, encode
+
+# Frames that may wait for the network before `send` blocks: bounds the memory that a slow link can take.
+_OUTBOX_FRAMES = 4
+# The host may be a process that is not there yet; gRPC's own back-off would grow to minutes.
+_CHANNEL_OPTIONS = [
+    ("grpc.ssl_target_name_override", HOST_NAME),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+class Session:
+    """One stream to the host; a context manager. Used from one thread."""
+
+    def __init__(self, identity: Identity) -> None:
+        """Dial `identity.host_address` with the device's certificate; nothing is sent yet."""
+        credentials = grpc.ssl_channel_credentials(
+            identity.ca_pem.encode(), identity.key_pem.encode(), identity.certificate_pem.encode()
+        )
+        self._address = identity.host_address
+        self._channel = grpc.secure_channel(identity.host_address, credentials, options=_CHANNEL_OPTIONS)
+        self._outbox: queue.Queue[bytes | None] = queue.Queue(_OUTBOX_FRAMES)
+        method: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(SERVICE_METHOD)
+        self._call = method(iter(self._outbox.get, None), wait_for_ready=True)
+        self._frames: Iterator[bytes] = iter(self._call)
+
+    def send(self, frame: Frame) -> None:
+        """Hand one frame to the stream; blocks while the network is behind.
+
+        Raises:
+            DeviceLost: the stream has ended.
+        """
+        data = encode(frame)
+        while True:
+            if not self._call.is_active():
+                raise DeviceLost(f"the stream to {self._address} has ended: {self._reason()}")
+            try:
+                return self._outbox.put(data, timeout=1.0)
+            except queue.Full:
+                continue
+
+    def receive(self) -> AnyFrame:
+        """Return the next frame.
+
+        Raises:
+            DeviceLost: the stream has ended.
+            AgentRefused: the host does not want this agent, now or later.
+            ProtocolError: the host sent no valid frame.
+        """
+        try:
+            data = next(self._frames)
+        except StopIteration:
+            raise DeviceLost(f"{self._address} closed the stream") from None
+        except grpc.RpcError as error:
+            raise self._lost(error) from error
+        return decode(data)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call.cancel()
+        self._channel.close()
+        while not self._outbox.empty():  # the sender thread waits on the queue: make room, then end it
+            self._outbox.get_nowait()
+        self._outbox.put(None)
+
+    def _reason(self) -> str:
+        return str(self._call.details() or self._call.code())
+
+    def _lost(self, error: grpc.RpcError) -> DeviceLost | AgentRefused:
+        code = error.code() if isinstance(error, grpc.Call) else None
+        if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+            return AgentRefused(f"{self._address}: {self._reason()}")
+        return DeviceLost(f"{self._address}: {self._reason()}")

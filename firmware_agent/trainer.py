@@ -1,0 +1,128 @@
+"""Local training on the drive's shard."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from firmware_agent.clock import Stopwatch
+from firmware_agent.errors import ModelError
+from firmware_agent.exchange import Array
+from firmware_agent.models import ModelSpec, build_model
+from firmware_agent.shard import Shard
+from firmware_agent.wire import Job, Measure, Measured, Train
+
+
+def state_arrays(model: nn.Module) -> dict[str, Array]:
+    """Return parameters and buffers as NumPy arrays that share the model's memory.
+
+    Raises:
+        ModelError: a tensor has a dtype that NumPy does not know, such as bfloat16.
+    """
+    try:
+        return {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+    except TypeError as error:
+        raise ModelError(f"the model has a tensor that cannot cross the wire ({error}); use float32 weights") from error
+
+
+def load_arrays(model: nn.Module, arrays: Mapping[str, Array]) -> None:
+    """Copy arrays, named and shaped as by `state_arrays`, into the model."""
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            tensor.copy_(torch.from_numpy(np.array(arrays[name])))
+
+
+class LocalPass(NamedTuple):
+    """What a round of local training did; `loss` is the mean over the samples seen."""
+
+    samples: int
+    steps: int
+    loss: float
+    read_bytes: int
+
+
+class Trainer:
+    """A model, its optimiser, and the shard that they train on. One is made per job."""
+
+    def __init__(self, job: Job, shard: Shard, device_number: int, stopwatch: Stopwatch) -> None:
+        """Build the job's model.
+
+        Args:
+            job: what to train and how.
+            shard: this drive's data.
+            device_number: makes each drive's order of samples its own.
+            stopwatch: charges the phases.
+
+        Raises:
+            ModelError: the model cannot be built here.
+        """
+        self._job, self._shard, self._stopwatch = job, shard, stopwatch
+        self._seed = (job.seed, device_number)
+        torch.manual_seed(job.seed)
+        self.model = build_model(ModelSpec(job.model, job.source, job.arguments))
+        self.model.train()
+
+    def train(self, task: Train) -> LocalPass:
+        """Pass `task.epochs` times over the shard, in an order that depends on seed, drive, round and epoch alone."""
+        optimiser = self._optimiser()
+        torch.manual_seed(int(np.random.SeedSequence([*self._seed, task.round]).generate_state(1)[0]))
+        loss_sum, samples, steps, read_bytes = 0.0, 0, 0, 0
+        for epoch in range(task.epochs):
+            generator = np.random.default_rng([*self._seed, task.round, epoch])
+            for images, labels in self._batches(self._job.batch_size, generator):
+                loss_sum += self._step(optimiser, images, labels) * len(labels)
+                samples, steps = samples + len(labels), steps + 1
+                read_bytes += images.nbytes + labels.nbytes
+        return LocalPass(samples, steps, loss_sum / samples, read_bytes)
+
+    def measure(self, task: Measure) -> Measured:
+        """Run the loop of `train` until `task.device_seconds` of it have passed; the weights stay as they were."""
+        before = copy.deepcopy(self.model.state_dict())
+        optimiser, now = self._optimiser(), self._stopwatch.now
+        samples, steps = 0, 0
+        self._stopwatch.take()
+        start = now()
+        for images, labels in self._endless_batches(task.batch_size):
+            self._step(optimiser, images, labels)
+            samples, steps = samples + len(labels), steps + 1
+            if now() - start >= task.device_seconds:
+                break
+        elapsed_seconds = now() - start
+        self.model.load_state_dict(before)
+        return Measured(samples, steps, self._stopwatch.take(), elapsed_seconds)
+
+    def _step(self, optimiser: torch.optim.Optimizer, images: Array, labels: Array) -> float:
+        watch = self._stopwatch
+        watch.mark()
+        inputs = torch.from_numpy(images).float().mul_(self._job.image_scale)
+        loss = functional.cross_entropy(self.model(inputs), torch.from_numpy(labels))
+        watch.lap("forward")
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        watch.lap("backward")
+        optimiser.step()
+        value = loss.item()
+        watch.lap("update")
+        return value
+
+    def _batches(self, batch_size: int, generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
+        """Yield batches in random order; the read is flash, counted in bytes, never in the stopwatch."""
+        order = generator.permutation(self._shard.manifest.samples)
+        for start in range(0, len(order), batch_size):
+            index = order[start : start + batch_size]
+            yield self._shard.images[index], self._shard.labels[index]
+
+    def _endless_batches(self, batch_size: int) -> Iterator[tuple[Array, Array]]:
+        generator, count = np.random.default_rng(self._seed), self._shard.manifest.samples
+        while True:
+            index = generator.integers(0, count, batch_size)
+            yield self._shard.images[index], self._shard.labels[index]
+
+    def _optimiser(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.model.parameters(), lr=self._job.learning_rate, momentum=self._job.momentum)

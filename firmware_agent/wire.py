@@ -1,0 +1,197 @@
+"""The frames that cross between host and drive: msgpack with strict types, never pickle.
+
+One bidirectional gRPC stream per device carries them. The drive speaks first (`Hello`); the host answers with `Welcome`
+or ends the stream with PERMISSION_DENIED, then sends tasks. Tensors cross as `Slice` frames, keyed by (tensor, offset),
+so that the slice size may change between any two steps. No frame can carry a training record.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from firmware_agent.errors import ProtocolError
+
+PROTOCOL_VERSION = 1
+SERVICE_METHOD = "/csd.v1.Host/Session"
+MAX_SLICE_BYTES = 1 << 20
+MAX_FRAME_BYTES = MAX_SLICE_BYTES + (64 << 10)
+HOST_NAME = "csd-host"
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Positive = Annotated[int, Meta(ge=1, le=2**53)]
+Seconds = Annotated[float, Meta(ge=0)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Text = Annotated[str, Meta(max_length=16 << 10)]
+
+
+class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Anything that crosses the wire."""
+
+
+class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Name, little-endian NumPy dtype and shape of one tensor of an exchange."""
+
+    name: Name
+    dtype: Annotated[str, Meta(pattern=r"^[<|][fiub][1248]$")]
+    shape: tuple[Count, ...]
+
+
+class PhaseSeconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Seconds of the device's own clock in which a task was always runnable, per phase."""
+
+    forward: Seconds = 0.0
+    backward: Seconds = 0.0
+    update: Seconds = 0.0
+    encode: Seconds = 0.0
+
+    @property
+    def total(self) -> float:
+        """Sum over the phases, in seconds."""
+        return self.forward + self.backward + self.update + self.encode
+
+
+class Hello(Frame, frozen=True):
+    """Drive: who I am and what I hold; my shard's hashes are checked."""
+
+    protocol: Positive
+    device: Name
+    incarnation: Count
+    clock: Name
+    manifest_sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+    samples: Positive
+    facts: dict[Name, Text]
+
+
+class Welcome(Frame, frozen=True):
+    """Host: accepted."""
+
+
+class Job(Frame, frozen=True):
+    """Host: build this model and its optimiser. `source` is the text of the user's model file, if there is one."""
+
+    model: Name
+    arguments: dict[Name, int | float | str | bool]
+    source: Annotated[str, Meta(max_length=1 << 19)] | None
+    image_scale: float
+    seed: Count
+    learning_rate: Annotated[float, Meta(gt=0)]
+    momentum: Annotated[float, Meta(ge=0, lt=1)]
+    batch_size: Positive
+
+
+class Ready(Frame, frozen=True):
+    """Drive: the job's model is built."""
+
+    parameters: Count
+
+
+class Tensors(Frame, frozen=True):
+    """Either side: slices of these tensors follow, under this exchange number."""
+
+    exchange: Count
+    specs: list[TensorSpec]
+
+
+class Slice(Frame, frozen=True):
+    """Either side: bytes of one tensor, from `offset` bytes on."""
+
+    exchange: Count
+    tensor: Name
+    offset: Count
+    data: Annotated[bytes, Meta(min_length=1, max_length=MAX_SLICE_BYTES)]
+
+
+class Train(Frame, frozen=True):
+    """Host: train from the weights just sent, for whole passes over the shard, and send the weights back."""
+
+    round: Positive
+    epochs: Positive
+
+
+class Trained(Frame, frozen=True):
+    """Drive: done; the tensors came before this frame. `loss` is the mean over the samples seen."""
+
+    round: Positive
+    samples: Positive
+    steps: Positive
+    loss: float
+    seconds: PhaseSeconds
+    read_bytes: Count
+
+
+class Measure(Frame, frozen=True):
+    """Host: run the training loop at this batch size until that many device seconds of it have passed.
+
+    The weights are restored afterwards. With `bare`, a plain torch loop in a process of its own runs instead.
+    """
+
+    batch_size: Positive
+    device_seconds: Annotated[float, Meta(gt=0, le=3600)]
+    bare: bool = False
+
+
+class Measured(Frame, frozen=True):
+    """Drive: what `Measure` saw; `elapsed_seconds` is the whole loop by the device's clock, phases and all between."""
+
+    samples: Positive
+    steps: Positive
+    seconds: PhaseSeconds
+    elapsed_seconds: Seconds
+
+
+class Disturb(Frame, frozen=True):
+    """Host: run a competing task of this cgroup weight (the trainer has 100) until told otherwise; 0 ends it."""
+
+    weight: Annotated[int, Meta(ge=0, le=10_000)]
+
+
+class Disturbed(Frame, frozen=True):
+    """Drive: the competing task runs at this weight."""
+
+    weight: Count
+
+
+class Failed(Frame, frozen=True):
+    """Drive: a task failed; the session goes on."""
+
+    task: Name
+    error: Text
+
+
+AnyFrame = (
+    Hello | Welcome | Job | Ready | Tensors | Slice | Train | Trained | Measure | Measured
+    | Disturb | Disturbed | Failed
+)  # fmt: skip
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyFrame)
+
+
+def encode(frame: Frame) -> bytes:
+    """Return the frame's bytes.
+
+    Raises:
+        ProtocolError: the frame is larger than `MAX_FRAME_BYTES`.
+    """
+    data = _encoder.encode(frame)
+    if len(data) > MAX_FRAME_BYTES:
+        raise ProtocolError(f"{type(frame).__name__} has {len(data)} bytes, more than the wire's {MAX_FRAME_BYTES}")
+    return data
+
+
+def decode(data: bytes) -> AnyFrame:
+    """Return the frame in `data`.
+
+    Raises:
+        ProtocolError: the bytes are no frame: too long, malformed, unknown, or a field is out of range.
+    """
+    if len(data) > MAX_FRAME_BYTES:
+        raise ProtocolError(f"a frame of {len(data)} bytes came in, the wire allows {MAX_FRAME_BYTES}")
+    try:
+        frame: AnyFrame = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"a malformed frame came in: {error}") from error
+    return frame

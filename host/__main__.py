@@ -1,0 +1,5 @@
+"""``python -m host`` is ``csd-emu``."""
+
+from host.cli import main
+
+main()

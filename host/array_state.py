@@ -1,0 +1,110 @@
+"""What is known of an array that is up: one JSON file in its folder, and a lock so that one process works on it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
+
+STATE_FILE = "array.json"
+
+
+class DeviceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One device of an array that is up."""
+
+    name: str
+    number: int
+    profile: str
+    incarnation: int
+    manifest_sha256: str
+    samples: int
+
+
+class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An array that is up. `config` and `data` are what it was made from, `run` tags its devices."""
+
+    config: dict[str, Any]
+    data: dict[str, Any]
+    seed: int
+    run: str
+    port: int
+    devices: tuple[DeviceState, ...]
+
+    def save(self, folder: Path) -> None:
+        """Write the state into the array's folder, in one step."""
+        partial = folder / (STATE_FILE + ".partial")
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
+        partial.replace(folder / STATE_FILE)
+
+    @classmethod
+    def load(cls, folder: Path) -> ArrayState | None:
+        """Return the state in `folder`, or None if there is none.
+
+        Raises:
+            ConfigurationError: the file is damaged.
+        """
+        try:
+            return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=cls)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            name = folder.name
+            raise ConfigurationError(
+                f"{folder / STATE_FILE} cannot be read ({error}); run csd-emu sweep {name}"
+            ) from error
+
+
+@contextlib.contextmanager
+def array_folder(arrays: Path, name: str) -> Iterator[Path]:
+    """Lock the array's folder, made if need be, for the time of a command; an empty one is removed at the end.
+
+    Raises:
+        EnvironmentUnfit: another process works on this array, or the folder cannot be made.
+    """
+    folder = arrays / name
+    try:
+        descriptor = _lock(folder)
+    except BlockingIOError:
+        raise EnvironmentUnfit(
+            f"array {name!r} is in use by another csd-emu process; wait for it, or give this array another name"
+        ) from None
+    except OSError as error:
+        raise EnvironmentUnfit(f"{folder} cannot be used ({error}); free space, or set CSD_EMU_HOME") from error
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        os.close(descriptor)
+
+
+def empty_folder(folder: Path) -> None:
+    """Remove everything in `folder`, which stays."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _lock(folder: Path) -> int:
+    while True:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o711)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Between mkdir and flock another process may have ended and removed the folder.
+            if folder.exists() and os.fstat(descriptor).st_ino == folder.stat().st_ino:
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)

@@ -1,0 +1,110 @@
+"""`csd-emu up`, `down`, `status` and `sweep`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from csd_emu.array import ArrayConfig
+from csd_emu.config import parse_config
+from csd_emu.engines import Engine, make_engine
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
+from host.array_state import STATE_FILE, ArrayState, array_folder
+from host.interrupts import INTERRUPTS
+from host.lifecycle import ArrayRequest, clear_array, start_array
+from host.outputs import ArrayStatus, DeviceStatus, StatusReport, SweepReport
+
+
+def bring_up(request: ArrayRequest, paths: Paths, progress: Progress) -> ArrayStatus:
+    """Start an array that stays up; leftovers of its name are swept first.
+
+    Raises:
+        ConfigurationError: it is up already.
+        CsdError: a device did not come up; nothing is left of the array.
+    """
+    name = request.config.name
+    with array_folder(paths.arrays, name) as folder, contextlib.closing(make_engine(request.config, paths)) as engine:
+        if ArrayState.load(folder) is not None and engine.list_devices(name):
+            raise ConfigurationError(f"array {name!r} is up already; csd-emu down {name} ends it")
+        try:
+            clear_array(engine, name, folder)
+            engine.prepare(progress)
+            progress.stage(f"start {len(request.config.list_devices())} drives ({request.config.engine})")
+            return _status(INTERRUPTS.run(_start(request, paths, engine)), engine)
+        except BaseException:
+            with INTERRUPTS.deferred():
+                clear_array(engine, name, folder)
+            raise
+
+
+def take_down(name: str, paths: Paths) -> SweepReport:
+    """End the array called `name`.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if not (paths.arrays / name / STATE_FILE).exists():
+        raise ConfigurationError(f"array {name!r} is not up; csd-emu status lists arrays, csd-emu sweep ends leftovers")
+    return sweep([name], paths)
+
+
+def sweep(names: Sequence[str], paths: Paths) -> SweepReport:
+    """End every device of the arrays `names`, or of all arrays with a folder; needs no state file."""
+    ended = {}
+    for name in names or _names(paths):
+        with array_folder(paths.arrays, name) as folder, contextlib.ExitStack() as stack, INTERRUPTS.deferred():
+            found: list[str] = []
+            for engine in _engines(name, paths):
+                found += clear_array(stack.enter_context(contextlib.closing(engine)), name, folder)
+            ended[name] = sorted(found)
+    return SweepReport(ended)
+
+
+def report_status(paths: Paths) -> StatusReport:
+    """Return the status of every array with a state file."""
+    statuses = []
+    for name in _names(paths):
+        state = ArrayState.load(paths.arrays / name)
+        if state is not None:
+            config = parse_config(state.config, ArrayConfig, str(paths.arrays / name / STATE_FILE))
+            with contextlib.closing(make_engine(config, paths)) as engine:
+                statuses.append(_status(state, engine))
+    return StatusReport(statuses)
+
+
+async def _start(request: ArrayRequest, paths: Paths, engine: Engine) -> ArrayState:
+    async with contextlib.AsyncExitStack() as box:
+        started = await start_array(request, paths.arrays / request.config.name, engine, box, lambda *_: None)
+        return started.state
+
+
+def _status(state: ArrayState, engine: Engine) -> ArrayStatus:
+    running = set(engine.list_devices(state.config["name"]))
+    devices = [
+        DeviceStatus(d.name, d.profile, "running" if d.name in running else "gone", d.samples, d.incarnation)
+        for d in state.devices
+    ]
+    missing = sum(device.state == "gone" for device in devices)
+    state_word = "up" if missing == 0 else "down" if missing == len(devices) else "damaged"
+    return ArrayStatus(state.config["name"], state.config["engine"], state_word, state.port, devices)
+
+
+def _names(paths: Paths) -> list[str]:
+    return sorted(path.name for path in paths.arrays.iterdir()) if paths.arrays.is_dir() else []
+
+
+def _engines(name: str, paths: Paths) -> list[Engine]:
+    """Return every engine that this machine can run, for devices of `name` may be left on any of them."""
+    state = ArrayState.load(paths.arrays / name) if (paths.arrays / name / STATE_FILE).exists() else None
+    base = state.config if state is not None else {"name": name, "devices": [{"profile": "newport"}]}
+    engines = []
+    for kind in ("native", "qemu"):
+        config = parse_config(base | {"engine": kind}, ArrayConfig, name)
+        try:
+            engines.append(make_engine(config, paths))
+        except EnvironmentUnfit:
+            if state is not None and state.config["engine"] == kind:
+                raise
+    return engines

@@ -1,0 +1,113 @@
+"""The array's own certificate authority: made at every `up`, kept with the array, trusted by its devices alone."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from firmware_agent.errors import ConfigurationError
+from firmware_agent.wire import HOST_NAME
+
+# A clone's date is its template's, which may be months old, and a drive may have no clock at all.
+_NOT_BEFORE = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+_NOT_AFTER = datetime.datetime(2099, 12, 31, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True)
+class Credential:
+    """A certificate and its private key, PEM."""
+
+    certificate_pem: str
+    key_pem: str
+
+
+class Authority:
+    """Issues the certificates of one array; its key lives in memory only, so nothing can be issued later."""
+
+    def __init__(self, array: str) -> None:
+        """Make a new key and self-signed certificate."""
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _subject(f"csd-emu {array}", array)
+        builder = _builder(self._name, self._name, self._key.public_key())
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        self._certificate = builder.sign(self._key, hashes.SHA256())
+        self._array = array
+
+    @property
+    def ca_pem(self) -> str:
+        """The certificate that both sides trust."""
+        return self._certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+    def issue_device(self, device: str) -> Credential:
+        """Return a client credential whose common name is the device's name."""
+        return self._issue(device, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+    def issue_host(self) -> Credential:
+        """Return the host's server credential."""
+        return self._issue(HOST_NAME, ExtendedKeyUsageOID.SERVER_AUTH)
+
+    def _issue(self, name: str, usage: x509.ObjectIdentifier) -> Credential:
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(_subject(name, self._array), self._name, key.public_key())
+        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
+        key_pem = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return Credential(certificate.public_bytes(serialization.Encoding.PEM).decode(), key_pem.decode())
+
+
+@dataclass(frozen=True)
+class HostKeys:
+    """What a host process needs to listen: the authority's certificate and its own credential."""
+
+    ca_pem: str
+    credential: Credential
+
+    def save(self, folder: Path) -> None:
+        """Write the three PEM files into `folder`; the key is for the owner alone."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name, text in self._files().items():
+            path = folder / name
+            path.touch(mode=0o600)
+            path.write_text(text)
+
+    @classmethod
+    def load(cls, folder: Path) -> HostKeys:
+        """Read what `save` wrote.
+
+        Raises:
+            ConfigurationError: the files are not there.
+        """
+        try:
+            ca, certificate, key = ((folder / name).read_text() for name in ("ca.pem", "host.pem", "host.key"))
+        except OSError as error:
+            raise ConfigurationError(
+                f"{folder}: the array's keys cannot be read ({error}); run csd-emu up again"
+            ) from error
+        return cls(ca, Credential(certificate, key))
+
+    def _files(self) -> dict[str, str]:
+        return {
+            "ca.pem": self.ca_pem,
+            "host.pem": self.credential.certificate_pem,
+            "host.key": self.credential.key_pem,
+        }
+
+
+def _subject(common_name: str, array: str) -> x509.Name:
+    return x509.Name(
+        [x509.NameAttribute(NameOID.ORGANIZATION_NAME, array), x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
+    )
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    return builder.serial_number(x509.random_serial_number()).not_valid_before(_NOT_BEFORE).not_valid_after(_NOT_AFTER)

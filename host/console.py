@@ -1,0 +1,147 @@
+"""What a person sees: progress lines, the live table of rounds, the summary."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from host.records import RoundRecord, Summary
+
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class StageProgress:
+    """A `csd_emu.progress.Progress` on the terminal; on a pipe, one line per stage. A context manager."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        """Show nothing if `quiet`."""
+        self._quiet = quiet
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._stage, self._begin = "", 0.0
+
+    def __enter__(self) -> StageProgress:
+        if not self._quiet and errors.is_terminal:
+            columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn()
+            self._bar = Progress(*columns, console=errors, transient=True)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._finish(failed=kind is not None)
+        if self._bar is not None:
+            self._bar.stop()
+
+    def stage(self, text: str) -> None:
+        """Begin a stage."""
+        self._finish()
+        self._stage, self._begin = text, time.monotonic()
+        if self._bar is not None:
+            self._task = self._bar.add_task(text, total=None)
+
+    def advance(self, fraction: float) -> None:
+        """Show how much of the stage is done."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, total=1.0, completed=fraction)
+
+    def _finish(self, failed: bool = False) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.remove_task(self._task)
+            self._task = None
+        if self._stage and not self._quiet:
+            mark = "[red]✗[/]" if failed else "[green]✓[/]"
+            errors.print(f"{mark} {self._stage} [dim]({time.monotonic() - self._begin:.1f} s)[/]")
+        self._stage = ""
+
+
+class RoundTable:
+    """The live table of a run; on a pipe, plain lines as rounds end. A context manager."""
+
+    def __init__(self, clock: str, quiet: bool = False) -> None:
+        """Prepare a table whose device seconds are of `clock`."""
+        self._clock, self._quiet = clock, quiet
+        self._rounds: list[RoundRecord] = []
+        self._live: Live | None = None
+
+    def __enter__(self) -> RoundTable:
+        if self._quiet:
+            return self
+        if console.is_terminal:
+            self._live = Live(self._render(), console=console, refresh_per_second=4)
+            self._live.start()
+        else:
+            print(self._plain_header(), file=sys.stdout, flush=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def add(self, record: RoundRecord) -> None:
+        """Show one more round."""
+        self._rounds.append(record)
+        if self._live is not None:
+            self._live.update(self._render())
+        elif not self._quiet:
+            print(self._plain_row(record), file=sys.stdout, flush=True)
+
+    def _render(self) -> Table:
+        table = Table(caption="images per device second: mean of a drive; wall s: the cost of emulating the round")
+        for name in ("round", "accuracy", "loss", "drives", f"images / device s\n({self._clock})"):
+            table.add_column(name, justify="right")
+        table.add_column(f"device s\n({self._clock})", justify="right")
+        table.add_column("wall s", justify="right")
+        for record in self._rounds:
+            table.add_row(*_cells(record))
+        return table
+
+    def _plain_header(self) -> str:
+        rate, seconds = f"images/device s ({self._clock})", f"device s ({self._clock})"
+        return f"{'round':>5} {'accuracy':>8} {'loss':>7} {'drives':>6} {rate:>26} {seconds:>19} {'wall s':>7}"
+
+    def _plain_row(self, record: RoundRecord) -> str:
+        cells = _cells(record)
+        widths = (5, 8, 7, 6, 26, 19, 7)
+        return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+
+
+def print_summary(summary: Summary) -> None:
+    """Print how the run ended."""
+    verdict = "[green]reached[/]" if summary.reached else "[red]missed[/]"
+    target = (
+        f"target {summary.target_accuracy:.3f} {verdict}" if summary.target_accuracy is not None else "no target set"
+    )
+    devices = sum(summary.device_seconds.values())
+    console.print(f"\naccuracy [bold]{summary.accuracy:.4f}[/] after {summary.rounds} rounds, {target}")
+    console.print(
+        f"{summary.samples} images in {devices:.2f} device seconds ({summary.clock}) "
+        f"over {len(summary.device_seconds)} drives: {summary.images_per_device_second:.1f} images per device second",
+        soft_wrap=True,
+    )
+    console.print(
+        f"{summary.wall_seconds:.1f} s of wall time, the cost of emulation; it says nothing of a drive's speed"
+    )
+    console.print(f"run directory: {summary.run_directory}", soft_wrap=True)
+
+
+def _cells(record: RoundRecord) -> tuple[str, ...]:
+    return (
+        str(record.round),
+        f"{record.accuracy:.4f}",
+        f"{record.test_loss:.4f}",
+        str(len(record.devices)),
+        f"{record.images_per_device_second:.1f}",
+        f"{record.slowest_device_seconds:.3f}",
+        f"{record.wall_seconds:.1f}",
+    )

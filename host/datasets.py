@@ -1,0 +1,64 @@
+"""Data sets for training: images as the model takes them, split into a training part and held-out records."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from firmware_agent.errors import DataError
+
+HELD_OUT_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A labelled data set.
+
+    Attributes:
+        name: for people and manifests.
+        images: (samples, channels, height, width) uint8.
+        labels: (samples,) int64.
+        test_images: held out, as `images`.
+        test_labels: held out, as `labels`.
+        image_scale: what a stored value is multiplied by to become the model's input.
+    """
+
+    name: str
+    images: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.int64]
+    test_images: npt.NDArray[np.uint8]
+    test_labels: npt.NDArray[np.int64]
+    image_scale: float
+
+
+def load_digits(seed: int) -> Dataset:
+    """Return scikit-learn's bundled digits: 1797 grey images of 8x8, values 0 to 16; a fifth is held out by `seed`."""
+    from sklearn.datasets import load_digits as bundled
+    from sklearn.model_selection import train_test_split
+
+    images, labels = bundled(return_X_y=True)
+    shaped = images.reshape(-1, 1, 8, 8).astype(np.uint8)
+    train_x, test_x, train_y, test_y = train_test_split(
+        shaped, labels.astype(np.int64), test_size=HELD_OUT_SHARE, stratify=labels, random_state=seed
+    )
+    return Dataset("digits", train_x, train_y, test_x, test_y, 1 / 16)
+
+
+SOURCES: dict[str, Callable[[int], Dataset]] = {"digits": load_digits}
+
+
+def load_dataset(source: str, seed: int) -> Dataset:
+    """Return the data set called `source`; the split into training and held-out records depends on `seed` alone.
+
+    Raises:
+        DataError: there is no such data set.
+    """
+    if source not in SOURCES:
+        near = difflib.get_close_matches(source, SOURCES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(SOURCES)}"
+        raise DataError(f"data.source {source!r} is not known; {hint}")
+    return SOURCES[source](seed)

@@ -1,0 +1,60 @@
+"""The host's own copy of the model: where weights start, and how good they are on held-out records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch.nn import functional
+
+from firmware_agent.errors import ModelError
+from firmware_agent.exchange import Array
+from firmware_agent.models import ModelSpec, build_model
+from firmware_agent.trainer import load_arrays, state_arrays
+from host.datasets import Dataset
+
+_BATCH = 512
+
+
+class Evaluator:
+    """Builds the model once and evaluates weights on the held-out part of a data set."""
+
+    def __init__(self, spec: ModelSpec, dataset: Dataset, seed: int) -> None:
+        """Build the model with initial weights from `seed`, and try it on one held-out record.
+
+        Raises:
+            ModelError: it cannot be built, or does not take this data set's images.
+        """
+        torch.manual_seed(seed)
+        self._model = build_model(spec).eval()
+        self._images = torch.from_numpy(dataset.test_images).float() * dataset.image_scale
+        self._labels = torch.from_numpy(dataset.test_labels)
+        self._check(spec, dataset)
+
+    def initial_weights(self) -> dict[str, Array]:
+        """Return a copy of the model's present weights and buffers."""
+        return {name: array.copy() for name, array in state_arrays(self._model).items()}
+
+    def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
+        """Return (accuracy 0 to 1, mean cross-entropy) of `weights` on the held-out records."""
+        load_arrays(self._model, weights)
+        correct, loss = 0, 0.0
+        with torch.inference_mode():
+            for start in range(0, len(self._labels), _BATCH):
+                labels = self._labels[start : start + _BATCH]
+                logits = self._model(self._images[start : start + _BATCH])
+                correct += int((logits.argmax(1) == labels).sum())
+                loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
+        return correct / len(self._labels), loss / len(self._labels)
+
+    def _check(self, spec: ModelSpec, dataset: Dataset) -> None:
+        shape, classes = tuple(self._images.shape[1:]), int(self._labels.max()) + 1
+        try:
+            with torch.inference_mode():
+                logits = self._model(self._images[:1])
+        except Exception as error:  # the user's model may raise anything
+            raise ModelError(f"model {spec.name!r} does not take {dataset.name}'s images {shape}: {error}") from error
+        if logits.ndim != 2 or logits.shape[1] < classes:
+            raise ModelError(
+                f"model {spec.name!r} gives {tuple(logits.shape)}, {dataset.name} needs (1, {classes}) logits"
+            )

@@ -1,0 +1,177 @@
+"""Federated rounds: weights out, local training in the drives, weights back, a weighted mean."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from csd_emu.deadline import Deadline
+from csd_emu.profiles import get_profile
+from firmware_agent.errors import DeviceLost, ProtocolError
+from firmware_agent.exchange import Array, cut_slices, tensor_specs
+from firmware_agent.models import ModelSpec
+from firmware_agent.wire import Job, PhaseSeconds, Ready, Tensors, Train, Trained, encode
+from host.aggregate import weighted_mean
+from host.array_state import DeviceState
+from host.evaluation import Evaluator
+from host.fleet import Fleet
+from host.job import JobConfig
+from host.records import DeviceRound, EventRecord, RoundRecord
+from host.session import DeviceSession
+
+Record = RoundRecord | EventRecord
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one device returned from a round."""
+
+    weights: dict[str, Array]
+    record: DeviceRound
+
+
+def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float) -> Job:
+    """Return the frame that tells a drive what it will train."""
+    return Job(
+        model=spec.name,
+        arguments=dict(spec.arguments),
+        source=spec.source,
+        image_scale=image_scale,
+        seed=job.seed,
+        learning_rate=job.learning_rate,
+        momentum=job.momentum,
+        batch_size=job.batch_size,
+    )
+
+
+async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline) -> Ready:
+    """Have the device build the job's model.
+
+    Raises:
+        DeviceError: it was lost, or could not build the model.
+    """
+    await session.send(frame)
+    return await session.expect(Ready, deadline)
+
+
+class FederatedTraining:
+    """A federated job on the devices of a fleet; one instance per run."""
+
+    def __init__(
+        self,
+        job: JobConfig,
+        frame: Job,
+        fleet: Fleet,
+        devices: Sequence[DeviceState],
+        evaluator: Evaluator,
+        record: Callable[[Record], None],
+    ) -> None:
+        """Prepare; nothing is sent yet. `record` is called with every record, in order."""
+        self._job, self._frame, self._fleet, self._evaluator, self._record = job, frame, fleet, evaluator, record
+        self._profiles = {device.name: get_profile(device.profile) for device in devices}
+        self._prepared: set[DeviceSession] = set()
+        self.weights = evaluator.initial_weights()
+        self._specs = tensor_specs(self.weights)
+
+    async def run(self) -> list[RoundRecord]:
+        """Train until the target is reached or the rounds are done; return all rounds.
+
+        Raises:
+            DeviceLost: no device is left.
+            DeviceFailed: the job fails in a device by the job's own fault.
+        """
+        rounds: list[RoundRecord] = []
+        for number in range(1, self._job.rounds + 1):
+            record = await self._round(number)
+            self._record(record)
+            rounds.append(record)
+            if self._job.target is not None and record.accuracy >= self._job.target.accuracy:
+                break
+        return rounds
+
+    async def _round(self, number: int) -> RoundRecord:
+        begin = time.monotonic()
+        frames = self._encode_weights(number)
+        sessions = list(self._fleet.sessions().values())
+        results = await asyncio.gather(*(self._visit(session, number, frames) for session in sessions))
+        done = [result for result in results if result is not None]
+        if not done:
+            raise DeviceLost(f"round {number}: no device returned its weights; csd-emu status shows what is left")
+        self.weights = weighted_mean([(part.record.samples, part.weights) for part in done])
+        accuracy, loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
+        returned = {part.record.device for part in done}
+        lost = [device for device in self._profiles if device not in returned]
+        return self._round_record(
+            number, [part.record for part in done], lost, accuracy, loss, time.monotonic() - begin
+        )
+
+    def _encode_weights(self, number: int) -> list[bytes]:
+        """Return the frames that carry this round's weights, encoded once for all devices."""
+        pieces = cut_slices(number, self.weights)
+        train = Train(number, self._job.epochs)
+        return [encode(frame) for frame in (Tensors(number, self._specs), *pieces, train)]
+
+    async def _visit(self, session: DeviceSession, number: int, frames: Sequence[bytes]) -> Contribution | None:
+        """Train one round on one device; None if the device was lost, which is recorded."""
+        try:
+            return await self._train_device(session, number, frames)
+        except (DeviceLost, ProtocolError) as error:
+            session.close(str(error))
+            self._record(EventRecord(session.device, f"lost in round {number}: {error}", 0.0))
+            return None
+
+    async def _train_device(self, session: DeviceSession, number: int, frames: Sequence[bytes]) -> Contribution:
+        if session not in self._prepared:
+            await prepare_device(session, self._frame, Deadline(self._job.watchdog))
+            self._prepared.add(session)
+        sent, received = session.sent_bytes, session.received_bytes
+        for data in frames:
+            await session.send_encoded(data)
+        weights, trained = await session.receive_tensors(number, self._specs, Trained, Deadline(self._job.watchdog))
+        traffic = session.sent_bytes - sent, session.received_bytes - received
+        return Contribution(weights, self._device_round(session, trained, traffic))
+
+    def _device_round(self, session: DeviceSession, trained: Trained, traffic: tuple[int, int]) -> DeviceRound:
+        return DeviceRound(
+            device=session.device,
+            samples=trained.samples,
+            steps=trained.steps,
+            loss=trained.loss,
+            stopwatch_seconds=trained.seconds,
+            device_seconds=self._device_seconds(session, trained.seconds),
+            flash_read_bytes=trained.read_bytes,
+            sent_bytes=traffic[0],
+            received_bytes=traffic[1],
+        )
+
+    def _device_seconds(self, session: DeviceSession, seconds: PhaseSeconds) -> PhaseSeconds:
+        """Return the profile's seconds: scaled from the counted reference core, else as measured."""
+        counted = session.hello.clock == "counted"
+        return self._profiles[session.device].device_seconds(seconds) if counted else seconds
+
+    def _round_record(
+        self,
+        number: int,
+        parts: list[DeviceRound],
+        lost: list[str],
+        accuracy: float,
+        test_loss: float,
+        wall_seconds: float,
+    ) -> RoundRecord:
+        samples = sum(part.samples for part in parts)
+        seconds = [part.device_seconds.total for part in parts]
+        clocks = {session.hello.clock for session in self._fleet.sessions().values()}
+        return RoundRecord(
+            round=number,
+            clock="+".join(sorted(clocks)),
+            accuracy=accuracy,
+            test_loss=test_loss,
+            train_loss=sum(part.loss * part.samples for part in parts) / samples,
+            images_per_device_second=samples / sum(seconds),
+            slowest_device_seconds=max(seconds),
+            wall_seconds=wall_seconds,
+            devices=parts,
+            lost=lost,
+        )

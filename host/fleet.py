@@ -1,0 +1,177 @@
+"""The devices that have dialled in: one gRPC server, one session per device, stale incarnations fenced off."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+
+from firmware_agent.errors import EnvironmentUnfit, ProtocolError
+from firmware_agent.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION, SERVICE_METHOD, Hello, Welcome, decode, encode
+from host.certificates import HostKeys
+from host.session import DeviceSession
+
+log = logging.getLogger(__name__)
+
+_HELLO_SECONDS = 60.0
+_GRACE_SECONDS = 1.0
+_OPTIONS = [
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
+    ("grpc.max_send_message_length", MAX_FRAME_BYTES),
+]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a device of this array must show in its hello."""
+
+    incarnation: int
+    manifest_sha256: str
+
+
+class Fleet:
+    """Listens for the devices of one array; an async context manager."""
+
+    def __init__(
+        self,
+        expected: Mapping[str, Expected],
+        keys: HostKeys,
+        port: int,
+        on_event: Callable[[str, str], None] = lambda device, event: None,
+    ) -> None:
+        """Prepare to listen on loopback.
+
+        Args:
+            expected: device name -> what its hello must show; any other device is refused.
+            keys: the host's credential and the authority that devices must be signed by.
+            port: TCP port, 0 for any free one.
+            on_event: called with (device, what happened) when a device joins, leaves or is refused.
+        """
+        self._expected = dict(expected)
+        self._newest = {device: want.incarnation for device, want in expected.items()}
+        self._sessions: dict[str, DeviceSession] = {}
+        self._joined = {device: asyncio.Event() for device in expected}
+        self._keys, self._port, self._on_event = keys, port, on_event
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return self._port
+
+    async def __aenter__(self) -> Fleet:
+        self._server = grpc.aio.server(options=_OPTIONS)
+        _, _, method = SERVICE_METHOD.rpartition("/")
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._serve)
+        service = SERVICE_METHOD.strip("/").partition("/")[0]
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        credential = self._keys.credential
+        credentials = grpc.ssl_server_credentials(
+            [(credential.key_pem.encode(), credential.certificate_pem.encode())],
+            root_certificates=self._keys.ca_pem.encode(),
+            require_client_auth=True,
+        )
+        try:
+            self._port = self._server.add_secure_port(f"127.0.0.1:{self._port}", credentials)
+        except RuntimeError as error:
+            raise EnvironmentUnfit(
+                f"host.port: cannot listen on 127.0.0.1:{self._port}, it is in use; free it, or set another host.port"
+            ) from error
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for session in self._sessions.values():
+            session.close("the host ends")
+        if self._server is not None:
+            await self._server.stop(_GRACE_SECONDS)
+
+    async def joined(self, device: str) -> None:
+        """Wait until `device` has a session."""
+        await self._joined[device].wait()
+
+    def session(self, device: str) -> DeviceSession | None:
+        """Return the live session of `device`, if it has one."""
+        return self._sessions.get(device)
+
+    def sessions(self) -> dict[str, DeviceSession]:
+        """Return all live sessions, in the array's order of devices."""
+        return {device: self._sessions[device] for device in self._expected if device in self._sessions}
+
+    async def _serve(self, _: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        device = _peer_name(context)
+        try:
+            hello = await self._read_hello(device, context)
+        except ProtocolError as error:
+            log.warning("refused: %s", error)
+            self._on_event(device, f"refused: {error}")
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            return
+        session = DeviceSession(hello, context)
+        await context.write(encode(Welcome()))
+        self._register(session)
+        pump = asyncio.ensure_future(session.pump())
+        try:
+            await session.wait_closed()
+        finally:
+            pump.cancel()
+            session.close("the stream was cancelled")
+            self._unregister(session)
+        if hello.incarnation < self._newest[device]:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "a newer incarnation of this device has joined")
+
+    async def _read_hello(self, device: str, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello:
+        """Return the first frame, if it is a hello that this array accepts.
+
+        Raises:
+            ProtocolError: it is not; the message says why.
+        """
+        try:
+            data = await asyncio.wait_for(context.read(), _HELLO_SECONDS)
+        except TimeoutError:
+            raise ProtocolError(f"{device} said nothing for {_HELLO_SECONDS:.0f} s") from None
+        hello = decode(data) if isinstance(data, bytes) else None
+        if not isinstance(hello, Hello):
+            raise ProtocolError(f"{device} did not begin with a hello")
+        self._check(device, hello)
+        return hello
+
+    def _check(self, device: str, hello: Hello) -> None:
+        expected = self._expected.get(device)
+        if expected is None:
+            raise ProtocolError(f"{device} is not a device of this array")
+        if hello.device != device:
+            raise ProtocolError(f"{device}'s certificate came with a hello of {hello.device}")
+        if hello.protocol != PROTOCOL_VERSION:
+            raise ProtocolError(f"{device} speaks protocol {hello.protocol}, this host {PROTOCOL_VERSION}: upgrade it")
+        if hello.incarnation < self._newest[device]:
+            raise ProtocolError(
+                f"{device}: incarnation {hello.incarnation} is stale, {self._newest[device]} has joined"
+            )
+        if hello.manifest_sha256 != expected.manifest_sha256:
+            raise ProtocolError(f"{device} holds another shard than this array was made with; make the array again")
+
+    def _register(self, session: DeviceSession) -> None:
+        device = session.device
+        self._newest[device] = session.hello.incarnation
+        if (earlier := self._sessions.get(device)) is not None:
+            earlier.close("the device has dialled again")
+        self._sessions[device] = session
+        self._joined[device].set()
+        self._on_event(device, "joined")
+
+    def _unregister(self, session: DeviceSession) -> None:
+        if self._sessions.get(session.device) is session:
+            del self._sessions[session.device]
+            self._joined[session.device].clear()
+            self._on_event(session.device, "left")
+
+
+def _peer_name(context: grpc.aio.ServicerContext[bytes, bytes]) -> str:
+    names = list(context.auth_context().get("x509_common_name", []))
+    return names[0].decode(errors="replace") if names else "(no certificate)"

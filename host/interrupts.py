@@ -1,0 +1,91 @@
+"""Ctrl-C and SIGTERM: the first one ends the work, none ever interrupts the cleaning up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Coroutine, Iterator
+from types import FrameType
+from typing import Any, TypeVar
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+T = TypeVar("T")
+
+
+class Interrupts:
+    """Turns the first signal into `KeyboardInterrupt`; remembers it if it comes while cleaning up."""
+
+    def __init__(self) -> None:
+        """Nothing has happened yet."""
+        self._deferred = 0
+        self._pending = False
+        self._raised = False
+        self._task: asyncio.Task[Any] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handle signals inside the block; outside of the main thread there is nothing to do."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Clean up inside the block: a signal that comes meanwhile raises only after it."""
+        self._deferred += 1
+        try:
+            yield
+        finally:
+            self._deferred -= 1
+        if self._pending and not self._deferred and not self._raised:
+            self._raised = True
+            raise KeyboardInterrupt
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` in a new event loop; the first signal cancels it and becomes `KeyboardInterrupt`.
+
+        Threads that `work` started have ended when this returns or raises.
+        """
+        with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
+            try:
+                return runner.run(self._hold(work))
+            except asyncio.CancelledError:
+                if self._raised:
+                    raise KeyboardInterrupt from None
+                raise
+            finally:
+                self._loop = self._task = None
+                # Anything that is left of the loop is cleaning up.
+                self._deferred += 1
+                try:
+                    runner.close()
+                finally:
+                    self._deferred -= 1
+
+    async def _hold(self, work: Coroutine[Any, Any, T]) -> T:
+        self._task = asyncio.current_task()
+        return await work
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._pending = True
+        if self._deferred or self._raised:
+            return
+        self._raised = True
+        if self._loop is not None and self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        else:
+            raise KeyboardInterrupt
+
+
+INTERRUPTS = Interrupts()

@@ -1,0 +1,80 @@
+"""The job file: what to train, on which data, how long, and what counts as success."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from csd_emu.config import Config, Seconds, load_config
+from firmware_agent.models import ModelSpec, build_model, resolve_model
+
+
+class Partition(Config):
+    """How records are dealt out to the drives: `dirichlet` concentration (non-IID), or evenly at random if null."""
+
+    dirichlet: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
+
+
+class DataSection(Config):
+    """Which data set, and how it is dealt out."""
+
+    source: str
+    partition: Partition = Partition()
+
+
+class Target(Config):
+    """When a run has succeeded."""
+
+    accuracy: float = Field(gt=0, le=1, allow_inf_nan=False)
+
+
+class JobConfig(Config):
+    """A training job.
+
+    Attributes:
+        model: a built-in name, ``my_net.py:build`` (from the job file's folder) or ``package.module:function``.
+        model_arguments: keyword arguments of the builder.
+        data: what to train on.
+        mode: ``federated``: drives train for whole epochs, the host averages.
+        strategy: ``fedavg``: the mean weighted by samples.
+        rounds: at most so many; a run ends early when the target is reached.
+        epochs: passes over the shard per round.
+        batch_size, learning_rate, momentum: of SGD in the drive.
+        seed: of everything random.
+        target: optional; without it a run succeeds when its rounds are done.
+        watchdog: a device silent for so much wall time counts as dead; generous, for emulation is slow.
+    """
+
+    model: str
+    model_arguments: dict[str, int | float | str | bool] = Field(default_factory=dict)
+    data: DataSection
+    mode: Literal["federated"] = "federated"
+    strategy: Literal["fedavg"] = "fedavg"
+    rounds: int = Field(default=10, ge=1, le=100_000)
+    epochs: int = Field(default=1, ge=1, le=10_000)
+    batch_size: int = Field(default=32, ge=1, le=65536)
+    learning_rate: float = Field(default=0.05, gt=0, le=100, allow_inf_nan=False)
+    momentum: float = Field(default=0.9, ge=0, lt=1, allow_inf_nan=False)
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    target: Target | None = None
+    watchdog: Seconds = Field(default="10 min")  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def _watchdog_positive(self) -> Self:
+        if self.watchdog <= 0:
+            raise ValueError("watchdog must be more than 0 s")
+        return self
+
+
+def load_job(path: Path) -> tuple[JobConfig, ModelSpec]:
+    """Read a job file and find its model.
+
+    Raises:
+        ConfigurationError: the file breaks a rule, or the model cannot be found or built.
+    """
+    job = load_config(path, JobConfig)
+    spec = resolve_model(job.model, job.model_arguments, path.parent)
+    build_model(spec)
+    return job, spec

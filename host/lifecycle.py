@@ -1,0 +1,181 @@
+"""Arrays come up and go down here, whatever engine they run on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from csd_emu.array import ArrayConfig, Device
+from csd_emu.deadline import Deadline
+from csd_emu.engines import DevicePlan, Engine, Handle
+from firmware_agent.drive import IDENTITY_FILE
+from firmware_agent.errors import ConfigurationError
+from firmware_agent.identity import Identity, write_identity
+from host.array_state import ArrayState, DeviceState, empty_folder
+from host.certificates import Authority, HostKeys
+from host.fleet import Expected, Fleet
+from host.job import DataSection
+from host.shards import ShardRecord, write_shards
+
+ENTROPY_BYTES = 64
+FIRST_INCARNATION = 1
+_KEYS = "keys"
+_BOOT_SECONDS, _BOOT_SECONDS_PER_TURN = 120.0, 60.0
+
+OnEvent = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class ArrayRequest:
+    """What to bring up: the array, and the data that its drives shall hold."""
+
+    config: ArrayConfig
+    data: DataSection
+    seed: int
+
+
+@dataclass(frozen=True)
+class StartedArray:
+    """An array whose devices have all said hello, and the fleet that they said it to."""
+
+    state: ArrayState
+    fleet: Fleet
+    handles: list[Handle]
+    times: StartTimes
+
+
+@dataclass(frozen=True)
+class StartTimes:
+    """Wall seconds of bringing devices up: each device's own, from its start to its hello, and the whole."""
+
+    device_seconds: dict[str, float]
+    array_seconds: float
+
+
+async def start_array(
+    request: ArrayRequest, folder: Path, engine: Engine, fleet_box: contextlib.AsyncExitStack, on_event: OnEvent
+) -> StartedArray:
+    """Start every device of a prepared engine and wait for all hellos.
+
+    Args:
+        request: what to bring up.
+        folder: the array's own, empty, locked folder.
+        engine: prepared.
+        fleet_box: the fleet that listens is entered here; leave it to stop listening.
+        on_event: told who joins and leaves.
+
+    Raises:
+        CsdError: a device did not come up; the caller sweeps.
+    """
+    devices, run = request.config.list_devices(), secrets.token_hex(4)
+    records = await asyncio.to_thread(write_shards, devices, request.data, request.seed, folder / "devices")
+    authority = Authority(request.config.name)
+    keys = HostKeys(authority.ca_pem, authority.issue_host())
+    keys.save(folder / _KEYS)
+    expected = {d.name: Expected(FIRST_INCARNATION, r.manifest_sha256) for d, r in zip(devices, records, strict=True)}
+    fleet = await fleet_box.enter_async_context(Fleet(expected, keys, request.config.host.port or 0, on_event))
+    state = _state(request, run, fleet.port, devices, records)
+    state.save(folder)
+    address = f"{engine.host_address}:{fleet.port}"
+    plans = [
+        _plan(request.config.name, run, device, record, _identity(authority, device, request, address, engine.clock))
+        for device, record in zip(devices, records, strict=True)
+    ]
+    handles, times = await _start_devices(engine, fleet, plans)
+    return StartedArray(state, fleet, handles, times)
+
+
+@contextlib.asynccontextmanager
+async def attach_array(state: ArrayState, folder: Path, on_event: OnEvent) -> AsyncIterator[Fleet]:
+    """Listen for an array that is up, and wait until its agents have dialled in.
+
+    Raises:
+        EnvironmentUnfit: its port is in use.
+        BootTimeout: a device did not dial in.
+    """
+    keys = HostKeys.load(folder / _KEYS)
+    expected = {d.name: Expected(d.incarnation, d.manifest_sha256) for d in state.devices}
+    async with Fleet(expected, keys, state.port, on_event) as fleet:
+        try:
+            async with asyncio.timeout(_BOOT_SECONDS):
+                await asyncio.gather(*(fleet.joined(device.name) for device in state.devices))
+        except TimeoutError:
+            missing = [d.name for d in state.devices if fleet.session(d.name) is None]
+            raise ConfigurationError(
+                f"array {state.config['name']!r}: {', '.join(missing)} did not dial in within {_BOOT_SECONDS:.0f} s; "
+                "run csd-emu down and up again"
+            ) from None
+        yield fleet
+
+
+def boot_deadline_seconds(devices: int) -> float:
+    """Return how long devices may take to say hello: they share this machine's cores, and emulation is slow."""
+    turns = -(-devices // (os.cpu_count() or 1))
+    return _BOOT_SECONDS + _BOOT_SECONDS_PER_TURN * turns
+
+
+def clear_array(engine: Engine, name: str, folder: Path) -> list[str]:
+    """End all devices of the array and empty its folder; return the names of the devices ended."""
+    swept = engine.sweep(name)
+    empty_folder(folder)
+    return swept
+
+
+async def _start_devices(engine: Engine, fleet: Fleet, plans: list[DevicePlan]) -> tuple[list[Handle], StartTimes]:
+    deadline = Deadline(boot_deadline_seconds(len(plans)))
+    begin = time.monotonic()
+
+    async def start(plan: DevicePlan) -> tuple[Handle, float]:
+        own = time.monotonic()
+        handle = await asyncio.to_thread(engine.start, plan)
+        await engine.wait_ready(handle, fleet.joined(plan.device.name), deadline)
+        return handle, time.monotonic() - own
+
+    tasks = [asyncio.create_task(start(plan)) for plan in plans]
+    try:
+        started = await asyncio.gather(*tasks)
+    except BaseException:
+        # A thread that is starting a device cannot be cancelled: let it end, so that the sweep sees all there is.
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    times = {handle.plan.device.name: seconds for handle, seconds in started}
+    return [handle for handle, _ in started], StartTimes(times, time.monotonic() - begin)
+
+
+def _identity(authority: Authority, device: Device, request: ArrayRequest, address: str, clock: str) -> Identity:
+    credential = authority.issue_device(device.name)
+    return Identity(
+        array=request.config.name,
+        device=device.name,
+        incarnation=FIRST_INCARNATION,
+        host_address=address,
+        clock=clock,
+        unix_seconds=time.time(),
+        entropy=secrets.token_bytes(ENTROPY_BYTES),
+        ca_pem=authority.ca_pem,
+        certificate_pem=credential.certificate_pem,
+        key_pem=credential.key_pem,
+    )
+
+
+def _plan(array: str, run: str, device: Device, record: ShardRecord, identity: Identity) -> DevicePlan:
+    folder = record.path.parent
+    write_identity(folder / IDENTITY_FILE, identity)
+    return DevicePlan(array, run, device, folder, record.path, folder / IDENTITY_FILE)
+
+
+def _state(request: ArrayRequest, run: str, port: int, devices: list[Device], records: list[ShardRecord]) -> ArrayState:
+    entries = tuple(
+        DeviceState(d.name, d.number, d.profile, FIRST_INCARNATION, r.manifest_sha256, r.samples)
+        for d, r in zip(devices, records, strict=True)
+    )
+    config, data = request.config.model_dump(mode="json"), request.data.model_dump(mode="json")
+    return ArrayState(config, data, request.seed, run, port, entries)

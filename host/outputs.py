@@ -1,0 +1,102 @@
+"""What commands print with ``--json``: one object each, with a published schema (docs/schemas)."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+from host.records import Summary
+
+
+class DeviceStatus(msgspec.Struct, frozen=True):
+    """One device in `csd-emu status`; `state` is ``running`` or ``gone``."""
+
+    name: str
+    profile: str
+    state: str
+    samples: int
+    incarnation: int
+
+
+class ArrayStatus(msgspec.Struct, frozen=True):
+    """`csd-emu status` and `csd-emu up`; `state` is ``up``, ``damaged`` (devices are missing) or ``down``."""
+
+    array: str
+    engine: str
+    state: str
+    port: int | None
+    devices: list[DeviceStatus]
+
+
+class StatusReport(msgspec.Struct, frozen=True):
+    """`csd-emu status`: every array of this user that has state or is named."""
+
+    arrays: list[ArrayStatus]
+
+
+class SweepReport(msgspec.Struct, frozen=True):
+    """`csd-emu down` and `csd-emu sweep`: the devices that were ended, per array."""
+
+    ended: dict[str, list[str]]
+
+
+class ValidationReport(msgspec.Struct, frozen=True):
+    """`csd-emu validate`: the configuration as resolved; `domains` holds the domain XML of each device (qemu)."""
+
+    array: dict[str, Any]
+    job: dict[str, Any] | None
+    devices: list[str]
+    domains: dict[str, str]
+
+
+class ImageEntry(msgspec.Struct, frozen=True):
+    """One ARM image in the cache."""
+
+    hash: str
+    size_bytes: int
+    build_seconds: float
+    current: bool
+
+
+class ImageReport(msgspec.Struct, frozen=True):
+    """`csd-emu image build`, `list` and `prune`; `removed` names what prune removed."""
+
+    images: list[ImageEntry]
+    removed: list[str]
+
+
+class BenchReport(msgspec.Struct, frozen=True):
+    """`csd-emu bench NAME`: figures, the raw samples behind them, and the machine that they were measured on."""
+
+    bench: str
+    engine: str
+    clock: str
+    seed: int
+    figures: dict[str, float]
+    samples: dict[str, Any]
+    machine: dict[str, Any]
+
+
+OUTPUTS: dict[str, type[msgspec.Struct]] = {
+    "run": Summary,
+    "up": ArrayStatus,
+    "status": StatusReport,
+    "down": SweepReport,
+    "sweep": SweepReport,
+    "validate": ValidationReport,
+    "image": ImageReport,
+    "bench": BenchReport,
+}
+
+
+def print_json(output: msgspec.Struct) -> None:
+    """Print one output as one indented JSON object."""
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(output)) + b"\n")
+    sys.stdout.flush()
+
+
+def schema(name: str) -> dict[str, Any]:
+    """Return the JSON schema of what command `name` prints."""
+    return msgspec.json.schema(OUTPUTS[name])

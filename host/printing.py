@@ -1,0 +1,43 @@
+"""The outputs of commands, for people."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from host.console import console, print_summary
+from host.outputs import StatusReport, SweepReport, ValidationReport
+
+__all__ = ["print_status", "print_summary", "print_sweep", "print_validation"]
+
+
+def print_status(report: StatusReport) -> None:
+    """Print a table of arrays and their drives."""
+    if not report.arrays:
+        console.print("no array is up")
+        return
+    table = Table("array", "engine", "state", "drive", "profile", "drive state", "images", "incarnation")
+    for array in report.arrays:
+        for device in array.devices:
+            table.add_row(
+                *(array.array, array.engine, array.state, device.name, device.profile, device.state),
+                *(str(device.samples), str(device.incarnation)),
+            )
+    console.print(table)
+
+
+def print_sweep(report: SweepReport) -> None:
+    """Print which drives were ended."""
+    if not any(report.ended.values()):
+        console.print("nothing was left")
+    for array, devices in report.ended.items():
+        if devices:
+            console.print(f"{array}: ended {', '.join(devices)}")
+
+
+def print_validation(report: ValidationReport) -> None:
+    """Print what was checked, and the domain XML if it was asked for."""
+    console.print(f"{report.array['name']}: {len(report.devices)} drives ({report.array['engine']}), valid")
+    if report.job is not None:
+        console.print(f"job: {report.job['model']} on {report.job['data']['source']}, valid")
+    for xml in report.domains.values():
+        print(xml)

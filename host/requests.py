@@ -1,0 +1,47 @@
+"""From file names on the command line to checked requests; nothing is started here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from csd_emu.array import ArrayConfig
+from csd_emu.config import load_config, parse_config
+from host.job import DataSection, load_job
+from host.lifecycle import ArrayRequest
+from host.run import RunRequest, check_run
+
+DEFAULT_DATA = DataSection.model_validate({"source": "digits", "partition": {"dirichlet": 0.5}})
+
+
+def read_array(path: Path, engine: str | None = None) -> ArrayConfig:
+    """Read an array file; `engine` replaces the file's, if given.
+
+    Raises:
+        ConfigurationError: the file breaks a rule.
+    """
+    config = load_config(path, ArrayConfig)
+    if engine is None:
+        return config
+    return parse_config(config.model_dump() | {"engine": engine}, ArrayConfig, "--engine")
+
+
+def read_run(job_path: Path, array_path: Path, engine: str | None = None) -> RunRequest:
+    """Read a job and its array, and check that they fit together.
+
+    Raises:
+        ConfigurationError: they do not.
+    """
+    config = read_array(array_path, engine)
+    job, spec = load_job(job_path)
+    return check_run(config, job, spec)
+
+
+def read_up(array_path: Path, job_path: Path | None, engine: str | None = None) -> ArrayRequest:
+    """Read an array and the data that it shall hold: a job's, else the quickstart's.
+
+    Raises:
+        ConfigurationError: a file breaks a rule.
+    """
+    if job_path is not None:
+        return read_run(job_path, array_path, engine).array
+    return ArrayRequest(read_array(array_path, engine), DEFAULT_DATA, 0)

@@ -1,0 +1,168 @@
+"""`csd-emu run`: an array comes up (or is up already), a job trains on it, everything is cleaned up."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from csd_emu.array import ArrayConfig
+from csd_emu.engines import Engine, make_engine
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from firmware_agent.errors import ConfigurationError
+from firmware_agent.models import ModelSpec
+from host.array_state import ArrayState, array_folder
+from host.console import RoundTable
+from host.datasets import Dataset, load_dataset
+from host.evaluation import Evaluator
+from host.exporter import Exporter
+from host.federated import FederatedTraining, job_frame
+from host.fleet import Fleet
+from host.interrupts import INTERRUPTS
+from host.job import JobConfig
+from host.lifecycle import ArrayRequest, attach_array, clear_array, start_array
+from host.records import EventRecord, RoundRecord, Summary, summarise
+from host.run_directory import RunDirectory
+from host.shards import deal_out
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A run, read and checked: nothing in it can fail for being misspelt."""
+
+    config: ArrayConfig
+    job: JobConfig
+    spec: ModelSpec
+    dataset: Dataset
+    evaluator: Evaluator
+
+    @property
+    def array(self) -> ArrayRequest:
+        """What must be up for this run."""
+        return ArrayRequest(self.config, self.job.data, self.job.seed)
+
+
+def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec) -> RunRequest:
+    """Return the run if model, data and array fit together; nothing is started.
+
+    Raises:
+        ConfigurationError: they do not.
+    """
+    dataset = load_dataset(job.data.source, job.seed)
+    deal_out(dataset, job.data, len(config.list_devices()), job.seed)
+    return RunRequest(config, job, spec, dataset, Evaluator(spec, dataset, job.seed))
+
+
+def run_job(request: RunRequest, paths: Paths, runs: Path, progress: Progress, quiet: bool) -> Summary:
+    """Run the job and return its summary; whatever was started here has ended when this returns or raises.
+
+    Raises:
+        CsdError: something is missing, or no device is left.
+        KeyboardInterrupt: the user ended it.
+    """
+    name = request.config.name
+    with array_folder(paths.arrays, name) as folder, contextlib.ExitStack() as stack:
+        run = _Run(
+            request, folder, runs, progress, quiet, stack.enter_context(Exporter(request.config.host.metrics_port))
+        )
+        engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))
+        state = ArrayState.load(folder)
+        if state is not None and engine.list_devices(name):
+            _check_same(request.array, state)
+            return INTERRUPTS.run(run.on_array_that_is_up(state))
+        try:
+            clear_array(engine, name, folder)
+            engine.prepare(progress)
+            return INTERRUPTS.run(run.on_new_array(engine))
+        finally:
+            with INTERRUPTS.deferred():
+                clear_array(engine, name, folder)
+
+
+class _Run:
+    """One run while its array is up."""
+
+    def __init__(
+        self, request: RunRequest, folder: Path, runs: Path, progress: Progress, quiet: bool, exporter: Exporter
+    ) -> None:
+        self._request, self._folder, self._runs = request, folder, runs
+        self._progress, self._quiet, self._exporter = progress, quiet, exporter
+        self._begin = time.monotonic()
+        self._directory: RunDirectory | None = None
+
+    async def on_array_that_is_up(self, state: ArrayState) -> Summary:
+        """Train on devices that stay up afterwards."""
+        self._progress.stage(f"wait for {len(state.devices)} drives to dial in")
+        async with attach_array(state, self._folder, self._on_event) as fleet:
+            return await self._record_and_train(state, fleet)
+
+    async def on_new_array(self, engine: Engine) -> Summary:
+        """Start the devices and train; the caller ends them."""
+        count = len(self._request.config.list_devices())
+        self._progress.stage(f"start {count} drives ({self._request.config.engine})")
+        async with contextlib.AsyncExitStack() as box:
+            started = await start_array(self._request.array, self._folder, engine, box, self._on_event)
+            return await self._record_and_train(started.state, started.fleet)
+
+    async def _record_and_train(self, state: ArrayState, fleet: Fleet) -> Summary:
+        self._progress.stage("")
+        with RunDirectory(self._runs, self._request.config.name) as directory:
+            self._directory = directory
+            facts = {device: session.hello.facts for device, session in fleet.sessions().items()}
+            directory.write_configuration(self._request.config, self._request.job, facts)
+            return await self._train(state, fleet, directory)
+
+    async def _train(self, state: ArrayState, fleet: Fleet, directory: RunDirectory) -> Summary:
+        request = self._request
+        clock = "+".join(sorted({session.hello.clock for session in fleet.sessions().values()}))
+        frame = job_frame(request.job, request.spec, request.dataset.image_scale)
+        with RoundTable(clock, self._quiet) as table:
+
+            def record(entry: RoundRecord | EventRecord) -> None:
+                directory.append(entry)
+                if isinstance(entry, RoundRecord):
+                    self._exporter.add_round(entry)
+                    table.add(entry)
+
+            training = FederatedTraining(request.job, frame, fleet, state.devices, request.evaluator, record)
+            rounds = await training.run()
+        summary = self._summary(rounds, directory)
+        directory.finish(summary, training.weights)
+        return summary
+
+    def _summary(self, rounds: list[RoundRecord], directory: RunDirectory) -> Summary:
+        job = self._request.job
+        target = job.target.accuracy if job.target else None
+        return summarise(
+            rounds,
+            array=self._request.config.name,
+            engine=self._request.config.engine,
+            model=job.model,
+            target_accuracy=target,
+            reached=target is None or rounds[-1].accuracy >= target,
+            wall_seconds=time.monotonic() - self._begin,
+            run_directory=str(directory.path),
+            seed=job.seed,
+        )
+
+    def _on_event(self, device: str, event: str) -> None:
+        self._exporter.device_up(device, event == "joined")
+        if self._directory is not None and not self._directory.closed:
+            self._directory.append(EventRecord(device, event, time.monotonic() - self._begin))
+
+
+def _check_same(request: ArrayRequest, state: ArrayState) -> None:
+    """Refuse an array that is up with another configuration, data or seed than this run needs."""
+    wanted = {
+        "array": (request.config.model_dump(mode="json"), state.config),
+        "data": (request.data.model_dump(mode="json"), state.data),
+        "seed": (request.seed, state.seed),
+    }
+    for what, (asked, up) in wanted.items():
+        if asked != up:
+            name = request.config.name
+            raise ConfigurationError(
+                f"array {name!r} is up with another {what} than this run needs; csd-emu down {name}, then run again"
+            )

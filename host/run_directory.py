@@ -1,0 +1,85 @@
+"""A run's own folder: resolved configuration, versions, records as JSON lines, summary, final weights."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import msgspec
+import yaml
+from pydantic import BaseModel
+from safetensors.numpy import save_file
+
+from firmware_agent.errors import EnvironmentUnfit
+from firmware_agent.exchange import Array
+from host.records import EventRecord, RoundRecord, Summary
+
+_PACKAGES = ("csd-emu", "torch", "numpy", "grpcio", "msgspec", "scikit-learn")
+
+
+class RunDirectory:
+    """An open run directory; a context manager."""
+
+    def __init__(self, runs: Path, name: str) -> None:
+        """Make ``runs/DATE-TIME-name``, with a number behind it if there is one already.
+
+        Raises:
+            EnvironmentUnfit: the folder cannot be made.
+        """
+        stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+        try:
+            self.path = _make_folder(runs, stem)
+            self._lines: IO[bytes] = open(self.path / "records.jsonl", "wb")  # noqa: SIM115 - closed by __exit__
+        except OSError as error:
+            raise EnvironmentUnfit(
+                f"{runs}: no run directory can be made ({error}); give another with --runs"
+            ) from error
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lines.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self._lines.closed
+
+    def write_configuration(self, array: BaseModel, job: BaseModel, facts: Mapping[str, Mapping[str, str]]) -> None:
+        """Write array.yaml and job.yaml as resolved, and versions.json with the host's and the devices' facts."""
+        for name, config in (("array.yaml", array), ("job.yaml", job)):
+            (self.path / name).write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        versions: dict[str, Any] = {"host": {"python": platform.python_version(), "machine": platform.machine()}}
+        versions["host"] |= {package: metadata.version(package) for package in _PACKAGES}
+        versions["devices"] = facts
+        (self.path / "versions.json").write_bytes(msgspec.json.format(msgspec.json.encode(versions)))
+
+    def append(self, record: RoundRecord | EventRecord) -> None:
+        """Write one record; it is on disk when this returns, so that a killed run loses nothing that happened."""
+        self._lines.write(msgspec.json.encode(record) + b"\n")
+        self._lines.flush()
+
+    def finish(self, summary: Summary, weights: Mapping[str, Array]) -> None:
+        """Write summary.json and the final weights."""
+        (self.path / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
+        save_file(dict(weights), self.path / "model.safetensors")
+
+
+def _make_folder(runs: Path, stem: str) -> Path:
+    runs.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        path = runs / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            path.mkdir()
+            return path
+        except FileExistsError:
+            number += 1

@@ -1,0 +1,147 @@
+"""The host's end of one device's stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+from csd_emu.deadline import Deadline
+from firmware_agent.errors import DeviceFailed, DeviceLost, ProtocolError
+from firmware_agent.exchange import Array, Assembler
+from firmware_agent.wire import AnyFrame, Failed, Frame, Hello, Slice, Tensors, TensorSpec, decode, encode
+
+# Frames that may wait to be handled before the stream is held back.
+_INBOX_FRAMES = 16
+
+F = TypeVar("F", bound=Frame)
+
+
+class Stream(Protocol):
+    """What a session needs of gRPC's servicer context."""
+
+    async def read(self) -> Any:
+        """Return the next message, or a non-bytes end mark."""
+
+    async def write(self, message: bytes) -> None:
+        """Send a message."""
+
+
+class DeviceSession:
+    """Frames to and from one device, in order, until the stream ends."""
+
+    def __init__(self, hello: Hello, stream: Stream) -> None:
+        """Take a stream whose `hello` was accepted."""
+        self.hello = hello
+        self.device = hello.device
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self._stream = stream
+        self._inbox: asyncio.Queue[AnyFrame | None] = asyncio.Queue(_INBOX_FRAMES)
+        self._closed = asyncio.Event()
+        self._why = "the device closed the stream"
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream has ended."""
+        return self._closed.is_set()
+
+    async def wait_closed(self) -> None:
+        """Wait until the stream has ended."""
+        await self._closed.wait()
+
+    def close(self, why: str) -> None:
+        """End the session; whoever waits for a frame gets `DeviceLost` with this reason."""
+        if not self.closed:
+            self._why = why
+            self._closed.set()
+
+    async def pump(self) -> None:
+        """Read frames into the inbox until the stream ends or a frame is malformed."""
+        try:
+            while isinstance(data := await self._stream.read(), bytes):
+                self.received_bytes += len(data)
+                await self._inbox.put(decode(data))
+        except ProtocolError as error:
+            self.close(str(error))
+        finally:
+            self.close(self._why)
+
+    async def send(self, frame: Frame) -> None:
+        """Send one frame."""
+        await self.send_encoded(encode(frame))
+
+    async def send_encoded(self, data: bytes) -> None:
+        """Send the bytes of one frame.
+
+        Raises:
+            DeviceLost: the stream has ended.
+        """
+        write = asyncio.ensure_future(self._stream.write(data))
+        await self._race(write, None)
+        self.sent_bytes += len(data)
+
+    async def receive(self, deadline: Deadline) -> AnyFrame:
+        """Return the next frame.
+
+        Raises:
+            DeviceLost: the stream has ended, or the deadline passed: a device that is silent so long counts as dead.
+            DeviceFailed: the device says that its task failed.
+        """
+        frame = self._inbox.get_nowait() if not self._inbox.empty() else None
+        if frame is None:
+            frame = await self._race(asyncio.ensure_future(self._inbox.get()), deadline)
+        if isinstance(frame, Failed):
+            raise DeviceFailed(f"{self.device}: {frame.task} failed in the device: {frame.error}")
+        return frame
+
+    async def expect(self, kind: type[F], deadline: Deadline) -> F:
+        """Return the next frame, which must be a `kind`.
+
+        Raises:
+            ProtocolError: it is another; the session is closed.
+        """
+        frame = await self.receive(deadline)
+        if not isinstance(frame, kind):
+            raise self._broken(f"sent {type(frame).__name__} where {kind.__name__} was due")
+        return frame
+
+    async def receive_tensors(
+        self, exchange: int, expected: Sequence[TensorSpec], then: type[F], deadline: Deadline
+    ) -> tuple[dict[str, Array], F]:
+        """Collect an exchange's tensors up to the closing frame of kind `then`.
+
+        Raises:
+            ProtocolError: the tensors are not the expected ones, or not whole; the session is closed.
+        """
+        try:
+            announced = await self.expect(Tensors, deadline)
+            assembler = Assembler(exchange, announced.specs, expected)
+            while isinstance(frame := await self.receive(deadline), Slice):
+                assembler.add(frame)
+            if not isinstance(frame, then):
+                raise ProtocolError(f"sent {type(frame).__name__} where {then.__name__} was due")
+            return assembler.arrays(), frame
+        except ProtocolError as error:
+            raise self._broken(str(error)) from error
+
+    def _broken(self, what: str) -> ProtocolError:
+        self.close(what)
+        return ProtocolError(f"{self.device}: {what}")
+
+    async def _race(self, work: asyncio.Future[Any], deadline: Deadline | None) -> Any:
+        """Return the result of `work`, unless the stream ends or the deadline passes first."""
+        closed = asyncio.ensure_future(self._closed.wait())
+        try:
+            timeout = None if deadline is None else deadline.left_seconds
+            done, _ = await asyncio.wait({work, closed}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if work in done:
+                return work.result()
+            if not done and deadline is not None:
+                self.close(f"silent for {deadline.seconds:.0f} s")
+            raise DeviceLost(f"{self.device}: {self._why}")
+        except (OSError, asyncio.InvalidStateError) as error:
+            raise DeviceLost(f"{self.device}: {error}") from error
+        finally:
+            closed.cancel()
+            work.cancel()
