@@ -15,6 +15,7 @@ from firmware_agent.clock import Stopwatch
 from firmware_agent.errors import ModelError
 from firmware_agent.exchange import Array
 from firmware_agent.models import ModelSpec, build_model
+from firmware_agent.sgd import LocalSgd
 from firmware_agent.shard import Shard
 from firmware_agent.wire import Job, Measure, Measured, Train
 
@@ -97,13 +98,13 @@ class Trainer:
         self.model.load_state_dict(before)
         return Measured(samples, steps, self._stopwatch.take(), elapsed_seconds)
 
-    def _step(self, optimiser: torch.optim.Optimizer, images: Array, labels: Array) -> float:
+    def _step(self, optimiser: LocalSgd, images: Array, labels: Array) -> float:
         watch = self._stopwatch
         watch.mark()
         inputs = torch.from_numpy(images).float().mul_(self._job.image_scale)
         loss = functional.cross_entropy(self.model(inputs), torch.from_numpy(labels))
         watch.lap("forward")
-        optimiser.zero_grad(set_to_none=True)
+        optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         watch.lap("backward")
         optimiser.step()
@@ -124,5 +125,5 @@ class Trainer:
             index = generator.integers(0, count, batch_size)
             yield self._shard.images[index], self._shard.labels[index]
 
-    def _optimiser(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.model.parameters(), lr=self._job.learning_rate, momentum=self._job.momentum)
+    def _optimiser(self) -> LocalSgd:
+        return LocalSgd(self.model.parameters(), self._job.learning_rate, self._job.momentum)

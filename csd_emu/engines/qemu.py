@@ -1,0 +1,241 @@
+"""Drives as ARM virtual machines: clones of one template, started through libvirt, disks hot-plugged."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+
+import libvirt
+
+from csd_emu.array import ArrayConfig
+from csd_emu.deadline import Deadline
+from csd_emu.engines.base import DevicePlan, Fault, Handle, wait_for_hello
+from csd_emu.image import Image, ImageStore
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from csd_emu.qemu.daemon import SessionDaemon
+from csd_emu.qemu.domain import IDENTITY_BUS, SHARD_BUS, DomainSpec, Tag, domain_xml, read_tag
+from csd_emu.qemu.monitor import Monitor
+from csd_emu.qemu.template import Template, TemplateStore
+from csd_emu.qemu.tools import QemuTools, find_qemu, make_overlay
+from firmware_agent.drive import IDENTITY_SERIAL, SHARD_SERIAL
+from firmware_agent.errors import DeviceError, EnvironmentUnfit
+
+SESSION_URI = "qemu:///session"
+# Under which address QEMU's user networking shows the host's loopback interface.
+GATEWAY = "10.0.2.2"
+_CLONE_SECONDS = 120.0
+_NO_DOMAIN = libvirt.VIR_ERR_NO_DOMAIN
+_SPARE_BYTES = 512 << 20
+
+
+class QemuEngine:
+    """Clones of one template, dealt out over the array's hypervisors in turn."""
+
+    clock = "counted"
+    host_address = GATEWAY
+
+    def __init__(self, config: ArrayConfig, paths: Paths) -> None:
+        """Find QEMU and libvirt; nothing is connected yet.
+
+        Raises:
+            EnvironmentUnfit: something is missing.
+        """
+        self._tools = find_qemu()
+        self._daemon = SessionDaemon(paths)
+        self._uris, self._memory_bytes = config.hypervisors, int(config.memory)
+        self._images, self._templates = (
+            ImageStore(paths.images),
+            TemplateStore(paths.templates, self._tools, self._daemon),
+        )
+        self._folder = paths.state
+        self._connections: dict[str, libvirt.virConnect] = {}
+        self._lock = threading.Lock()
+        self._image: Image | None = None
+        self._template: Template | None = None
+
+    def prepare(self, progress: Progress) -> None:
+        """Make the image and the template, if they are not there."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(self._folder).free < _SPARE_BYTES:
+            raise EnvironmentUnfit(f"{self._folder}: less than {_SPARE_BYTES >> 20} MiB are free; free some")
+        for uri in self._uris:
+            self._connect(uri)
+        self._image = self._images.ensure(progress)
+        self._template = self._templates.ensure(self._connect(self._uris[0]), self._image, self._memory_bytes, progress)
+
+    def start(self, plan: DevicePlan) -> Handle:
+        """Clone the template, then plug in the device's two namespaces."""
+        spec = self._clone_spec(plan)
+        template = self._prepared()[1]
+        make_overlay(self._tools, spec.disk, template.disk, "qcow2")
+        for path in (plan.folder, spec.disk, plan.shard, plan.identity):
+            self._daemon.give(path)
+        try:
+            domain = self._connection_for(plan.device.number).createXML(
+                domain_xml(spec), libvirt.VIR_DOMAIN_START_PAUSED
+            )
+        except libvirt.libvirtError as error:
+            raise DeviceError(f"{plan.device.name}: libvirt could not start it: {error}") from error
+        try:
+            self._awaken(domain, plan, template)
+        except (libvirt.libvirtError, DeviceError) as error:
+            _destroy(domain)
+            raise DeviceError(f"{plan.device.name}: the clone did not come to life: {error}") from error
+        return Handle(plan, spec.name)
+
+    def alive(self, handle: Handle) -> bool:
+        """Return whether the virtual machine exists."""
+        return self._domain(handle) is not None
+
+    async def wait_ready(self, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:
+        """Wait for the agent's greeting (see `Engine.wait_ready`)."""
+        await wait_for_hello(self, handle, hello, deadline)
+
+    def inject(self, handle: Handle, fault: Fault) -> None:
+        """Kill, pause or resume the virtual machine."""
+        domain = self._domain(handle)
+        if domain is None:
+            raise DeviceError(f"{handle.plan.device.name} does not run, so {fault.value} cannot be done to it")
+        {Fault.KILL: domain.destroy, Fault.FREEZE: domain.suspend, Fault.THAW: domain.resume}[fault]()
+
+    def stop(self, handle: Handle) -> None:
+        """End the virtual machine."""
+        domain = self._domain(handle)
+        if domain is not None:
+            _destroy(domain)
+
+    def list_devices(self, array: str) -> list[str]:
+        """Return the devices of `array` that exist, by the tags of the domains."""
+        return sorted(tag.device for _, tag in self._find(array))
+
+    def sweep(self, array: str) -> list[str]:
+        """End every virtual machine that carries the array's tag."""
+        found = list(self._find(array))
+        for domain, _ in found:
+            _destroy(domain)
+        return sorted(tag.device for _, tag in found)
+
+    def close(self) -> None:
+        """Close all connections; end the daemon if it has nothing left to do."""
+        idle = True
+        for uri, connection in self._connections.items():
+            with contextlib.suppress(libvirt.libvirtError):
+                idle &= uri != SESSION_URI or connection.numOfDomains() == 0
+                connection.close()
+        self._connections.clear()
+        self._daemon.release(idle)
+
+    def private_bytes(self, handle: Handle) -> int:
+        """Return the memory that only this device's QEMU holds, in bytes, from the kernel's smaps_rollup.
+
+        Raises:
+            DeviceError: its process cannot be found on this machine.
+        """
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"guest={handle.reference}," in (process / "cmdline").read_text():
+                    return _private_bytes((process / "smaps_rollup").read_text())
+        raise DeviceError(f"{handle.plan.device.name}: its QEMU process is not on this machine")
+
+    def _awaken(self, domain: libvirt.virDomain, plan: DevicePlan, template: Template) -> None:
+        monitor, name = Monitor(domain), plan.device.name
+        monitor.load_state(str(template.state), Deadline(_CLONE_SECONDS))
+        domain.resume()
+        monitor.plug_namespace(str(plan.identity), f"{IDENTITY_SERIAL}{name}", IDENTITY_BUS)
+        monitor.plug_namespace(str(plan.shard), f"{SHARD_SERIAL}{name}", SHARD_BUS)
+
+    def _clone_spec(self, plan: DevicePlan) -> DomainSpec:
+        image, template = self._prepared()
+        return clone_spec(plan, image, template, self._memory_bytes, self._tools)
+
+    def _prepared(self) -> tuple[Image, Template]:
+        if self._image is None or self._template is None:
+            raise DeviceError("the qemu engine was not prepared; call prepare first")
+        return self._image, self._template
+
+    def _connection_for(self, number: int) -> libvirt.virConnect:
+        return self._connect(self._uris[number % len(self._uris)])
+
+    def _connect(self, uri: str) -> libvirt.virConnect:
+        with self._lock:
+            if uri not in self._connections:
+                self._connections[uri] = self._daemon.connect() if uri == SESSION_URI else _open(uri)
+            return self._connections[uri]
+
+    def _domain(self, handle: Handle) -> libvirt.virDomain | None:
+        try:
+            domain = self._connection_for(handle.plan.device.number).lookupByName(handle.reference)
+            return domain if domain.isActive() else None
+        except libvirt.libvirtError as error:
+            if error.get_error_code() == _NO_DOMAIN:
+                return None
+            raise DeviceError(f"{handle.plan.device.name}: libvirt does not answer: {error}") from error
+
+    def _find(self, array: str) -> Iterator[tuple[libvirt.virDomain, Tag]]:
+        for uri in dict.fromkeys(self._uris):
+            for domain in self._connect(uri).listAllDomains():
+                with contextlib.suppress(libvirt.libvirtError):  # it ended meanwhile
+                    tag = read_tag(domain.XMLDesc())
+                    if tag is not None and tag.array == array:
+                        yield domain, tag
+
+
+def clone_spec(plan: DevicePlan, image: Image, template: Template, memory_bytes: int, tools: QemuTools) -> DomainSpec:
+    """Return the domain of one drive."""
+    return DomainSpec(
+        name=f"csd-{plan.array}-{plan.device.name}",
+        tag=Tag(plan.array, plan.run, plan.device.name),
+        emulator=tools.emulator,
+        machine=tools.machine,
+        memory_bytes=memory_bytes,
+        kernel=image.kernel,
+        initrd=image.initrd,
+        cmdline=image.cmdline,
+        disk=plan.folder / "disk.qcow2",
+        ram=template.ram,
+        console=plan.console,
+        clone=True,
+    )
+
+
+def describe_domains(config: ArrayConfig, paths: Paths) -> dict[str, str]:
+    """Return the domain XML of each drive, as `start` would give it to libvirt; nothing is made or started.
+
+    Raises:
+        EnvironmentUnfit: QEMU is missing.
+    """
+    tools, daemon = find_qemu(), SessionDaemon(paths)
+    image = ImageStore(paths.images).describe()
+    template = TemplateStore(paths.templates, tools, daemon).find(image, int(config.memory))
+    xml = {}
+    for device in config.list_devices():
+        folder = paths.arrays / config.name / "devices" / device.name
+        plan = DevicePlan(config.name, "dry-run", device, folder, folder, folder)
+        xml[device.name] = domain_xml(clone_spec(plan, image, template, int(config.memory), tools))
+    return xml
+
+
+def _open(uri: str) -> libvirt.virConnect:
+    try:
+        return libvirt.open(uri)
+    except libvirt.libvirtError as error:
+        raise EnvironmentUnfit(
+            f"hypervisors: {uri} cannot be reached ({error}); correct the URI, or start libvirt there"
+        ) from error
+
+
+def _destroy(domain: libvirt.virDomain) -> None:
+    try:
+        domain.destroy()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() not in (_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
+            raise DeviceError(f"{domain.name()}: libvirt could not end it: {error}") from error
+
+
+def _private_bytes(rollup: str) -> int:
+    fields = [line.split() for line in rollup.splitlines()]
+    return sum(int(field[1]) << 10 for field in fields if field[0] in ("Private_Clean:", "Private_Dirty:"))

@@ -1,0 +1,148 @@
+"""The rootless libvirt daemon behind ``qemu:///session``.
+
+An ordinary user has one of their own. Started as root, daemon and QEMU run as the unprivileged user `SERVICE_USER`:
+emulated drives run other people's models, and have no business with root's rights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import libvirt
+import psutil
+
+from csd_emu.deadline import Deadline
+from csd_emu.paths import Paths
+from firmware_agent.errors import EnvironmentUnfit
+
+SERVICE_USER = "csd-emu"
+# Without a client and without a domain the daemon ends by itself.
+_IDLE_SECONDS = 10
+_START_SECONDS = 30.0
+_POLL_SECONDS = 0.02
+_MAX_SOCKET_PATH = 100
+_REMEDY = "run scripts/install-system-packages"
+# daemon -> its socket's name
+_DAEMONS = {"libvirtd": "libvirt-sock", "virtqemud": "virtqemud-sock"}
+
+
+class SessionDaemon:
+    """Starts the session daemon if need be, and ends it when it has nothing left to do."""
+
+    def __init__(self, paths: Paths) -> None:
+        """Find daemon, user and socket.
+
+        Raises:
+            EnvironmentUnfit: something is missing.
+        """
+        self.owner = _service_owner() if os.geteuid() == 0 else None
+        self._program, socket_name = _find_daemon()
+        shared = os.environ.get("XDG_RUNTIME_DIR", "") if self.owner is None else ""
+        self._runtime = Path(shared) if shared and Path(shared).is_dir() else paths.runtime
+        self._home = paths.state / "libvirt"
+        self._socket = self._runtime / "libvirt" / socket_name
+        self._lock: int | None = None
+        if len(str(self._socket)) > _MAX_SOCKET_PATH:
+            raise EnvironmentUnfit(f"{self._socket} is too long for a socket; set CSD_EMU_HOME to a shorter path")
+
+    @property
+    def uri(self) -> str:
+        """The address of the daemon."""
+        return f"qemu+unix:///session?socket={self._socket}"
+
+    def connect(self) -> libvirt.virConnect:
+        """Return a connection; the daemon is started if it does not answer.
+
+        Raises:
+            EnvironmentUnfit: it cannot be started or reached.
+        """
+        libvirt.registerErrorHandler(lambda *_: None, None)  # errors are raised; nothing shall print them too
+        self._hold()
+        deadline = Deadline(_START_SECONDS)
+        process: subprocess.Popen[bytes] | None = None
+        while True:
+            with contextlib.suppress(libvirt.libvirtError):
+                return libvirt.open(self.uri)
+            if process is None or process.poll() is not None:
+                process = self._start()
+            if deadline.expired:
+                raise EnvironmentUnfit(f"libvirt: {self._program} does not answer on {self._socket}; see {self._log}")
+            time.sleep(_POLL_SECONDS)
+
+    def release(self, idle: bool) -> None:
+        """Let go of the daemon; if it is `idle`, the service user's, and no other process uses it, end it."""
+        if self._lock is None:
+            return
+        with contextlib.suppress(BlockingIOError):
+            if idle and self.owner is not None:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._end(self.owner)
+        os.close(self._lock)
+        self._lock = None
+
+    def give(self, path: Path) -> None:
+        """Make `path` usable by the user under whom QEMU runs."""
+        if self.owner is not None:
+            os.chown(path, self.owner.pw_uid, self.owner.pw_gid)
+
+    @property
+    def _log(self) -> Path:
+        return self._home / "daemon.log"
+
+    def _hold(self) -> None:
+        """Take part in the lock that keeps others from ending the daemon; wait for one who is ending it."""
+        if self._lock is None:
+            for folder in (self._runtime, self._home):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o711)
+                self.give(folder)
+            self._lock = os.open(self._runtime / "csd-emu.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+
+    def _end(self, owner: pwd.struct_passwd) -> None:
+        name = Path(self._program).name
+        with contextlib.suppress(OSError, ValueError, psutil.Error):
+            process = psutil.Process(int((self._runtime / "libvirt" / f"{name}.pid").read_text()))
+            if process.uids().real == owner.pw_uid and process.name() == name:
+                process.send_signal(signal.SIGTERM)
+                psutil.wait_procs([process], timeout=_START_SECONDS)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "XDG_RUNTIME_DIR": str(self._runtime)}
+        environment |= {"HOME": str(self._home)} if self.owner else {"HOME": str(Path.home())}
+        with open(self._log, "ab") as log:
+            return subprocess.Popen(
+                [self._program, "--timeout", str(_IDLE_SECONDS)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment,
+                cwd="/",
+                user=self.owner.pw_uid if self.owner else None,
+                group=self.owner.pw_gid if self.owner else None,
+                extra_groups=[] if self.owner else None,
+                umask=0o022,
+            )
+
+
+def _service_owner() -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam(SERVICE_USER)
+    except KeyError:
+        raise EnvironmentUnfit(f"the user {SERVICE_USER}, under whom QEMU runs, is missing; {_REMEDY}") from None
+
+
+def _find_daemon() -> tuple[str, str]:
+    path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/usr/local/sbin"
+    for name, socket_name in _DAEMONS.items():
+        if program := shutil.which(name, path=path):
+            return program, socket_name
+    raise EnvironmentUnfit(f"libvirt's daemon ({' or '.join(_DAEMONS)}) is not installed; {_REMEDY}")

@@ -1,0 +1,144 @@
+"""The libvirt domain of a template or a clone, as XML. Pure: strings in, a string out."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
+CSD_NAMESPACE = "urn:csd-emu:1"
+MACHINE = "virt"
+CPU_MODEL = "cortex-a53"
+# One instruction is one nanosecond of guest time, so a VM is a 1 GIPS core on every host.
+ICOUNT = "shift=0,sleep=on"
+ROOT_PORTS = 6
+# libvirt numbers the root ports pci.1 to pci.6 and puts the template's own cards on the first ones.
+SHARD_BUS, IDENTITY_BUS = "pci.5", "pci.6"
+RAM_OBJECT = "csdram"
+# QEMU's default buffer of translated code is 1 GiB; each clone fills its own.
+TRANSLATION_BUFFER_MEBIBYTES = 96
+
+ElementTree.register_namespace("qemu", QEMU_NAMESPACE)
+ElementTree.register_namespace("csd", CSD_NAMESPACE)
+
+
+@dataclass(frozen=True)
+class Tag:
+    """Whose domain it is, kept in its metadata, so that a sweep needs no state file."""
+
+    array: str
+    run: str
+    device: str
+
+
+@dataclass(frozen=True)
+class DomainSpec:
+    """What tells one domain from another.
+
+    Attributes:
+        name: libvirt's name.
+        tag: whose it is.
+        emulator: path of qemu-system-aarch64.
+        machine: pinned machine type, such as virt-10.0.
+        memory_bytes: DRAM.
+        kernel, initrd: of the image.
+        cmdline: the kernel's.
+        disk: qcow2 overlay for the root file system.
+        ram: file that backs the memory.
+        console: file that gets the serial console.
+        clone: False for the template, which writes `ram`; True for a clone, which maps it copy-on-write and waits
+            for the template's device state.
+    """
+
+    name: str
+    tag: Tag
+    emulator: str
+    machine: str
+    memory_bytes: int
+    kernel: Path
+    initrd: Path
+    cmdline: str
+    disk: Path
+    ram: Path
+    console: Path
+    clone: bool
+
+
+def domain_xml(spec: DomainSpec) -> str:
+    """Return the domain's XML; template and clone differ only in what `DomainSpec.clone` says."""
+    domain = ElementTree.Element("domain", type="qemu")
+    _text(domain, "name", spec.name)
+    _metadata(domain, spec.tag)
+    _text(domain, "memory", str(spec.memory_bytes), unit="bytes")
+    _text(domain, "vcpu", "1")
+    _boot(domain, spec)
+    ElementTree.SubElement(ElementTree.SubElement(domain, "features"), "gic", version="2")
+    cpu = ElementTree.SubElement(domain, "cpu", mode="custom", match="exact")
+    _text(cpu, "model", CPU_MODEL)
+    _text(domain, "on_poweroff", "destroy")
+    _text(domain, "on_reboot", "destroy")
+    _text(domain, "on_crash", "destroy")
+    _devices(ElementTree.SubElement(domain, "devices"), spec)
+    _command_line(domain, spec)
+    ElementTree.indent(domain)
+    return ElementTree.tostring(domain, encoding="unicode")
+
+
+def read_tag(xml: str) -> Tag | None:
+    """Return the tag in a domain's XML, or None if the domain is not ours."""
+    element = ElementTree.fromstring(xml).find(f"metadata/{{{CSD_NAMESPACE}}}device")
+    if element is None:
+        return None
+    return Tag(element.get("array", ""), element.get("run", ""), element.get("name", ""))
+
+
+def _metadata(domain: ElementTree.Element, tag: Tag) -> None:
+    metadata = ElementTree.SubElement(domain, "metadata")
+    attributes = {"array": tag.array, "run": tag.run, "name": tag.device}
+    ElementTree.SubElement(metadata, f"{{{CSD_NAMESPACE}}}device", attributes)
+
+
+def _boot(domain: ElementTree.Element, spec: DomainSpec) -> None:
+    boot = ElementTree.SubElement(domain, "os")
+    _text(boot, "type", "hvm", arch="aarch64", machine=spec.machine)
+    _text(boot, "kernel", str(spec.kernel))
+    _text(boot, "initrd", str(spec.initrd))
+    _text(boot, "cmdline", spec.cmdline)
+
+
+def _devices(devices: ElementTree.Element, spec: DomainSpec) -> None:
+    _text(devices, "emulator", spec.emulator)
+    disk = ElementTree.SubElement(devices, "disk", type="file", device="disk")
+    ElementTree.SubElement(disk, "driver", name="qemu", type="qcow2", cache="unsafe", discard="unmap")
+    ElementTree.SubElement(disk, "source", file=str(spec.disk))
+    ElementTree.SubElement(disk, "target", dev="vda", bus="virtio")
+    ElementTree.SubElement(devices, "controller", type="usb", model="none")
+    ElementTree.SubElement(devices, "controller", type="pci", model="pcie-root")
+    for _ in range(ROOT_PORTS):
+        ElementTree.SubElement(devices, "controller", type="pci", model="pcie-root-port")
+    interface = ElementTree.SubElement(devices, "interface", type="user")
+    ElementTree.SubElement(interface, "mac", address="52:54:00:c5:d0:00")
+    ElementTree.SubElement(interface, "model", type="virtio")
+    serial = ElementTree.SubElement(devices, "serial", type="file")
+    ElementTree.SubElement(serial, "source", path=str(spec.console))
+    ElementTree.SubElement(devices, "memballoon", model="none")
+
+
+def _command_line(domain: ElementTree.Element, spec: DomainSpec) -> None:
+    sharing = "share=off,readonly=on,rom=off" if spec.clone else "share=on"
+    arguments = [
+        *("-icount", ICOUNT),
+        *("-accel", f"tcg,tb-size={TRANSLATION_BUFFER_MEBIBYTES}"),
+        *("-object", f"memory-backend-file,id={RAM_OBJECT},size={spec.memory_bytes},mem-path={spec.ram},{sharing}"),
+        *("-machine", f"memory-backend={RAM_OBJECT}"),
+    ]
+    if spec.clone:
+        arguments += ["-incoming", "defer"]
+    line = ElementTree.SubElement(domain, f"{{{QEMU_NAMESPACE}}}commandline")
+    for argument in arguments:
+        ElementTree.SubElement(line, f"{{{QEMU_NAMESPACE}}}arg", value=argument)
+
+
+def _text(parent: ElementTree.Element, name: str, text: str, **attributes: str) -> None:
+    ElementTree.SubElement(parent, name, attributes).text = text

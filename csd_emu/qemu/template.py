@@ -1,0 +1,182 @@
+"""The template: one machine, booted once until its agent has imported torch, then stopped for good.
+
+Its device state and its RAM stay on disk and never change again; every drive is a clone that maps this RAM
+copy-on-write. A template belongs to one image, memory size, machine type and QEMU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import libvirt
+import msgspec
+
+from csd_emu.deadline import Deadline
+from csd_emu.image import Image
+from csd_emu.progress import Progress
+from csd_emu.qemu.console import wait_for_line
+from csd_emu.qemu.daemon import SessionDaemon
+from csd_emu.qemu.domain import DomainSpec, Tag, domain_xml
+from csd_emu.qemu.monitor import Monitor
+from csd_emu.qemu.tools import QemuTools, make_overlay
+from firmware_agent.errors import EnvironmentUnfit
+
+READY_MARKER = "CSD-AGENT READY"
+TEMPLATE_ARRAY = "csd-emu-template"
+# What a clone needs of its template; raise it when the domain's XML changes.
+_FORMAT = 1
+_BOOT_SECONDS = 600.0
+_STATE_SECONDS = 60.0
+_QUIET_SECONDS = 20.0
+_QUIET_SHARE = 0.08
+_LOOK_SECONDS = 0.5
+_SPARE_BYTES = 512 << 20
+
+
+@dataclass(frozen=True)
+class Template:
+    """A template on disk."""
+
+    folder: Path
+
+    @property
+    def ram(self) -> Path:
+        """The machine's memory."""
+        return self.folder / "ram"
+
+    @property
+    def state(self) -> Path:
+        """The machine's device state."""
+        return self.folder / "state"
+
+    @property
+    def disk(self) -> Path:
+        """What the boot wrote, as a qcow2 overlay over the image."""
+        return self.folder / "disk.qcow2"
+
+    @property
+    def facts(self) -> dict[str, str | float]:
+        """What is known of it: versions in the guest, and `template_seconds` of wall time that it took."""
+        return msgspec.json.decode((self.folder / "template.json").read_bytes(), type=dict[str, str | float])
+
+
+class TemplateStore:
+    """The templates in the cache."""
+
+    def __init__(self, folder: Path, tools: QemuTools, daemon: SessionDaemon) -> None:
+        """Keep templates below `folder`."""
+        self._folder, self._tools, self._daemon = folder, tools, daemon
+
+    def find(self, image: Image, memory_bytes: int) -> Template:
+        """Return where the template for this image and memory size is, or would be."""
+        key = f"{_FORMAT} {image.hash} {memory_bytes} {self._tools.machine} {self._tools.version}"
+        return Template(self._folder / hashlib.sha256(key.encode()).hexdigest()[:16])
+
+    def ensure(self, connection: libvirt.virConnect, image: Image, memory_bytes: int, progress: Progress) -> Template:
+        """Return the template for this image and memory size; boot one if there is none.
+
+        Raises:
+            EnvironmentUnfit: there is no space.
+            DeviceError: the machine did not boot.
+        """
+        template = self.find(image, memory_bytes)
+        with self._locked(template.folder.name):
+            if not (template.folder / "template.json").exists():
+                self._make(connection, template, image, memory_bytes, progress)
+        return template
+
+    def prune(self, keep: set[str]) -> list[str]:
+        """Remove all templates but those in `keep` (folder names); return the names of those removed."""
+        removed = []
+        for folder in self._folder.iterdir() if self._folder.is_dir() else []:
+            if folder.is_dir() and folder.name not in keep:
+                shutil.rmtree(folder)
+                removed.append(folder.name)
+        return removed
+
+    def _make(
+        self, connection: libvirt.virConnect, template: Template, image: Image, memory_bytes: int, progress: Progress
+    ) -> None:
+        if shutil.disk_usage(self._folder).free < memory_bytes + _SPARE_BYTES:
+            raise EnvironmentUnfit(
+                f"{self._folder}: too little space for a template of {memory_bytes >> 20} MiB; free some"
+            )
+        shutil.rmtree(template.folder, ignore_errors=True)
+        template.folder.mkdir(mode=0o755)
+        self._daemon.give(template.folder)
+        begin = time.monotonic()
+        try:
+            facts = self._boot(connection, template, image, memory_bytes, progress)
+            facts["template_seconds"] = time.monotonic() - begin
+            (template.folder / "template.json").write_bytes(msgspec.json.encode(facts))
+        except BaseException:
+            shutil.rmtree(template.folder, ignore_errors=True)
+            raise
+
+    def _boot(
+        self, connection: libvirt.virConnect, template: Template, image: Image, memory_bytes: int, progress: Progress
+    ) -> dict[str, str | float]:
+        """Boot the machine up to its agent's ready line, let it come to rest, save it, end it."""
+        make_overlay(self._tools, template.disk, image.disk, "raw")
+        self._daemon.give(template.disk)
+        spec = template_spec(template, image, memory_bytes, self._tools)
+        progress.stage("boot the template: one ARM machine, up to torch imported (about a minute)")
+        deadline = Deadline(_BOOT_SECONDS)
+        domain = connection.createXML(domain_xml(spec), libvirt.VIR_DOMAIN_START_AUTODESTROY)
+        try:
+            facts = wait_for_line(spec.console, READY_MARKER, lambda: bool(domain.isActive()), deadline, lambda: None)
+            _wait_until_quiet(domain)
+            domain.suspend()
+            Monitor(domain).save_state(str(template.state), Deadline(_STATE_SECONDS))
+        finally:
+            with contextlib.suppress(libvirt.libvirtError):
+                domain.destroy()
+        return msgspec.json.decode(facts.encode(), type=dict[str, str | float])
+
+    @contextlib.contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        """Let one process at a time make a template; the others wait and find it made."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._folder / f".{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def template_spec(template: Template, image: Image, memory_bytes: int, tools: QemuTools) -> DomainSpec:
+    """Return the domain of the template itself."""
+    return DomainSpec(
+        name=f"csd-template-{template.folder.name}",
+        tag=Tag(TEMPLATE_ARRAY, template.folder.name, "template"),
+        emulator=tools.emulator,
+        machine=tools.machine,
+        memory_bytes=memory_bytes,
+        kernel=image.kernel,
+        initrd=image.initrd,
+        cmdline=image.cmdline,
+        disk=template.disk,
+        ram=template.ram,
+        console=template.folder / "console.log",
+        clone=False,
+    )
+
+
+def _wait_until_quiet(domain: libvirt.virDomain) -> None:
+    """Wait until the machine takes little of a core, so that clones do not begin with its background work."""
+    deadline, before = Deadline(_QUIET_SECONDS), None
+    while not deadline.expired:
+        used, now = domain.info()[4] / 1e9, time.monotonic()
+        if before is not None and (used - before[0]) < _QUIET_SHARE * (now - before[1]):
+            return
+        before = (used, now)
+        time.sleep(_LOOK_SECONDS)
