@@ -125,3 +125,17 @@ def validate(
 
     report = validate_files(array, job, engine and engine.value, dry_run, Paths.default())
     print_json(report) if as_json else printing.print_validation(report)
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="repeatability, startup, slowdown, memory or image")],
+    seed: Annotated[int, typer.Option(help="of everything random", min=0)] = 0,
+    as_json: Json = False,
+) -> None:
+    """Measure one of the project's promises."""
+    from host.bench import run_bench
+
+    with StageProgress(quiet=as_json) as progress:
+        report = run_bench(name, Paths.default(), progress, seed)
+    print_json(report) if as_json else printing.print_bench(report)

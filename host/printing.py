@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.table import Table
 
 from host.console import console, print_summary
-from host.outputs import StatusReport, SweepReport, ValidationReport
+from host.outputs import BenchReport, StatusReport, SweepReport, ValidationReport
 
-__all__ = ["print_status", "print_summary", "print_sweep", "print_validation"]
+__all__ = ["print_bench", "print_status", "print_summary", "print_sweep", "print_validation"]
 
 
 def print_status(report: StatusReport) -> None:
@@ -41,3 +41,11 @@ def print_validation(report: ValidationReport) -> None:
         console.print(f"job: {report.job['model']} on {report.job['data']['source']}, valid")
     for xml in report.domains.values():
         print(xml)
+
+
+def print_bench(report: BenchReport) -> None:
+    """Print a bench's figures; the raw samples are in the JSON form."""
+    table = Table("figure", "value", title=f"{report.bench} ({report.engine}, clock: {report.clock})")
+    for name, value in report.figures.items():
+        table.add_row(name, f"{value:.6g}")
+    console.print(table)

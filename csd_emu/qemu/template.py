@@ -93,6 +93,11 @@ class TemplateStore:
                 self._make(connection, template, image, memory_bytes, progress)
         return template
 
+    def remove(self, template: Template) -> None:
+        """Remove one template; clones that run keep what they have mapped."""
+        with self._locked(template.folder.name):
+            shutil.rmtree(template.folder, ignore_errors=True)
+
     def prune(self, keep: set[str]) -> list[str]:
         """Remove all templates but those in `keep` (folder names); return the names of those removed."""
         removed = []

@@ -63,11 +63,11 @@ def make_overlay(tools: QemuTools, overlay: Path, backing: Path, backing_format:
 
 
 def _newest_machine(machines: set[str]) -> str:
-    """Return the newest versioned ``virt`` machine, for a device state fits only the machine type that it was made on."""
+    """Return the newest versioned ``virt`` machine: a device state fits only the type that it was made on."""
     versions = [tuple(map(int, m[5:].split("."))) for m in machines if re.fullmatch(r"virt-\d+\.\d+", m)]
     if not versions:
         raise EnvironmentUnfit(f"this QEMU has no ARM machine 'virt'; {_REMEDY}")
-    return "virt-" + ".".join(map(str, max(versions)))
+    return f"virt-{max(versions)[0]}.{max(versions)[1]}"
 
 
 def _ask(emulator: str, *arguments: str) -> str:

@@ -1,0 +1,71 @@
+# The entry points of csd-emu. `make` alone prints them.
+
+ENGINE ?= qemu
+QUICKSTART := examples/quickstart
+
+.DEFAULT_GOAL := help
+.SUFFIXES:
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+.PHONY: help run test test-all lint types format bench clean setup-qemu setup-native setup-dev
+
+help:
+	@echo 'make run [ENGINE=native]   start an array of emulated drives, train on it, report, clean up'
+	@echo '                           ENGINE=qemu (default): virtual machines; native: processes, no root, no QEMU'
+	@echo 'make test [ARGS=...]       the tests, real virtual machines included, without the long ones'
+	@echo 'make test-all [ARGS=...]   all tests'
+	@echo 'make lint types format     check the style, check the types, apply the style'
+	@echo 'make bench NAME=...        one benchmark, its figures as JSON'
+	@echo 'make clean                 remove caches and build products; runs/ and .venv stay'
+	@echo
+	@echo 'Each installs what it needs and is missing: see docs/install.md.'
+
+# `exec` makes the command make's own child, so that Ctrl-C and its exit code pass through no shell.
+run:
+ifeq ($(filter $(ENGINE),qemu native),)
+	@echo 'make run: unknown ENGINE=$(ENGINE): choose qemu or native' >&2; exit 2
+else
+	@$(MAKE) setup-$(ENGINE)
+	@exec .venv/bin/csd-emu run $(QUICKSTART)/job.yaml --array $(QUICKSTART)/array.yaml --engine $(ENGINE)
+endif
+
+test: setup-dev
+	@exec .venv/bin/pytest -m 'not long' $(ARGS)
+
+test-all: setup-dev
+	@exec .venv/bin/pytest $(ARGS)
+
+lint: setup-dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+types: setup-dev
+	.venv/bin/mypy
+
+format: setup-dev
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+bench:
+ifeq ($(NAME),)
+	@echo 'make bench: which one? For example: make bench NAME=repeatability' >&2; exit 2
+else
+	@$(MAKE) setup-qemu
+	@exec .venv/bin/csd-emu bench $(NAME) --json $(ARGS)
+endif
+
+clean:
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	find . -name .venv -prune -o -name runs -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+setup-native:
+	@scripts/install-system-packages --only native
+	@scripts/setup-python native
+
+setup-qemu:
+	@scripts/install-system-packages
+	@scripts/setup-python qemu
+
+setup-dev:
+	@scripts/install-system-packages
+	@scripts/setup-python dev

@@ -1,0 +1,157 @@
+"""What the benches share: an array of VMs for the time of a measurement, hogs, and the machine's description."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from csd_emu.array import ArrayConfig
+from csd_emu.deadline import Deadline
+from csd_emu.engines.qemu import QemuEngine
+from csd_emu.paths import Paths
+from csd_emu.profiles import get_profile
+from csd_emu.progress import Progress
+from csd_emu.qemu.tools import find_qemu
+from firmware_agent.models import ModelSpec
+from firmware_agent.wire import Job, Measure, Measured
+from host.array_state import array_folder
+from host.datasets import load_dataset
+from host.federated import job_frame, prepare_device
+from host.interrupts import INTERRUPTS
+from host.job import JobConfig
+from host.lifecycle import ArrayRequest, StartedArray, clear_array, start_array
+from host.outputs import BenchReport
+from host.requests import DEFAULT_DATA
+from host.session import DeviceSession
+
+PROFILE = "newport"
+BATCH_SIZE = 64
+MEASURE_SECONDS = 2.0
+# Wall time after which a measuring device counts as dead.
+WATCHDOG_SECONDS = 600.0
+
+T = TypeVar("T")
+
+
+def bench_config(name: str, devices: int) -> ArrayConfig:
+    """Return an array of `devices` Newport-class VMs that belongs to the bench called `name`."""
+    return ArrayConfig.model_validate(
+        {"name": f"bench-{name}", "engine": "qemu", "devices": [{"profile": PROFILE, "count": devices}]}
+    )
+
+
+def bench_job(seed: int) -> JobConfig:
+    """Return the quickstart's training, by the names of a job file."""
+    return JobConfig.model_validate(
+        {"model": "digits_cnn", "data": DEFAULT_DATA.model_dump(), "batch_size": BATCH_SIZE, "seed": seed}
+    )
+
+
+def bench_frame(seed: int) -> Job:
+    """Return the quickstart's job as devices get it."""
+    job = bench_job(seed)
+    return job_frame(job, ModelSpec(job.model), load_dataset(job.data.source, seed).image_scale)
+
+
+def with_array(
+    name: str,
+    devices: int,
+    paths: Paths,
+    progress: Progress,
+    seed: int,
+    work: Callable[[StartedArray, QemuEngine], Awaitable[T]],
+) -> T:
+    """Start `devices` VMs, do `work` on them, and end them whatever happens."""
+    request = ArrayRequest(bench_config(name, devices), DEFAULT_DATA, seed)
+    with (
+        array_folder(paths.arrays, request.config.name) as folder,
+        contextlib.closing(QemuEngine(request.config, paths)) as engine,
+    ):
+        try:
+            clear_array(engine, request.config.name, folder)
+            engine.prepare(progress)
+            return INTERRUPTS.run(_work(request, folder, engine, progress, work))
+        finally:
+            with INTERRUPTS.deferred():
+                clear_array(engine, request.config.name, folder)
+
+
+async def prepare_sessions(started: StartedArray, seed: int) -> list[DeviceSession]:
+    """Have all devices build the quickstart's model; return their sessions, in the array's order."""
+    sessions = list(started.fleet.sessions().values())
+    deadline = Deadline(WATCHDOG_SECONDS)
+    await asyncio.gather(*(prepare_device(session, bench_frame(seed), deadline) for session in sessions))
+    return sessions
+
+
+async def measure(session: DeviceSession, bare: bool = False) -> Measured:
+    """Have one device run its training loop, or the bare loop, for `MEASURE_SECONDS` of its own clock."""
+    await session.send(Measure(BATCH_SIZE, MEASURE_SECONDS, bare))
+    return await session.expect(Measured, Deadline(WATCHDOG_SECONDS))
+
+
+def images_per_device_second(measured: Measured) -> float:
+    """Return the rate of a device of the bench's profile, over the phases in which a task was runnable."""
+    return measured.samples / get_profile(PROFILE).device_seconds(measured.seconds).total
+
+
+@contextlib.contextmanager
+def cpu_hogs(count: int) -> Iterator[None]:
+    """Keep `count` processes busy inside the block."""
+    hogs = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return (max - min) / mean."""
+    return (max(values) - min(values)) / statistics.fmean(values)
+
+
+def report(bench: str, clock: str, seed: int, figures: dict[str, float], samples: dict[str, Any]) -> BenchReport:
+    """Return a report with this machine's description."""
+    return BenchReport(bench, "qemu", clock, seed, figures, samples, describe_machine())
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return what a figure's reader needs to know of the machine."""
+    tools = find_qemu()
+    return {
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "processor": _processor(),
+        "system": platform.platform(),
+        "qemu": tools.version,
+        "machine_type": tools.machine,
+        "load_average_1min": os.getloadavg()[0],
+    }
+
+
+async def _work(
+    request: ArrayRequest,
+    folder: Path,
+    engine: QemuEngine,
+    progress: Progress,
+    work: Callable[[StartedArray, QemuEngine], Awaitable[T]],
+) -> T:
+    async with contextlib.AsyncExitStack() as box:
+        progress.stage(f"start {len(request.config.list_devices())} drives")
+        started = await start_array(request, folder, engine, box, lambda *_: None)
+        return await work(started, engine)
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")

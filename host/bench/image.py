@@ -1,0 +1,24 @@
+"""How long does the ARM image take to build?"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from csd_emu.image import ImageStore
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from host.bench.harness import report
+from host.outputs import BenchReport
+
+
+def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+    """Build the image from nothing, in a folder of its own; only downloads are taken from the cache. Wall seconds.
+
+    Figure: `build_seconds`, all stages but the downloads, the check boot included.
+    """
+    paths.cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=paths.cache, prefix="bench-image-") as folder:
+        image = ImageStore(Path(folder), downloads=paths.images / "downloads").ensure(progress)
+        metadata = image.metadata
+    return report("image", "wall", seed, {"build_seconds": metadata["build_seconds"]}, {"stages": metadata})

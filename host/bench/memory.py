@@ -1,0 +1,37 @@
+"""What does one more drive cost in memory?"""
+
+from __future__ import annotations
+
+from csd_emu.engines.qemu import QemuEngine
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from firmware_agent.models import ModelSpec
+from host.bench.harness import bench_frame, bench_job, report, with_array
+from host.datasets import load_dataset
+from host.evaluation import Evaluator
+from host.federated import FederatedTraining
+from host.lifecycle import StartedArray
+from host.outputs import BenchReport
+
+DEVICES = 8
+ROUNDS = 3
+
+
+def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+    """Train the quickstart's model for three rounds on 8 clones, then read what each QEMU holds for itself.
+
+    Figure: `bytes_per_clone`, the sum of private memory in smaps_rollup, divided by 8.
+    """
+    job = bench_job(seed).model_copy(update={"rounds": ROUNDS})
+    evaluator = Evaluator(ModelSpec(job.model), load_dataset(job.data.source, seed), seed)
+
+    async def work(started: StartedArray, engine: QemuEngine) -> dict[str, int]:
+        progress.stage(f"train {ROUNDS} rounds on {DEVICES} drives")
+        devices = started.state.devices
+        training = FederatedTraining(job, bench_frame(seed), started.fleet, devices, evaluator, lambda _: None)
+        await training.run()
+        return {handle.plan.device.name: engine.private_bytes(handle) for handle in started.handles}
+
+    private = with_array("memory", DEVICES, paths, progress, seed, work)
+    figures = {"bytes_per_clone": sum(private.values()) / DEVICES}
+    return report("memory", "wall", seed, figures, {"private_bytes": private})
