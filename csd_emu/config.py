@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
 
 from firmware_agent import units
 from firmware_agent.errors import ConfigurationError, UnitError
@@ -21,14 +21,15 @@ class Config(BaseModel):
 
 def _quantity(table: dict[str, float], example: str) -> Any:
     def parse(value: object) -> float:
-        if isinstance(value, float):  # already parsed: a resolved configuration read back by the program
-            return value
         try:
             return units.parse_quantity(value, table, example)
         except UnitError as error:
             raise ValueError(str(error)) from error
 
-    return BeforeValidator(parse), WithJsonSchema({"type": "string", "examples": [example]})
+    base = next(unit for unit, factor in table.items() if factor == 1)
+    # A resolved configuration has units too, so that it can be read back.
+    write = PlainSerializer(lambda value: f"{value!r} {base}", return_type=str, when_used="json")
+    return BeforeValidator(parse), write, WithJsonSchema({"type": "string", "examples": [example]})
 
 
 _BYTES, _SECONDS = _quantity(units.BYTES, "2 GiB"), _quantity(units.SECONDS, "50 us")
@@ -49,7 +50,7 @@ def load_config(path: Path, kind: type[Model]) -> Model:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read ({error}); give the path of a YAML file") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two: an impossible date, deep nesting
         raise ConfigurationError(f"{path}: is no valid YAML: {error}") from error
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path}: must be a mapping of keys to values; see examples/quickstart/{path.name}")

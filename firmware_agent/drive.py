@@ -57,6 +57,7 @@ def serve_drive(stop: threading.Event) -> None:
     disturbance = Disturbance(delegated_group())
     warm_up()
     _wait_until_booted()
+    os.sync()  # or every clone would write back what the boot left in memory
     say("CSD-AGENT READY " + json.dumps(device_facts()))
     identity = read_identity(_wait_for_namespace(IDENTITY_SERIAL, stop))
     reseed(identity)

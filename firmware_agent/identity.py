@@ -53,5 +53,5 @@ def read_identity(path: Path) -> Identity:
     """
     try:
         return msgspec.json.decode(read_member(path, IDENTITY), type=Identity)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ShardError(f"{path}: {IDENTITY} cannot be read ({error}); start the device again") from error

@@ -99,7 +99,7 @@ def open_shard(path: Path) -> Shard:
     encoded = read_member(path, MANIFEST)
     try:
         manifest = msgspec.json.decode(encoded, type=Manifest)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ShardError(f"{path}: {MANIFEST} cannot be read ({error}); {REMEDY}") from error
     if manifest.format != FORMAT:
         raise ShardError(f"{path}: format {manifest.format!r}, this agent reads {FORMAT!r}; upgrade the agent")

@@ -23,7 +23,7 @@ SECONDS: dict[str, float] = {
 BYTES_PER_SECOND: dict[str, float] = {f"{unit}/s": factor for unit, factor in (BYTES | BITS).items()}
 HERTZ: dict[str, float] = {f"{p}Hz": f for p, f in _PREFIXES.items()}
 
-_QUANTITY = re.compile(r"\s*([0-9]+(?:[._][0-9]+)*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*([A-Za-zµ/]*)\s*")
+_QUANTITY = re.compile(r"\s*((?:[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*")
 
 
 def parse_quantity(text: object, units: dict[str, float], example: str) -> float:

@@ -22,7 +22,7 @@ HOST_NAME = "csd-host"
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
-Seconds = Annotated[float, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Text = Annotated[str, Meta(max_length=16 << 10)]
 
@@ -35,7 +35,7 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Name, little-endian NumPy dtype and shape of one tensor of an exchange."""
 
     name: Name
-    dtype: Annotated[str, Meta(pattern=r"^[<|][fiub][1248]$")]
+    dtype: Annotated[str, Meta(pattern=r"^(\|[biu]1|<[iuf][248])\Z")]
     shape: tuple[Count, ...]
 
 

@@ -55,7 +55,7 @@ class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=cls)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             name = folder.name
             raise ConfigurationError(
                 f"{folder / STATE_FILE} cannot be read ({error}); run csd-emu sweep {name}"

@@ -34,6 +34,8 @@ JobOption = Annotated[Path | None, typer.Option("--job", metavar="JOB.YAML", hel
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")]
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=__doc__)
+image_app = typer.Typer(no_args_is_help=True, help="The ARM image that every emulated drive boots.")
+app.add_typer(image_app, name="image")
 
 
 def main() -> None:
@@ -125,6 +127,37 @@ def validate(
 
     report = validate_files(array, job, engine and engine.value, dry_run, Paths.default())
     print_json(report) if as_json else printing.print_validation(report)
+
+
+@image_app.command("build")
+def image_build(
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="build anew even if there is one")] = False,
+    as_json: Json = False,
+) -> None:
+    """Build the image of this version; needs no root, and is checked by one boot."""
+    from host.images import build_image
+
+    with StageProgress(quiet=as_json) as progress:
+        report = build_image(Paths.default(), progress, rebuild)
+    print_json(report) if as_json else printing.print_images(report)
+
+
+@image_app.command("list")
+def image_list(as_json: Json = False) -> None:
+    """List the images in the cache."""
+    from host.images import list_images
+
+    report = list_images(Paths.default())
+    print_json(report) if as_json else printing.print_images(report)
+
+
+@image_app.command("prune")
+def image_prune(as_json: Json = False) -> None:
+    """Remove all images and templates but those of this version."""
+    from host.images import prune_images
+
+    report = prune_images(Paths.default())
+    print_json(report) if as_json else printing.print_images(report)
 
 
 @app.command()

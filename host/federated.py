@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from csd_emu.deadline import Deadline
 from csd_emu.profiles import get_profile
-from firmware_agent.errors import DeviceLost, ProtocolError
+from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.exchange import Array, cut_slices, tensor_specs
 from firmware_agent.models import ModelSpec
 from firmware_agent.wire import Job, PhaseSeconds, Ready, Tensors, Train, Trained, encode
@@ -30,6 +30,7 @@ class Contribution:
 
     weights: dict[str, Array]
     record: DeviceRound
+    clock: str
 
 
 def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float) -> Job:
@@ -80,7 +81,7 @@ class FederatedTraining:
 
         Raises:
             DeviceLost: no device is left.
-            DeviceFailed: the job fails in a device by the job's own fault.
+            DeviceFailed: no device returned its weights, and one said why.
         """
         rounds: list[RoundRecord] = []
         for number in range(1, self._job.rounds + 1):
@@ -96,16 +97,17 @@ class FederatedTraining:
         frames = self._encode_weights(number)
         sessions = list(self._fleet.sessions().values())
         results = await asyncio.gather(*(self._visit(session, number, frames) for session in sessions))
-        done = [result for result in results if result is not None]
+        done = [result for result in results if isinstance(result, Contribution)]
         if not done:
-            raise DeviceLost(f"round {number}: no device returned its weights; csd-emu status shows what is left")
+            failed = next((result for result in results if isinstance(result, DeviceFailed)), None)
+            raise failed or DeviceLost(
+                f"round {number}: no device returned its weights; csd-emu status shows what is left"
+            )
         self.weights = weighted_mean([(part.record.samples, part.weights) for part in done])
         accuracy, loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
         returned = {part.record.device for part in done}
         lost = [device for device in self._profiles if device not in returned]
-        return self._round_record(
-            number, [part.record for part in done], lost, accuracy, loss, time.monotonic() - begin
-        )
+        return self._round_record(number, done, lost, accuracy, loss, time.monotonic() - begin)
 
     def _encode_weights(self, number: int) -> list[bytes]:
         """Return the frames that carry this round's weights, encoded once for all devices."""
@@ -113,14 +115,17 @@ class FederatedTraining:
         train = Train(number, self._job.epochs)
         return [encode(frame) for frame in (Tensors(number, self._specs), *pieces, train)]
 
-    async def _visit(self, session: DeviceSession, number: int, frames: Sequence[bytes]) -> Contribution | None:
-        """Train one round on one device; None if the device was lost, which is recorded."""
+    async def _visit(self, session: DeviceSession, number: int, frames: Sequence[bytes]) -> Contribution | CsdError:
+        """Train one round on one device; an error, which is recorded, if the device was lost or its task failed."""
         try:
             return await self._train_device(session, number, frames)
+        except DeviceFailed as error:  # the session goes on: the next round is another chance
+            self._record(EventRecord(session.device, f"failed in round {number}: {error}", 0.0))
+            return error
         except (DeviceLost, ProtocolError) as error:
             session.close(str(error))
             self._record(EventRecord(session.device, f"lost in round {number}: {error}", 0.0))
-            return None
+            return error
 
     async def _train_device(self, session: DeviceSession, number: int, frames: Sequence[bytes]) -> Contribution:
         if session not in self._prepared:
@@ -131,7 +136,7 @@ class FederatedTraining:
             await session.send_encoded(data)
         weights, trained = await session.receive_tensors(number, self._specs, Trained, Deadline(self._job.watchdog))
         traffic = session.sent_bytes - sent, session.received_bytes - received
-        return Contribution(weights, self._device_round(session, trained, traffic))
+        return Contribution(weights, self._device_round(session, trained, traffic), session.hello.clock)
 
     def _device_round(self, session: DeviceSession, trained: Trained, traffic: tuple[int, int]) -> DeviceRound:
         return DeviceRound(
@@ -154,22 +159,22 @@ class FederatedTraining:
     def _round_record(
         self,
         number: int,
-        parts: list[DeviceRound],
+        done: list[Contribution],
         lost: list[str],
         accuracy: float,
         test_loss: float,
         wall_seconds: float,
     ) -> RoundRecord:
+        parts = [part.record for part in done]
         samples = sum(part.samples for part in parts)
         seconds = [part.device_seconds.total for part in parts]
-        clocks = {session.hello.clock for session in self._fleet.sessions().values()}
         return RoundRecord(
             round=number,
-            clock="+".join(sorted(clocks)),
+            clock="+".join(sorted({part.clock for part in done})),
             accuracy=accuracy,
             test_loss=test_loss,
             train_loss=sum(part.loss * part.samples for part in parts) / samples,
-            images_per_device_second=samples / sum(seconds),
+            images_per_device_second=samples / sum(seconds) if any(seconds) else 0.0,
             slowest_device_seconds=max(seconds),
             wall_seconds=wall_seconds,
             devices=parts,

@@ -112,8 +112,16 @@ class Fleet:
             self._on_event(device, f"refused: {error}")
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             return
-        session = DeviceSession(hello, context)
+        # Before the next await: an older twin that is being welcomed meanwhile must find itself stale.
+        self._newest[device] = hello.incarnation
         await context.write(encode(Welcome()))
+        if hello.incarnation == self._newest[device]:
+            await self._hold(DeviceSession(hello, context))
+        if hello.incarnation < self._newest[device]:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "a newer incarnation of this device has joined")
+
+    async def _hold(self, session: DeviceSession) -> None:
+        """Keep a welcome device's session until it ends."""
         self._register(session)
         pump = asyncio.ensure_future(session.pump())
         try:
@@ -122,8 +130,6 @@ class Fleet:
             pump.cancel()
             session.close("the stream was cancelled")
             self._unregister(session)
-        if hello.incarnation < self._newest[device]:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "a newer incarnation of this device has joined")
 
     async def _read_hello(self, device: str, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello:
         """Return the first frame, if it is a hello that this array accepts.
@@ -158,7 +164,6 @@ class Fleet:
 
     def _register(self, session: DeviceSession) -> None:
         device = session.device
-        self._newest[device] = session.hello.incarnation
         if (earlier := self._sessions.get(device)) is not None:
             earlier.close("the device has dialled again")
         self._sessions[device] = session

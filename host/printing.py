@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from firmware_agent.units import format_bytes
 from host.console import console, print_summary
-from host.outputs import BenchReport, StatusReport, SweepReport, ValidationReport
+from host.outputs import BenchReport, ImageReport, StatusReport, SweepReport, ValidationReport
 
-__all__ = ["print_bench", "print_status", "print_summary", "print_sweep", "print_validation"]
+__all__ = ["print_bench", "print_images", "print_status", "print_summary", "print_sweep", "print_validation"]
 
 
 def print_status(report: StatusReport) -> None:
@@ -48,4 +49,18 @@ def print_bench(report: BenchReport) -> None:
     table = Table("figure", "value", title=f"{report.bench} ({report.engine}, clock: {report.clock})")
     for name, value in report.figures.items():
         table.add_row(name, f"{value:.6g}")
+    console.print(table)
+
+
+def print_images(report: ImageReport) -> None:
+    """Print the images in the cache, and what was removed."""
+    for name in report.removed:
+        console.print(f"removed {name}")
+    if not report.images:
+        console.print("no image is in the cache; csd-emu image build makes one")
+        return
+    table = Table("image", "size", "build s (wall)", "of this version")
+    for image in report.images:
+        size = format_bytes(image.size_bytes)
+        table.add_row(image.hash, size, f"{image.build_seconds:.1f}", "yes" if image.current else "no")
     console.print(table)

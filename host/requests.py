@@ -22,7 +22,7 @@ def read_array(path: Path, engine: str | None = None) -> ArrayConfig:
     config = load_config(path, ArrayConfig)
     if engine is None:
         return config
-    return parse_config(config.model_dump() | {"engine": engine}, ArrayConfig, "--engine")
+    return parse_config(config.model_dump(mode="json") | {"engine": engine}, ArrayConfig, "--engine")
 
 
 def read_run(job_path: Path, array_path: Path, engine: str | None = None) -> RunRequest:

@@ -65,10 +65,11 @@ def find_mirrors(apt_folder: Path = Path("/etc/apt")) -> Mirrors:
 
 
 def own_mirrors(sources: list[Source], codename: str, fallback: Mirrors) -> Mirrors:
-    """Return the mirrors that `sources` give for Debian `codename`; a mirror that it does not name is the fallback's."""
+    """Return the mirrors that `sources` give for Debian `codename`; one they do not name is the fallback's."""
     names = {codename, "stable", "oldstable", "testing", "unstable", "sid"}
     main = [source for source in sources if source.suite in names]
-    security = [source for source in sources if source.suite in {name + end for name in names for end in _SECURITY_SUFFIXES}]
+    security_names = {name + end for name in names for end in _SECURITY_SUFFIXES}
+    security = [source for source in sources if source.suite in security_names]
     return Mirrors(
         next((source.address for source in main if "main" in source.components), fallback.main),
         next((source.address for source in security if "main" in source.components), fallback.security),

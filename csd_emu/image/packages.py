@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -20,14 +20,16 @@ from csd_emu.image.runner import Runner, find_tool
 from firmware_agent.errors import ImageError
 
 GUEST_ARCHITECTURE = "arm64"
+_REMEDY = f"check the network, or name another mirror in {MIRROR_VARIABLE}"
 _DEBIAN_ARCHITECTURES = {"x86_64": "amd64", "aarch64": GUEST_ARCHITECTURE}
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package file: its name as downloaded and its SHA-256."""
+    """A package file: its name as downloaded, its size and its SHA-256."""
 
     file: str
+    size_bytes: int
     sha256: str
 
     @property
@@ -55,7 +57,14 @@ class PackageCache:
         """Where the package files are."""
         return self._folder / "archives"
 
-    def fetch(self, install: Sequence[str], without: Sequence[str], *, refresh: bool = False) -> list[Package]:
+    def fetch(
+        self,
+        install: Sequence[str],
+        without: Sequence[str],
+        advance: Callable[[float], None] = lambda _: None,
+        *,
+        refresh: bool = False,
+    ) -> list[Package]:
         """Return the packages `install` and all they depend on, downloaded and checked.
 
         An earlier answer whose files are all there is used again without any network, unless `refresh` is set.
@@ -63,6 +72,7 @@ class PackageCache:
         Args:
             install: package names.
             without: names that apt takes for installed.
+            advance: is told how much is downloaded, 0 to 1.
             refresh: ask the mirror for newer versions.
 
         Raises:
@@ -72,7 +82,7 @@ class PackageCache:
         known = self._folder / f"resolved-{_key(install, without)}.json"
         packages = None if refresh else self._recall(known)
         if packages is None:
-            packages = self._download(install, without)
+            packages = self._download(install, without, advance)
             known.write_text(json.dumps([asdict(package) for package in packages], indent=1), encoding="utf-8")
         return packages
 
@@ -87,42 +97,55 @@ class PackageCache:
         paths = {self.archives / package.file: package.sha256 for package in packages}
         return [path for path, sha256 in paths.items() if not path.is_file() or file_sha256(path) != sha256]
 
-    def _download(self, install: Sequence[str], without: Sequence[str]) -> list[Package]:
-        apt = self._prepare(without)
-        environment = {"APT_CONFIG": str(self._folder / "apt.conf")}
-        address = f"Debian packages from {find_mirrors().main}"
-        remedy = f"check the network, or name another mirror in {MIRROR_VARIABLE}"
-        try:
-            self._runner.run([apt, "update"], f"fetch the list of {address}", environment=environment)
-            packages = self._resolve(apt, install, environment)
-            for path in self._damaged(packages):
-                path.unlink(missing_ok=True)
-            command = [apt, "install", "--yes", "--download-only", *install]
-            self._runner.run(command, f"fetch {address}", environment=environment)
-        except ImageError as error:
-            self._runner.check()
-            raise ImageError(f"{error}; {remedy}") from error
+    def _download(
+        self, install: Sequence[str], without: Sequence[str], advance: Callable[[float], None]
+    ) -> list[Package]:
+        self._prepare(without)
+        self._apt("update")
+        packages = self._resolve(install)
+        total_bytes = sum(package.size_bytes for package in packages)
+        for path in self._damaged(packages):
+            path.unlink(missing_ok=True)
+        self._apt(
+            *("install", "--yes", "--download-only", *install),
+            on_poll=lambda: advance(min(1.0, self._kept_bytes() / total_bytes)),
+        )
         if damaged := self._damaged(packages):
-            raise ImageError(f"{damaged[0]}: damaged after download from {address}; {remedy}")
+            raise ImageError(f"{damaged[0]}: damaged after download; {_REMEDY}")
         return packages
 
-    def _resolve(self, apt: str, install: Sequence[str], environment: dict[str, str]) -> list[Package]:
+    def _resolve(self, install: Sequence[str]) -> list[Package]:
         # apt does not list what it already has, so it is shown an empty folder.
-        empty = self._folder / "empty"
-        command = [apt, "-o", f"Dir::Cache::archives={empty}", "install", "--yes", "--print-uris", *install]
-        lines = self._runner.run(command, "choose Debian packages", environment=environment).splitlines()
+        option = f"Dir::Cache::archives={self._folder / 'empty'}"
+        lines = self._apt("-o", option, "install", "--yes", "--print-uris", *install).splitlines()
         fields = [line.split() for line in lines if line.startswith("'")]
-        return [Package(name, digest.removeprefix("SHA256:")) for _, name, _, digest in fields]
+        return [Package(name, int(size), digest.removeprefix("SHA256:")) for _, name, size, digest in fields]
 
-    def _prepare(self, without: Sequence[str]) -> str:
-        apt = find_tool("apt-get", "apt")
+    def _apt(self, *arguments: str, on_poll: Callable[[], None] = lambda: None) -> str:
+        return self._runner.run(
+            [find_tool("apt-get", "apt"), *arguments],
+            f"fetch Debian packages from {find_mirrors().main}",
+            environment={"APT_CONFIG": str(self._folder / "apt.conf")},
+            remedy=_REMEDY,
+            on_poll=on_poll,
+        )
+
+    def _kept_bytes(self) -> int:
+        folders = (self.archives, self.archives / "partial")
+        try:
+            return sum(path.stat().st_size for folder in folders for path in folder.iterdir())
+        except OSError:
+            # apt moves files while they are counted, and may keep the second folder to itself.
+            return 0
+
+    def _prepare(self, without: Sequence[str]) -> None:
         for part in ("lists/partial", "archives/partial", "empty/partial"):
             (self._folder / part).mkdir(parents=True, exist_ok=True)
-        (self._folder / "debian.sources").write_text(find_mirrors().sources(self._suite, find_keyring()), encoding="utf-8")
+        sources = find_mirrors().sources(self._suite, find_keyring())
+        (self._folder / "debian.sources").write_text(sources, encoding="utf-8")
         (self._folder / "status").write_text(_status(without), encoding="utf-8")
         kept = self._runner.run([find_tool("apt-config", "apt"), "dump", "Acquire"], "read apt's settings")
         (self._folder / "apt.conf").write_text(self._settings(kept), encoding="utf-8")
-        return apt
 
     def _settings(self, machine_settings: str) -> str:
         """Return apt's configuration: of the machine's only how to reach the network, so that no hook of it runs."""

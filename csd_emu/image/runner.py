@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from firmware_agent.errors import EnvironmentUnfit, ImageError
 
 _POLL_SECONDS = 0.1
-_SHOWN_LINES = 4
+_SHOWN_LINES = 2
+_ERROR_LINE = re.compile(r"(\S+: )?(E|Err|ERROR|error):|\*\*\* Error|\w+Error:")
 # Debian keeps mke2fs and depmod where an ordinary user's PATH does not look.
 _SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
@@ -48,6 +52,8 @@ class Runner:
         *,
         environment: Mapping[str, str] | None = None,
         accept: Sequence[int] = (0,),
+        remedy: str = "run it again",
+        on_poll: Callable[[], None] = lambda: None,
     ) -> str:
         """Run a program and return its standard output.
 
@@ -56,40 +62,54 @@ class Runner:
             purpose: what an error message says was attempted, for example ``unpack bash.deb``.
             environment: variables to set besides those of this process.
             accept: exit codes that are no failure.
+            remedy: what an error message tells the user to do.
+            on_poll: called several times a second while the program runs.
 
         Raises:
             ImageError: the program failed, cannot be started, or the build was cancelled.
         """
         process = self._start(command, environment)
-        output, errors = self._finish(process)
+        output, errors = self._finish(process, on_poll)
         if process.returncode not in accept:
-            raise failure(purpose, process.returncode, errors or output)
+            raise failure(purpose, process.returncode, errors or output, remedy)
         return output
 
     def pipe(self, source: Sequence[str | Path], sink: Sequence[str | Path], purpose: str) -> None:
         """Run `source` with its output going into `sink`; raises like `run`."""
         self.check()
-        with subprocess.Popen(source, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as first:
+        with (
+            tempfile.TemporaryFile() as complaints,
+            subprocess.Popen(source, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints) as first,
+        ):
             try:
                 second = self._start(sink, None, first.stdout)
                 if first.stdout is not None:
+                    # Only the sink may hold the pipe, or the source would not notice that the sink has ended.
                     first.stdout.close()
                 _, errors = self._finish(second)
-            finally:
-                if first.poll() is None and self._cancelled.is_set():
-                    first.kill()
+            except BaseException:
+                first.kill()
+                raise
             first.wait()
+            complaints.seek(0)
+            earlier = complaints.read().decode(errors="replace")
+            # A source whose sink fails complains too, but about the wrong thing.
+            errors = errors if "roken pipe" in earlier else earlier + errors
         if first.returncode or second.returncode:
-            raise failure(purpose, second.returncode or first.returncode, errors)
+            remedy = "remove the damaged file from the download cache and run it again"
+            raise failure(purpose, first.returncode or second.returncode, errors, remedy)
 
     def _start(
-        self, command: Sequence[str | Path], environment: Mapping[str, str] | None, source: object = subprocess.DEVNULL
+        self,
+        command: Sequence[str | Path],
+        environment: Mapping[str, str] | None,
+        source: IO[bytes] | int | None = subprocess.DEVNULL,
     ) -> subprocess.Popen[str]:
         self.check()
         try:
             return subprocess.Popen(
                 command,
-                stdin=source,  # type: ignore[arg-type]
+                stdin=source,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -99,13 +119,14 @@ class Runner:
         except OSError as error:
             raise ImageError(f"{command[0]}: cannot be started ({error})") from error
 
-    def _finish(self, process: subprocess.Popen[str]) -> tuple[str, str]:
+    def _finish(self, process: subprocess.Popen[str], on_poll: Callable[[], None] = lambda: None) -> tuple[str, str]:
         try:
             while True:
                 try:
                     output, errors = process.communicate(timeout=_POLL_SECONDS)
                 except subprocess.TimeoutExpired:
                     self.check()
+                    on_poll()
                     continue
                 self.check()
                 return output, errors
@@ -115,9 +136,11 @@ class Runner:
                 process.communicate()
 
 
-def failure(purpose: str, code: int, errors: str) -> ImageError:
-    """Return the error for a program that ended with `code`, with the last lines it wrote."""
+def failure(purpose: str, code: int, errors: str, remedy: str) -> ImageError:
+    """Return the error for a program that ended with `code`; quotes what it called errors, else its last lines."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    said = "; ".join(lines[-_SHOWN_LINES:]) or "it said nothing"
-    remedy = "free some disk space and run it again" if "No space left" in errors else "run it again"
+    chosen = [line for line in lines if _ERROR_LINE.match(line)][:_SHOWN_LINES] or lines[-_SHOWN_LINES:]
+    said = "; ".join(chosen) or "it said nothing"
+    if "No space left" in errors:
+        remedy = "free some disk space and run it again"
     return ImageError(f"cannot {purpose} (exit code {code}): {said}; {remedy}")

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from csd_emu.image.digest import file_sha256
 from csd_emu.image.recipe import Recipe
@@ -22,6 +22,8 @@ from firmware_agent.errors import EnvironmentUnfit, ImageError
 _DOWNLOADS_AT_ONCE = 4
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _COPY_BYTES = 1 << 20
+_PARTIAL = ".partial-"
+_REMEDY = "check the network and pip's index, or put the wheel into a folder named wheels"
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class WheelCache:
         """
         requirements = read_lock(self._recipe.lock_file)
         self._folder.mkdir(parents=True, exist_ok=True)
+        for leftover in self._folder.glob(f"{_PARTIAL}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
         found = self._known({digest for requirement in requirements for digest in requirement.sha256})
         missing = [requirement for requirement in requirements if not found.keys() & set(requirement.sha256)]
         if missing:
@@ -91,16 +95,11 @@ class WheelCache:
         return found
 
     def _download(self, requirement: Requirement) -> Path:
-        with tempfile.TemporaryDirectory(dir=self._folder, prefix=".partial-") as name:
+        with tempfile.TemporaryDirectory(dir=self._folder, prefix=_PARTIAL) as name:
             partial = Path(name)
             lock = partial / "requirement.txt"
             lock.write_text(requirement.text, encoding="utf-8")
-            try:
-                self._runner.run(self._pip(lock, partial), f"download {requirement.pin} for aarch64")
-            except ImageError as error:
-                self._runner.check()
-                remedy = "check the network and pip's index, or put the wheel into a folder named wheels"
-                raise ImageError(f"{error}; {remedy}") from error
+            self._runner.run(self._pip(lock, partial), f"download {requirement.pin} for aarch64", remedy=_REMEDY)
             wheel = next(partial.glob("*.whl"))
             return wheel.replace(self._folder / wheel.name)
 
@@ -131,8 +130,9 @@ def unpack_wheel(wheel: Path, site: Path, leave_out: Sequence[str]) -> None:
 
 
 def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, site: Path) -> None:
-    target = site / member.filename
-    if not target.resolve().is_relative_to(site.resolve()):
+    name = PurePosixPath(member.filename)
+    target = site / name
+    if name.is_absolute() or ".." in name.parts:
         raise ImageError(f"{archive.filename}: the member {member.filename!r} leaves its folder; do not use this file")
     target.parent.mkdir(parents=True, exist_ok=True)
     with archive.open(member) as source, target.open("wb") as copy:

@@ -98,15 +98,6 @@ class TemplateStore:
         with self._locked(template.folder.name):
             shutil.rmtree(template.folder, ignore_errors=True)
 
-    def prune(self, keep: set[str]) -> list[str]:
-        """Remove all templates but those in `keep` (folder names); return the names of those removed."""
-        removed = []
-        for folder in self._folder.iterdir() if self._folder.is_dir() else []:
-            if folder.is_dir() and folder.name not in keep:
-                shutil.rmtree(folder)
-                removed.append(folder.name)
-        return removed
-
     def _make(
         self, connection: libvirt.virConnect, template: Template, image: Image, memory_bytes: int, progress: Progress
     ) -> None:
@@ -120,7 +111,7 @@ class TemplateStore:
         begin = time.monotonic()
         try:
             facts = self._boot(connection, template, image, memory_bytes, progress)
-            facts["template_seconds"] = time.monotonic() - begin
+            facts |= {"template_seconds": time.monotonic() - begin, "image": image.hash}
             (template.folder / "template.json").write_bytes(msgspec.json.encode(facts))
         except BaseException:
             shutil.rmtree(template.folder, ignore_errors=True)
@@ -158,6 +149,17 @@ class TemplateStore:
             os.close(descriptor)
 
 
+def prune_templates(folder: Path, image_hash: str) -> list[str]:
+    """Remove all templates below `folder` but those of the image `image_hash`; return the names of those removed."""
+    removed = []
+    for path in folder.iterdir() if folder.is_dir() else []:
+        if path.is_dir() and not _belongs_to(Template(path), image_hash):
+            shutil.rmtree(path)
+            path.with_name(f".{path.name}.lock").unlink(missing_ok=True)
+            removed.append(path.name)
+    return removed
+
+
 def template_spec(template: Template, image: Image, memory_bytes: int, tools: QemuTools) -> DomainSpec:
     """Return the domain of the template itself."""
     return DomainSpec(
@@ -185,3 +187,10 @@ def _wait_until_quiet(domain: libvirt.virDomain) -> None:
             return
         before = (used, now)
         time.sleep(_LOOK_SECONDS)
+
+
+def _belongs_to(template: Template, image_hash: str) -> bool:
+    try:
+        return template.facts.get("image") == image_hash
+    except (OSError, msgspec.MsgspecError):
+        return False

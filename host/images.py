@@ -1,0 +1,40 @@
+"""`csd-emu image build`, `list` and `prune`."""
+
+from __future__ import annotations
+
+from csd_emu.image import ImageStore
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from csd_emu.qemu.template import prune_templates
+from host.outputs import ImageEntry, ImageReport
+
+
+def build_image(paths: Paths, progress: Progress, rebuild: bool) -> ImageReport:
+    """Make the image of this version, unless it is there.
+
+    Raises:
+        EnvironmentUnfit: a tool or disk space is missing.
+        ImageError: the build failed.
+    """
+    ImageStore(paths.images).ensure(progress, rebuild=rebuild)
+    return list_images(paths)
+
+
+def list_images(paths: Paths) -> ImageReport:
+    """Return all images in the cache, newest first."""
+    return ImageReport(_entries(paths), [])
+
+
+def prune_images(paths: Paths) -> ImageReport:
+    """Remove all images and templates but those of this version."""
+    store = ImageStore(paths.images)
+    current = store.describe().hash
+    removed = store.prune({current})
+    removed += prune_templates(paths.templates, current)
+    return ImageReport(_entries(paths), removed)
+
+
+def _entries(paths: Paths) -> list[ImageEntry]:
+    store = ImageStore(paths.images)
+    current = store.describe().hash
+    return [ImageEntry(i.hash, i.size_bytes, i.build_seconds, i.hash == current) for i in store.list()]
