@@ -54,11 +54,11 @@ def sweep(names: Sequence[str], paths: Paths) -> SweepReport:
     """End every device of the arrays `names`, or of all arrays with a folder; needs no state file."""
     ended = {}
     for name in names or _names(paths):
-        with array_folder(paths.arrays, name) as folder, contextlib.ExitStack() as stack, INTERRUPTS.deferred():
-            found: list[str] = []
-            for engine in _engines(name, paths):
-                found += clear_array(stack.enter_context(contextlib.closing(engine)), name, folder)
-            ended[name] = sorted(found)
+        with contextlib.ExitStack() as stack:
+            engines = [stack.enter_context(contextlib.closing(engine)) for engine in _engines(name, paths)]
+            folder = stack.enter_context(array_folder(paths.arrays, name))
+            with INTERRUPTS.deferred():
+                ended[name] = sorted(device for engine in engines for device in clear_array(engine, name, folder))
     return SweepReport(ended)
 
 
@@ -96,15 +96,17 @@ def _names(paths: Paths) -> list[str]:
 
 
 def _engines(name: str, paths: Paths) -> list[Engine]:
-    """Return every engine that this machine can run, for devices of `name` may be left on any of them."""
-    state = ArrayState.load(paths.arrays / name) if (paths.arrays / name / STATE_FILE).exists() else None
-    base = state.config if state is not None else {"name": name, "devices": [{"profile": "newport"}]}
+    """Return the array's engine; if that is not known, every engine that this machine can run.
+
+    Raises:
+        ConfigurationError: no array can have this name.
+    """
+    with contextlib.suppress(ConfigurationError):  # a damaged state file is what a sweep is for
+        if (state := ArrayState.load(paths.arrays / name)) is not None:
+            return [make_engine(parse_config(state.config, ArrayConfig, STATE_FILE), paths)]
     engines = []
     for kind in ("native", "qemu"):
-        config = parse_config(base | {"engine": kind}, ArrayConfig, name)
-        try:
-            engines.append(make_engine(config, paths))
-        except EnvironmentUnfit:
-            if state is not None and state.config["engine"] == kind:
-                raise
+        config = {"name": name, "engine": kind, "devices": [{"profile": "newport"}]}
+        with contextlib.suppress(EnvironmentUnfit):
+            engines.append(make_engine(parse_config(config, ArrayConfig, f"array {name!r}"), paths))
     return engines

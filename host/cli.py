@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Annotated
 import typer
 
 from csd_emu.paths import Paths
-from firmware_agent.errors import CsdError
+from firmware_agent.errors import CsdError, EnvironmentUnfit
 from host import printing
 from host.console import StageProgress, errors
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
 
 INTERRUPTED = 130
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class EngineName(StrEnum):
@@ -46,6 +48,11 @@ def main() -> None:
     except CsdError as error:
         errors.print(f"csd-emu: {error}", style="red", markup=False)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        errors.print(f"csd-emu: {error}; free some disk space", style="red", markup=False)
+        sys.exit(EnvironmentUnfit.exit_code)
     except SystemExit as end:
         if end.code == INTERRUPTED:
             errors.print("csd-emu: interrupted; what this command started has ended")

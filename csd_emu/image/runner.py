@@ -133,7 +133,11 @@ class Runner:
         finally:
             if process.poll() is None:
                 process.kill()
-                process.communicate()
+                process.wait()
+            # Not read to their end: what the program itself started may still hold them open.
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
 
 
 def failure(purpose: str, code: int, errors: str, remedy: str) -> ImageError:

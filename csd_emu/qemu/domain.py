@@ -16,8 +16,8 @@ ROOT_PORTS = 6
 # libvirt numbers the root ports pci.1 to pci.6 and puts the template's own cards on the first ones.
 SHARD_BUS, IDENTITY_BUS = "pci.5", "pci.6"
 RAM_OBJECT = "csdram"
-# QEMU's default buffer of translated code is 1 GiB; each clone fills its own.
-TRANSLATION_BUFFER_MEBIBYTES = 96
+# Translated code: QEMU would take up to 1 GiB. The template's boot needs much; a clone trains in a small part of it.
+TEMPLATE_TRANSLATION_MEBIBYTES, CLONE_TRANSLATION_MEBIBYTES = 256, 48
 
 ElementTree.register_namespace("qemu", QEMU_NAMESPACE)
 ElementTree.register_namespace("csd", CSD_NAMESPACE)
@@ -73,7 +73,11 @@ def domain_xml(spec: DomainSpec) -> str:
     _text(domain, "memory", str(spec.memory_bytes), unit="bytes")
     _text(domain, "vcpu", "1")
     _boot(domain, spec)
-    ElementTree.SubElement(ElementTree.SubElement(domain, "features"), "gic", version="2")
+    features = ElementTree.SubElement(domain, "features")
+    ElementTree.SubElement(features, "gic", version="2")
+    tcg = ElementTree.SubElement(features, "tcg")
+    translation = CLONE_TRANSLATION_MEBIBYTES if spec.clone else TEMPLATE_TRANSLATION_MEBIBYTES
+    _text(tcg, "tb-cache", str(translation), unit="MiB")
     cpu = ElementTree.SubElement(domain, "cpu", mode="custom", match="exact")
     _text(cpu, "model", CPU_MODEL)
     _text(domain, "on_poweroff", "destroy")
@@ -129,7 +133,6 @@ def _command_line(domain: ElementTree.Element, spec: DomainSpec) -> None:
     sharing = "share=off,readonly=on,rom=off" if spec.clone else "share=on"
     arguments = [
         *("-icount", ICOUNT),
-        *("-accel", f"tcg,tb-size={TRANSLATION_BUFFER_MEBIBYTES}"),
         *("-object", f"memory-backend-file,id={RAM_OBJECT},size={spec.memory_bytes},mem-path={spec.ram},{sharing}"),
         *("-machine", f"memory-backend={RAM_OBJECT}"),
     ]
