@@ -51,9 +51,9 @@ def take_down(name: str, paths: Paths) -> SweepReport:
 
 
 def sweep(names: Sequence[str], paths: Paths) -> SweepReport:
-    """End every device of the arrays `names`, or of all arrays with a folder; needs no state file."""
+    """End every device of the arrays `names`, or of all arrays that can be found; needs no state file."""
     ended = {}
-    for name in names or _names(paths):
+    for name in names or sorted({*_names(paths), *_found(paths)}):
         with contextlib.ExitStack() as stack:
             engines = [stack.enter_context(contextlib.closing(engine)) for engine in _engines(name, paths)]
             folder = stack.enter_context(array_folder(paths.arrays, name))
@@ -93,6 +93,15 @@ def _status(state: ArrayState, engine: Engine) -> ArrayStatus:
 
 def _names(paths: Paths) -> list[str]:
     return sorted(path.name for path in paths.arrays.iterdir()) if paths.arrays.is_dir() else []
+
+
+def _found(paths: Paths) -> list[str]:
+    """Return the arrays of which devices exist, whether or not there is a folder."""
+    found = []
+    for engine in _engines("any", paths):
+        with contextlib.closing(engine):
+            found += engine.list_arrays()
+    return found
 
 
 def _engines(name: str, paths: Paths) -> list[Engine]:

@@ -53,7 +53,7 @@ async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline)
     Raises:
         DeviceError: it was lost, or could not build the model.
     """
-    await session.send(frame)
+    await session.send(frame, deadline)
     return await session.expect(Ready, deadline)
 
 
@@ -133,7 +133,7 @@ class FederatedTraining:
             self._prepared.add(session)
         sent, received = session.sent_bytes, session.received_bytes
         for data in frames:
-            await session.send_encoded(data)
+            await session.send_encoded(data, Deadline(self._job.watchdog))
         weights, trained = await session.receive_tensors(number, self._specs, Trained, Deadline(self._job.watchdog))
         traffic = session.sent_bytes - sent, session.received_bytes - received
         return Contribution(weights, self._device_round(session, trained, traffic), session.hello.clock)

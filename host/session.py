@@ -67,18 +67,18 @@ class DeviceSession:
         finally:
             self.close(self._why)
 
-    async def send(self, frame: Frame) -> None:
-        """Send one frame."""
-        await self.send_encoded(encode(frame))
+    async def send(self, frame: Frame, deadline: Deadline | None = None) -> None:
+        """Send one frame (see `send_encoded`)."""
+        await self.send_encoded(encode(frame), deadline)
 
-    async def send_encoded(self, data: bytes) -> None:
-        """Send the bytes of one frame.
+    async def send_encoded(self, data: bytes, deadline: Deadline | None = None) -> None:
+        """Send the bytes of one frame; without a deadline, for as long as the stream lives.
 
         Raises:
-            DeviceLost: the stream has ended.
+            DeviceLost: the stream has ended, or the device took nothing until the deadline.
         """
         write = asyncio.ensure_future(self._stream.write(data))
-        await self._race(write, None)
+        await self._race(write, deadline)
         self.sent_bytes += len(data)
 
     async def receive(self, deadline: Deadline) -> AnyFrame:

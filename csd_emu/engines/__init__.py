@@ -6,6 +6,7 @@ from csd_emu.array import ArrayConfig
 from csd_emu.engines.base import DevicePlan, Engine, Fault, Handle
 from csd_emu.engines.native import NativeEngine
 from csd_emu.paths import Paths
+from firmware_agent.errors import EnvironmentUnfit
 
 __all__ = ["DevicePlan", "Engine", "Fault", "Handle", "NativeEngine", "make_engine"]
 
@@ -18,6 +19,13 @@ def make_engine(config: ArrayConfig, paths: Paths) -> Engine:
     """
     if config.engine == "native":
         return NativeEngine(paths.arrays)
-    from csd_emu.engines.qemu import QemuEngine
+    try:
+        from csd_emu.engines.qemu import QemuEngine
+    except ModuleNotFoundError as error:
+        if error.name not in ("libvirt", "libvirt_qemu"):
+            raise
+        raise EnvironmentUnfit(
+            "libvirt-python is not installed; run scripts/setup-python qemu, or use --engine native"
+        ) from error
 
     return QemuEngine(config, paths)

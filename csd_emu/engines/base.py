@@ -101,6 +101,9 @@ class Engine(Protocol):
     def list_devices(self, array: str) -> list[str]:
         """Return the names of this array's devices that exist, found without any state file."""
 
+    def list_arrays(self) -> list[str]:
+        """Return the names of all arrays of which a device exists, found without any state file."""
+
     def sweep(self, array: str) -> list[str]:
         """End every device of this array, found without any state file; return their names."""
 

@@ -76,6 +76,11 @@ class NativeEngine:
         """Return the devices of `array` that run."""
         return sorted(device for _, device in self._find(array))
 
+    def list_arrays(self) -> list[str]:
+        """Return the arrays of which an agent runs."""
+        folders = [folder for _, folder in self._agents() if folder.parent.parent.parent == self._arrays_folder]
+        return sorted({folder.parent.parent.name for folder in folders})
+
     def sweep(self, array: str) -> list[str]:
         """End every process of `array`."""
         found = self._find(array)
@@ -83,7 +88,9 @@ class NativeEngine:
         return sorted(device for _, device in found)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Take note of the processes that have ended."""
+        for child in self._children:
+            child.poll()
 
     def _process(self, handle: Handle) -> psutil.Process | None:
         with contextlib.suppress(psutil.Error):
@@ -95,12 +102,16 @@ class NativeEngine:
     def _find(self, array: str) -> list[tuple[psutil.Process, str]]:
         """Return process and device name of each agent whose command line names a folder of `array`."""
         devices_folder = self._arrays_folder / array / "devices"
+        return [(process, folder.name) for process, folder in self._agents() if folder.parent == devices_folder]
+
+    def _agents(self) -> list[tuple[psutil.Process, Path]]:
+        """Return process and folder of every agent on this machine."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 command = process.cmdline()
-                if command[1:4] == _AGENT[1:] and len(command) == 5 and Path(command[4]).parent == devices_folder:
-                    found.append((process, Path(command[4]).name))
+                if command[1:4] == _AGENT[1:] and len(command) == 5:
+                    found.append((process, Path(command[4])))
         return found
 
 

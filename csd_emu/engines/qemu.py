@@ -112,9 +112,13 @@ class QemuEngine:
         """Return the devices of `array` that exist, by the tags of the domains."""
         return sorted(tag.device for _, tag in self._find(array))
 
+    def list_arrays(self) -> list[str]:
+        """Return the arrays of which a virtual machine exists."""
+        return sorted({tag.array for _, tag in self._tagged()})
+
     def sweep(self, array: str) -> list[str]:
         """End every virtual machine that carries the array's tag."""
-        found = list(self._find(array))
+        found = self._find(array)
         for domain, _ in found:
             _destroy(domain)
         return sorted(tag.device for _, tag in found)
@@ -182,12 +186,16 @@ class QemuEngine:
                 return None
             raise DeviceError(f"{handle.plan.device.name}: libvirt does not answer: {error}") from error
 
-    def _find(self, array: str) -> Iterator[tuple[libvirt.virDomain, Tag]]:
+    def _find(self, array: str) -> list[tuple[libvirt.virDomain, Tag]]:
+        return [(domain, tag) for domain, tag in self._tagged() if tag.array == array]
+
+    def _tagged(self) -> Iterator[tuple[libvirt.virDomain, Tag]]:
+        """Yield every domain of ours on the array's hypervisors."""
         for uri in dict.fromkeys(self._uris):
             for domain in self._connect(uri).listAllDomains():
                 with contextlib.suppress(libvirt.libvirtError):  # it ended meanwhile
                     tag = read_tag(domain.XMLDesc())
-                    if tag is not None and tag.array == array:
+                    if tag is not None:
                         yield domain, tag
 
 

@@ -8,7 +8,6 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,9 +85,7 @@ def compile_tree(runner: Runner, python: BuildPython, root: Path, folders: Seque
     sources = [path for folder in folders for path in (root / folder).rglob("*.py")]
     shares = deal(sources, max(1, min(os.cpu_count() or 1, len(sources) // _SOURCES_WORTH_A_PROCESS)))
     # compileall's own workers would outlive it when it is killed; these are programs of the runner.
-    with ThreadPoolExecutor(len(shares)) as pool:
-        for done in [pool.submit(_compile, runner, python, root, share, strict) for share in shares]:
-            done.result()
+    runner.parallel(lambda share: _compile(runner, python, root, share, strict), shares, lambda _: None)
 
 
 def deal(sources: Sequence[Path], shares: int) -> list[list[Path]]:

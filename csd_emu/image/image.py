@@ -23,10 +23,12 @@ class Image:
     Attributes:
         hash: of the recipe, the builder and the agent.
         directory: holds the files.
+        cmdline: the kernel arguments that the image is made for.
     """
 
     hash: str
     directory: Path
+    cmdline: str
 
     @property
     def disk(self) -> Path:
@@ -56,11 +58,6 @@ class Image:
             ImageError: the file is missing or damaged.
         """
         return read_metadata(self.directory)
-
-    @property
-    def cmdline(self) -> str:
-        """The kernel arguments the image is made for."""
-        return str(self.metadata["cmdline"])
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,13 +100,7 @@ class LayerBuilder:
         files = [*(inputs.archives / package.file for package in inputs.packages), *inputs.wheels]
         # The longest first, so that no core waits at the end.
         files.sort(key=lambda path: path.stat().st_size, reverse=True)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            try:
-                for done, _ in enumerate(pool.map(lambda path: self._unpack_one(root, path), files), 1):
-                    stages.progress.advance(done / len(files))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        self._runner.parallel(lambda path: self._unpack_one(root, path), files, stages.progress.advance)
 
     def _unpack_one(self, root: Path, path: Path) -> None:
         recipe = self._recipe

@@ -9,10 +9,13 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from firmware_agent.errors import EnvironmentUnfit, ImageError
+
+T = TypeVar("T")
 
 _POLL_SECONDS = 0.1
 _SHOWN_LINES = 2
@@ -39,6 +42,7 @@ class Runner:
 
     def __init__(self, cancelled: threading.Event | None = None) -> None:
         self._cancelled = cancelled or threading.Event()
+        self._running: set[subprocess.Popen[str]] = set()
 
     def check(self) -> None:
         """Raise `ImageError` if the build has been cancelled."""
@@ -99,6 +103,23 @@ class Runner:
             remedy = "remove the damaged file from the download cache and run it again"
             raise failure(purpose, first.returncode or second.returncode, errors, remedy)
 
+    def parallel(self, work: Callable[[T], None], items: Sequence[T], advance: Callable[[float], None]) -> None:
+        """Call `work`, which runs programs here, for every item, on all cores; the first failure ends all of it.
+
+        `advance` is told how much is done, 0 to 1.
+        """
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            try:
+                pending = [pool.submit(work, item) for item in items]
+                for done, future in enumerate(as_completed(pending), 1):
+                    future.result()
+                    advance(done / len(items))
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in list(self._running):
+                    process.kill()
+                raise
+
     def _start(
         self,
         command: Sequence[str | Path],
@@ -120,6 +141,7 @@ class Runner:
             raise ImageError(f"{command[0]}: cannot be started ({error})") from error
 
     def _finish(self, process: subprocess.Popen[str], on_poll: Callable[[], None] = lambda: None) -> tuple[str, str]:
+        self._running.add(process)
         try:
             while True:
                 try:
@@ -131,6 +153,7 @@ class Runner:
                 self.check()
                 return output, errors
         finally:
+            self._running.discard(process)
             if process.poll() is None:
                 process.kill()
                 process.wait()

@@ -170,7 +170,7 @@ class ImageStore:
     def describe(self) -> Image:
         """Return the image of this recipe and agent, whether it is there or not."""
         image_hash = self._recipe.image_hash(self._agent)
-        return Image(image_hash, self._folder / image_hash)
+        return Image(image_hash, self._folder / image_hash, self._recipe.command_line)
 
     def _build(self, image: Image, stages: Stages, *, refresh: bool) -> None:
         layer = self._folder / _LAYERS / self._recipe.layer_hash()
