@@ -18,10 +18,8 @@ from host.array_state import DeviceState
 from host.evaluation import Evaluator
 from host.fleet import Fleet
 from host.job import JobConfig
-from host.records import DeviceRound, EventRecord, RoundRecord
+from host.records import DeviceRound, RoundRecord
 from host.session import DeviceSession
-
-Record = RoundRecord | EventRecord
 
 
 @dataclass(frozen=True)
@@ -67,10 +65,22 @@ class FederatedTraining:
         fleet: Fleet,
         devices: Sequence[DeviceState],
         evaluator: Evaluator,
-        record: Callable[[Record], None],
+        on_round: Callable[[RoundRecord], None],
+        on_event: Callable[[str, str], None],
     ) -> None:
-        """Prepare; nothing is sent yet. `record` is called with every record, in order."""
-        self._job, self._frame, self._fleet, self._evaluator, self._record = job, frame, fleet, evaluator, record
+        """Prepare; nothing is sent yet.
+
+        Args:
+            job: what to train.
+            frame: the same, as drives get it.
+            fleet: the drives that have dialled in.
+            devices: all drives of the array, in order.
+            evaluator: builds the first weights and judges the others.
+            on_round: called with the record of every round.
+            on_event: called with (device, what happened).
+        """
+        self._job, self._frame, self._fleet, self._evaluator = job, frame, fleet, evaluator
+        self._on_round, self._on_event = on_round, on_event
         self._profiles = {device.name: get_profile(device.profile) for device in devices}
         self._prepared: set[DeviceSession] = set()
         self.weights = evaluator.initial_weights()
@@ -86,7 +96,7 @@ class FederatedTraining:
         rounds: list[RoundRecord] = []
         for number in range(1, self._job.rounds + 1):
             record = await self._round(number)
-            self._record(record)
+            self._on_round(record)
             rounds.append(record)
             if self._job.target is not None and record.accuracy >= self._job.target.accuracy:
                 break
@@ -120,11 +130,11 @@ class FederatedTraining:
         try:
             return await self._train_device(session, number, frames)
         except DeviceFailed as error:  # the session goes on: the next round is another chance
-            self._record(EventRecord(session.device, f"failed in round {number}: {error}", 0.0))
+            self._on_event(session.device, f"failed in round {number}: {error}")
             return error
         except (DeviceLost, ProtocolError) as error:
             session.close(str(error))
-            self._record(EventRecord(session.device, f"lost in round {number}: {error}", 0.0))
+            self._on_event(session.device, f"lost in round {number}: {error}")
             return error
 
     async def _train_device(self, session: DeviceSession, number: int, frames: Sequence[bytes]) -> Contribution:

@@ -120,13 +120,14 @@ class _Run:
         frame = job_frame(request.job, request.spec, request.dataset.image_scale)
         with RoundTable(clock, self._quiet) as table:
 
-            def record(entry: RoundRecord | EventRecord) -> None:
-                directory.append(entry)
-                if isinstance(entry, RoundRecord):
-                    self._exporter.add_round(entry)
-                    table.add(entry)
+            def on_round(record: RoundRecord) -> None:
+                directory.append(record)
+                self._exporter.add_round(record)
+                table.add(record)
 
-            training = FederatedTraining(request.job, frame, fleet, state.devices, request.evaluator, record)
+            training = FederatedTraining(
+                request.job, frame, fleet, state.devices, request.evaluator, on_round, self._on_event
+            )
             rounds = await training.run()
         summary = self._summary(rounds, directory)
         directory.finish(summary, training.weights)
@@ -148,7 +149,8 @@ class _Run:
         )
 
     def _on_event(self, device: str, event: str) -> None:
-        self._exporter.device_up(device, event == "joined")
+        if event in ("joined", "left"):
+            self._exporter.device_up(device, event == "joined")
         if self._directory is not None and not self._directory.closed:
             self._directory.append(EventRecord(device, event, time.monotonic() - self._begin))
 

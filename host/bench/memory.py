@@ -28,7 +28,9 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     async def work(started: StartedArray, engine: QemuEngine) -> dict[str, int]:
         progress.stage(f"train {ROUNDS} rounds on {DEVICES} drives")
         devices = started.state.devices
-        training = FederatedTraining(job, bench_frame(seed), started.fleet, devices, evaluator, lambda _: None)
+        training = FederatedTraining(
+            job, bench_frame(seed), started.fleet, devices, evaluator, lambda _: None, lambda *_: None
+        )
         await training.run()
         return {handle.plan.device.name: engine.private_bytes(handle) for handle in started.handles}
 
