@@ -38,7 +38,9 @@ class Paths:
         if os.geteuid() == 0:
             return cls(Path("/var/cache/csd-emu"), Path("/var/lib/csd-emu"), Path("/run/csd-emu"))
         dirs = platformdirs.PlatformDirs("csd-emu", appauthor=False)
-        return cls(Path(dirs.user_cache_dir), Path(dirs.user_state_dir), Path(dirs.user_runtime_dir) / "csd-emu")
+        cache, session = Path(dirs.user_cache_dir), os.environ.get("XDG_RUNTIME_DIR", "")
+        runtime = Path(session) / "csd-emu" if session and Path(session).is_dir() else cache / "run"
+        return cls(cache, Path(dirs.user_state_dir), runtime)
 
     @property
     def arrays(self) -> Path:
