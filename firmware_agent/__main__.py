@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
+from firmware_agent import drive
 from firmware_agent.errors import CsdError
 
 
@@ -28,6 +29,8 @@ def main() -> int:
         _serve(arguments, stop)
     except CsdError as error:
         print(f"csd-agent: {error}", file=sys.stderr)
+        if arguments.mode == "drive":
+            drive.say(f"{drive.FAILED_MARKER} {error}")
         return error.exit_code
     except _Stopped:
         pass
@@ -44,8 +47,6 @@ def _stop(stop: threading.Event) -> None:
 
 
 def _serve(arguments: argparse.Namespace, stop: threading.Event) -> None:
-    from firmware_agent import drive
-
     if arguments.mode == "drive":
         drive.serve_drive(stop)
     else:

@@ -33,6 +33,8 @@ SHARD_FILE = "shard.tar"
 IDENTITY_SERIAL = "ident-"
 SHARD_SERIAL = "shard-"
 CONSOLE = Path("/dev/console")
+# What the host looks for on the console.
+READY_MARKER, FAILED_MARKER = "CSD-AGENT READY", "CSD-AGENT FAILED"
 BLOCK_DEVICES = Path("/sys/block")
 _POLL_SECONDS = 0.02
 _RNDADDENTROPY = 0x40085203
@@ -58,7 +60,7 @@ def serve_drive(stop: threading.Event) -> None:
     warm_up()
     _wait_until_booted()
     os.sync()  # or every clone would write back what the boot left in memory
-    say("CSD-AGENT READY " + json.dumps(device_facts()))
+    say(f"{READY_MARKER} {json.dumps(device_facts())}")
     identity = read_identity(_wait_for_namespace(IDENTITY_SERIAL, stop))
     reseed(identity)
     shard = open_shard(_wait_for_namespace(SHARD_SERIAL, stop))

@@ -12,6 +12,7 @@ from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 from host.array_state import STATE_FILE, ArrayState, array_folder
+from host.fleet import check_port
 from host.interrupts import INTERRUPTS
 from host.lifecycle import ArrayRequest, clear_array, start_array
 from host.outputs import ArrayStatus, DeviceStatus, StatusReport, SweepReport
@@ -28,6 +29,7 @@ def bring_up(request: ArrayRequest, paths: Paths, progress: Progress) -> ArraySt
     with array_folder(paths.arrays, name) as folder, contextlib.closing(make_engine(request.config, paths)) as engine:
         if ArrayState.load(folder) is not None and engine.list_devices(name):
             raise ConfigurationError(f"array {name!r} is up already; csd-emu down {name} ends it")
+        check_port(request.config.host.port)
         try:
             clear_array(engine, name, folder)
             engine.prepare(progress)

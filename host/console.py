@@ -28,25 +28,22 @@ class StageProgress:
         self._stage, self._begin = "", 0.0
 
     def __enter__(self) -> StageProgress:
-        if not self._quiet and errors.is_terminal:
-            columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn()
-            self._bar = Progress(*columns, console=errors, transient=True)
-            self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._finish(failed=kind is not None)
-        if self._bar is not None:
-            self._bar.stop()
 
     def stage(self, text: str) -> None:
-        """Begin a stage."""
+        """Begin a stage; an empty one only ends the stage before, and leaves the terminal to others."""
         self._finish()
         self._stage, self._begin = text, time.monotonic()
-        if self._bar is not None:
+        if text and not self._quiet and errors.is_terminal:
+            columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn()
+            self._bar = Progress(*columns, console=errors, transient=True)
             self._task = self._bar.add_task(text, total=None)
+            self._bar.start()
 
     def advance(self, fraction: float) -> None:
         """Show how much of the stage is done."""
@@ -54,9 +51,9 @@ class StageProgress:
             self._bar.update(self._task, total=1.0, completed=fraction)
 
     def _finish(self, failed: bool = False) -> None:
-        if self._bar is not None and self._task is not None:
-            self._bar.remove_task(self._task)
-            self._task = None
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = self._task = None
         if self._stage and not self._quiet:
             mark = "[red]✗[/]" if failed else "[green]✓[/]"
             errors.print(f"{mark} {self._stage} [dim]({time.monotonic() - self._begin:.1f} s)[/]")

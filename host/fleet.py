@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from host.session import DeviceSession
 
 log = logging.getLogger(__name__)
 
+LOOPBACK = "127.0.0.1"
 _HELLO_SECONDS = 60.0
 _GRACE_SECONDS = 1.0
 _OPTIONS = [
@@ -24,6 +26,27 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
     ("grpc.max_send_message_length", MAX_FRAME_BYTES),
 ]
+
+
+def check_port(port: int | None) -> None:
+    """Return if `port` can be listened on, or is None: for a command to fail before it has begun.
+
+    Raises:
+        EnvironmentUnfit: it is in use.
+    """
+    if port is not None:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError as error:
+                raise _port_in_use(port) from error
+
+
+def _port_in_use(port: int) -> EnvironmentUnfit:
+    return EnvironmentUnfit(
+        f"host.port: cannot listen on {LOOPBACK}:{port}, it is in use; free it, or set another host.port"
+    )
 
 
 @dataclass(frozen=True)
@@ -77,11 +100,9 @@ class Fleet:
             require_client_auth=True,
         )
         try:
-            self._port = self._server.add_secure_port(f"127.0.0.1:{self._port}", credentials)
+            self._port = self._server.add_secure_port(f"{LOOPBACK}:{self._port}", credentials)
         except RuntimeError as error:
-            raise EnvironmentUnfit(
-                f"host.port: cannot listen on 127.0.0.1:{self._port}, it is in use; free it, or set another host.port"
-            ) from error
+            raise _port_in_use(self._port) from error
         await self._server.start()
         return self
 

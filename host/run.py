@@ -14,12 +14,12 @@ from csd_emu.progress import Progress
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.models import ModelSpec
 from host.array_state import ArrayState, array_folder
-from host.console import RoundTable
+from host.console import RoundTable, console
 from host.datasets import Dataset, load_dataset
 from host.evaluation import Evaluator
 from host.exporter import Exporter
 from host.federated import FederatedTraining, job_frame
-from host.fleet import Fleet
+from host.fleet import Fleet, check_port
 from host.interrupts import INTERRUPTS
 from host.job import JobConfig
 from host.lifecycle import ArrayRequest, attach_array, clear_array, start_array
@@ -72,6 +72,7 @@ def run_job(request: RunRequest, paths: Paths, runs: Path, progress: Progress, q
         if state is not None and engine.list_devices(name):
             _check_same(request.array, state)
             return INTERRUPTS.run(run.on_array_that_is_up(state))
+        check_port(request.config.host.port)
         try:
             clear_array(engine, name, folder)
             engine.prepare(progress)
@@ -108,6 +109,8 @@ class _Run:
 
     async def _record_and_train(self, state: ArrayState, fleet: Fleet) -> Summary:
         self._progress.stage("")
+        if not self._quiet:
+            console.print(f"metrics for Prometheus: {self._exporter.address}")
         with RunDirectory(self._runs, self._request.config.name) as directory:
             self._directory = directory
             facts = {device: session.hello.facts for device, session in fleet.sessions().items()}

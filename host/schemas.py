@@ -1,23 +1,30 @@
-"""The published JSON schemas of what commands print with ``--json``: ``python -m host.schemas`` writes docs/schemas."""
+"""The published JSON schemas of array and job files and of what commands print with ``--json``.
+
+``python -m host.schemas`` writes them to docs/schemas.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from pydantic import BaseModel
+
+from csd_emu.array import ArrayConfig
+from host.job import JobConfig
 from host.outputs import OUTPUTS, schema
+
+CONFIGURATIONS: dict[str, type[BaseModel]] = {"array": ArrayConfig, "job": JobConfig}
 
 FOLDER = Path(__file__).parents[1] / "docs" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema_files() -> dict[str, str]:
-    """Return file name -> content, one schema per command."""
-    return {
-        f"{name}.json": json.dumps({"$schema": DIALECT, "title": f"csd-emu {name} --json"} | schema(name), indent=2)
-        + "\n"
-        for name in OUTPUTS
-    }
+    """Return file name -> content: one schema per command, and one for each kind of configuration file."""
+    schemas = {name: {"title": f"csd-emu {name} --json"} | schema(name) for name in OUTPUTS}
+    schemas |= {f"{name}.yaml": kind.model_json_schema() for name, kind in CONFIGURATIONS.items()}
+    return {f"{name}.json": json.dumps({"$schema": DIALECT} | text, indent=2) + "\n" for name, text in schemas.items()}
 
 
 def main() -> None:

@@ -135,13 +135,13 @@ class DeviceSession:
         try:
             timeout = None if deadline is None else deadline.left_seconds
             done, _ = await asyncio.wait({work, closed}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if work in done:
+            if work in done and not work.cancelled() and work.exception() is None:
                 return work.result()
-            if not done and deadline is not None:
+            if work in done:
+                self.close("the stream broke" if work.cancelled() else f"the stream broke: {work.exception()}")
+            elif not done and deadline is not None:
                 self.close(f"silent for {deadline.seconds:.0f} s")
             raise DeviceLost(f"{self.device}: {self._why}")
-        except (OSError, asyncio.InvalidStateError) as error:
-            raise DeviceLost(f"{self.device}: {error}") from error
         finally:
             closed.cancel()
             work.cancel()

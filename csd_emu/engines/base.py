@@ -12,6 +12,7 @@ from typing import Protocol
 from csd_emu.array import Device
 from csd_emu.deadline import Deadline
 from csd_emu.progress import Progress
+from firmware_agent.drive import FAILED_MARKER
 from firmware_agent.errors import BootTimeout, DeviceLost
 
 _LIVENESS_SECONDS = 0.2
@@ -132,6 +133,8 @@ async def wait_for_hello(engine: Engine, handle: Handle, hello: Awaitable[None],
                 break
             if not await asyncio.to_thread(engine.alive, handle):
                 raise DeviceLost(f"{name} ended before its agent said hello; its last words:\n{_words(handle)}")
+            if FAILED_MARKER in (words := _words(handle)):
+                raise DeviceLost(f"{name}: its agent ended:\n{words}")
             if deadline.expired:
                 raise BootTimeout(
                     f"{name} did not say hello in {deadline.seconds:.0f} s; its last words:\n{_words(handle)}"

@@ -27,9 +27,9 @@ from csd_emu.qemu.daemon import SessionDaemon
 from csd_emu.qemu.domain import DomainSpec, Tag, domain_xml
 from csd_emu.qemu.monitor import Monitor
 from csd_emu.qemu.tools import QemuTools, make_overlay
+from firmware_agent.drive import READY_MARKER
 from firmware_agent.errors import EnvironmentUnfit
 
-READY_MARKER = "CSD-AGENT READY"
 TEMPLATE_ARRAY = "csd-emu-template"
 # What a clone needs of its template; raise it when the domain's XML changes.
 _FORMAT = 1

@@ -19,6 +19,6 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     """
     paths.cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=paths.cache, prefix="bench-image-") as folder:
-        image = ImageStore(Path(folder), downloads=paths.images / "downloads").ensure(progress)
+        image = ImageStore(Path(folder), downloads=paths.cache / "downloads").ensure(progress)
         metadata = image.metadata
     return report("image", "wall", seed, {"build_seconds": metadata["build_seconds"]}, {"stages": metadata})
