@@ -21,7 +21,7 @@ from firmware_agent.sgd import LocalSgd
 from firmware_agent.shard import Shard
 from firmware_agent.wire import Job, Measure, Measured, Train
 
-WARM_UP_STEPS = 3
+WARM_UP_STEPS = 5
 
 
 def state_arrays(model: nn.Module) -> dict[str, Array]:

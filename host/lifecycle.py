@@ -25,7 +25,8 @@ from host.shards import ShardRecord, write_shards
 
 ENTROPY_BYTES = 64
 FIRST_INCARNATION = 1
-_KEYS = "keys"
+# Folders of an array.
+_KEYS, DEVICES = "keys", "devices"
 _BOOT_SECONDS, _BOOT_SECONDS_PER_TURN = 120.0, 60.0
 
 OnEvent = Callable[[str, str], None]
@@ -74,7 +75,7 @@ async def start_array(
         CsdError: a device did not come up; the caller sweeps.
     """
     devices, run = request.config.list_devices(), secrets.token_hex(4)
-    records = await asyncio.to_thread(write_shards, devices, request.data, request.seed, folder / "devices")
+    records = await asyncio.to_thread(write_shards, devices, request.data, request.seed, folder / DEVICES)
     authority = Authority(request.config.name)
     keys = HostKeys(authority.ca_pem, authority.issue_host())
     keys.save(folder / _KEYS)

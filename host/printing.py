@@ -16,14 +16,13 @@ def print_status(report: StatusReport) -> None:
     if not report.arrays:
         console.print("no array is up")
         return
-    table = Table("array", "engine", "state", "drive", "profile", "drive state", "images", "incarnation")
     for array in report.arrays:
+        table = Table(
+            "drive", "profile", "state", "images", "incarnation", title=f"{array.array} ({array.engine}): {array.state}"
+        )
         for device in array.devices:
-            table.add_row(
-                *(array.array, array.engine, array.state, device.name, device.profile, device.state),
-                *(str(device.samples), str(device.incarnation)),
-            )
-    console.print(table)
+            table.add_row(device.name, device.profile, device.state, str(device.samples), str(device.incarnation))
+        console.print(table)
 
 
 def print_sweep(report: SweepReport) -> None:

@@ -22,10 +22,10 @@ from host.federated import FederatedTraining, job_frame
 from host.fleet import Fleet, check_port
 from host.interrupts import INTERRUPTS
 from host.job import JobConfig
-from host.lifecycle import ArrayRequest, attach_array, clear_array, start_array
+from host.lifecycle import DEVICES, ArrayRequest, attach_array, clear_array, start_array
 from host.records import EventRecord, RoundRecord, Summary, summarise
 from host.run_directory import RunDirectory
-from host.shards import deal_out
+from host.shards import check_shards, deal_out
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ def run_job(request: RunRequest, paths: Paths, runs: Path, progress: Progress, q
         state = ArrayState.load(folder)
         if state is not None and engine.list_devices(name):
             _check_same(request.array, state)
+            check_shards({device.name: device.manifest_sha256 for device in state.devices}, folder / DEVICES)
             return INTERRUPTS.run(run.on_array_that_is_up(state))
         check_port(request.config.host.port)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from csd_emu.array import Device
 from firmware_agent.drive import SHARD_FILE
-from firmware_agent.shard import write_shard
+from firmware_agent.errors import ShardError
+from firmware_agent.shard import REMEDY, open_shard, write_shard
 from host.datasets import Dataset, load_dataset
 from host.job import DataSection
 from host.partition import Indices, partition_dirichlet, partition_evenly
@@ -51,3 +52,19 @@ def write_shards(devices: Sequence[Device], data: DataSection, seed: int, folder
         digest = write_shard(path, dataset.name, dataset.images[indices], dataset.labels[indices])
         records.append(ShardRecord(path, digest, len(indices)))
     return records
+
+
+def check_shards(expected: Mapping[str, str], folder: Path) -> None:
+    """Check the archives that `write_shards` made: their hashes, and that they are the `expected` ones.
+
+    Args:
+        expected: device name -> its manifest's sha256.
+        folder: the one that was given to `write_shards`.
+
+    Raises:
+        ShardError: an archive is damaged, or another one.
+    """
+    for device, manifest_sha256 in expected.items():
+        path = folder / device / SHARD_FILE
+        if open_shard(path).manifest_sha256 != manifest_sha256:
+            raise ShardError(f"{path}: is not the shard that this array was made with; {REMEDY}")

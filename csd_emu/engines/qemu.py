@@ -65,6 +65,8 @@ class QemuEngine:
         for uri in self._uris:
             self._connect(uri)
         self._image = self._images.ensure(progress)
+        if not self._templates.exists(self._image, self._memory_bytes):
+            self._images.verify(self._image, contents=True)
         self._template = self._templates.ensure(self._connect(self._uris[0]), self._image, self._memory_bytes, progress)
 
     def start(self, plan: DevicePlan) -> Handle:

@@ -31,6 +31,8 @@ from firmware_agent.drive import READY_MARKER
 from firmware_agent.errors import EnvironmentUnfit
 
 TEMPLATE_ARRAY = "csd-emu-template"
+# Written last: a template without it is none.
+FACTS = "template.json"
 # What a clone needs of its template; raise it when the domain's XML changes.
 _FORMAT = 1
 _BOOT_SECONDS = 600.0
@@ -65,7 +67,7 @@ class Template:
     @property
     def facts(self) -> dict[str, str | float]:
         """What is known of it: versions in the guest, and `template_seconds` of wall time that it took."""
-        return msgspec.json.decode((self.folder / "template.json").read_bytes(), type=dict[str, str | float])
+        return msgspec.json.decode((self.folder / FACTS).read_bytes(), type=dict[str, str | float])
 
 
 class TemplateStore:
@@ -80,6 +82,10 @@ class TemplateStore:
         key = f"{_FORMAT} {image.hash} {memory_bytes} {self._tools.machine} {self._tools.version}"
         return Template(self._folder / hashlib.sha256(key.encode()).hexdigest()[:16])
 
+    def exists(self, image: Image, memory_bytes: int) -> bool:
+        """Return whether the template for this image and memory size is there."""
+        return (self.find(image, memory_bytes).folder / FACTS).exists()
+
     def ensure(self, connection: libvirt.virConnect, image: Image, memory_bytes: int, progress: Progress) -> Template:
         """Return the template for this image and memory size; boot one if there is none.
 
@@ -89,7 +95,7 @@ class TemplateStore:
         """
         template = self.find(image, memory_bytes)
         with self._locked(template.folder.name):
-            if not (template.folder / "template.json").exists():
+            if not self.exists(image, memory_bytes):
                 self._make(connection, template, image, memory_bytes, progress)
         return template
 
@@ -112,7 +118,7 @@ class TemplateStore:
         try:
             facts = self._boot(connection, template, image, memory_bytes, progress)
             facts |= {"template_seconds": time.monotonic() - begin, "image": image.hash}
-            (template.folder / "template.json").write_bytes(msgspec.json.encode(facts))
+            (template.folder / FACTS).write_bytes(msgspec.json.encode(facts))
         except BaseException:
             shutil.rmtree(template.folder, ignore_errors=True)
             raise
