@@ -28,7 +28,7 @@ def _quantity(table: dict[str, float], example: str) -> Any:
 
     base = next(unit for unit, factor in table.items() if factor == 1)
     # A resolved configuration has units too, so that it can be read back.
-    write = PlainSerializer(lambda value: f"{value!r} {base}", return_type=str, when_used="json")
+    write = PlainSerializer(lambda value: f"{value:.17g} {base}", return_type=str, when_used="json")
     return BeforeValidator(parse), write, WithJsonSchema({"type": "string", "examples": [example]})
 
 

@@ -44,7 +44,8 @@ class JobConfig(Config):
         batch_size, learning_rate, momentum: of SGD in the drive.
         seed: of everything random.
         target: optional; without it a run succeeds when its rounds are done.
-        watchdog: a device silent for so much wall time counts as dead; generous, for emulation is slow.
+        watchdog: a device that has not returned its round within so much wall time counts as dead; be generous, for
+            emulation is slow.
     """
 
     model: str

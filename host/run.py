@@ -93,6 +93,7 @@ class _Run:
         self._progress, self._quiet, self._exporter = progress, quiet, exporter
         self._begin = time.monotonic()
         self._directory: RunDirectory | None = None
+        self._early: list[EventRecord] = []
 
     async def on_array_that_is_up(self, state: ArrayState) -> Summary:
         """Train on devices that stay up afterwards."""
@@ -114,8 +115,12 @@ class _Run:
             console.print(f"metrics for Prometheus: {self._exporter.address}")
         with RunDirectory(self._runs, self._request.config.name) as directory:
             self._directory = directory
+            for event in self._early:
+                directory.append(event)
             facts = {device: session.hello.facts for device, session in fleet.sessions().items()}
             directory.write_configuration(self._request.config, self._request.job, facts)
+            if self._request.spec.source is not None:
+                directory.write_model(self._request.spec.name, self._request.spec.source)
             return await self._train(state, fleet, directory)
 
     async def _train(self, state: ArrayState, fleet: Fleet, directory: RunDirectory) -> Summary:
@@ -155,8 +160,11 @@ class _Run:
     def _on_event(self, device: str, event: str) -> None:
         if event in ("joined", "left"):
             self._exporter.device_up(device, event == "joined")
-        if self._directory is not None and not self._directory.closed:
-            self._directory.append(EventRecord(device, event, time.monotonic() - self._begin))
+        record = EventRecord(device, event, time.monotonic() - self._begin)
+        if self._directory is None:
+            self._early.append(record)
+        elif not self._directory.closed:
+            self._directory.append(record)
 
 
 def _check_same(request: ArrayRequest, state: ArrayState) -> None:

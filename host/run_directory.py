@@ -62,6 +62,10 @@ class RunDirectory:
         versions["devices"] = facts
         (self.path / "versions.json").write_bytes(msgspec.json.format(msgspec.json.encode(versions)))
 
+    def write_model(self, name: str, source: str) -> None:
+        """Write the user's model file under its own name, so that job.yaml can be run again from here."""
+        (self.path / Path(name.partition(":")[0]).name).write_text(source, encoding="utf-8")
+
     def append(self, record: RoundRecord | EventRecord) -> None:
         """Write one record; it is on disk when this returns, so that a killed run loses nothing that happened."""
         self._lines.write(msgspec.json.encode(record) + b"\n")
