@@ -13,7 +13,7 @@ from firmware_agent.errors import ConfigurationError
 MAX_DEVICES = 1024
 MIN_MEMORY_BYTES, MAX_MEMORY_BYTES = 2**30, 2**34
 _MEBIBYTE = 2**20
-# With the prefixes of firmware_agent.drive a name must fit an NVMe serial number of 20 characters.
+# With the prefixes of firmware_agent.handover a name must fit an NVMe serial number of 20 characters.
 DeviceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,12}[a-z0-9]$")]
 
 

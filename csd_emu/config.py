@@ -16,7 +16,7 @@ from firmware_agent.errors import ConfigurationError, UnitError
 class Config(BaseModel):
     """A section of a configuration file: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, strict=True)
 
 
 def _quantity(table: dict[str, float], example: str) -> Any:
@@ -32,7 +32,7 @@ def _quantity(table: dict[str, float], example: str) -> Any:
     return BeforeValidator(parse), write, WithJsonSchema({"type": "string", "examples": [example]})
 
 
-_BYTES, _SECONDS = _quantity(units.BYTES, "2 GiB"), _quantity(units.SECONDS, "50 us")
+_BYTES, _SECONDS = _quantity(units.BYTES, "2 GiB"), _quantity(units.SECONDS, "10 min")
 Bytes = Annotated[float, *_BYTES]
 Seconds = Annotated[float, *_SECONDS]
 
@@ -53,7 +53,7 @@ def load_config(path: Path, kind: type[Model]) -> Model:
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two: an impossible date, deep nesting
         raise ConfigurationError(f"{path}: is no valid YAML: {error}") from error
     if not isinstance(content, dict):
-        raise ConfigurationError(f"{path}: must be a mapping of keys to values; see examples/quickstart/{path.name}")
+        raise ConfigurationError(f"{path}: must be a mapping of keys to values; see docs/configuration.md")
     return parse_config(content, kind, str(path))
 
 
@@ -64,6 +64,17 @@ def parse_config(content: dict[str, Any], kind: type[Model], where: str) -> Mode
     except ValidationError as error:
         problems = [_problem(dict(detail), kind) for detail in error.errors(include_url=False)]
         raise ConfigurationError("\n".join(f"{where}: {problem}" for problem in problems)) from error
+
+
+# pydantic's words for what people write wrong most often, in terms of the file.
+_PLAIN = {
+    "model_type": "must be a mapping of keys to values, for example {key: value}",
+    "model_attributes_type": "must be a mapping of keys to values, for example {key: value}",
+    "dict_type": "must be a mapping of keys to values, for example {key: value}",
+    "list_type": "must be a list, for example [value, value]",
+    "int_type": "must be a whole number",
+    "string_pattern_mismatch": "must be lower-case letters, digits and dashes, begin with a letter, and be short",
+}
 
 
 def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
@@ -78,7 +89,8 @@ def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
         return f"{key}: unknown key; {hint}"
     if detail["type"] == "missing":
         return f"{key}: is missing; add it"
-    return f"{key}: {detail['msg'].removeprefix('Value error, ')} (it is {detail['input']!r})"
+    message = _PLAIN.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+    return f"{key}: {message} (it is {detail['input']!r})"
 
 
 def _valid_keys(kind: type[BaseModel], location: list[int | str]) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from firmware_agent import drive
 from firmware_agent.errors import CsdError
+from firmware_agent.handover import FAILED_MARKER
 
 
 def main() -> int:
@@ -29,9 +30,11 @@ def main() -> int:
         _serve(arguments, stop)
     except CsdError as error:
         print(f"csd-agent: {error}", file=sys.stderr)
-        if arguments.mode == "drive":
-            drive.say(f"{drive.FAILED_MARKER} {error}")
+        _mourn(arguments.mode, str(error))
         return error.exit_code
+    except Exception as error:  # whatever it is, the host must not wait for an agent that has ended
+        _mourn(arguments.mode, repr(error))
+        raise
     except _Stopped:
         pass
     return 0
@@ -44,6 +47,11 @@ class _Stopped(BaseException):
 def _stop(stop: threading.Event) -> None:
     stop.set()
     raise _Stopped
+
+
+def _mourn(mode: str, why: str) -> None:
+    if mode == "drive":
+        drive.say(f"{FAILED_MARKER} {why}")
 
 
 def _serve(arguments: argparse.Namespace, stop: threading.Event) -> None:

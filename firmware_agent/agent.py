@@ -18,7 +18,8 @@ from firmware_agent.exchange import Array, Assembler, cut_slices, tensor_specs
 from firmware_agent.identity import Identity
 from firmware_agent.session import Session
 from firmware_agent.shard import Shard
-from firmware_agent.trainer import Trainer, load_arrays, state_arrays
+from firmware_agent.trainer import Trainer
+from firmware_agent.weights import load_arrays, state_arrays
 from firmware_agent.wire import (
     PROTOCOL_VERSION,
     AnyFrame,
@@ -95,7 +96,7 @@ class Agent:
             except (AgentRefused, DeviceLost, ProtocolError):
                 raise
             except CsdError as error:
-                session.send(Failed(type(frame).__name__, str(error)))
+                session.send(Failed(type(frame).__name__, str(error)[:4000]))
             except Exception as error:  # the user's model may raise anything; the host must hear of it
                 log.exception("%s failed", type(frame).__name__)
                 session.send(Failed(type(frame).__name__, f"{type(error).__name__}: {error}"[:4000]))

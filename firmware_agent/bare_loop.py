@@ -30,7 +30,7 @@ def run_in_process(job: Job, task: Measure, shard: Shard) -> Measured:
         DeviceFailed: the process failed; the message carries its last words.
     """
     frames = b"".join(len(data).to_bytes(_LENGTH_BYTES, "big") + data for data in map(encode, (job, task)))
-    command = [sys.executable, "-m", "firmware_agent.bare_loop", str(shard.path)]
+    command = [sys.executable, "-P", "-m", "firmware_agent.bare_loop", str(shard.path)]
     done = subprocess.run(command, input=frames, capture_output=True, check=False)
     if done.returncode != 0:
         raise DeviceFailed(

@@ -20,6 +20,7 @@ from firmware_agent.agent import Agent, device_facts
 from firmware_agent.clock import Stopwatch
 from firmware_agent.disturbance import Disturbance, delegated_group
 from firmware_agent.errors import BootTimeout
+from firmware_agent.handover import IDENTITY_FILE, IDENTITY_SERIAL, READY_MARKER, SHARD_FILE, SHARD_SERIAL
 from firmware_agent.identity import Identity, read_identity
 from firmware_agent.shard import Manifest, Shard, open_shard
 from firmware_agent.trainer import Trainer
@@ -27,14 +28,7 @@ from firmware_agent.wire import Job, Train
 
 log = logging.getLogger(__name__)
 
-IDENTITY_FILE = "identity.tar"
-SHARD_FILE = "shard.tar"
-# NVMe serial numbers hold 20 characters: prefix + device name.
-IDENTITY_SERIAL = "ident-"
-SHARD_SERIAL = "shard-"
 CONSOLE = Path("/dev/console")
-# What the host looks for on the console.
-READY_MARKER, FAILED_MARKER = "CSD-AGENT READY", "CSD-AGENT FAILED"
 BLOCK_DEVICES = Path("/sys/block")
 _POLL_SECONDS = 0.02
 _RNDADDENTROPY = 0x40085203

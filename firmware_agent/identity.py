@@ -18,7 +18,8 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         array: name of the array.
         device: name of the device, the common name of its certificate.
-        incarnation: grows with every start of the device; the host refuses an older one.
+        incarnation: grows with every start of the device within one `up` (so far there is one); the host refuses an
+            older one. A twin of an earlier `up` fails already for its certificate.
         host_address: ``name:port`` that the agent dials.
         clock: what the device's seconds are: ``counted``, ``modelled`` or ``wall``.
         unix_seconds: the host's date, for a device whose own clock stands still between template and clone.

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional
 
 from firmware_agent.clock import Stopwatch, wait_for_fresh_slice
-from firmware_agent.errors import ModelError
 from firmware_agent.exchange import Array
 from firmware_agent.models import ModelSpec, build_model
 from firmware_agent.sgd import LocalSgd
@@ -22,25 +20,6 @@ from firmware_agent.shard import Shard
 from firmware_agent.wire import Job, Measure, Measured, Train
 
 WARM_UP_STEPS = 5
-
-
-def state_arrays(model: nn.Module) -> dict[str, Array]:
-    """Return parameters and buffers as NumPy arrays that share the model's memory.
-
-    Raises:
-        ModelError: a tensor has a dtype that NumPy does not know, such as bfloat16.
-    """
-    try:
-        return {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
-    except TypeError as error:
-        raise ModelError(f"the model has a tensor that cannot cross the wire ({error}); use float32 weights") from error
-
-
-def load_arrays(model: nn.Module, arrays: Mapping[str, Array]) -> None:
-    """Copy arrays, named and shaped as by `state_arrays`, into the model."""
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            tensor.copy_(torch.from_numpy(np.array(arrays[name])))
 
 
 class LocalPass(NamedTuple):

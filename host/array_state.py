@@ -17,6 +17,10 @@ from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 STATE_FILE = "array.json"
 
 
+class ArrayBusy(EnvironmentUnfit):
+    """Raised when another process works on the array."""
+
+
 class DeviceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One device of an array that is up."""
 
@@ -67,13 +71,14 @@ def array_folder(arrays: Path, name: str) -> Iterator[Path]:
     """Lock the array's folder, made if need be, for the time of a command; an empty one is removed at the end.
 
     Raises:
-        EnvironmentUnfit: another process works on this array, or the folder cannot be made.
+        ArrayBusy: another process works on this array.
+        EnvironmentUnfit: the folder cannot be made.
     """
     folder = arrays / name
     try:
         descriptor = _lock(folder)
     except BlockingIOError:
-        raise EnvironmentUnfit(
+        raise ArrayBusy(
             f"array {name!r} is in use by another csd-emu process; wait for it, or give this array another name"
         ) from None
     except OSError as error:

@@ -11,10 +11,10 @@ from csd_emu.engines import Engine, make_engine
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
-from host.array_state import STATE_FILE, ArrayState, array_folder
+from host.array_state import STATE_FILE, ArrayBusy, ArrayState, array_folder
 from host.fleet import check_port
 from host.interrupts import INTERRUPTS
-from host.lifecycle import ArrayRequest, clear_array, start_array
+from host.lifecycle import ArrayRequest, clear_array, list_running, start_array
 from host.outputs import ArrayStatus, DeviceStatus, StatusReport, SweepReport
 
 
@@ -27,7 +27,8 @@ def bring_up(request: ArrayRequest, paths: Paths, progress: Progress) -> ArraySt
     """
     name = request.config.name
     with array_folder(paths.arrays, name) as folder, contextlib.closing(make_engine(request.config, paths)) as engine:
-        if ArrayState.load(folder) is not None and engine.list_devices(name):
+        state = ArrayState.load(folder)
+        if state is not None and list_running(state, paths):
             raise ConfigurationError(f"array {name!r} is up already; csd-emu down {name} ends it")
         check_port(request.config.host.port)
         try:
@@ -46,34 +47,53 @@ def take_down(name: str, paths: Paths) -> SweepReport:
 
     Raises:
         ConfigurationError: there is none.
+        EnvironmentUnfit: another process works on it.
     """
-    if not (paths.arrays / name / STATE_FILE).exists():
+    if name not in _names(paths) or not (paths.arrays / name / STATE_FILE).exists():
         raise ConfigurationError(f"array {name!r} is not up; csd-emu status lists arrays, csd-emu sweep ends leftovers")
     return sweep([name], paths)
 
 
 def sweep(names: Sequence[str], paths: Paths) -> SweepReport:
-    """End every device of the arrays `names`, or of all arrays that can be found; needs no state file."""
-    ended = {}
+    """End every device of the arrays `names`, or of all arrays that can be found; needs no state file.
+
+    Raises:
+        EnvironmentUnfit: another process works on an array that was named. Without names such arrays are left alone.
+    """
+    ended: dict[str, list[str]] = {}
+    busy = []
     for name in names or sorted({*_names(paths), *_found(paths)}):
-        with contextlib.ExitStack() as stack:
-            engines = [stack.enter_context(contextlib.closing(engine)) for engine in _engines(name, paths)]
-            folder = stack.enter_context(array_folder(paths.arrays, name))
-            with INTERRUPTS.deferred():
-                ended[name] = sorted(device for engine in engines for device in clear_array(engine, name, folder))
-    return SweepReport(ended)
+        try:
+            ended[name] = _sweep(name, paths)
+        except ArrayBusy:
+            if names:
+                raise
+            busy.append(name)
+    return SweepReport(ended, busy)
 
 
 def report_status(paths: Paths) -> StatusReport:
-    """Return the status of every array with a state file."""
+    """Return the status of every array with a state file; one whose file cannot be read is ``unreadable``."""
     statuses = []
     for name in _names(paths):
-        state = ArrayState.load(paths.arrays / name)
+        try:
+            state = ArrayState.load(paths.arrays / name)
+        except ConfigurationError:
+            statuses.append(ArrayStatus(name, "unknown", "unreadable", None, []))
+            continue
         if state is not None:
             config = parse_config(state.config, ArrayConfig, str(paths.arrays / name / STATE_FILE))
             with contextlib.closing(make_engine(config, paths)) as engine:
                 statuses.append(_status(state, engine))
     return StatusReport(statuses)
+
+
+def _sweep(name: str, paths: Paths) -> list[str]:
+    with contextlib.ExitStack() as stack:
+        engines = [stack.enter_context(contextlib.closing(engine)) for engine in _engines(name, paths)]
+        folder = stack.enter_context(array_folder(paths.arrays, name))
+        with INTERRUPTS.deferred():
+            return sorted(device for engine in engines for device in clear_array(engine, name, folder))
 
 
 async def _start(request: ArrayRequest, paths: Paths, engine: Engine) -> ArrayState:
@@ -94,7 +114,7 @@ def _status(state: ArrayState, engine: Engine) -> ArrayStatus:
 
 
 def _names(paths: Paths) -> list[str]:
-    return sorted(path.name for path in paths.arrays.iterdir()) if paths.arrays.is_dir() else []
+    return sorted(path.name for path in paths.arrays.iterdir() if path.is_dir()) if paths.arrays.is_dir() else []
 
 
 def _found(paths: Paths) -> list[str]:

@@ -35,6 +35,8 @@ EngineOption = Annotated[EngineName | None, typer.Option("--engine", help="in pl
 JobOption = Annotated[Path | None, typer.Option("--job", metavar="JOB.YAML", help="the job whose data the drives hold")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")]
 
+# Commands import what they need themselves, for a quick --help; in `deferred`, because an interrupted import can leave
+# numpy or torch in pieces, which end in a traceback.
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=__doc__)
 image_app = typer.Typer(no_args_is_help=True, help="The ARM image that every emulated drive boots.")
 app.add_typer(image_app, name="image")
@@ -68,10 +70,11 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train a job on an array; unless the array is up, start it first and end it afterwards."""
-    from host.requests import read_run
-    from host.run import run_job
+    with INTERRUPTS.deferred():
+        from host.requests import read_run
+        from host.run import run_job
 
-    request = read_run(job, array, engine and engine.value)
+        request = read_run(job, array, engine and engine.value)
     with StageProgress(quiet=as_json) as progress:
         summary = run_job(request, Paths.default(), runs, progress, quiet=as_json)
     print_json(summary) if as_json else printing.print_summary(summary)
@@ -81,11 +84,12 @@ def run(
 @app.command()
 def up(array: ArrayFile, job: JobOption = None, engine: EngineOption = None, as_json: Json = False) -> None:
     """Start an array that stays up, with the data of a job (the quickstart's, if none is given)."""
-    from host.arrays import bring_up
-    from host.outputs import StatusReport
-    from host.requests import read_up
+    with INTERRUPTS.deferred():
+        from host.arrays import bring_up
+        from host.outputs import StatusReport
+        from host.requests import read_up
 
-    request = read_up(array, job, engine and engine.value)
+        request = read_up(array, job, engine and engine.value)
     with StageProgress(quiet=as_json) as progress:
         status = bring_up(request, Paths.default(), progress)
     print_json(status) if as_json else printing.print_status(StatusReport([status]))
@@ -94,7 +98,8 @@ def up(array: ArrayFile, job: JobOption = None, engine: EngineOption = None, as_
 @app.command()
 def down(name: Annotated[str, typer.Argument(help="name of the array")], as_json: Json = False) -> None:
     """End an array that is up."""
-    from host.arrays import take_down
+    with INTERRUPTS.deferred():
+        from host.arrays import take_down
 
     report = take_down(name, Paths.default())
     print_json(report) if as_json else printing.print_sweep(report)
@@ -103,7 +108,8 @@ def down(name: Annotated[str, typer.Argument(help="name of the array")], as_json
 @app.command()
 def status(as_json: Json = False) -> None:
     """Show the arrays that are up."""
-    from host.arrays import report_status
+    with INTERRUPTS.deferred():
+        from host.arrays import report_status
 
     report = report_status(Paths.default())
     print_json(report) if as_json else printing.print_status(report)
@@ -115,7 +121,8 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """End all that is left of arrays, with or without a state file."""
-    from host.arrays import sweep as sweep_arrays
+    with INTERRUPTS.deferred():
+        from host.arrays import sweep as sweep_arrays
 
     report = sweep_arrays(names or [], Paths.default())
     print_json(report) if as_json else printing.print_sweep(report)
@@ -130,7 +137,8 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Check an array file, and a job if given, without starting anything."""
-    from host.validation import validate_files
+    with INTERRUPTS.deferred():
+        from host.validation import validate_files
 
     report = validate_files(array, job, engine and engine.value, dry_run, Paths.default())
     print_json(report) if as_json else printing.print_validation(report)
@@ -174,7 +182,8 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure one of the project's promises."""
-    from host.bench import run_bench
+    with INTERRUPTS.deferred():
+        from host.bench import run_bench
 
     with StageProgress(quiet=as_json) as progress:
         report = run_bench(name, Paths.default(), progress, seed)

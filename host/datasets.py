@@ -57,8 +57,17 @@ def load_dataset(source: str, seed: int) -> Dataset:
     Raises:
         DataError: there is no such data set.
     """
+    check_source(source, "data.source")
+    return SOURCES[source](seed)
+
+
+def check_source(source: str, where: str) -> None:
+    """Return if there is a data set called `source`; `where` names the key in the error.
+
+    Raises:
+        DataError: there is none.
+    """
     if source not in SOURCES:
         near = difflib.get_close_matches(source, SOURCES, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(SOURCES)}"
-        raise DataError(f"data.source {source!r} is not known; {hint}")
-    return SOURCES[source](seed)
+        raise DataError(f"{where}: {source!r} is not known; {hint}")

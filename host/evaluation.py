@@ -10,7 +10,7 @@ from torch.nn import functional
 from firmware_agent.errors import ModelError
 from firmware_agent.exchange import Array
 from firmware_agent.models import ModelSpec, build_model
-from firmware_agent.trainer import load_arrays, state_arrays
+from firmware_agent.weights import load_arrays, state_arrays
 from host.datasets import Dataset
 
 _BATCH = 512

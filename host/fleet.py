@@ -28,11 +28,11 @@ _OPTIONS = [
 ]
 
 
-def check_port(port: int | None) -> None:
+def check_port(port: int | None, remedy: str = "free it, or set another host.port") -> None:
     """Return if `port` can be listened on, or is None: for a command to fail before it has begun.
 
     Raises:
-        EnvironmentUnfit: it is in use.
+        EnvironmentUnfit: it is in use; the message ends with `remedy`.
     """
     if port is not None:
         with socket.socket() as probe:
@@ -40,13 +40,11 @@ def check_port(port: int | None) -> None:
             try:
                 probe.bind((LOOPBACK, port))
             except OSError as error:
-                raise _port_in_use(port) from error
+                raise _port_in_use(port, remedy) from error
 
 
-def _port_in_use(port: int) -> EnvironmentUnfit:
-    return EnvironmentUnfit(
-        f"host.port: cannot listen on {LOOPBACK}:{port}, it is in use; free it, or set another host.port"
-    )
+def _port_in_use(port: int, remedy: str) -> EnvironmentUnfit:
+    return EnvironmentUnfit(f"host.port: cannot listen on {LOOPBACK}:{port}, it is in use; {remedy}")
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class Fleet:
         try:
             self._port = self._server.add_secure_port(f"{LOOPBACK}:{self._port}", credentials)
         except RuntimeError as error:
-            raise _port_in_use(self._port) from error
+            raise _port_in_use(self._port, "free it, or set another host.port") from error
         await self._server.start()
         return self
 
@@ -161,7 +159,8 @@ class Fleet:
         try:
             data = await asyncio.wait_for(context.read(), _HELLO_SECONDS)
         except TimeoutError:
-            raise ProtocolError(f"{device} said nothing for {_HELLO_SECONDS:.0f} s") from None
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"{device} said nothing for {_HELLO_SECONDS:.0f} s")
+            raise
         hello = decode(data) if isinstance(data, bytes) else None
         if not isinstance(hello, Hello):
             raise ProtocolError(f"{device} did not begin with a hello")

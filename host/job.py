@@ -8,7 +8,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from csd_emu.config import Config, Seconds, load_config
+from firmware_agent.errors import ModelError
 from firmware_agent.models import ModelSpec, build_model, resolve_model
+from host.datasets import check_source
 
 
 class Partition(Config):
@@ -76,6 +78,10 @@ def load_job(path: Path) -> tuple[JobConfig, ModelSpec]:
         ConfigurationError: the file breaks a rule, or the model cannot be found or built.
     """
     job = load_config(path, JobConfig)
-    spec = resolve_model(job.model, job.model_arguments, path.parent)
-    build_model(spec)
+    check_source(job.data.source, f"{path}: data.source")
+    try:
+        spec = resolve_model(job.model, job.model_arguments, path.parent)
+        build_model(spec)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
     return job, spec

@@ -7,17 +7,19 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from csd_emu.array import ArrayConfig, Device
+from csd_emu.config import parse_config
 from csd_emu.deadline import Deadline
-from csd_emu.engines import DevicePlan, Engine, Handle
-from firmware_agent.drive import IDENTITY_FILE
-from firmware_agent.errors import ConfigurationError
+from csd_emu.engines import DevicePlan, Engine, Handle, make_engine
+from csd_emu.paths import Paths
+from firmware_agent.errors import BootTimeout, ConfigurationError
+from firmware_agent.handover import IDENTITY_FILE
 from firmware_agent.identity import Identity, write_identity
-from host.array_state import ArrayState, DeviceState, empty_folder
+from host.array_state import STATE_FILE, ArrayState, DeviceState, empty_folder
 from host.certificates import Authority, HostKeys
 from host.fleet import Expected, Fleet
 from host.job import DataSection
@@ -93,8 +95,10 @@ async def start_array(
 
 
 @contextlib.asynccontextmanager
-async def attach_array(state: ArrayState, folder: Path, on_event: OnEvent) -> AsyncIterator[Fleet]:
-    """Listen for an array that is up, and wait until its agents have dialled in.
+async def attach_array(
+    state: ArrayState, running: Sequence[str], folder: Path, on_event: OnEvent
+) -> AsyncIterator[Fleet]:
+    """Listen for an array that is up, and wait until the agents of its `running` devices have dialled in.
 
     Raises:
         EnvironmentUnfit: its port is in use.
@@ -105,14 +109,40 @@ async def attach_array(state: ArrayState, folder: Path, on_event: OnEvent) -> As
     async with Fleet(expected, keys, state.port, on_event) as fleet:
         try:
             async with asyncio.timeout(_BOOT_SECONDS):
-                await asyncio.gather(*(fleet.joined(device.name) for device in state.devices))
+                await asyncio.gather(*(fleet.joined(device) for device in running))
         except TimeoutError:
-            missing = [d.name for d in state.devices if fleet.session(d.name) is None]
-            raise ConfigurationError(
-                f"array {state.config['name']!r}: {', '.join(missing)} did not dial in within {_BOOT_SECONDS:.0f} s; "
+            missing = ", ".join(device for device in running if fleet.session(device) is None)
+            raise BootTimeout(
+                f"array {state.config['name']!r}: {missing} did not dial in within {_BOOT_SECONDS:.0f} s; "
                 "run csd-emu down and up again"
             ) from None
         yield fleet
+
+
+def list_running(state: ArrayState, paths: Paths) -> list[str]:
+    """Return the devices of an array that was brought up and that still exist, on the engine that it was given then."""
+    config = parse_config(state.config, ArrayConfig, STATE_FILE)
+    with contextlib.closing(make_engine(config, paths)) as engine:
+        return engine.list_devices(config.name)
+
+
+def check_same(request: ArrayRequest, state: ArrayState) -> None:
+    """Refuse an array that is up with another configuration, data or seed than is asked for.
+
+    Raises:
+        ConfigurationError: it is.
+    """
+    wanted = {
+        "configuration": (request.config.model_dump(mode="json"), state.config),
+        "data section": (request.data.model_dump(mode="json"), state.data),
+        "seed": (request.seed, state.seed),
+    }
+    for what, (asked, up) in wanted.items():
+        if asked != up:
+            name = request.config.name
+            raise ConfigurationError(
+                f"array {name!r} is up with another {what} than this run needs; csd-emu down {name}, then run again"
+            )
 
 
 def boot_deadline_seconds(devices: int) -> float:

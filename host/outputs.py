@@ -21,7 +21,11 @@ class DeviceStatus(msgspec.Struct, frozen=True):
 
 
 class ArrayStatus(msgspec.Struct, frozen=True):
-    """`csd-emu status` and `csd-emu up`; `state` is ``up``, ``damaged`` (devices are missing) or ``down``."""
+    """`csd-emu status` and `csd-emu up`.
+
+    `state` is ``up``, ``damaged`` (devices are missing), ``down`` or ``unreadable`` (its state file is; csd-emu sweep
+    ends it).
+    """
 
     array: str
     engine: str
@@ -37,9 +41,10 @@ class StatusReport(msgspec.Struct, frozen=True):
 
 
 class SweepReport(msgspec.Struct, frozen=True):
-    """`csd-emu down` and `csd-emu sweep`: the devices that were ended, per array."""
+    """`csd-emu down` and `csd-emu sweep`: the devices ended, per array; `busy` arrays were in use and left alone."""
 
     ended: dict[str, list[str]]
+    busy: list[str]
 
 
 class ValidationReport(msgspec.Struct, frozen=True):

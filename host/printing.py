@@ -27,6 +27,8 @@ def print_status(report: StatusReport) -> None:
 
 def print_sweep(report: SweepReport) -> None:
     """Print which drives were ended."""
+    for array in report.busy:
+        console.print(f"{array}: in use by another csd-emu process, left alone")
     if not any(report.ended.values()):
         console.print("nothing was left")
     for array, devices in report.ended.items():

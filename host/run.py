@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from csd_emu.array import ArrayConfig
 from csd_emu.engines import Engine, make_engine
 from csd_emu.paths import Paths
+from csd_emu.profiles import get_profile
 from csd_emu.progress import Progress
-from firmware_agent.errors import ConfigurationError
 from firmware_agent.models import ModelSpec
 from host.array_state import ArrayState, array_folder
 from host.console import RoundTable, console
@@ -22,9 +23,17 @@ from host.federated import FederatedTraining, job_frame
 from host.fleet import Fleet, check_port
 from host.interrupts import INTERRUPTS
 from host.job import JobConfig
-from host.lifecycle import DEVICES, ArrayRequest, attach_array, clear_array, start_array
+from host.lifecycle import (
+    DEVICES,
+    ArrayRequest,
+    attach_array,
+    check_same,
+    clear_array,
+    list_running,
+    start_array,
+)
 from host.records import EventRecord, RoundRecord, Summary, summarise
-from host.run_directory import RunDirectory
+from host.run_directory import RunDirectory, check_writable
 from host.shards import check_shards, deal_out
 
 
@@ -63,16 +72,19 @@ def run_job(request: RunRequest, paths: Paths, runs: Path, progress: Progress, q
         KeyboardInterrupt: the user ended it.
     """
     name = request.config.name
+    check_writable(runs)
     with array_folder(paths.arrays, name) as folder, contextlib.ExitStack() as stack:
         run = _Run(
             request, folder, runs, progress, quiet, stack.enter_context(Exporter(request.config.host.metrics_port))
         )
         engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))
         state = ArrayState.load(folder)
-        if state is not None and engine.list_devices(name):
-            _check_same(request.array, state)
+        running = list_running(state, paths) if state is not None else []
+        if state is not None and running:
+            check_same(request.array, state)
             check_shards({device.name: device.manifest_sha256 for device in state.devices}, folder / DEVICES)
-            return INTERRUPTS.run(run.on_array_that_is_up(state))
+            check_port(state.port, f"it was chosen by csd-emu up; csd-emu down {name} and up again choose another")
+            return INTERRUPTS.run(run.on_array_that_is_up(state, running))
         check_port(request.config.host.port)
         try:
             clear_array(engine, name, folder)
@@ -95,10 +107,13 @@ class _Run:
         self._directory: RunDirectory | None = None
         self._early: list[EventRecord] = []
 
-    async def on_array_that_is_up(self, state: ArrayState) -> Summary:
-        """Train on devices that stay up afterwards."""
-        self._progress.stage(f"wait for {len(state.devices)} drives to dial in")
-        async with attach_array(state, self._folder, self._on_event) as fleet:
+    async def on_array_that_is_up(self, state: ArrayState, running: Sequence[str]) -> Summary:
+        """Train on devices that stay up afterwards; those that no longer run count as lost."""
+        self._progress.stage(f"wait for {len(running)} drives to dial in")
+        for device in state.devices:
+            if device.name not in running:
+                self._on_event(device.name, "lost before the run began")
+        async with attach_array(state, running, self._folder, self._on_event) as fleet:
             return await self._record_and_train(state, fleet)
 
     async def on_new_array(self, engine: Engine) -> Summary:
@@ -118,7 +133,8 @@ class _Run:
             for event in self._early:
                 directory.append(event)
             facts = {device: session.hello.facts for device, session in fleet.sessions().items()}
-            directory.write_configuration(self._request.config, self._request.job, facts)
+            profiles = {device.profile: asdict(get_profile(device.profile)) for device in state.devices}
+            directory.write_configuration(self._request.config, self._request.job, facts, profiles)
             if self._request.spec.source is not None:
                 directory.write_model(self._request.spec.name, self._request.spec.source)
             return await self._train(state, fleet, directory)
@@ -165,18 +181,3 @@ class _Run:
             self._early.append(record)
         elif not self._directory.closed:
             self._directory.append(record)
-
-
-def _check_same(request: ArrayRequest, state: ArrayState) -> None:
-    """Refuse an array that is up with another configuration, data or seed than this run needs."""
-    wanted = {
-        "array": (request.config.model_dump(mode="json"), state.config),
-        "data": (request.data.model_dump(mode="json"), state.data),
-        "seed": (request.seed, state.seed),
-    }
-    for what, (asked, up) in wanted.items():
-        if asked != up:
-            name = request.config.name
-            raise ConfigurationError(
-                f"array {name!r} is up with another {what} than this run needs; csd-emu down {name}, then run again"
-            )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import shutil
 import time
 from collections.abc import Mapping
 from importlib import metadata
@@ -19,6 +21,7 @@ from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.exchange import Array
 from host.records import EventRecord, RoundRecord, Summary
 
+_LEAST_BYTES = 10 << 20
 _PACKAGES = ("csd-emu", "torch", "numpy", "grpcio", "msgspec", "scikit-learn")
 
 
@@ -53,13 +56,24 @@ class RunDirectory:
         """Whether nothing can be written any more."""
         return self._lines.closed
 
-    def write_configuration(self, array: BaseModel, job: BaseModel, facts: Mapping[str, Mapping[str, str]]) -> None:
-        """Write array.yaml and job.yaml as resolved, and versions.json with the host's and the devices' facts."""
+    def write_configuration(
+        self,
+        array: BaseModel,
+        job: BaseModel,
+        facts: Mapping[str, Mapping[str, str]],
+        profiles: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        """Write array.yaml and job.yaml as resolved, and versions.json.
+
+        The latter holds the host's and the devices' facts, and each profile's figures with their sources, on which all
+        device seconds of emulated drives rest.
+        """
         for name, config in (("array.yaml", array), ("job.yaml", job)):
             (self.path / name).write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
         versions: dict[str, Any] = {"host": {"python": platform.python_version(), "machine": platform.machine()}}
         versions["host"] |= {package: metadata.version(package) for package in _PACKAGES}
         versions["devices"] = facts
+        versions["profiles"] = profiles
         (self.path / "versions.json").write_bytes(msgspec.json.format(msgspec.json.encode(versions)))
 
     def write_model(self, name: str, source: str) -> None:
@@ -75,6 +89,21 @@ class RunDirectory:
         """Write summary.json and the final weights."""
         (self.path / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
         save_file(dict(weights), self.path / "model.safetensors")
+
+
+def check_writable(runs: Path) -> None:
+    """Return if run directories can be made in `runs`: for a command to fail before it has begun.
+
+    Raises:
+        EnvironmentUnfit: they cannot.
+    """
+    existing = next(folder for folder in (runs.absolute(), *runs.absolute().parents) if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK) or not _has_room(existing):
+        raise EnvironmentUnfit(f"{runs}: no run directory can be made there; free space, or give another with --runs")
+
+
+def _has_room(folder: Path) -> bool:
+    return shutil.disk_usage(folder).free > _LEAST_BYTES
 
 
 def _make_folder(runs: Path, stem: str) -> Path:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from csd_emu.array import Device
-from firmware_agent.drive import SHARD_FILE
 from firmware_agent.errors import ShardError
+from firmware_agent.handover import SHARD_FILE
 from firmware_agent.shard import REMEDY, open_shard, write_shard
 from host.datasets import Dataset, load_dataset
 from host.job import DataSection

@@ -12,8 +12,8 @@ from typing import Protocol
 from csd_emu.array import Device
 from csd_emu.deadline import Deadline
 from csd_emu.progress import Progress
-from firmware_agent.drive import FAILED_MARKER
 from firmware_agent.errors import BootTimeout, DeviceLost
+from firmware_agent.handover import FAILED_MARKER
 
 _LIVENESS_SECONDS = 0.2
 LAST_LINES = 15

@@ -15,11 +15,12 @@ import psutil
 from csd_emu.deadline import Deadline
 from csd_emu.engines.base import DevicePlan, Fault, Handle, wait_for_hello
 from csd_emu.progress import Progress
-from firmware_agent.drive import IDENTITY_FILE, SHARD_FILE
 from firmware_agent.errors import DeviceError
+from firmware_agent.handover import IDENTITY_FILE, SHARD_FILE
 
 _STOP_SECONDS = 5.0
-_AGENT = [sys.executable, "-m", "firmware_agent", "native"]
+# -P: a file of the user's called like one of Python's own modules must not take its place.
+_AGENT = [sys.executable, "-P", "-m", "firmware_agent", "native"]
 _SIGNALS = {Fault.KILL: signal.SIGKILL, Fault.FREEZE: signal.SIGSTOP, Fault.THAW: signal.SIGCONT}
 
 
@@ -110,8 +111,8 @@ class NativeEngine:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 command = process.cmdline()
-                if command[1:4] == _AGENT[1:] and len(command) == 5:
-                    found.append((process, Path(command[4])))
+                if command[1:5] == _AGENT[1:] and len(command) == 6:
+                    found.append((process, Path(command[5])))
         return found
 
 

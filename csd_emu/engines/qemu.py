@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 import threading
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import libvirt
 
@@ -16,13 +18,13 @@ from csd_emu.engines.base import DevicePlan, Fault, Handle, wait_for_hello
 from csd_emu.image import Image, ImageStore
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
-from csd_emu.qemu.daemon import SessionDaemon
+from csd_emu.qemu.daemon import SessionDaemon, calling_libvirt
 from csd_emu.qemu.domain import IDENTITY_BUS, SHARD_BUS, DomainSpec, Tag, domain_xml, read_tag
 from csd_emu.qemu.monitor import Monitor
-from csd_emu.qemu.template import Template, TemplateStore
+from csd_emu.qemu.template import TEMPLATE_ARRAY, Template, TemplateStore
 from csd_emu.qemu.tools import QemuTools, find_qemu, make_overlay
-from firmware_agent.drive import IDENTITY_SERIAL, SHARD_SERIAL
 from firmware_agent.errors import DeviceError, EnvironmentUnfit
+from firmware_agent.handover import IDENTITY_SERIAL, SHARD_SERIAL
 
 SESSION_URI = "qemu:///session"
 # Under which address QEMU's user networking shows the host's loopback interface.
@@ -44,6 +46,8 @@ class QemuEngine:
         Raises:
             EnvironmentUnfit: something is missing.
         """
+        for uri in config.hypervisors:
+            _check_local(uri)
         self._tools = find_qemu()
         self._daemon = SessionDaemon(paths)
         self._uris, self._memory_bytes = config.hypervisors, int(config.memory)
@@ -74,7 +78,8 @@ class QemuEngine:
         spec = self._clone_spec(plan)
         template = self._prepared()[1]
         make_overlay(self._tools, spec.disk, template.disk, "qcow2")
-        for path in (plan.folder, spec.disk, plan.shard, plan.identity):
+        # The folder last: from then on its new owner can replace what is in it.
+        for path in (spec.disk, plan.shard, plan.identity, plan.folder):
             self._daemon.give(path)
         try:
             domain = self._connection_for(plan.device.number).createXML(
@@ -102,7 +107,8 @@ class QemuEngine:
         domain = self._domain(handle)
         if domain is None:
             raise DeviceError(f"{handle.plan.device.name} does not run, so {fault.value} cannot be done to it")
-        {Fault.KILL: domain.destroy, Fault.FREEZE: domain.suspend, Fault.THAW: domain.resume}[fault]()
+        with calling_libvirt(f"{fault.value} {handle.plan.device.name}"):
+            {Fault.KILL: domain.destroy, Fault.FREEZE: domain.suspend, Fault.THAW: domain.resume}[fault]()
 
     def stop(self, handle: Handle) -> None:
         """End the virtual machine."""
@@ -116,7 +122,7 @@ class QemuEngine:
 
     def list_arrays(self) -> list[str]:
         """Return the arrays of which a virtual machine exists."""
-        return sorted({tag.array for _, tag in self._tagged()})
+        return sorted({tag.array for _, tag in self._tagged()} - {TEMPLATE_ARRAY})
 
     def sweep(self, array: str) -> list[str]:
         """End every virtual machine that carries the array's tag."""
@@ -194,7 +200,10 @@ class QemuEngine:
     def _tagged(self) -> Iterator[tuple[libvirt.virDomain, Tag]]:
         """Yield every domain of ours on the array's hypervisors."""
         for uri in dict.fromkeys(self._uris):
-            for domain in self._connect(uri).listAllDomains():
+            connection = self._connect(uri)
+            with calling_libvirt(f"list the domains of {uri}"):
+                domains = connection.listAllDomains()
+            for domain in domains:
                 with contextlib.suppress(libvirt.libvirtError):  # it ended meanwhile
                     tag = read_tag(domain.XMLDesc())
                     if tag is not None:
@@ -236,9 +245,21 @@ def describe_domains(config: ArrayConfig, paths: Paths) -> dict[str, str]:
     return xml
 
 
+def _check_local(uri: str) -> None:
+    """Refuse a hypervisor on another machine: image, template and shards are files of this one."""
+    host = urlsplit(uri).hostname
+    if host not in (None, "localhost", "127.0.0.1", socket.gethostname(), socket.getfqdn()):
+        raise EnvironmentUnfit(
+            f"hypervisors: {uri} is on {host}; only this machine's hypervisors can be used yet, such as {SESSION_URI}"
+        )
+
+
 def _open(uri: str) -> libvirt.virConnect:
     try:
-        return libvirt.open(uri)
+        connection = libvirt.open(uri)
+        if connection.getType() != "QEMU":
+            raise EnvironmentUnfit(f"hypervisors: {uri} is {connection.getType()}, not QEMU; use {SESSION_URI}")
+        return connection
     except libvirt.libvirtError as error:
         raise EnvironmentUnfit(
             f"hypervisors: {uri} cannot be reached ({error}); correct the URI, or start libvirt there"

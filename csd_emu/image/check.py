@@ -17,12 +17,13 @@ from typing import Any
 from csd_emu.deadline import Deadline
 from csd_emu.qemu.tools import find_qemu
 from firmware_agent.errors import ImageError
+from firmware_agent.handover import READY_MARKER
 
 # A free core needs about 30 s; this only ends a boot that hangs, for a failing one ends by itself.
 BOOT_DEADLINE_SECONDS = 600.0
 _MEMORY = "1G"
 _CHECK = "CSD-CHECK "
-_READY = "CSD-AGENT READY "
+_READY = f"{READY_MARKER} "
 _SHOWN_LINES = 12
 _FATAL = re.compile(r"Fatal Python error|Kernel panic|CSD-INIT")
 _POLL_SECONDS = 0.2

@@ -13,9 +13,7 @@ from firmware_agent.errors import BootTimeout, DeviceLost
 _POLL_SECONDS = 0.1
 
 
-def wait_for_line(
-    console: Path, marker: str, alive: Callable[[], bool], deadline: Deadline, tick: Callable[[], None]
-) -> str:
+def wait_for_line(console: Path, marker: str, alive: Callable[[], bool], deadline: Deadline) -> str:
     """Return what follows `marker` on the first line that has it.
 
     Args:
@@ -23,7 +21,6 @@ def wait_for_line(
         marker: what to look for.
         alive: whether the machine still runs.
         deadline: until when.
-        tick: called at every look, to show progress.
 
     Raises:
         DeviceLost: the machine ended.
@@ -39,5 +36,4 @@ def wait_for_line(
         if deadline.expired:
             said = last_words(console)
             raise BootTimeout(f"{console.stem}: no {marker!r} within {deadline.seconds:.0f} s; its last words:\n{said}")
-        tick()
         time.sleep(_POLL_SECONDS)

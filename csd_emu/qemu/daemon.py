@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import libvirt
@@ -34,6 +35,23 @@ _REMEDY = "run scripts/install-system-packages"
 _DAEMONS = {"libvirtd": "libvirt-sock", "virtqemud": "virtqemud-sock"}
 
 
+# Errors are raised; nothing shall print them too.
+libvirt.registerErrorHandler(lambda *_: None, None)
+
+
+@contextlib.contextmanager
+def calling_libvirt(purpose: str) -> Iterator[None]:
+    """Turn libvirt's errors inside the block into ours.
+
+    Raises:
+        EnvironmentUnfit: libvirt refused, or does not answer.
+    """
+    try:
+        yield
+    except libvirt.libvirtError as error:
+        raise EnvironmentUnfit(f"libvirt could not {purpose}: {error}; csd-emu sweep ends what may be left") from error
+
+
 class SessionDaemon:
     """Starts the session daemon if need be, and ends it when it has nothing left to do."""
 
@@ -47,6 +65,7 @@ class SessionDaemon:
         self._program, socket_name = _find_daemon()
         shared = os.environ.get("XDG_RUNTIME_DIR", "") if self.owner is None else ""
         self._runtime = Path(shared) if shared and Path(shared).is_dir() else paths.runtime
+        self._state = paths.state
         self._home = paths.state / "libvirt"
         self._socket = self._runtime / "libvirt" / socket_name
         self._lock: int | None = None
@@ -64,7 +83,6 @@ class SessionDaemon:
         Raises:
             EnvironmentUnfit: it cannot be started or reached.
         """
-        libvirt.registerErrorHandler(lambda *_: None, None)  # errors are raised; nothing shall print them too
         self._hold()
         deadline = Deadline(_START_SECONDS)
         process: subprocess.Popen[bytes] | None = None
@@ -91,20 +109,28 @@ class SessionDaemon:
     def give(self, path: Path) -> None:
         """Make `path` usable by the user under whom QEMU runs."""
         if self.owner is not None:
-            os.chown(path, self.owner.pw_uid, self.owner.pw_gid)
+            os.chown(path, self.owner.pw_uid, self.owner.pw_gid, follow_symlinks=False)
 
     @property
     def _log(self) -> Path:
-        return self._home / "daemon.log"
+        return self._state / "daemon.log"
 
     def _hold(self) -> None:
         """Take part in the lock that keeps others from ending the daemon; wait for one who is ending it."""
         if self._lock is None:
-            for folder in (self._runtime, self._home):
-                folder.mkdir(parents=True, exist_ok=True, mode=0o711)
-                self.give(folder)
-            self._lock = os.open(self._runtime / "csd-emu.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._make_folders()
+            self._lock = os.open(self._state / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_SH)
+
+    def _make_folders(self) -> None:
+        """Make the daemon's folders. What root itself writes lies outside of what the service user may change."""
+        self._state.mkdir(parents=True, exist_ok=True, mode=0o711)
+        if self.owner is not None:
+            os.chown(self._state, os.geteuid(), os.getegid())
+            self._state.chmod(0o711)
+        for folder in (self._runtime, self._home):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o711)
+            self.give(folder)
 
     def _end(self, owner: pwd.struct_passwd) -> None:
         name = Path(self._program).name

@@ -23,14 +23,15 @@ from csd_emu.deadline import Deadline
 from csd_emu.image import Image
 from csd_emu.progress import Progress
 from csd_emu.qemu.console import wait_for_line
-from csd_emu.qemu.daemon import SessionDaemon
+from csd_emu.qemu.daemon import SessionDaemon, calling_libvirt
 from csd_emu.qemu.domain import DomainSpec, Tag, domain_xml
 from csd_emu.qemu.monitor import Monitor
 from csd_emu.qemu.tools import QemuTools, make_overlay
-from firmware_agent.drive import READY_MARKER
 from firmware_agent.errors import EnvironmentUnfit
+from firmware_agent.handover import READY_MARKER
 
-TEMPLATE_ARRAY = "csd-emu-template"
+# No array can have this name.
+TEMPLATE_ARRAY = "(template)"
 # Written last: a template without it is none.
 FACTS = "template.json"
 # What a clone needs of its template; raise it when the domain's XML changes.
@@ -79,12 +80,21 @@ class TemplateStore:
 
     def find(self, image: Image, memory_bytes: int) -> Template:
         """Return where the template for this image and memory size is, or would be."""
-        key = f"{_FORMAT} {image.hash} {memory_bytes} {self._tools.machine} {self._tools.version}"
+        # An image that is built anew has the same hash and another disk.
+        build = image.metadata["created"] if image.directory.is_dir() else ""
+        key = f"{_FORMAT} {image.hash} {build} {memory_bytes} {self._tools.machine} {self._tools.version}"
         return Template(self._folder / hashlib.sha256(key.encode()).hexdigest()[:16])
 
     def exists(self, image: Image, memory_bytes: int) -> bool:
-        """Return whether the template for this image and memory size is there."""
-        return (self.find(image, memory_bytes).folder / FACTS).exists()
+        """Return whether the template for this image and memory size is there, and whole.
+
+        It is not if its files do not have the sizes that they were made with, or the image's disk was written to since.
+        """
+        template = self.find(image, memory_bytes)
+        try:
+            return template.facts["files"] == _fingerprint(template, image)
+        except (OSError, KeyError, msgspec.MsgspecError):
+            return False
 
     def ensure(self, connection: libvirt.virConnect, image: Image, memory_bytes: int, progress: Progress) -> Template:
         """Return the template for this image and memory size; boot one if there is none.
@@ -118,6 +128,7 @@ class TemplateStore:
         try:
             facts = self._boot(connection, template, image, memory_bytes, progress)
             facts |= {"template_seconds": time.monotonic() - begin, "image": image.hash}
+            facts["files"] = _fingerprint(template, image)
             (template.folder / FACTS).write_bytes(msgspec.json.encode(facts))
         except BaseException:
             shutil.rmtree(template.folder, ignore_errors=True)
@@ -132,15 +143,16 @@ class TemplateStore:
         spec = template_spec(template, image, memory_bytes, self._tools)
         progress.stage("boot the template: one ARM machine, up to torch imported (about a minute)")
         deadline = Deadline(_BOOT_SECONDS)
-        domain = connection.createXML(domain_xml(spec), libvirt.VIR_DOMAIN_START_AUTODESTROY)
-        try:
-            facts = wait_for_line(spec.console, READY_MARKER, lambda: bool(domain.isActive()), deadline, lambda: None)
-            _wait_until_quiet(domain)
-            domain.suspend()
-            Monitor(domain).save_state(str(template.state), Deadline(_STATE_SECONDS))
-        finally:
-            with contextlib.suppress(libvirt.libvirtError):
-                domain.destroy()
+        with calling_libvirt("boot the template"):
+            domain = connection.createXML(domain_xml(spec), libvirt.VIR_DOMAIN_START_AUTODESTROY)
+            try:
+                facts = wait_for_line(spec.console, READY_MARKER, lambda: bool(domain.isActive()), deadline)
+                _wait_until_quiet(domain)
+                domain.suspend()
+                Monitor(domain).save_state(str(template.state), Deadline(_STATE_SECONDS))
+            finally:
+                with contextlib.suppress(libvirt.libvirtError):
+                    domain.destroy()
         return msgspec.json.decode(facts.encode(), type=dict[str, str | float])
 
     @contextlib.contextmanager
@@ -193,6 +205,13 @@ def _wait_until_quiet(domain: libvirt.virDomain) -> None:
             return
         before = (used, now)
         time.sleep(_LOOK_SECONDS)
+
+
+def _fingerprint(template: Template, image: Image) -> str:
+    """Return what shows, without reading gigabytes, that none of the files a clone rests on has changed."""
+    disk = image.disk.stat()
+    sizes = [path.stat().st_size for path in (template.ram, template.state, template.disk)]
+    return f"{sizes} {disk.st_size} {disk.st_mtime_ns}"
 
 
 def _belongs_to(template: Template, image_hash: str) -> bool:

@@ -1,0 +1,10 @@
+"""What host and drive agree on outside of the wire: names of files, serial numbers and lines on the console."""
+
+from __future__ import annotations
+
+# The two archives of a device, as files in its folder.
+IDENTITY_FILE, SHARD_FILE = "identity.tar", "shard.tar"
+# The same as NVMe namespaces; a serial number holds 20 characters: prefix + device name.
+IDENTITY_SERIAL, SHARD_SERIAL = "ident-", "shard-"
+# On the console: the template has come to rest, an agent has ended for good.
+READY_MARKER, FAILED_MARKER = "CSD-AGENT READY", "CSD-AGENT FAILED"

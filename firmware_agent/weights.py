@@ -1,0 +1,31 @@
+"""A model's weights as arrays, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from firmware_agent.errors import ModelError
+from firmware_agent.exchange import Array
+
+
+def state_arrays(model: nn.Module) -> dict[str, Array]:
+    """Return parameters and buffers as NumPy arrays that share the model's memory.
+
+    Raises:
+        ModelError: a tensor has a dtype that NumPy does not know, such as bfloat16.
+    """
+    try:
+        return {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+    except TypeError as error:
+        raise ModelError(f"the model has a tensor that cannot cross the wire ({error}); use float32 weights") from error
+
+
+def load_arrays(model: nn.Module, arrays: Mapping[str, Array]) -> None:
+    """Copy arrays, named and shaped as by `state_arrays`, into the model."""
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            tensor.copy_(torch.from_numpy(np.array(arrays[name])))

@@ -1,0 +1,142 @@
+"""Running csd-emu as a user does, and looking for what it left behind."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from csd_emu.paths import HOME_VARIABLE
+from host import cli
+from tests.outputs import checked
+
+PROGRAM = [sys.executable, "-m", "host"]
+ARRAY: dict[str, Any] = {"name": "lab", "engine": "native", "devices": [{"profile": "newport", "count": 2}]}
+JOB: dict[str, Any] = {
+    "model": "digits_cnn",
+    "data": {"source": "digits", "partition": {"dirichlet": 0.5}},
+    "rounds": 12,
+    "epochs": 2,
+    "target": {"accuracy": 0.95},
+}
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self, command: str) -> dict[str, Any]:
+        """Return its one JSON object, held against the published schema."""
+        return checked(command, self.out)
+
+
+class Workshop:
+    """A folder with an array file, a job file and csd-emu's own folders, all of one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home, self.runs, self.temporary = folder / "home", folder / "runs", folder / "tmp"
+        self.temporary.mkdir()
+        self.array = self.write("array.yaml", ARRAY)
+        self.job = self.write("job.yaml", JOB)
+
+    def write(self, name: str, content: dict[str, Any] | str) -> Path:
+        path = self.folder / name
+        path.write_text(content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf-8")
+        return path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return os.environ | {HOME_VARIABLE: str(self.home), "TMPDIR": str(self.temporary)}
+
+    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+        """Start a command as a process of its own."""
+        return subprocess.Popen(
+            [*PROGRAM, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+            cwd=Path(__file__).parents[1],
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str | Path, seconds: float = 120.0) -> Done:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=seconds)
+        return Done(process.returncode, out, err)
+
+    def job_arguments(self, **changes: Any) -> list[str | Path]:
+        """Arguments of a run of the test's array with a changed job."""
+        return ["run", self.write("job.yaml", JOB | changes), "--array", self.array, "--runs", self.runs]
+
+    def agents(self) -> list[psutil.Process]:
+        """The agents that run from this workshop's folders."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if "firmware_agent" in process.cmdline() and any(str(self.home) in part for part in process.cmdline()):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def assert_clean(self) -> None:
+        """No process, no folder of an array, no temporary file."""
+        assert self.agents() == []
+        assert self.arrays() == []
+        assert list(self.temporary.iterdir()) == []
+        assert [path for path in self.home.rglob("*") if path.is_file()] == []
+
+    def arrays(self) -> list[Path]:
+        """The folders of arrays."""
+        folder = self.home / "state" / "arrays"
+        return list(folder.iterdir()) if folder.is_dir() else []
+
+    def run_directory(self) -> Path:
+        """The one run directory that a run has made."""
+        (directory,) = self.runs.iterdir()
+        return directory
+
+    def records(self, directory: Path) -> list[dict[str, Any]]:
+        """The records so far, without a last line that is being written."""
+        path = directory / "records.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The rounds so far of the one run, if it has begun."""
+        if not self.runs.exists():
+            return []
+        return [record for record in self.records(self.run_directory()) if record["kind"] == "round"]
+
+
+def in_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> Done:
+    """Run a command in this process: the same `main`, without three seconds of imports."""
+    monkeypatch.setattr(sys, "argv", ["csd-emu", *map(str, arguments)])
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    captured = capsys.readouterr()
+    code = end.value.code
+    return Done(code if isinstance(code, int) else int(code is not None), captured.out, captured.err)
+
+
+def wait_until(condition: Any, seconds: float = 60.0) -> None:
+    """Wait for something that another process does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)

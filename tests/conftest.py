@@ -1,0 +1,30 @@
+"""What all tests share. No fixture here takes real time."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from csd_emu.paths import HOME_VARIABLE, Paths
+from host.certificates import Authority, HostKeys
+
+# A busy machine must not make a law of arithmetic fail, so no example has a deadline.
+settings.register_profile("csd-emu", deadline=None, print_blob=True)
+settings.load_profile("csd-emu")
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
+    """All of csd-emu's folders, below this test's own folder."""
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "home"))
+    return Paths.default()
+
+
+@pytest.fixture(scope="session")
+def authority() -> Authority:
+    return Authority("lab")
+
+
+@pytest.fixture(scope="session")
+def host_keys(authority: Authority) -> HostKeys:
+    return HostKeys(authority.ca_pem, authority.issue_host())

@@ -1,0 +1,161 @@
+"""What every engine promises, on every engine that this machine has."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from csd_emu.array import ArrayConfig
+from csd_emu.deadline import Deadline
+from csd_emu.engines import Engine, Fault, NativeEngine
+from csd_emu.paths import Paths
+from firmware_agent.errors import BootTimeout, DeviceError, DeviceLost
+from firmware_agent.wire import Ready
+from host.array_state import array_folder
+from host.session import DeviceSession
+from tests.contract.laboratory import Laboratory
+from tests.fakes import JOB
+from tests.machines import DAEMON_OUTLIVES, prepared_qemu
+
+pytestmark = pytest.mark.filterwarnings(DAEMON_OUTLIVES)
+NAMES = (f"test-contract-{os.getpid()}", "test-neighbour")
+
+
+def config_of(name: str, engine: str) -> ArrayConfig:
+    return ArrayConfig.model_validate({"name": name, "engine": engine, "devices": [{"profile": "newport", "count": 2}]})
+
+
+@pytest.fixture(scope="module", params=["native", pytest.param("qemu", marks=pytest.mark.vm)])
+def ground(request: pytest.FixtureRequest) -> Iterator[tuple[Engine, Path, str]]:
+    """An engine and the folder of its arrays."""
+    if request.param == "native":
+        folder = Path(tempfile.mkdtemp(prefix="csd-"))
+        with contextlib.closing(NativeEngine(folder)) as native:
+            yield native, folder, "native"
+        shutil.rmtree(folder)
+    else:
+        with contextlib.closing(prepared_qemu(config_of(NAMES[0], "qemu"))) as engine:
+            yield engine, Paths.default().arrays, "qemu"
+
+
+@pytest.fixture
+def laboratories(ground: tuple[Engine, Path, str]) -> Iterator[tuple[Laboratory, Laboratory]]:
+    """Two arrays on one engine; leftovers of an earlier, killed test are swept first."""
+    engine, arrays, kind = ground
+    with contextlib.ExitStack() as stack:
+        for name in NAMES:
+            folder = stack.enter_context(array_folder(arrays, name))
+            engine.sweep(name)
+            shutil.rmtree(folder / "devices", ignore_errors=True)
+        pair = [Laboratory(engine, config_of(name, kind), arrays / name) for name in NAMES]
+        for laboratory in pair:
+            stack.callback(laboratory.clear)
+        yield pair[0], pair[1]
+
+
+@pytest.fixture
+def lab(laboratories: tuple[Laboratory, Laboratory]) -> Laboratory:
+    return laboratories[0]
+
+
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - what is waited for is outside of the loop
+            await asyncio.sleep(0.02)
+
+
+async def answers(session: DeviceSession, seconds: float) -> None:
+    """Have the device build a model."""
+    await session.send(JOB)
+    assert isinstance(await session.expect(Ready, Deadline(seconds)), Ready)
+
+
+async def test_the_life_of_two_devices(lab: Laboratory) -> None:
+    engine, name = lab.engine, lab.config.name
+    assert engine.list_devices(name) == []
+    async with lab.fleet() as fleet:
+        handles = [await asyncio.to_thread(engine.start, lab.plan(number, fleet.port)) for number in (0, 1)]
+        for handle in handles:
+            await lab.ready(handle, fleet)
+        assert engine.list_devices(name) == ["csd-00", "csd-01"]
+        assert all(engine.alive(handle) for handle in handles)
+        for session in fleet.sessions().values():
+            assert session.hello.clock == engine.clock
+            await answers(session, 120)
+
+        # Frozen: alive, silent; thawed: it answers what it was asked.
+        (first, second), session = handles, fleet.session("csd-00")
+        assert session is not None
+        await asyncio.to_thread(engine.inject, first, Fault.FREEZE)
+        await session.send(JOB)
+        receiving = asyncio.ensure_future(session.expect(Ready, Deadline(120)))
+        await asyncio.wait({receiving}, timeout=1.0)
+        assert not receiving.done()
+        assert engine.alive(first)
+        await asyncio.to_thread(engine.inject, first, Fault.THAW)
+        assert isinstance(await receiving, Ready)
+
+        # Killed: gone, its session too, the other untouched; what cannot be done to it says so.
+        await asyncio.to_thread(engine.inject, first, Fault.KILL)
+        await until(lambda: not engine.alive(first))
+        await until(lambda: fleet.session("csd-00") is None)
+        assert engine.list_devices(name) == ["csd-01"]
+        assert engine.alive(second)
+        with pytest.raises(DeviceError, match="csd-00 does not run"):
+            engine.inject(first, Fault.FREEZE)
+        engine.stop(first)
+
+        # Back as a new incarnation; stopping twice is a success.
+        again = await asyncio.to_thread(engine.start, lab.plan(0, fleet.port, incarnation=2))
+        await lab.ready(again, fleet)
+        session = fleet.session("csd-00")
+        assert session is not None
+        assert session.hello.incarnation == 2
+        for handle in (again, second, again):
+            await asyncio.to_thread(engine.stop, handle)
+            assert not engine.alive(handle)
+        assert engine.list_devices(name) == []
+
+
+async def test_a_sweep_ends_its_own_array_alone_and_a_frozen_device_too(
+    laboratories: tuple[Laboratory, Laboratory],
+) -> None:
+    lab, neighbour = laboratories
+    async with lab.fleet() as fleet, neighbour.fleet() as other_fleet:
+        mine = await asyncio.to_thread(lab.engine.start, lab.plan(0, fleet.port))
+        theirs = await asyncio.to_thread(neighbour.engine.start, neighbour.plan(0, other_fleet.port))
+        await lab.ready(mine, fleet)
+        await neighbour.ready(theirs, other_fleet)
+        lab.engine.inject(mine, Fault.FREEZE)
+        assert await asyncio.to_thread(lab.engine.sweep, lab.config.name) == ["csd-00"]
+        assert not lab.engine.alive(mine)
+        assert lab.engine.alive(theirs)
+        assert lab.engine.sweep(lab.config.name) == []
+        assert neighbour.engine.list_devices(neighbour.config.name) == ["csd-00"]
+        assert await asyncio.to_thread(neighbour.engine.sweep, neighbour.config.name) == ["csd-00"]
+
+
+async def test_a_corrupted_shard_is_named_in_the_devices_last_words(lab: Laboratory) -> None:
+    lab.corrupt_shard(0)
+    async with lab.fleet() as fleet:
+        handle = await asyncio.to_thread(lab.engine.start, lab.plan(0, fleet.port))
+        with pytest.raises(DeviceLost, match=r"csd-00(?s:.*)images\.npy does not match its sha256"):
+            await lab.ready(handle, fleet)
+        assert fleet.sessions() == {}
+
+
+async def test_a_device_that_is_late_or_ends_before_its_hello_is_an_error_with_its_last_words(lab: Laboratory) -> None:
+    async with lab.fleet() as fleet:
+        handle = await asyncio.to_thread(lab.engine.start, lab.plan(0, 1))  # nobody listens on port 1
+        with pytest.raises(BootTimeout, match="csd-00 did not say hello in 0 s; its last words"):
+            await lab.engine.wait_ready(handle, fleet.joined("csd-00"), Deadline(0.1))
+        waiting = asyncio.ensure_future(lab.ready(handle, fleet))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(lab.engine.stop, handle)
+        with pytest.raises(DeviceLost, match="csd-00 ended before its agent said hello; its last words"):
+            await waiting

@@ -1,0 +1,166 @@
+"""Stateful stand-ins, each for one interface: a drive on the far end of a `Stream`, a fleet of them, an evaluator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from firmware_agent.exchange import Array, Assembler, cut_slices, tensor_specs
+from firmware_agent.wire import (
+    PROTOCOL_VERSION,
+    AnyFrame,
+    Frame,
+    Hello,
+    Job,
+    PhaseSeconds,
+    Ready,
+    Slice,
+    Tensors,
+    Train,
+    Trained,
+    decode,
+    encode,
+)
+from host.session import DeviceSession
+
+SECONDS = PhaseSeconds(forward=1.0, backward=2.0, update=0.5, encode=0.25)
+JOB = Job("digits_cnn", {}, None, 1 / 16, 0, 0.05, 0.9, 32)
+
+Answer = Frame | bytes
+
+
+class Cut(Exception):
+    """Raised by a fake drive: the stream ends here."""
+
+
+def hello(device: str = "csd-00", incarnation: int = 1, clock: str = "wall", manifest: str = "a" * 64) -> Hello:
+    return Hello(PROTOCOL_VERSION, device, incarnation, clock, manifest, 10, {"torch": "2.9.1"})
+
+
+class FakeDrive:
+    """The drive's side of a `host.session.Stream`: training adds `step` to every weight.
+
+    Override one of the methods that yield frames to make it misbehave; raise `Cut` in it to end the stream.
+    """
+
+    def __init__(self, device: str = "csd-00", samples: int = 10, step: float = 1.0, clock: str = "wall") -> None:
+        self.device, self.samples, self.step = device, samples, step
+        self.session = DeviceSession(hello(device, clock=clock), self)
+        self.frames: list[AnyFrame] = []
+        self.written: list[bytes] = []
+        self.sent: list[bytes] = []
+        self._outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._inbound: Assembler | None = None
+        self._pump: asyncio.Task[None] | None = None
+
+    async def read(self) -> bytes | None:
+        if (data := await self._outbox.get()) is not None:
+            self.sent.append(data)
+        return data
+
+    async def write(self, message: bytes) -> None:
+        self.written.append(message)
+        frame = decode(message)
+        self.frames.append(frame)
+        try:
+            for answer in self.answer(frame):
+                await self._outbox.put(answer if isinstance(answer, bytes) else encode(answer))
+        except Cut:
+            await self._outbox.put(None)
+
+    def pump(self) -> None:
+        """Begin to hand frames to the session, as the fleet does."""
+        self._pump = asyncio.ensure_future(self.session.pump())
+
+    def answer(self, frame: AnyFrame) -> Iterator[Answer]:
+        if isinstance(frame, Job):
+            yield from self.prepare(frame)
+        elif isinstance(frame, Tensors):
+            self._inbound = Assembler(frame.exchange, frame.specs)
+        elif isinstance(frame, Slice):
+            self.inbound.add(frame)
+        elif isinstance(frame, Train):
+            yield from self.train(frame, self.inbound.arrays())
+
+    def prepare(self, job: Job) -> Iterator[Answer]:
+        yield Ready(5)
+
+    def train(self, task: Train, weights: Mapping[str, Array]) -> Iterator[Answer]:
+        arrays = {name: array + np.asarray(self.step, array.dtype) for name, array in weights.items()}
+        yield from self.tensors(task.round, arrays)
+        yield self.trained(task)
+
+    def tensors(self, exchange: int, arrays: Mapping[str, Array]) -> Iterator[Answer]:
+        yield Tensors(exchange, tensor_specs(arrays))
+        yield from cut_slices(exchange, arrays)
+
+    def trained(self, task: Train, seconds: PhaseSeconds = SECONDS) -> Trained:
+        return Trained(task.round, self.samples, 2, 0.5, seconds, 640)
+
+    @property
+    def inbound(self) -> Assembler:
+        if self._inbound is None:
+            raise AssertionError("the host sent slices or a task before announcing tensors")
+        return self._inbound
+
+
+class FakeFleet:
+    """The part of `host.fleet.Fleet` that training needs: who has a live session, in order."""
+
+    def __init__(self, *drives: FakeDrive) -> None:
+        self.drives = list(drives)
+
+    def sessions(self) -> dict[str, DeviceSession]:
+        for drive in self.drives:
+            if drive._pump is None:
+                drive.pump()
+        return {drive.device: drive.session for drive in self.drives if not drive.session.closed}
+
+
+class FakeEvaluator:
+    """Starts at zero; the accuracy of weights is what `accuracy` makes of the first one."""
+
+    def __init__(self, accuracy: Callable[[float], float] = lambda weight: 0.0) -> None:
+        self._accuracy = accuracy
+        self.seen: list[dict[str, Array]] = []
+
+    def initial_weights(self) -> dict[str, Array]:
+        return {"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float32), "n": np.zeros((), np.int64)}
+
+    def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
+        self.seen.append({name: array.copy() for name, array in weights.items()})
+        return self._accuracy(float(weights["w"].flat[0])), 0.25
+
+
+class Aborted(Exception):
+    """What ends a call that the fleet refuses, as in gRPC."""
+
+
+class FakeCall:
+    """gRPC's servicer context of one call, as far as the fleet uses it."""
+
+    def __init__(self, name: str, *messages: Frame | bytes) -> None:
+        self._name = name
+        self._inbox: asyncio.Queue[bytes] = asyncio.Queue()
+        for message in messages:
+            self._inbox.put_nowait(message if isinstance(message, bytes) else encode(message))
+        self.may_write = asyncio.Event()
+        self.may_write.set()
+        self.written: list[AnyFrame] = []
+        self.refusal = ""
+
+    def auth_context(self) -> Mapping[str, list[bytes]]:
+        return {"x509_common_name": [self._name.encode()]} if self._name else {}
+
+    async def read(self) -> bytes:
+        return await self._inbox.get()
+
+    async def write(self, message: bytes) -> None:
+        await self.may_write.wait()
+        self.written.append(decode(message))
+
+    async def abort(self, code: object, details: str) -> None:
+        self.refusal = details
+        raise Aborted(details)

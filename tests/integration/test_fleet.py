@@ -1,0 +1,313 @@
+"""Who gets in, over real gRPC and TLS on loopback: the agent's own `Session` in threads against the host's `Fleet`."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import grpc
+import msgspec
+import numpy as np
+import pytest
+
+from csd_emu.deadline import Deadline
+from firmware_agent.errors import AgentRefused, DeviceLost, EnvironmentUnfit
+from firmware_agent.exchange import cut_slices, tensor_specs
+from firmware_agent.identity import Identity
+from firmware_agent.session import Session
+from firmware_agent.wire import (
+    HOST_NAME,
+    MAX_SLICE_BYTES,
+    SERVICE_METHOD,
+    AnyFrame,
+    Hello,
+    Ready,
+    Slice,
+    Tensors,
+    Trained,
+    Welcome,
+    encode,
+)
+from host.certificates import Authority, HostKeys
+from host.fleet import Expected, Fleet
+from tests.fakes import JOB, SECONDS, hello
+
+Call = tuple[grpc.StatusCode, str]
+DEVICES = ("csd-00", "csd-01")
+
+
+class Lab:
+    """A listening fleet, the authority behind it, and the sessions that dial it."""
+
+    def __init__(self, fleet: Fleet, authority: Authority, events: list[tuple[str, str]]) -> None:
+        self.fleet, self.authority, self.events = fleet, authority, events
+        self.sessions: list[Session] = []
+
+    def identity(self, device: str = "csd-00", authority: Authority | None = None, **changes: Any) -> Identity:
+        credential = (authority or self.authority).issue_device(device)
+        identity = Identity(
+            array="lab",
+            device=device,
+            incarnation=1,
+            host_address=f"127.0.0.1:{self.fleet.port}",
+            clock="wall",
+            unix_seconds=time.time(),
+            entropy=b"e" * 64,
+            ca_pem=self.authority.ca_pem,
+            certificate_pem=credential.certificate_pem,
+            key_pem=credential.key_pem,
+        )
+        return msgspec.structs.replace(identity, **changes)
+
+    async def dial(self, identity: Identity, greeting: Hello | None = None) -> tuple[Session, AnyFrame]:
+        """Say hello as the agent does, and return what the host answers."""
+
+        def greet() -> AnyFrame:
+            session.send(greeting or hello(identity.device, identity.incarnation))
+            return session.receive()
+
+        session = Session(identity)
+        self.sessions.append(session)
+        answer = await asyncio.to_thread(greet)
+        # The welcome is on its way before the host counts the device as joined.
+        await until(lambda: self.incarnation(identity.device) == identity.incarnation)
+        return session, answer
+
+    def incarnation(self, device: str) -> int | None:
+        session = self.fleet.session(device)
+        return session.hello.incarnation if session is not None else None
+
+    async def refusal(self, identity: Identity, greeting: Hello | None = None) -> str:
+        with pytest.raises(AgentRefused) as caught:
+            await self.dial(identity, greeting)
+        return str(caught.value)
+
+
+@pytest.fixture
+async def lab(authority: Authority, host_keys: HostKeys) -> AsyncIterator[Lab]:
+    events: list[tuple[str, str]] = []
+    expected = {device: Expected(1, "a" * 64) for device in DEVICES}
+    async with Fleet(expected, host_keys, 0, lambda *event: events.append(event)) as fleet:
+        lab = Lab(fleet, authority, events)
+        try:
+            yield lab
+        finally:
+            for session in lab.sessions:
+                await asyncio.to_thread(session.__exit__, None, None, None)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - gRPC gives no event for it
+            await asyncio.sleep(0.005)
+
+
+def raw_call(address: str, credentials: grpc.ChannelCredentials, *messages: bytes, hold: bool = True) -> Call:
+    """Make a call with plain grpc, send `messages`, and return how it ended."""
+    options = [("grpc.ssl_target_name_override", HOST_NAME), ("grpc.use_local_subchannel_pool", 1)]
+    with grpc.secure_channel(address, credentials, options=options) as channel:
+        call = channel.stream_stream(SERVICE_METHOD)(iter(messages), timeout=20)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call)
+    return caught.value.code(), caught.value.details()
+
+
+async def test_a_device_of_the_array_is_welcome_and_frames_cross_both_ways(lab: Lab) -> None:
+    session, answer = await lab.dial(lab.identity())
+    assert answer == Welcome()
+    await asyncio.wait_for(lab.fleet.joined("csd-00"), 20)
+    host_side = lab.fleet.session("csd-00")
+    assert host_side is not None
+    arrays = {"w": np.random.default_rng(0).standard_normal(700_000).astype(np.float32)}  # several slices of 1 MiB
+    specs, pieces = tensor_specs(arrays), list(cut_slices(1, arrays))
+
+    def drive() -> AnyFrame:
+        received = session.receive()
+        for frame in (Tensors(1, specs), *pieces, Trained(1, 5, 1, 0.5, SECONDS, 5)):
+            session.send(frame)
+        return received
+
+    running = asyncio.ensure_future(asyncio.to_thread(drive))
+    await host_side.send(JOB)
+    weights, trained = await host_side.receive_tensors(1, specs, Trained, Deadline(30))
+    assert await running == JOB
+    assert weights["w"].tobytes() == arrays["w"].tobytes()
+    assert trained.samples == 5
+    assert host_side.received_bytes > arrays["w"].nbytes
+
+
+async def test_a_client_without_a_certificate_gets_nowhere(lab: Lab) -> None:
+    credentials = grpc.ssl_channel_credentials(lab.authority.ca_pem.encode())
+    code, _ = await asyncio.to_thread(raw_call, f"127.0.0.1:{lab.fleet.port}", credentials, encode(hello()))
+    assert code is grpc.StatusCode.UNAVAILABLE
+    assert lab.events == []
+
+
+async def test_a_client_without_tls_gets_nowhere(lab: Lab) -> None:
+    def call() -> grpc.StatusCode:
+        with grpc.insecure_channel(f"127.0.0.1:{lab.fleet.port}") as channel:
+            method = channel.stream_stream(SERVICE_METHOD)
+            with pytest.raises(grpc.RpcError) as caught:
+                list(method(iter([encode(hello())]), timeout=20))
+            return caught.value.code()
+
+    assert await asyncio.to_thread(call) is grpc.StatusCode.UNAVAILABLE
+    assert lab.events == []
+
+
+async def test_a_certificate_of_another_authority_gets_nowhere(lab: Lab) -> None:
+    foreign = Authority("lab").issue_device("csd-00")
+    credentials = grpc.ssl_channel_credentials(
+        lab.authority.ca_pem.encode(), foreign.key_pem.encode(), foreign.certificate_pem.encode()
+    )
+    code, _ = await asyncio.to_thread(raw_call, f"127.0.0.1:{lab.fleet.port}", credentials, encode(hello()))
+    assert code is grpc.StatusCode.UNAVAILABLE
+    assert lab.events == []
+
+
+async def test_a_host_of_another_authority_hears_nothing_of_the_agent(lab: Lab) -> None:
+    credential = lab.authority.issue_device("csd-00")
+    credentials = grpc.ssl_channel_credentials(
+        Authority("lab").ca_pem.encode(), credential.key_pem.encode(), credential.certificate_pem.encode()
+    )
+    code, _ = await asyncio.to_thread(raw_call, f"127.0.0.1:{lab.fleet.port}", credentials, encode(hello()))
+    assert code is grpc.StatusCode.UNAVAILABLE
+    assert lab.events == []
+
+
+async def test_a_device_cannot_pose_as_the_host_of_another(lab: Lab, authority: Authority) -> None:
+    """A drive's own certificate is signed by the array's authority, but is no server's."""
+    keys = HostKeys(authority.ca_pem, authority.issue_device(HOST_NAME))
+    async with Fleet({"csd-00": Expected(1, "a" * 64)}, keys, 0) as impostor:
+        credential = authority.issue_device("csd-00")
+        credentials = grpc.ssl_channel_credentials(
+            authority.ca_pem.encode(), credential.key_pem.encode(), credential.certificate_pem.encode()
+        )
+        code, _ = await asyncio.to_thread(raw_call, f"127.0.0.1:{impostor.port}", credentials, encode(hello()))
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert impostor.sessions() == {}
+
+
+async def test_a_hello_in_another_devices_name_is_refused(lab: Lab) -> None:
+    why = await lab.refusal(lab.identity("csd-01"), hello("csd-00"))
+    assert "csd-01's certificate came with a hello of csd-00" in why
+    assert lab.fleet.sessions() == {}
+
+
+async def test_an_unknown_device_a_wrong_shard_and_another_protocol_are_refused(lab: Lab) -> None:
+    assert "csd-77 is not a device of this array" in await lab.refusal(lab.identity("csd-77"))
+    assert "holds another shard" in await lab.refusal(lab.identity(), hello(manifest="b" * 64))
+    strange = msgspec.structs.replace(hello(), protocol=99)
+    assert "speaks protocol 99" in await lab.refusal(lab.identity(), strange)
+    assert lab.fleet.sessions() == {}
+    assert len(lab.events) == 3
+
+
+async def test_an_older_incarnation_is_refused_while_the_newer_is_there_and_after_it_left(lab: Lab) -> None:
+    newer, _ = await lab.dial(lab.identity(incarnation=2))
+    assert "incarnation 1 is stale" in await lab.refusal(lab.identity(incarnation=1))
+    assert lab.fleet.session("csd-00") is not None
+    await asyncio.to_thread(newer.__exit__, None, None, None)
+    await until(lambda: lab.fleet.session("csd-00") is None)
+    assert "incarnation 1 is stale" in await lab.refusal(lab.identity(incarnation=1))
+
+
+async def test_a_newer_incarnation_fences_the_older_off(lab: Lab) -> None:
+    older, _ = await lab.dial(lab.identity(incarnation=1))
+    waiting = asyncio.ensure_future(asyncio.to_thread(older.receive))
+    await lab.dial(lab.identity(incarnation=2))
+    with pytest.raises(AgentRefused, match="newer incarnation"):
+        await asyncio.wait_for(waiting, 20)
+    assert lab.incarnation("csd-00") == 2
+
+
+async def test_a_redial_of_the_same_incarnation_replaces_the_session(lab: Lab) -> None:
+    first, _ = await lab.dial(lab.identity())
+    before = lab.fleet.session("csd-00")
+    waiting = asyncio.ensure_future(asyncio.to_thread(first.receive))
+    _, answer = await lab.dial(lab.identity())
+    assert answer == Welcome()
+    with pytest.raises(DeviceLost):
+        await asyncio.wait_for(waiting, 20)
+    assert before is not None
+    assert before.closed
+    await until(lambda: lab.fleet.session("csd-00") not in (None, before))
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (encode(Ready(5)), "did not begin with a hello"),
+        (encode(Slice(1, "w", 0, b"1234")), "did not begin with a hello"),
+        (b"\xc1 garbage \xff", "malformed frame"),
+        (b"", "malformed frame"),
+    ],
+)
+async def test_a_stream_that_does_not_begin_with_a_hello_is_refused(lab: Lab, message: bytes, why: str) -> None:
+    code, details = await asyncio.to_thread(
+        raw_call, f"127.0.0.1:{lab.fleet.port}", client_credentials(lab.identity()), message
+    )
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+    assert why in details
+
+
+async def test_a_stream_that_ends_without_a_word_is_refused(lab: Lab) -> None:
+    code, details = await asyncio.to_thread(raw_call, f"127.0.0.1:{lab.fleet.port}", client_credentials(lab.identity()))
+    assert (code, "did not begin with a hello" in details) == (grpc.StatusCode.PERMISSION_DENIED, True)
+
+
+async def test_garbage_after_the_hello_ends_the_session_alone(lab: Lab) -> None:
+    await lab.dial(lab.identity("csd-01"))
+    identity, frames = lab.identity(), iter([encode(hello()), b"\xc1\xc1"])
+
+    def call() -> list[bytes]:
+        options = [("grpc.ssl_target_name_override", HOST_NAME), ("grpc.use_local_subchannel_pool", 1)]
+        with grpc.secure_channel(identity.host_address, client_credentials(identity), options=options) as channel:
+            stop = itertools.chain(frames, endless(lambda: lab.fleet.session("csd-00") is None and len(seen) > 0))
+            seen: list[bytes] = []
+            for data in channel.stream_stream(SERVICE_METHOD)(stop, timeout=20):
+                seen.append(data)
+            return seen
+
+    assert await asyncio.to_thread(call) == [encode(Welcome())]
+    assert ("csd-00", "left") in lab.events
+    assert list(lab.fleet.sessions()) == ["csd-01"]
+
+
+async def test_a_message_longer_than_the_wire_allows_ends_the_session(lab: Lab) -> None:
+    session, _ = await lab.dial(lab.identity())
+    session._outbox.put(bytes(2 * MAX_SLICE_BYTES))
+    with pytest.raises(DeviceLost):
+        await asyncio.to_thread(session.receive)
+    await until(lambda: lab.fleet.session("csd-00") is None)
+
+
+async def test_the_host_that_ends_tells_its_devices_to_dial_again(authority: Authority, host_keys: HostKeys) -> None:
+    async with Fleet({"csd-00": Expected(1, "a" * 64)}, host_keys, 0) as fleet:
+        lab = Lab(fleet, authority, [])
+        session, _ = await lab.dial(lab.identity())
+    with pytest.raises(DeviceLost):
+        await asyncio.to_thread(session.receive)
+    await asyncio.to_thread(session.__exit__, None, None, None)
+
+
+async def test_a_port_in_use_is_one_clear_error_that_names_the_key(lab: Lab, host_keys: HostKeys) -> None:
+    with pytest.raises(EnvironmentUnfit, match=rf"host\.port: .*127\.0\.0\.1:{lab.fleet.port}.*in use") as caught:
+        async with Fleet({}, host_keys, lab.fleet.port):
+            pass
+    assert caught.value.exit_code == 2
+
+
+def client_credentials(identity: Identity) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(
+        identity.ca_pem.encode(), identity.key_pem.encode(), identity.certificate_pem.encode()
+    )
+
+
+def endless(stop: Callable[[], bool]) -> Iterator[bytes]:
+    """Keep a stream open, without a word, until `stop`."""
+    while not stop():
+        time.sleep(0.005)
+    return
+    yield b""

@@ -1,0 +1,149 @@
+"""`run` on the native engine, as a user's own process, from start to end."""
+
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from firmware_agent.units import SECONDS, parse_quantity
+from host.records import EventRecord, RoundRecord
+from tests.commands import ARRAY, JOB, Workshop, wait_until
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def decoded(directory: Path) -> list[RoundRecord | EventRecord]:
+    lines = (directory / "records.jsonl").read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=RoundRecord | EventRecord) for line in lines]
+
+
+def test_a_run_reaches_its_target_repeats_to_the_bit_and_leaves_only_its_run_directory(workshop: Workshop) -> None:
+    arguments = workshop.job_arguments()
+    done = workshop.run(*arguments, "--json")
+    assert done.code == 0, done.err
+    assert done.err == ""
+    summary = done.json("run")
+    assert summary["reached"]
+    assert summary["accuracy"] >= 0.95
+    assert (summary["engine"], summary["clock"], summary["array"]) == ("native", "wall", "lab")
+    directory = Path(summary["run_directory"])
+    assert directory == workshop.run_directory()
+    check_run_directory(directory, summary)
+    workshop.assert_clean()
+
+    again = workshop.run(*arguments)
+    assert again.code == 0, again.err
+    assert f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds, target 0.950 reached" in again.out
+    (other,) = set(workshop.runs.iterdir()) - {directory}
+    assert str(other) in again.out
+    assert len(again.out.splitlines()) >= summary["rounds"] + 4  # the table on a pipe: one line per round
+    assert (other / "model.safetensors").read_bytes() == (directory / "model.safetensors").read_bytes()
+    workshop.assert_clean()
+
+
+def check_run_directory(directory: Path, summary: dict[str, Any]) -> None:
+    names = {path.name for path in directory.iterdir()}
+    assert names == {
+        "array.yaml", "job.yaml", "versions.json", "records.jsonl", "summary.json", "model.safetensors"
+    }  # fmt: skip
+    assert msgspec.json.decode((directory / "summary.json").read_bytes()) == summary
+    records = decoded(directory)
+    rounds = [record for record in records if isinstance(record, RoundRecord)]
+    assert [record.round for record in rounds] == list(range(1, summary["rounds"] + 1))
+    assert rounds[-1].accuracy == summary["accuracy"]
+    assert sum(part.samples for record in rounds for part in record.devices) == summary["samples"]
+    for record in rounds:
+        assert [part.device for part in record.devices] == ["csd-00", "csd-01"]
+        assert sum(part.samples for part in record.devices) == 2 * 1437
+        assert record.lost == []
+        assert all(part.sent_bytes > 100_000 and part.received_bytes > 100_000 for part in record.devices)
+    versions = msgspec.json.decode((directory / "versions.json").read_bytes())
+    assert set(versions["devices"]) == {"csd-00", "csd-01"}
+    assert {"torch", "python", "machine"} <= set(versions["devices"]["csd-00"])
+
+
+def test_counters_follow_the_records_and_a_missed_target_is_exit_code_1(workshop: Workshop) -> None:
+    """Scraped all through a run, the counters are always those of some round's end."""
+    port = free_port()
+    workshop.write("array.yaml", ARRAY | {"host": {"metrics_port": port}})
+    process = workshop.start(*workshop.job_arguments(target={"accuracy": 1.0}, rounds=4, epochs=1))
+    scrapes = []
+    while process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                scrapes.append(answer.read().decode())
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            continue
+    out, err = process.communicate()
+    assert process.returncode == 1, err
+    assert "target 1.000 missed" in out
+    seen = {counted(text) for text in scrapes}
+    totals: dict[str, int] = {}
+    allowed = {()}
+    for record in decoded(workshop.run_directory()):
+        if isinstance(record, RoundRecord):
+            for part in record.devices:
+                totals[part.device] = totals.get(part.device, 0) + part.samples
+                allowed.add(tuple(sorted(totals.items())))
+    assert len(seen) > 2
+    assert seen <= allowed
+    assert any('csd_device_up{device="csd-01"} 1.0' in text for text in scrapes)
+    assert any('csd_device_seconds_total{clock="wall",device="csd-00"}' in text for text in scrapes)
+    workshop.assert_clean()
+
+
+def counted(text: str) -> tuple[tuple[str, int], ...]:
+    families = text_string_to_metric_families(text)
+    samples = [sample for family in families for sample in family.samples if sample.name == "csd_train_samples_total"]
+    return tuple(sorted((sample.labels["device"], int(sample.value)) for sample in samples))
+
+
+@pytest.mark.parametrize("fault", ["kill", "suspend"])
+def test_a_run_goes_on_without_an_agent_that_dies_or_hangs_and_records_it(workshop: Workshop, fault: str) -> None:
+    """A hanging one is given up after the watchdog, which is generous in a user's job and short here."""
+    watchdog = "5 s" if fault == "suspend" else "60 s"
+    rounds = 6 if fault == "suspend" else 12
+    arguments = workshop.job_arguments(rounds=rounds, epochs=8, target={"accuracy": 1.0}, watchdog=watchdog)
+    process = workshop.start(*arguments, "--json")
+    wait_until(workshop.rounds)
+    (agent,) = [agent for agent in workshop.agents() if agent.cmdline()[-1].endswith("csd-01")]
+    getattr(agent, fault)()
+    _out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, err
+    records = decoded(workshop.run_directory())
+    all_rounds = [record for record in records if isinstance(record, RoundRecord)]
+    assert [record.round for record in all_rounds] == list(range(1, rounds + 1))
+    assert all_rounds[0].lost == []
+    assert all_rounds[-1].lost == ["csd-01"]
+    assert [part.device for part in all_rounds[-1].devices] == ["csd-00"]
+    events = [record.event for record in records if isinstance(record, EventRecord) and record.device == "csd-01"]
+    assert any("lost in round" in event for event in events)
+    assert "left" in events
+    workshop.assert_clean()
+
+
+def test_a_users_model_travels_to_the_drives(workshop: Workshop) -> None:
+    workshop.write(
+        "my_net.py",
+        "from torch import nn\n"
+        "def build(hidden):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10))\n",
+    )
+    job = {"model": "my_net.py:build", "model_arguments": {"hidden": 32}, "target": {"accuracy": 0.85}}
+    done = workshop.run(*workshop.job_arguments(**job), "--json")
+    assert done.code == 0, done.err
+    assert done.json("run")["model"] == "my_net.py:build"
+
+
+def test_the_watchdog_of_the_example_is_generous() -> None:
+    assert parse_quantity("10 min", SECONDS, "1 s") == 600
+    assert "watchdog" not in JOB

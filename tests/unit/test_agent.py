@@ -1,0 +1,218 @@
+"""The agent's side of a session, over a fake session: it answers, and what the host may not do it survives."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from firmware_agent.agent import Agent
+from firmware_agent.clock import Stopwatch
+from firmware_agent.disturbance import Disturbance
+from firmware_agent.errors import AgentRefused, DeviceLost, ProtocolError
+from firmware_agent.exchange import Assembler, cut_slices, tensor_specs
+from firmware_agent.identity import Identity
+from firmware_agent.session import Session
+from firmware_agent.shard import Shard, open_shard, write_shard
+from firmware_agent.trainer import Trainer
+from firmware_agent.weights import state_arrays
+from firmware_agent.wire import (
+    AnyFrame,
+    Disturb,
+    Disturbed,
+    Failed,
+    Frame,
+    Hello,
+    Measure,
+    Measured,
+    Ready,
+    Slice,
+    Tensors,
+    Train,
+    Trained,
+    Welcome,
+    encode,
+)
+from tests.fakes import JOB
+
+IDENTITY = Identity("lab", "csd-00", 3, "127.0.0.1:1", "wall", 0.0, b"e" * 64, "", "", "")
+
+
+class FakeHost:
+    """A session that plays a script: frames to hand out, then the end, or an error to raise."""
+
+    def __init__(self, *script: Frame | Exception) -> None:
+        self._script: Iterator[Frame | Exception] = iter(script)
+        self.sent: list[Frame] = []
+
+    def send(self, frame: Frame) -> None:
+        self.sent.append(frame)
+
+    def receive(self) -> AnyFrame:
+        step = next(self._script, DeviceLost("the script has ended"))
+        if isinstance(step, Exception):
+            raise step
+        return cast(AnyFrame, step)
+
+    def __enter__(self) -> "FakeHost":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
+    path = tmp_path_factory.mktemp("shard") / "shard.tar"
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 17, (40, 1, 8, 8)).astype(np.uint8)
+    write_shard(path, "random", images, generator.integers(0, 10, 40))
+    return open_shard(path)
+
+
+def serve(shard: Shard, *hosts: FakeHost) -> Agent:
+    """Let an agent serve one host after the other, then stop."""
+    agent, stop, left = Agent(IDENTITY, shard, Disturbance(None)), NeverWaits(), list(hosts)
+
+    def dial(identity: Identity) -> Session:
+        assert identity is IDENTITY
+        host = left.pop(0)
+        if not left:
+            stop.set()
+        return cast(Session, host)
+
+    agent.serve_forever(stop, dial)
+    assert not left
+    return agent
+
+
+class NeverWaits(threading.Event):
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set()
+
+
+def weights_frames(exchange: int, shard: Shard) -> list[Frame]:
+    arrays = state_arrays(Trainer(JOB, shard, 0, Stopwatch()).model)
+    return [Tensors(exchange, tensor_specs(arrays)), *cut_slices(exchange, arrays, 1000)]
+
+
+def test_it_says_hello_and_does_what_the_host_asks(shard: Shard) -> None:
+    host = FakeHost(Welcome(), JOB, *weights_frames(1, shard), Train(1, 2))
+    serve(shard, host)
+    first, ready, announced, *pieces, done = host.sent
+    assert isinstance(first, Hello)
+    assert (first.device, first.incarnation, first.clock, first.samples) == ("csd-00", 3, "wall", 40)
+    assert first.manifest_sha256 == shard.manifest_sha256
+    assert isinstance(ready, Ready)
+    assert ready.parameters == sum(
+        array.size for array in state_arrays(Trainer(JOB, shard, 0, Stopwatch()).model).values()
+    )
+    assert isinstance(announced, Tensors)
+    assert isinstance(done, Trained)
+    assembler = Assembler(1, announced.specs)
+    for piece in pieces:
+        assert isinstance(piece, Slice)
+        assembler.add(piece)
+    assert (done.round, done.samples, done.steps) == (1, 80, 4)
+    assert done.seconds.total > 0
+    assert all(part > 0 for part in (done.seconds.forward, done.seconds.backward, done.seconds.update))
+
+
+def test_two_agents_with_the_same_shard_and_weights_send_the_same_bits(shard: Shard) -> None:
+    script = [Welcome(), JOB, *weights_frames(1, shard), Train(1, 1)]
+    one, other = FakeHost(*script), FakeHost(*script)
+    serve(shard, one)
+    serve(shard, other)
+    slices = [[frame for frame in host.sent if isinstance(frame, Slice)] for host in (one, other)]
+    assert slices[0] == slices[1]
+    assert slices[0]
+
+
+def test_it_redials_after_a_lost_stream_and_begins_anew(shard: Shard) -> None:
+    cut = FakeHost(Welcome(), JOB, *weights_frames(1, shard)[:3], DeviceLost("cut"))
+    broken = FakeHost(Welcome(), JOB, ProtocolError("garbage"))
+    again = FakeHost(Welcome(), Train(1, 1))
+    serve(shard, cut, broken, again)
+    assert [type(host.sent[0]) for host in (cut, broken, again)] == [Hello] * 3
+    assert len(again.sent) == 1  # a task before any job breaks the rules: the stream ends
+
+
+def test_one_who_is_refused_does_not_come_back(shard: Shard) -> None:
+    with pytest.raises(AgentRefused, match="stale"):
+        serve(shard, FakeHost(AgentRefused("stale")), FakeHost())
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [Ready(1)],
+        [Welcome(), Ready(1)],
+        [Welcome(), Train(1, 1)],
+        [Welcome(), Tensors(1, [])],
+        [Welcome(), JOB, Train(1, 1)],
+        [Welcome(), JOB, Slice(1, "w", 0, b"1")],
+        [Welcome(), JOB, Tensors(1, [])],
+        [Welcome(), Measure(8, 1.0)],
+    ],
+)
+def test_a_host_that_breaks_the_rules_is_left_and_dialled_again(shard: Shard, script: list[Frame]) -> None:
+    bad, good = FakeHost(*script, AssertionError("still listening")), FakeHost(Welcome())
+    serve(shard, bad, good)
+    assert isinstance(good.sent[0], Hello)
+
+
+def test_weights_that_are_not_whole_are_not_trained_on(shard: Shard) -> None:
+    frames = weights_frames(1, shard)
+    host = FakeHost(Welcome(), JOB, *frames[:-1], Train(1, 1), AssertionError("still listening"))
+    serve(shard, host)
+    assert [type(frame) for frame in host.sent] == [Hello, Ready]
+
+
+def test_a_failure_of_the_users_model_is_told_and_the_session_goes_on(shard: Shard) -> None:
+    source = (
+        "from torch import nn\nclass Net(nn.Linear):\n    def forward(self, x):\n        raise ValueError('no 4D')\n"
+    )
+    changes: dict[str, Any] = {name: getattr(JOB, name) for name in JOB.__struct_fields__}
+    bad = type(JOB)(
+        **changes | {"model": "net.py:Net", "arguments": {"in_features": 64, "out_features": 10}, "source": source}
+    )
+    missing = type(JOB)(**changes | {"model": "net.py:build", "source": "import not_on_a_drive"})
+    host = FakeHost(Welcome(), missing, bad, Measure(8, 0.01), JOB)
+    serve(shard, host)
+    _, first, ready, second, again = host.sent
+    assert isinstance(first, Failed)
+    assert first.task == "Job"
+    assert "not_on_a_drive" in first.error
+    assert isinstance(second, Failed)
+    assert (second.task, second.error) == ("Measure", "ValueError: no 4D")
+    assert isinstance(ready, Ready)
+    assert isinstance(again, Ready)
+
+
+def test_a_native_agent_cannot_be_slowed_down_and_says_so(shard: Shard) -> None:
+    host = FakeHost(Welcome(), Disturb(100), Disturb(0))
+    serve(shard, host)
+    _, failed, ended = host.sent
+    assert isinstance(failed, Failed)
+    assert "use qemu" in failed.error
+    assert ended == Disturbed(0)
+
+
+def test_it_measures(shard: Shard) -> None:
+    host = FakeHost(Welcome(), JOB, Measure(8, 0.001))
+    serve(shard, host)
+    assert isinstance(host.sent[-1], Measured)
+    assert host.sent[-1].samples == 8 * host.sent[-1].steps
+
+
+def test_the_records_themselves_never_leave_the_drive(shard: Shard, tmp_path: Path) -> None:
+    """The bytes of the shard's images, planted so that they are easy to see, are in no frame that the agent sends."""
+    images = np.frombuffer(b"PRIVATE RECORD! " * 4 * 8, np.uint8).reshape(8, 1, 8, 8)
+    write_shard(tmp_path / "shard.tar", "planted", images, np.arange(8))
+    planted = open_shard(tmp_path / "shard.tar")
+    host = FakeHost(Welcome(), JOB, *weights_frames(1, planted), Train(1, 1), Measure(8, 0.001))
+    serve(planted, host)
+    assert len(host.sent) > 4
+    assert not any(b"PRIVATE RECORD!" in encode(frame) for frame in host.sent)

@@ -1,0 +1,117 @@
+"""The rules that keep the structure: imports point one way, the algorithms stay pure, nothing is ever unpickled."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# The modules of the agent that everyone shares.
+LEAVES = {"archive", "errors", "exchange", "handover", "identity", "models", "shard", "units", "weights", "wire"}
+# What each package may import of ours.
+ALLOWED = {
+    "firmware_agent": {"firmware_agent"},
+    "csd_emu": {"csd_emu", "firmware_agent"},
+    "host": {"host", "csd_emu", "firmware_agent"},
+}
+PURE = [
+    "host/aggregate.py",
+    "host/partition.py",
+    "csd_emu/profiles.py",
+    "csd_emu/deadline.py",
+    "csd_emu/qemu/domain.py",
+    "firmware_agent/exchange.py",
+    "firmware_agent/clock.py",
+    "firmware_agent/units.py",
+    "firmware_agent/wire.py",
+]
+IMPURE = {"grpc", "libvirt", "libvirt_qemu", "subprocess", "socket"}
+UNPICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+# torch.load and numpy.load unpickle unless they are told not to.
+LOADERS = {("torch", "load"), ("torch", "save"), ("np", "load"), ("numpy", "load")}
+
+
+def sources(*packages: str) -> list[Path]:
+    found = [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
+    assert found
+    return found
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file imports, also inside functions and under TYPE_CHECKING."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield ".".join((*package[: len(package) + 1 - node.level], node.module or ""))
+
+
+def identify(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", sources(*ALLOWED), ids=identify)
+def test_imports_point_from_host_to_emulator_to_agent(path: Path) -> None:
+    allowed = ALLOWED[path.relative_to(ROOT).parts[0]]
+    ours = {name.split(".")[0] for name in imported(path)} & set(ALLOWED)
+    assert ours <= allowed, f"{path} imports {sorted(ours - allowed)}"
+    assert not any(name.split(".")[0] == "tests" for name in imported(path))
+
+
+@pytest.mark.parametrize("path", sources("csd_emu", "host"), ids=identify)
+def test_of_the_agent_only_its_leaf_modules_are_shared(path: Path) -> None:
+    parts = [name.split(".") for name in imported(path)]
+    foreign = {part[1] for part in parts if part[0] == "firmware_agent" and len(part) > 1} - LEAVES
+    assert not foreign, f"{path} imports {sorted(foreign)} of firmware_agent"
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_the_pure_core_knows_no_transport_and_no_hypervisor(name: str) -> None:
+    """Also not through a module of ours that it imports."""
+    seen: set[Path] = set()
+    todo = [ROOT / name]
+    while todo:
+        path = todo.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        for module in imported(path):
+            assert module.split(".")[0] not in IMPURE, f"{name} reaches {module} through {path.relative_to(ROOT)}"
+            todo += [file for file in module_files(module) if file.exists()]
+
+
+def module_files(module: str) -> list[Path]:
+    """The files that may hold an imported name of ours; package __init__ files are left out: they only collect."""
+    parts = module.split(".")
+    return [(ROOT / Path(*parts[:n])).with_suffix(".py") for n in range(2, len(parts) + 1) if parts[0] in ALLOWED]
+
+
+@pytest.mark.parametrize(
+    "path", sources(*ALLOWED, "images", "examples") if (ROOT / "images").exists() else [], ids=identify
+)
+def test_nothing_is_ever_unpickled(path: Path) -> None:
+    assert not {name.split(".")[0] for name in imported(path)} & UNPICKLERS
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            assert (node.value.id, node.attr) not in LOADERS, f"{path}:{node.lineno}"
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            assert isinstance(node.value, ast.Constant)
+            assert node.value.value is False, f"{path}:{node.value.lineno}"
+
+
+@pytest.mark.parametrize("path", sources("csd_emu"), ids=identify)
+def test_the_emulator_prints_nothing(path: Path) -> None:
+    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    assert not [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
+
+
+def test_the_rules_see_what_they_forbid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    file = tmp_path / "firmware_agent" / "deep" / "x.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("def f():\n    from host.fleet import Fleet\n    import csd_emu.paths\n    from ..a import b\n")
+    assert list(imported(file)) == ["host.fleet.Fleet", "csd_emu.paths", "firmware_agent.a"]

@@ -1,0 +1,166 @@
+import copy
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firmware_agent.errors import ProtocolError
+from firmware_agent.exchange import Array, Assembler, cut_slices, spec_bytes, tensor_specs
+from firmware_agent.wire import MAX_SLICE_BYTES, Slice, TensorSpec
+from tests import strategies
+
+EXCHANGE = 7
+
+
+def flat_bytes(array: Array) -> bytes:
+    return array.astype(array.dtype.newbyteorder("<")).tobytes()
+
+
+@st.composite
+def cuts(draw: st.DrawFn, arrays: dict[str, Array]) -> list[Slice]:
+    """The arrays' bytes cut anywhere, each tensor otherwise, in any order, some pieces repeated."""
+    pieces = []
+    for name, array in arrays.items():
+        content = flat_bytes(array)
+        if content:
+            inner = draw(st.sets(st.integers(1, len(content) - 1), max_size=6)) if len(content) > 1 else set()
+            edges = [0, *sorted(inner), len(content)]
+            pieces += [Slice(EXCHANGE, name, a, content[a:b]) for a, b in itertools.pairwise(edges)]
+    repeated = draw(st.lists(st.sampled_from(pieces), max_size=4)) if pieces else []
+    return draw(st.permutations(pieces + repeated))
+
+
+def fed(arrays: dict[str, Array], pieces: Iterator[Slice] | list[Slice]) -> Assembler:
+    assembler = Assembler(EXCHANGE, tensor_specs(arrays))
+    for piece in pieces:
+        assembler.add(piece)
+    return assembler
+
+
+def assert_same(got: dict[str, Array], sent: dict[str, Array]) -> None:
+    assert list(got) == list(sent)
+    for name, array in sent.items():
+        assert got[name].shape == array.shape
+        assert got[name].dtype == array.dtype.newbyteorder("<")
+        assert got[name].tobytes() == flat_bytes(array)  # bytes, for nan is not equal to itself
+
+
+def state(assembler: Assembler) -> dict[str, Any]:
+    return copy.deepcopy(vars(assembler))
+
+
+def assert_refused_unchanged(assembler: Assembler, piece: Slice, match: str) -> None:
+    before = state(assembler)
+    with pytest.raises(ProtocolError, match=match):
+        assembler.add(piece)
+    np.testing.assert_equal(state(assembler), before)
+
+
+@given(arrays=strategies.arrays(), slice_bytes=st.integers(1, 100), data=st.data())
+def test_slices_of_any_size_in_any_order_come_back_bit_by_bit(
+    arrays: dict[str, Array], slice_bytes: int, data: st.DataObject
+) -> None:
+    pieces = list(cut_slices(EXCHANGE, arrays, slice_bytes))
+    assert all(1 <= len(piece.data) <= slice_bytes for piece in pieces)
+    assembler = fed(arrays, data.draw(st.permutations(pieces)))
+    assert assembler.complete
+    assert_same(assembler.arrays(), arrays)
+
+
+@given(arrays=strategies.arrays(), data=st.data())
+def test_any_cut_in_any_order_with_repetitions_comes_back_bit_by_bit(
+    arrays: dict[str, Array], data: st.DataObject
+) -> None:
+    assert_same(fed(arrays, data.draw(cuts(arrays))).arrays(), arrays)
+
+
+@given(arrays=strategies.arrays(), data=st.data())
+def test_it_is_complete_with_the_last_byte_and_not_before(arrays: dict[str, Array], data: st.DataObject) -> None:
+    assembler = Assembler(EXCHANGE, tensor_specs(arrays))
+    left = sum(map(spec_bytes, tensor_specs(arrays)))
+    for piece in data.draw(st.permutations(list(cut_slices(EXCHANGE, arrays, 16)))):
+        assert not assembler.complete
+        with pytest.raises(ProtocolError, match=f"{left} bytes missing"):
+            assembler.arrays()
+        assembler.add(piece)
+        left -= len(piece.data)
+        assert assembler.missing_bytes == left
+    assert assembler.complete
+
+
+@given(arrays=strategies.arrays(), data=st.data())
+def test_a_slice_that_does_not_fit_is_refused_and_changes_nothing(
+    arrays: dict[str, Array], data: st.DataObject
+) -> None:
+    pieces = data.draw(cuts(arrays))
+    assembler = fed(arrays, pieces[: data.draw(st.integers(0, len(pieces)))])
+    name = data.draw(st.sampled_from(sorted(arrays)))
+    size = len(flat_bytes(arrays[name]))
+    foreign = data.draw(st.text(min_size=1, max_size=5).filter(lambda text: text not in arrays))
+    over = data.draw(st.integers(max(0, size - 3), size + 2**40))
+    other = data.draw(st.integers(0, 2**53).filter(lambda number: number != EXCHANGE))
+    assert_refused_unchanged(assembler, Slice(other, name, 0, b"x"), "exchange")
+    assert_refused_unchanged(assembler, Slice(EXCHANGE, foreign, 0, b"x"), "does not have")
+    assert_refused_unchanged(assembler, Slice(EXCHANGE, name, over, b"xxxx"), "reach past")
+
+
+@given(data=st.data(), size=st.integers(2, 40))
+def test_a_contradiction_or_an_overlap_is_refused_and_changes_nothing(data: st.DataObject, size: int) -> None:
+    arrays = {"w": np.arange(size, dtype=np.uint8)}
+    content = flat_bytes(arrays["w"])
+    start = data.draw(st.integers(0, size - 1))
+    end = data.draw(st.integers(start + 1, size))
+    assembler = fed(arrays, [Slice(EXCHANGE, "w", start, content[start:end])])
+    position = data.draw(st.integers(start, end - 1))
+    changed = bytearray(content)
+    changed[position] ^= data.draw(st.integers(1, 255))
+    assert_refused_unchanged(assembler, Slice(EXCHANGE, "w", start, bytes(changed[start:end])), "other bytes")
+    # Any span that touches [start, end) without being it, the bytes themselves being right.
+    low = data.draw(st.integers(0, end - 1))
+    high = data.draw(st.integers(max(low, start) + 1, size))
+    if (low, high) != (start, end):
+        assert_refused_unchanged(assembler, Slice(EXCHANGE, "w", low, content[low:high]), "overlap")
+    for n in (*range(start), *range(end, size)):
+        assembler.add(Slice(EXCHANGE, "w", n, content[n : n + 1]))
+    assert_same(assembler.arrays(), arrays)
+
+
+def test_the_assembled_arrays_are_not_the_senders() -> None:
+    arrays: dict[str, Array] = {"w": np.zeros(4, np.float32)}
+    got = fed(arrays, cut_slices(EXCHANGE, arrays)).arrays()
+    np.asarray(arrays["w"])[:] = 1
+    assert not got["w"].any()
+
+
+def test_slices_larger_than_the_wire_takes_are_never_cut() -> None:
+    for size in (0, -1, MAX_SLICE_BYTES + 1):
+        with pytest.raises(ProtocolError, match="1 to"):
+            list(cut_slices(1, {"w": np.zeros(4)}, size))
+    big = {"w": np.arange(MAX_SLICE_BYTES // 4 + 1, dtype=np.float32)}
+    assert [len(piece.data) for piece in cut_slices(EXCHANGE, big)] == [MAX_SLICE_BYTES, 4]
+    assert_same(fed(big, cut_slices(EXCHANGE, big)).arrays(), big)
+
+
+def test_an_announcement_that_is_not_the_expected_one_is_refused() -> None:
+    specs = [TensorSpec("w", "<f4", (2, 3)), TensorSpec("b", "<f4", (3,))]
+    Assembler(1, specs, specs)
+    for wrong in (
+        specs[:1],
+        [*specs, TensorSpec("c", "<f4", (1,))],
+        specs[::-1],
+        [TensorSpec("w", "<f8", (2, 3)), specs[1]],
+        [TensorSpec("w", "<f4", (3, 2)), specs[1]],
+    ):
+        with pytest.raises(ProtocolError, match="not the model's"):
+            Assembler(1, wrong, specs)
+
+
+def test_a_name_twice_and_a_boast_are_refused_before_memory_is_taken() -> None:
+    with pytest.raises(ProtocolError, match="twice"):
+        Assembler(1, [TensorSpec("w", "<f4", (1,))] * 2)
+    with pytest.raises(ProtocolError, match="more than"):
+        Assembler(1, [TensorSpec("w", "<f8", (2**53, 2**53))])

@@ -1,0 +1,151 @@
+"""The fleet's decisions, over fake calls; tests/integration/test_fleet.py has them over gRPC and TLS."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from firmware_agent.wire import Ready, Welcome
+from host import fleet as fleet_module
+from host.certificates import HostKeys
+from host.fleet import Expected, Fleet
+from tests.fakes import Aborted, FakeCall, hello
+
+
+class Calls:
+    """A fleet and the calls that were made to it; what still runs at the end is cancelled."""
+
+    def __init__(self, keys: HostKeys) -> None:
+        self.events: list[tuple[str, str]] = []
+        expected = {"csd-00": Expected(1, "a" * 64), "csd-01": Expected(1, "b" * 64)}
+        self.fleet = Fleet(expected, keys, 0, lambda *event: self.events.append(event))
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def make(self, call: FakeCall) -> asyncio.Task[None]:
+        self._tasks.append(asyncio.ensure_future(self.fleet._serve(None, cast(Any, call))))
+        return self._tasks[-1]
+
+    async def settle(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError, Aborted):
+                await task
+
+
+@pytest.fixture
+async def calls(host_keys: HostKeys) -> AsyncIterator[Calls]:
+    calls = Calls(host_keys)
+    yield calls
+    await calls.end()
+
+
+async def refusal(calls: Calls, call: FakeCall) -> str:
+    with pytest.raises(Aborted):
+        await calls.make(call)
+    assert call.written == []
+    return call.refusal
+
+
+async def test_a_device_that_shows_what_was_expected_is_welcome(calls: Calls) -> None:
+    call = FakeCall("csd-00", hello())
+    calls.make(call)
+    await calls.fleet.joined("csd-00")
+    await calls.settle()
+    assert call.written == [Welcome()]
+    assert list(calls.fleet.sessions()) == ["csd-00"]
+    assert calls.fleet.session("csd-01") is None
+    assert calls.events == [("csd-00", "joined")]
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "why"),
+    [
+        ("", hello(), "not a device of this array"),
+        ("csd-09", hello("csd-09"), "csd-09 is not a device of this array"),
+        ("csd-01", hello("csd-00"), "csd-01's certificate came with a hello of csd-00"),
+        ("csd-00", hello(manifest="c" * 64), "holds another shard"),
+        ("csd-00", hello(incarnation=0), "incarnation 0 is stale, 1 has joined"),
+        ("csd-00", Ready(5), "did not begin with a hello"),
+        ("csd-00", b"\xc1\xc1\xc1", "malformed frame"),
+        ("csd-00", b"", "malformed frame"),
+    ],
+)
+async def test_anyone_else_is_refused_with_the_reason(calls: Calls, name: str, message: Any, why: str) -> None:
+    assert why in await refusal(calls, FakeCall(name, message))
+    assert calls.fleet.sessions() == {}
+    assert [event.startswith("refused: ") for _, event in calls.events] == [True]
+
+
+async def test_another_protocol_is_refused_with_the_remedy(calls: Calls) -> None:
+    import msgspec
+
+    strange = msgspec.structs.replace(hello(), protocol=2)
+    assert "speaks protocol 2, this host 1: upgrade it" in await refusal(calls, FakeCall("csd-00", strange))
+
+
+async def test_one_who_says_nothing_is_refused(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "_HELLO_SECONDS", 0.01)
+    assert "csd-00 said nothing" in await refusal(calls, FakeCall("csd-00"))
+
+
+async def test_a_newer_incarnation_fences_the_older_off_for_good(calls: Calls) -> None:
+    old, new = FakeCall("csd-00", hello(incarnation=1)), FakeCall("csd-00", hello(incarnation=2))
+    first = calls.make(old)
+    await calls.settle()
+    second = calls.make(new)
+    with pytest.raises(Aborted, match="newer incarnation"):
+        await first
+    session = calls.fleet.session("csd-00")
+    assert session is not None
+    assert session.hello.incarnation == 2
+    assert "stale" in await refusal(calls, FakeCall("csd-00", hello(incarnation=1)))
+    assert calls.fleet.session("csd-00") is session
+    second.cancel()
+    await calls.settle()
+    assert calls.fleet.session("csd-00") is None
+    assert "stale" in await refusal(calls, FakeCall("csd-00", hello(incarnation=1)))
+
+
+async def test_an_older_incarnation_whose_welcome_is_under_way_does_not_fence_off_the_newer(calls: Calls) -> None:
+    """Both hellos are checked before either is registered: the twin that is slow to be welcomed must not win."""
+    old, new = FakeCall("csd-00", hello(incarnation=1)), FakeCall("csd-00", hello(incarnation=2))
+    old.may_write.clear()
+    calls.make(old)
+    await calls.settle()
+    calls.make(new)
+    await calls.settle()
+    old.may_write.set()
+    await calls.settle()
+    session = calls.fleet.session("csd-00")
+    assert session is not None
+    assert session.hello.incarnation == 2
+    assert "stale" in await refusal(calls, FakeCall("csd-00", hello(incarnation=1)))
+
+
+async def test_a_redial_of_the_same_incarnation_replaces_the_session(calls: Calls) -> None:
+    first = calls.make(FakeCall("csd-00", hello()))
+    await calls.settle()
+    before = calls.fleet.session("csd-00")
+    calls.make(FakeCall("csd-00", hello()))
+    await first  # ended without a refusal: the agent may dial again
+    after = calls.fleet.session("csd-00")
+    assert before is not None
+    assert after is not before
+    assert before.closed
+    assert after is not None
+    assert not after.closed
+
+
+async def test_sessions_come_in_the_arrays_order(calls: Calls) -> None:
+    calls.make(FakeCall("csd-01", hello("csd-01", manifest="b" * 64)))
+    await calls.settle()
+    calls.make(FakeCall("csd-00", hello()))
+    await calls.settle()
+    assert list(calls.fleet.sessions()) == ["csd-00", "csd-01"]

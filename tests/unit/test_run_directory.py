@@ -1,0 +1,90 @@
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+from csd_emu.array import ArrayConfig
+from csd_emu.config import load_config
+from firmware_agent.errors import EnvironmentUnfit
+from firmware_agent.wire import PhaseSeconds
+from host.job import JobConfig
+from host.records import DeviceRound, EventRecord, RoundRecord, summarise
+from host.run_directory import RunDirectory
+
+SECONDS = PhaseSeconds(1.0, 2.0, 0.5, 0.25)
+PART = DeviceRound("csd-00", 10, 2, 0.5, SECONDS, SECONDS, 640, 100, 200)
+ROUND = RoundRecord(1, "counted", 0.9, 0.3, 0.5, 2.7, 3.75, 9.0, [PART], ["csd-01"])
+EVENT = EventRecord("csd-01", "lost in round 1: gone", 4.5)
+FACTS = {"model": "m", "target_accuracy": 0.95, "reached": False, "wall_seconds": 1.0, "run_directory": "r", "seed": 0}
+
+
+def test_records_are_on_disk_at_once_and_come_back_as_they_were(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path, "lab") as directory:
+        for record in (ROUND, EVENT):
+            directory.append(record)
+            lines = (directory.path / "records.jsonl").read_bytes().splitlines()
+            kind = msgspec.json.decode(lines[-1], type=RoundRecord | EventRecord)
+            assert kind == record
+        assert not directory.closed
+    assert directory.closed
+    assert [json.loads(line)["kind"] for line in lines] == ["round", "event"]
+
+
+def test_configurations_are_written_so_that_they_can_be_used_again(tmp_path: Path) -> None:
+    array = ArrayConfig.model_validate({"name": "lab", "engine": "native", "devices": [{"profile": "newport"}]})
+    job = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}})
+    with RunDirectory(tmp_path, "lab") as directory:
+        directory.write_configuration(array, job, {"csd-00": {"torch": "2.9.1"}}, {"newport": {"cores": {"value": 4}}})
+    versions = json.loads((directory.path / "versions.json").read_text())
+    assert versions["devices"] == {"csd-00": {"torch": "2.9.1"}}
+    assert versions["profiles"] == {"newport": {"cores": {"value": 4}}}
+    assert {"torch", "numpy", "csd-emu", "python"} <= set(versions["host"])
+    assert ArrayConfig.model_validate(yaml.safe_load((directory.path / "array.yaml").read_text())) == array
+    assert JobConfig.model_validate(yaml.safe_load((directory.path / "job.yaml").read_text())) == job
+
+
+def test_the_files_of_a_run_directory_can_be_given_to_another_run(tmp_path: Path) -> None:
+    array = ArrayConfig.model_validate({"name": "lab", "engine": "native", "devices": [{"profile": "newport"}]})
+    job = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}})
+    with RunDirectory(tmp_path, "lab") as directory:
+        directory.write_configuration(array, job, {}, {})
+    assert load_config(directory.path / "array.yaml", ArrayConfig) == array
+    assert load_config(directory.path / "job.yaml", JobConfig) == job
+
+
+def test_the_end_of_a_run(tmp_path: Path) -> None:
+    summary = summarise([ROUND, ROUND], array="lab", engine="qemu", **FACTS)
+    weights = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(3, np.int64)}
+    with RunDirectory(tmp_path, "lab") as directory:
+        directory.finish(summary, weights)
+    assert msgspec.json.decode((directory.path / "summary.json").read_bytes(), type=type(summary)) == summary
+    for name, array in load_file(directory.path / "model.safetensors").items():
+        np.testing.assert_array_equal(array, weights[name])
+
+
+def test_a_summary_adds_up_its_rounds() -> None:
+    other = DeviceRound("csd-01", 30, 6, 0.5, SECONDS, PhaseSeconds(forward=6.25), 0, 0, 0)
+    last = msgspec.structs.replace(ROUND, round=2, accuracy=0.96, devices=[PART, other])
+    summary = summarise([ROUND, last], array="lab", engine="qemu", **FACTS)
+    assert summary.device_seconds == {"csd-00": 7.5, "csd-01": 6.25}
+    assert (summary.samples, summary.rounds, summary.accuracy, summary.clock) == (50, 2, 0.96, "counted")
+    assert summary.images_per_device_second == pytest.approx(50 / 13.75)
+
+
+def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
+    directories = [RunDirectory(tmp_path / "runs", "lab") for _ in range(3)]
+    assert len({directory.path for directory in directories}) == 3
+    for directory in directories:
+        assert re.fullmatch(r"\d{8}-\d{6}-lab(-\d)?", directory.path.name)
+        directory.__exit__(None, None, None)
+
+
+def test_a_place_where_nothing_can_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentUnfit, match=r"no run directory can be made.*--runs"):
+        RunDirectory(tmp_path / "file", "lab")

@@ -1,0 +1,32 @@
+import json
+
+import jsonschema
+import msgspec
+import pytest
+
+from host.outputs import OUTPUTS, BenchReport
+from host.schemas import FOLDER, schema_files
+from tests.outputs import checked
+
+
+def test_the_published_schemas_are_those_of_the_code() -> None:
+    published = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
+    assert published == schema_files(), "run python -m host.schemas"
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_schema_is_one_and_refuses_what_is_not_the_output(name: str) -> None:
+    schema = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for wrong in ([], {}, None, {"arrays": 5}):
+        assert list(jsonschema.Draft202012Validator(schema).iter_errors(wrong))
+
+
+def test_a_bench_report_has_figures_that_are_numbers_raw_samples_and_the_machine() -> None:
+    report = BenchReport("repeatability", "qemu", "counted", 3, {"spread": 0.0007}, {"alone": [2214.8]}, {"cores": 2})
+    text = msgspec.json.encode(report).decode()
+    assert checked("bench", text)["figures"] == {"spread": 0.0007}
+    with pytest.raises(jsonschema.ValidationError):
+        checked("bench", text.replace("0.0007", '"small"'))
+    with pytest.raises(AssertionError, match="keys"):
+        checked("bench", text.replace('"seed"', '"hurry":1,"seed"'))

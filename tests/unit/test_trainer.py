@@ -1,0 +1,170 @@
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from firmware_agent.clock import Stopwatch
+from firmware_agent.errors import ModelError
+from firmware_agent.exchange import Array
+from firmware_agent.shard import Shard, open_shard, write_shard
+from firmware_agent.trainer import Trainer
+from firmware_agent.weights import load_arrays, state_arrays
+from firmware_agent.wire import Job, Measure, Train
+
+SAMPLES = 50
+JOB = Job("digits_cnn", {}, None, 1 / 16, 3, 0.05, 0.9, 8)
+
+
+def ticks() -> Iterator[float]:
+    """A clock that advances by an eighth of a second whenever it is read."""
+    seconds = 0.0
+    while True:
+        seconds += 0.125
+        yield seconds
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
+    path = tmp_path_factory.mktemp("shard") / "shard.tar"
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 17, (SAMPLES, 1, 8, 8)).astype(np.uint8)
+    write_shard(path, "random", images, generator.integers(0, 10, SAMPLES))
+    return open_shard(path)
+
+
+def trainer(shard: Shard, device: int = 1, **changes: Any) -> Trainer:
+    fields = {name: getattr(JOB, name) for name in Job.__struct_fields__}
+    return Trainer(Job(**fields | changes), shard, device, Stopwatch(ticks().__next__))
+
+
+def weights(trainer: Trainer) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in state_arrays(trainer.model).items()}
+
+
+def batches_seen(trainer: Trainer, task: Train) -> list[bytes]:
+    seen: list[bytes] = []
+    trainer.model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].numpy().tobytes()))
+    trainer.train(task)
+    return seen
+
+
+def test_the_same_seed_gives_the_same_weights_to_the_bit(shard: Shard) -> None:
+    one, other = trainer(shard), trainer(shard)
+    for round_number in (1, 2):
+        one.train(Train(round_number, 2))
+        torch.rand(7)  # what else draws from the global generator must not matter
+        other.train(Train(round_number, 2))
+        assert weights(one) == weights(other)
+
+
+def test_a_round_does_not_depend_on_the_rounds_before_it(shard: Shard) -> None:
+    """A drive that rejoins in round 2 does what it would have done had it never left."""
+    stayed, rejoined = trainer(shard), trainer(shard)
+    start = {name: array.copy() for name, array in state_arrays(stayed.model).items()}
+    stayed.train(Train(1, 1))
+    load_arrays(stayed.model, start)
+    stayed.train(Train(2, 1))
+    rejoined.train(Train(2, 1))
+    assert weights(stayed) == weights(rejoined)
+
+
+@pytest.mark.parametrize("change", [{"device": 2}, {"seed": 4}, {"learning_rate": 0.01}, {"momentum": 0.0}])
+def test_device_seed_and_rates_change_the_result(shard: Shard, change: dict[str, Any]) -> None:
+    one, other = trainer(shard), trainer(shard, **change)
+    load_arrays(other.model, state_arrays(one.model))
+    one.train(Train(1, 1))
+    other.train(Train(1, 1))
+    assert weights(one) != weights(other)
+
+
+def test_device_round_and_epoch_each_have_their_own_order(shard: Shard) -> None:
+    per_epoch = -(-SAMPLES // 8)
+    first = batches_seen(trainer(shard), Train(1, 2))
+    orders = [
+        first[:per_epoch],
+        first[per_epoch:],
+        batches_seen(trainer(shard), Train(2, 1)),
+        batches_seen(trainer(shard, device=2), Train(1, 1)),
+        batches_seen(trainer(shard, seed=9), Train(1, 1)),
+    ]
+    assert len({tuple(order) for order in orders}) == len(orders)
+    assert first[:per_epoch] == batches_seen(trainer(shard), Train(1, 1))
+
+
+def test_an_epoch_sees_every_record_once_scaled_by_the_jobs_factor(shard: Shard) -> None:
+    seen: list[Array] = []
+    one = trainer(shard, image_scale=0.25)
+    one.model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].numpy().copy()))
+    done = one.train(Train(1, 1))
+    stack = np.concatenate(seen).reshape(SAMPLES, -1)
+    want = np.asarray(shard.images, np.float32).reshape(SAMPLES, -1) * 0.25
+    assert sorted(map(bytes, stack)) == sorted(map(bytes, want))
+    assert (done.samples, done.steps) == (SAMPLES, -(-SAMPLES // 8))
+
+
+def test_what_a_pass_reports(shard: Shard) -> None:
+    one = trainer(shard, batch_size=20)
+    done = one.train(Train(1, 3))
+    assert (done.samples, done.steps) == (3 * SAMPLES, 9)
+    assert done.read_bytes == 3 * (shard.images.nbytes + shard.labels.nbytes)
+    assert np.isfinite(done.loss)
+    assert done.loss > 0
+
+
+def test_training_is_torchs_plain_loop(shard: Shard) -> None:
+    """The same batches through torch.optim.SGD give the same weights, and the mean loss is that of the samples."""
+    one = trainer(shard)
+    reference = copy.deepcopy(one.model)
+    batches: list[tuple[torch.Tensor, torch.Tensor]] = []
+    generator = np.random.default_rng([JOB.seed, 1, 1, 0])
+    order = generator.permutation(SAMPLES)
+    for start in range(0, SAMPLES, JOB.batch_size):
+        index = order[start : start + JOB.batch_size]
+        images = torch.from_numpy(shard.images[index]).float() * JOB.image_scale
+        batches.append((images, torch.from_numpy(shard.labels[index])))
+    optimiser = torch.optim.SGD(reference.parameters(), lr=JOB.learning_rate, momentum=JOB.momentum)
+    total = 0.0
+    for images, labels in batches:
+        loss = torch.nn.functional.cross_entropy(reference(images), labels)
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        total += loss.item() * len(labels)
+    done = one.train(Train(1, 1))
+    assert done.loss == pytest.approx(total / SAMPLES, rel=1e-6)
+    assert weights(one) == {name: array.tobytes() for name, array in state_arrays(reference).items()}
+
+
+def test_measuring_leaves_the_weights_untouched_and_fills_the_time_asked_for(shard: Shard) -> None:
+    one = trainer(shard)
+    before = weights(one)
+    measured = one.measure(Measure(16, 10.0))
+    assert weights(one) == before
+    assert measured.elapsed_seconds >= 10.0
+    assert measured.samples == 16 * measured.steps
+    assert 0 < measured.seconds.total <= measured.elapsed_seconds
+    assert measured.seconds.encode == 0
+    other = trainer(shard)
+    one.train(Train(1, 1))
+    other.train(Train(1, 1))
+    assert weights(one) == weights(other)
+
+
+def test_arrays_go_into_the_model_and_come_back(shard: Shard) -> None:
+    one, other = trainer(shard), trainer(shard, seed=99)
+    load_arrays(other.model, {name: array.copy() for name, array in state_arrays(one.model).items()})
+    assert weights(one) == weights(other)
+
+
+def test_a_tensor_that_cannot_cross_the_wire_is_named_as_such(shard: Shard) -> None:
+    one = trainer(shard)
+    with pytest.raises(ModelError, match=r"cannot cross the wire.*use float32"):
+        state_arrays(one.model.to(torch.bfloat16))
+
+
+def test_a_model_that_cannot_be_built_here_is_a_model_error(shard: Shard) -> None:
+    with pytest.raises(ModelError, match="drive only torch, numpy"):
+        trainer(shard, model="net.py:build", source="import not_on_a_drive")

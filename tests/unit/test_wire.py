@@ -1,0 +1,175 @@
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firmware_agent import wire
+from firmware_agent.errors import ProtocolError
+from tests import strategies
+
+# One valid frame of each kind, as plain data: the sender need not use our classes.
+VALID: dict[str, dict[str, object]] = {
+    "Hello": {"protocol": 1, "device": "csd-00", "incarnation": 1, "clock": "wall", "manifest_sha256": "a" * 64}
+    | {"samples": 5, "facts": {"torch": "2.9.1"}},
+    "Welcome": {},
+    "Job": {"model": "digits_cnn", "arguments": {"n": 1, "b": True}, "source": None, "image_scale": 0.1, "seed": 0}
+    | {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 8},
+    "Ready": {"parameters": 5},
+    "Tensors": {"exchange": 1, "specs": [{"name": "w", "dtype": "<f4", "shape": [2, 2]}]},
+    "Slice": {"exchange": 1, "tensor": "w", "offset": 0, "data": b"1234"},
+    "Train": {"round": 1, "epochs": 1},
+    "Trained": {"round": 1, "samples": 5, "steps": 1, "loss": 0.5, "seconds": {"forward": 0.1}, "read_bytes": 10},
+    "Measure": {"batch_size": 8, "device_seconds": 1.0, "bare": False},
+    "Measured": {"samples": 5, "steps": 1, "seconds": {}, "elapsed_seconds": 1.0},
+    "Disturb": {"weight": 100},
+    "Disturbed": {"weight": 100},
+    "Failed": {"task": "Train", "error": "no"},
+}
+BAD_VALUES: list[tuple[str, str, object]] = [
+    ("Hello", "protocol", 0),
+    ("Hello", "device", ""),
+    ("Hello", "device", "x" * 257),
+    ("Hello", "incarnation", -1),
+    ("Hello", "incarnation", 1.5),
+    ("Hello", "incarnation", "1"),
+    ("Hello", "incarnation", 2**53 + 1),
+    ("Hello", "incarnation", 2**70),
+    ("Hello", "manifest_sha256", "A" * 64),
+    ("Hello", "manifest_sha256", "a" * 63),
+    ("Hello", "samples", 0),
+    ("Hello", "facts", {"torch": 2}),
+    ("Hello", "facts", {"": "2"}),
+    ("Hello", "facts", {"torch": "x" * (17 << 10)}),
+    ("Job", "learning_rate", 0.0),
+    ("Job", "momentum", 1.0),
+    ("Job", "momentum", -0.1),
+    ("Job", "batch_size", 0),
+    ("Job", "arguments", {"n": [1]}),
+    ("Job", "source", b"x"),
+    ("Tensors", "exchange", -1),
+    ("Tensors", "specs", [{"name": "w", "dtype": "<f4", "shape": [-1]}]),
+    ("Tensors", "specs", [{"name": "w", "dtype": "<f4", "shape": [1], "more": 1}]),
+    ("Tensors", "specs", [{"name": "w", "dtype": "<f4"}]),
+    ("Slice", "data", b""),
+    ("Slice", "data", bytes(wire.MAX_SLICE_BYTES + 1)),
+    ("Slice", "offset", -1),
+    ("Slice", "tensor", ""),
+    ("Train", "round", 0),
+    ("Train", "epochs", 0),
+    ("Trained", "samples", 0),
+    ("Trained", "steps", 0),
+    ("Trained", "read_bytes", -1),
+    ("Trained", "seconds", {"forward": -0.1}),
+    ("Trained", "seconds", {"sleep": 0.1}),
+    ("Measure", "device_seconds", 0.0),
+    ("Measure", "device_seconds", 3601.0),
+    ("Measure", "bare", 1),
+    ("Measured", "elapsed_seconds", -1.0),
+    ("Disturb", "weight", 10_001),
+    ("Failed", "error", "x" * (17 << 10)),
+    ("Failed", "error", None),
+]
+WRONG_DTYPES = ["O", "|O", "<c8", "<M8", "<f1", "|b8", "<b4", "|f4", ">f4", "<f4\n", "<f4,<f4", "float32", "<U4", "|V8"]
+
+
+def packed(kind: str, **changes: object) -> bytes:
+    return msgspec.msgpack.encode({"type": kind} | VALID[kind] | changes)
+
+
+@settings(max_examples=400)
+@given(frame=strategies.frames())
+def test_what_is_encoded_comes_back_equal(frame: wire.Frame) -> None:
+    assert wire.decode(wire.encode(frame)) == frame
+
+
+def test_every_kind_of_frame_has_an_example_here_and_can_be_decoded() -> None:
+    assert set(VALID) == {kind.__name__ for kind in strategies.FRAMES}
+    for kind in VALID:
+        assert type(wire.decode(packed(kind))).__name__ == kind
+
+
+@pytest.mark.parametrize(("kind", "field", "value"), BAD_VALUES)
+def test_a_value_out_of_range_is_refused(kind: str, field: str, value: object) -> None:
+    try:
+        data = packed(kind, **{field: value})
+    except OverflowError:
+        data = packed(kind, **{field: msgspec.Raw(b"\xcf" + b"\xff" * 8)})  # the largest integer that msgpack has
+    with pytest.raises(ProtocolError):
+        wire.decode(data)
+
+
+@pytest.mark.parametrize("dtype", WRONG_DTYPES)
+def test_a_dtype_that_is_no_plain_little_endian_number_is_refused(dtype: str) -> None:
+    with pytest.raises(ProtocolError):
+        wire.decode(packed("Tensors", specs=[{"name": "w", "dtype": dtype, "shape": [1]}]))
+
+
+@pytest.mark.parametrize("field", ["seconds", "elapsed_seconds"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_seconds_are_finite(field: str, value: float) -> None:
+    with pytest.raises(ProtocolError):
+        wire.decode(packed("Measured", **{field: {"forward": value} if field == "seconds" else value}))
+
+
+@pytest.mark.parametrize("kind", VALID)
+def test_an_unknown_field_a_missing_field_and_a_wrong_tag_are_refused(kind: str) -> None:
+    with pytest.raises(ProtocolError):
+        wire.decode(packed(kind, record=b"private"))
+    for field in VALID[kind]:
+        fields = {name: value for name, value in VALID[kind].items() if name != field}
+        if (kind, field) != ("Measure", "bare"):  # the only field with a default
+            with pytest.raises(ProtocolError):
+                wire.decode(msgspec.msgpack.encode({"type": kind} | fields))
+    for tag in ("", kind.lower(), "Record", 1, None):
+        with pytest.raises(ProtocolError):
+            wire.decode(msgspec.msgpack.encode({"type": tag} | VALID[kind]))
+    with pytest.raises(ProtocolError):
+        wire.decode(msgspec.msgpack.encode(VALID[kind]))
+
+
+@given(data=st.binary(max_size=200))
+def test_arbitrary_bytes_raise_nothing_but_a_protocol_error(data: bytes) -> None:
+    with contextlib.suppress(ProtocolError):
+        assert isinstance(wire.decode(data), wire.Frame)
+
+
+@settings(max_examples=300)
+@given(frame=strategies.frames(), data=st.data())
+def test_a_damaged_frame_is_a_frame_or_a_protocol_error(frame: wire.Frame, data: st.DataObject) -> None:
+    encoded = bytearray(wire.encode(frame))
+    for _ in range(data.draw(st.integers(1, 4))):
+        encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ProtocolError):
+        assert isinstance(wire.decode(bytes(encoded)), wire.Frame)
+
+
+@given(frame=strategies.frames(), data=st.data())
+def test_a_frame_cut_short_or_followed_by_more_is_refused(frame: wire.Frame, data: st.DataObject) -> None:
+    encoded = wire.encode(frame)
+    with pytest.raises(ProtocolError):
+        wire.decode(encoded[: data.draw(st.integers(0, len(encoded) - 1))])
+    with pytest.raises(ProtocolError):
+        wire.decode(encoded + data.draw(st.binary(min_size=1, max_size=8)))
+
+
+def test_a_frame_that_is_too_long_is_refused_before_it_is_read_and_never_sent() -> None:
+    with pytest.raises(ProtocolError, match=str(wire.MAX_FRAME_BYTES)):
+        wire.decode(bytes(wire.MAX_FRAME_BYTES + 1))
+    facts = {f"fact {n}": "x" * (16 << 10) for n in range(80)}
+    hello = wire.Hello(1, "csd-00", 1, "wall", "a" * 64, 1, facts)
+    with pytest.raises(ProtocolError, match="Hello"):
+        wire.encode(hello)
+    largest = wire.Slice(2**53, "w" * 256, 2**53, bytes(wire.MAX_SLICE_BYTES))
+    assert wire.decode(wire.encode(largest)) == largest
+
+
+@pytest.mark.parametrize("byte", [b"\x91", b"\x81\xa1x", b"\xdd\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\xc1"])
+def test_deep_nesting_and_boasting_lengths_are_refused(byte: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        wire.decode(byte * (200_000 // len(byte)))
+
+
+def test_the_sum_of_phases() -> None:
+    assert wire.PhaseSeconds(1.0, 2.0, 4.0, 8.0).total == 15.0

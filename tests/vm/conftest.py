@@ -1,0 +1,64 @@
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from csd_emu.array import ArrayConfig
+from csd_emu.paths import Paths
+from tests.commands import ARRAY, Workshop, wait_until
+from tests.machines import prepared_qemu
+
+NAME = f"test-vm-{os.getpid()}"  # two test runs on one machine must not meet
+
+
+class VmWorkshop(Workshop):
+    """A workshop whose array is virtual machines, on this user's normal cache of images and templates."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.array = self.write("array.yaml", ARRAY | {"name": NAME, "engine": "qemu"})
+        self._arrays = Paths.default().arrays
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {key: value for key, value in super().environment.items() if key != "CSD_EMU_HOME"}
+
+    def machines(self) -> list[psutil.Process]:
+        """The QEMU processes of this array."""
+        return [process for process in qemu_processes() if f"guest=csd-{NAME}-" in " ".join(process.cmdline())]
+
+    def assert_clean(self) -> None:
+        """No machine of the array, no folder, no temporary file; no daemon, unless others have machines."""
+        assert self.machines() == []
+        assert not (self._arrays / NAME).exists()
+        assert list(self.temporary.iterdir()) == []
+        # One that was interrupted while it started ends by itself, after ten seconds without a client.
+        wait_until(lambda: qemu_processes() or not daemons(), seconds=30)
+
+
+def daemons() -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if process.name() in ("libvirtd", "virtqemud")]
+
+
+def qemu_processes() -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if process.name().startswith("qemu-system")]
+
+
+@pytest.fixture(scope="session")
+def template() -> None:
+    """Image and template are there; skipped or failed where there can be none (see tests.machines)."""
+    prepared_qemu(ArrayConfig.model_validate(ARRAY | {"name": NAME, "engine": "qemu"})).close()
+
+
+@pytest.fixture
+def workshop(template: None) -> Iterator[VmWorkshop]:
+    folder = Path(tempfile.mkdtemp(prefix="csd-"))
+    workshop = VmWorkshop(folder)
+    workshop.run("sweep", NAME)
+    yield workshop
+    workshop.run("sweep", NAME)
+    shutil.rmtree(folder)

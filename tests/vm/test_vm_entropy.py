@@ -1,0 +1,67 @@
+"""Clones share their template's memory, its random generators included: their first draws must differ all the same."""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from csd_emu.array import ArrayConfig
+from csd_emu.paths import Paths
+from host.array_state import array_folder
+from tests.commands import ARRAY
+from tests.contract.laboratory import Laboratory
+from tests.machines import DAEMON_OUTLIVES, prepared_qemu
+
+pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
+NAME = "test-entropy"
+# TLS record header (5), handshake header (4), version (2), then the client's random bytes and its session number.
+RANDOM = slice(11, 43)
+SESSION_NUMBER = slice(44, 76)
+WAIT_SECONDS = 180.0
+
+
+@pytest.fixture
+def lab() -> Iterator[Laboratory]:
+    config = ArrayConfig.model_validate(ARRAY | {"name": NAME, "engine": "qemu"})
+    with contextlib.closing(prepared_qemu(config)) as engine, array_folder(Paths.default().arrays, NAME) as folder:
+        engine.sweep(NAME)
+        shutil.rmtree(folder / "devices", ignore_errors=True)
+        laboratory = Laboratory(engine, config, folder)
+        try:
+            yield laboratory
+        finally:
+            laboratory.clear()
+
+
+async def client_hello(lab: Laboratory, number: int) -> bytes:
+    """Start a clone whose host is a plain socket, and return the first TLS record that it sends."""
+    came: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        header = await reader.readexactly(5)
+        record = header + await reader.readexactly(int.from_bytes(header[3:], "big"))
+        if not came.done():
+            came.set_result(record)
+        writer.close()
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        handle = await asyncio.to_thread(lab.engine.start, lab.plan(number, port))
+        try:
+            return await asyncio.wait_for(came, WAIT_SECONDS)
+        finally:
+            await asyncio.to_thread(lab.engine.stop, handle)
+
+
+async def test_the_tls_randoms_of_two_clones_differ(lab: Laboratory) -> None:
+    hellos = [await client_hello(lab, number) for number in (0, 1)]
+    for hello in hellos:
+        assert hello[0] == 22  # a handshake
+        assert hello[5] == 1  # a client's hello
+        assert len(set(hello[RANDOM])) > 8
+    for part in (RANDOM, SESSION_NUMBER):
+        one, other = (hello[part] for hello in hellos)
+        assert one != other
