@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy
 import torch
@@ -46,9 +46,12 @@ REDIAL_SECONDS = 0.25
 class Agent:
     """One drive's agent: its identity, its shard, and what the host asks of them."""
 
-    def __init__(self, identity: Identity, shard: Shard, disturbance: Disturbance) -> None:
-        """Take a shard that was opened and checked; nothing is dialled yet."""
+    def __init__(
+        self, identity: Identity, shard: Shard, disturbance: Disturbance, facts: Mapping[str, str] | None = None
+    ) -> None:
+        """Take a shard that was opened and checked; `facts` go into the hello. Nothing is dialled yet."""
         self._identity, self._shard, self._disturbance = identity, shard, disturbance
+        self._facts = dict(facts or {})
         self._stopwatch = Stopwatch()
         self._trainer: Trainer | None = None
         self._inbound: Assembler | None = None
@@ -82,7 +85,7 @@ class Agent:
             clock=self._identity.clock,
             manifest_sha256=self._shard.manifest_sha256,
             samples=self._shard.manifest.samples,
-            facts=device_facts(),
+            facts=device_facts() | self._facts,
         )
 
     def _serve(self, session: Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -57,9 +58,11 @@ def serve_drive(stop: threading.Event) -> None:
     say(f"{READY_MARKER} {json.dumps(device_facts())}")
     identity = read_identity(_wait_for_namespace(IDENTITY_SERIAL, stop))
     reseed(identity)
+    # For the record: no two clones may draw the same bytes.
+    facts = {"first_random_sha256": hashlib.sha256(os.urandom(32)).hexdigest()}
     shard = open_shard(_wait_for_namespace(SHARD_SERIAL, stop))
     say(f"CSD-AGENT DEVICE {identity.device} INCARNATION {identity.incarnation}")
-    Agent(identity, shard, disturbance).serve_forever(stop)
+    Agent(identity, shard, disturbance, facts).serve_forever(stop)
 
 
 def warm_up() -> None:

@@ -33,12 +33,16 @@ class DeviceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An array that is up. `config` and `data` are what it was made from, `run` tags its devices."""
+    """An array that is up. `config` and `data` are what it was made from, `run` tags its devices.
+
+    `kept` says that `csd-emu up` made it; another is left over from a run that was killed.
+    """
 
     config: dict[str, Any]
     data: dict[str, Any]
     seed: int
     run: str
+    kept: bool
     port: int
     devices: tuple[DeviceState, ...]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from csd_emu.array import ArrayConfig
 from csd_emu.config import parse_config
@@ -98,7 +99,9 @@ def _sweep(name: str, paths: Paths) -> list[str]:
 
 async def _start(request: ArrayRequest, paths: Paths, engine: Engine) -> ArrayState:
     async with contextlib.AsyncExitStack() as box:
-        started = await start_array(request, paths.arrays / request.config.name, engine, box, lambda *_: None)
+        started = await start_array(
+            replace(request, kept=True), paths.arrays / request.config.name, engine, box, lambda *_: None
+        )
         return started.state
 
 

@@ -36,11 +36,12 @@ OnEvent = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class ArrayRequest:
-    """What to bring up: the array, and the data that its drives shall hold."""
+    """What to bring up: the array, and the data that its drives shall hold; `kept` if it shall stay up."""
 
     config: ArrayConfig
     data: DataSection
     seed: int
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,14 @@ async def attach_array(
 
 
 def list_running(state: ArrayState, paths: Paths) -> list[str]:
-    """Return the devices of an array that was brought up and that still exist, on the engine that it was given then."""
+    """Return the devices of an array that still exist, on the engine that it was given when it was brought up.
+
+    What a killed run left is ended here.
+    """
     config = parse_config(state.config, ArrayConfig, STATE_FILE)
     with contextlib.closing(make_engine(config, paths)) as engine:
+        if not state.kept:
+            engine.sweep(config.name)
         return engine.list_devices(config.name)
 
 
@@ -212,4 +218,4 @@ def _state(request: ArrayRequest, run: str, port: int, devices: list[Device], re
         for d, r in zip(devices, records, strict=True)
     )
     config, data = request.config.model_dump(mode="json"), request.data.model_dump(mode="json")
-    return ArrayState(config, data, request.seed, run, port, entries)
+    return ArrayState(config, data, request.seed, run, request.kept, port, entries)

@@ -1,7 +1,8 @@
 """The rootless libvirt daemon behind ``qemu:///session``.
 
-An ordinary user has one of their own. Started as root, daemon and QEMU run as the unprivileged user `SERVICE_USER`:
-emulated drives run other people's models, and have no business with root's rights.
+It is csd-emu's own, so that it ends with the last machine and leaves nothing running: libvirt's usual one stays for
+minutes, and its log daemon too. Started as root, daemon and QEMU run as the unprivileged user `SERVICE_USER`: emulated
+drives run other people's models, and have no business with root's rights.
 """
 
 from __future__ import annotations
@@ -63,8 +64,7 @@ class SessionDaemon:
         """
         self.owner = _service_owner() if os.geteuid() == 0 else None
         self._program, socket_name = _find_daemon()
-        shared = os.environ.get("XDG_RUNTIME_DIR", "") if self.owner is None else ""
-        self._runtime = Path(shared) if shared and Path(shared).is_dir() else paths.runtime
+        self._runtime = paths.runtime
         self._state = paths.state
         self._home = paths.state / "libvirt"
         self._socket = self._runtime / "libvirt" / socket_name
@@ -96,13 +96,13 @@ class SessionDaemon:
             time.sleep(_POLL_SECONDS)
 
     def release(self, idle: bool) -> None:
-        """Let go of the daemon; if it is `idle`, the service user's, and no other process uses it, end it."""
+        """Let go of the daemon; if it is `idle`, and no other process uses it, end it."""
         if self._lock is None:
             return
         with contextlib.suppress(BlockingIOError):
-            if idle and self.owner is not None:
+            if idle:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._end(self.owner)
+                self._end()
         os.close(self._lock)
         self._lock = None
 
@@ -130,19 +130,33 @@ class SessionDaemon:
             self._state.chmod(0o711)
         for folder in (self._runtime, self._home):
             folder.mkdir(parents=True, exist_ok=True, mode=0o711)
+        self._configure()
+        for folder in (self._runtime, self._home):
             self.give(folder)
 
-    def _end(self, owner: pwd.struct_passwd) -> None:
+    def _configure(self) -> None:
+        """Have QEMU's messages written by libvirt itself: the log daemon would outlive the last machine."""
+        folder = self._home / "config" / "libvirt"
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(folder / "qemu.conf", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+            with open(descriptor, "w", encoding="ascii") as stream:
+                stream.write('stdio_handler = "file"\n')
+        for path in (folder / "qemu.conf", folder, folder.parent):
+            self.give(path)
+
+    def _end(self) -> None:
+        owner = os.geteuid() if self.owner is None else self.owner.pw_uid
         name = Path(self._program).name
         with contextlib.suppress(OSError, ValueError, psutil.Error):
             process = psutil.Process(int((self._runtime / "libvirt" / f"{name}.pid").read_text()))
-            if process.uids().real == owner.pw_uid and process.name() == name:
+            if process.uids().real == owner and process.name() == name:
                 process.send_signal(signal.SIGTERM)
                 psutil.wait_procs([process], timeout=_START_SECONDS)
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment = {"PATH": os.environ.get("PATH", os.defpath), "XDG_RUNTIME_DIR": str(self._runtime)}
-        environment |= {"HOME": str(self._home)} if self.owner else {"HOME": str(Path.home())}
+        environment |= {"HOME": str(self._home), "XDG_CONFIG_HOME": str(self._home / "config")}
         with open(self._log, "ab") as log:
             return subprocess.Popen(
                 [self._program, "--timeout", str(_IDLE_SECONDS)],

@@ -56,6 +56,16 @@ async def client_hello(lab: Laboratory, number: int) -> bytes:
             await asyncio.to_thread(lab.engine.stop, handle)
 
 
+async def test_the_first_random_bytes_of_two_clones_differ(lab: Laboratory) -> None:
+    async with lab.fleet() as fleet:
+        handles = [await asyncio.to_thread(lab.engine.start, lab.plan(number, fleet.port)) for number in (0, 1)]
+        for handle in handles:
+            await lab.ready(handle, fleet)
+        first = [session.hello.facts["first_random_sha256"] for session in fleet.sessions().values()]
+    assert len(first) == 2
+    assert len(set(first)) == 2
+
+
 async def test_the_tls_randoms_of_two_clones_differ(lab: Laboratory) -> None:
     hellos = [await client_hello(lab, number) for number in (0, 1)]
     for hello in hellos:
