@@ -94,7 +94,7 @@ class RoundTable:
             print(self._plain_row(record), file=sys.stdout, flush=True)
 
     def _render(self) -> Table:
-        table = Table(caption="images per device second: mean of a drive; wall s: the cost of emulating the round")
+        table = Table(caption="images / device s: mean of a drive; wall s: cost of emulation")
         for name in ("round", "accuracy", "loss", "drives", f"images / device s\n({self._clock})"):
             table.add_column(name, justify="right")
         table.add_column(f"device s\n({self._clock})", justify="right")
@@ -127,7 +127,7 @@ def print_summary(summary: Summary) -> None:
         soft_wrap=True,
     )
     console.print(
-        f"{summary.wall_seconds:.1f} s of wall time, the cost of emulation; it says nothing of a drive's speed"
+        f"{summary.wall_seconds:.1f} s of wall time for the whole command; it says nothing of a drive's speed"
     )
     console.print(f"run directory: {summary.run_directory}", soft_wrap=True)
 
