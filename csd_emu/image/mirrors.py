@@ -10,9 +10,8 @@ from pathlib import Path
 
 from firmware_agent.errors import EnvironmentUnfit
 
-# Used where the machine is no Debian; the variable overrides both the machine's own mirror and this.
+# Overrides the machine's own mirror, and is needed where the machine is no Debian.
 # The suites are expected at MIRROR/debian and MIRROR/debian-security.
-DEFAULT_MIRROR = "http://deb.debian.org"
 MIRROR_VARIABLE = "CSD_EMU_DEBIAN_MIRROR"
 _KEYRINGS = ("debian-archive-keyring.gpg", "debian-archive-keyring.pgp")
 _SECURITY_SUFFIXES = ("-security", "/updates")
@@ -56,24 +55,36 @@ def find_keyring(folder: Path = Path("/usr/share/keyrings")) -> Path:
 
 
 def find_mirrors(apt_folder: Path = Path("/etc/apt")) -> Mirrors:
-    """Return the mirrors: from the environment, else the machine's own if it is a Debian, else the default."""
-    chosen = os.environ.get(MIRROR_VARIABLE)
-    fallback = _below(chosen or DEFAULT_MIRROR)
-    if chosen or not _is_debian():
-        return fallback
-    return own_mirrors(read_sources(apt_folder), _codename(), fallback)
+    """Return the mirrors: from the environment, else the machine's own if it is a Debian.
+
+    Raises:
+        EnvironmentUnfit: neither names one.
+    """
+    if chosen := os.environ.get(MIRROR_VARIABLE):
+        return _below(chosen)
+    return own_mirrors(read_sources(apt_folder) if _is_debian() else [], _codename())
 
 
-def own_mirrors(sources: list[Source], codename: str, fallback: Mirrors) -> Mirrors:
-    """Return the mirrors that `sources` give for Debian `codename`; one they do not name is the fallback's."""
+def own_mirrors(sources: list[Source], codename: str) -> Mirrors:
+    """Return the mirrors that `sources` give for Debian `codename`; security is beside main if they do not name it.
+
+    Raises:
+        EnvironmentUnfit: they name no main archive.
+    """
     names = {codename, "stable", "oldstable", "testing", "unstable", "sid"}
-    main = [source for source in sources if source.suite in names]
-    security_names = {name + end for name in names for end in _SECURITY_SUFFIXES}
-    security = [source for source in sources if source.suite in security_names]
-    return Mirrors(
-        next((source.address for source in main if "main" in source.components), fallback.main),
-        next((source.address for source in security if "main" in source.components), fallback.security),
-    )
+    main = _first_main(sources, names)
+    if main is None:
+        raise EnvironmentUnfit(
+            f"this machine's apt sources name no Debian mirror; name one in {MIRROR_VARIABLE}: "
+            "an address with /debian and /debian-security below it"
+        )
+    security = _first_main(sources, {name + end for name in names for end in _SECURITY_SUFFIXES})
+    return Mirrors(main, security or f"{main.rstrip('/').removesuffix('/debian')}/debian-security")
+
+
+def _first_main(sources: list[Source], suites: set[str]) -> str | None:
+    found = (source.address for source in sources if source.suite in suites and "main" in source.components)
+    return next(found, None)
 
 
 def read_sources(apt_folder: Path) -> list[Source]:

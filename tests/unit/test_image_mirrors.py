@@ -8,8 +8,6 @@ from csd_emu.image import mirrors
 from csd_emu.image.mirrors import Mirrors, Source, own_mirrors, parse_deb822, parse_one_line, read_sources
 from firmware_agent.errors import EnvironmentUnfit
 
-FALLBACK = Mirrors("http://fallback.example/debian", "http://fallback.example/debian-security")
-
 DEB822 = """\
 # a comment
 Types: deb deb-src
@@ -76,8 +74,10 @@ def test_own_mirrors_skip_what_is_not_debian() -> None:
         Source("http://other.example/debian", "bookworm", frozenset({"contrib"})),
         Source("http://near.example/debian", "bookworm", frozenset({"main"})),
     ]
-    assert own_mirrors(sources, "bookworm", FALLBACK) == Mirrors("http://near.example/debian", FALLBACK.security)
-    assert own_mirrors([], "bookworm", FALLBACK) == FALLBACK
+    beside = Mirrors("http://near.example/debian", "http://near.example/debian-security")
+    assert own_mirrors(sources, "bookworm") == beside
+    with pytest.raises(EnvironmentUnfit, match=mirrors.MIRROR_VARIABLE):
+        own_mirrors([], "bookworm")
 
 
 def test_variable_overrides_the_machines_own_mirror(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -92,11 +92,12 @@ def test_variable_overrides_the_machines_own_mirror(monkeypatch: pytest.MonkeyPa
     )
 
 
-def test_a_machine_that_is_no_debian_uses_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_machine_that_is_no_debian_must_name_a_mirror(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "sources.list").write_text("deb http://ubuntu.example/ubuntu noble main\n")
     monkeypatch.setattr("platform.freedesktop_os_release", lambda: {"ID": "ubuntu", "VERSION_CODENAME": "noble"})
     monkeypatch.delenv(mirrors.MIRROR_VARIABLE, raising=False)
-    assert mirrors.find_mirrors(tmp_path).main == f"{mirrors.DEFAULT_MIRROR}/debian"
+    with pytest.raises(EnvironmentUnfit, match=mirrors.MIRROR_VARIABLE):
+        mirrors.find_mirrors(tmp_path)
 
 
 def test_both_kinds_of_files_are_read_and_missing_ones_are_not_missed(tmp_path: Path) -> None:
