@@ -10,11 +10,10 @@
     ├── ShardError               a shard or identity archive does not match its manifest
     ├── ProtocolError            a frame that the wire's rules do not allow
     ├── AgentRefused             the host turned an agent away: identity, incarnation or version
-    ├── DeviceError              a device did not do what it should
-    │   ├── BootTimeout          a device was not ready before its deadline
-    │   ├── DeviceLost           a device died or its stream ended
-    │   └── DeviceFailed         a device reports that its task failed
-    └── TargetMissed             a run ended below its target
+    └── DeviceError              a device did not do what it should
+        ├── BootTimeout          a device was not ready before its deadline
+        ├── DeviceLost           a device died or its stream ended
+        └── DeviceFailed         a device reports that its task failed
 
 A message names the thing, the cause and the remedy.
 """
@@ -84,7 +83,3 @@ class DeviceLost(DeviceError):
 
 class DeviceFailed(DeviceError):
     """Raised when a device reports that its task failed."""
-
-
-class TargetMissed(CsdError):
-    """Raised when a run ended below its target."""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 CSD_NAMESPACE = "urn:csd-emu:1"
-MACHINE = "virt"
 CPU_MODEL = "cortex-a53"
 # One instruction is one nanosecond of guest time, so a VM is a 1 GIPS core on every host.
 ICOUNT = "shift=0,sleep=on"
