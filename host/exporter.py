@@ -9,7 +9,7 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from firmware_agent.errors import EnvironmentUnfit
-from host.records import RoundRecord
+from host.records import EventRecord, RoundRecord, What
 
 
 class Exporter:
@@ -52,13 +52,14 @@ class Exporter:
         port = self._server.server_port if self._server is not None else self._port
         return f"http://127.0.0.1:{port}/metrics"
 
-    def device_up(self, device: str, up: bool) -> None:
-        """Note that a device has joined or left."""
-        self._up.labels(device).set(int(up))
+    def add_event(self, event: EventRecord) -> None:
+        """Note what happened to a device."""
+        if event.what in (What.JOINED, What.REJOINED, What.LEFT):
+            self._up.labels(event.device).set(int(event.what != What.LEFT))
 
     def add_round(self, record: RoundRecord) -> None:
         """Count what the devices did in a round."""
         for part in record.devices:
             self._samples.labels(part.device).inc(part.samples)
             self._steps.labels(part.device).inc(part.steps)
-            self._seconds.labels(part.device, record.clock).inc(part.device_seconds.total)
+            self._seconds.labels(part.device, part.clock).inc(part.device_seconds.total)

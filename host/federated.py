@@ -6,19 +6,19 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from csd_emu.deadline import Deadline
-from csd_emu.profiles import get_profile
 from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.exchange import Array, cut_slices, tensor_specs
 from firmware_agent.models import ModelSpec
-from firmware_agent.wire import Job, PhaseSeconds, Ready, Tensors, Train, Trained, encode
+from firmware_agent.wire import Job, Ready, Tensors, Train, Trained, encode
+from host.accounting import Accountant, Accounted, Returned
 from host.aggregate import weighted_mean
-from host.array_state import DeviceState
 from host.evaluation import Evaluator
 from host.fleet import Fleet
 from host.job import JobConfig
-from host.records import DeviceRound, RoundRecord
+from host.records import DeviceRound, OnEvent, RoundRecord, What
 from host.session import DeviceSession
 
 
@@ -27,8 +27,7 @@ class Contribution:
     """What one device returned from a round."""
 
     weights: dict[str, Array]
-    record: DeviceRound
-    clock: str
+    returned: Returned
 
 
 def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float) -> Job:
@@ -63,10 +62,11 @@ class FederatedTraining:
         job: JobConfig,
         frame: Job,
         fleet: Fleet,
-        devices: Sequence[DeviceState],
+        devices: Sequence[str],
+        accountant: Accountant,
         evaluator: Evaluator,
         on_round: Callable[[RoundRecord], None],
-        on_event: Callable[[str, str], None],
+        on_event: OnEvent,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -74,14 +74,15 @@ class FederatedTraining:
             job: what to train.
             frame: the same, as drives get it.
             fleet: the drives that have dialled in.
-            devices: all drives of the array, in order.
+            devices: names of all drives of the array, in order.
+            accountant: composes time and energy of the rounds.
             evaluator: builds the first weights and judges the others.
             on_round: called with the record of every round.
-            on_event: called with (device, what happened).
+            on_event: called with device, what happened, and more about it.
         """
         self._job, self._frame, self._fleet, self._evaluator = job, frame, fleet, evaluator
         self._on_round, self._on_event = on_round, on_event
-        self._profiles = {device.name: get_profile(device.profile) for device in devices}
+        self._devices, self._accountant = list(devices), accountant
         self._prepared: set[DeviceSession] = set()
         self.weights = evaluator.initial_weights()
         self._specs = tensor_specs(self.weights)
@@ -113,11 +114,27 @@ class FederatedTraining:
             raise failed or DeviceLost(
                 f"round {number}: no device returned its weights; csd-emu status shows what is left"
             )
-        self.weights = weighted_mean([(part.record.samples, part.weights) for part in done])
+        self.weights = weighted_mean([(part.returned.trained.samples, part.weights) for part in done])
         accuracy, loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
-        returned = {part.record.device for part in done}
-        lost = [device for device in self._profiles if device not in returned]
-        return self._round_record(number, done, lost, accuracy, loss, time.monotonic() - begin)
+        start_seconds = self._accountant.array_seconds
+        accounted = self._accountant.account([part.returned for part in done])
+        return RoundRecord(
+            round=number,
+            accuracy=accuracy,
+            test_loss=loss,
+            start_seconds=start_seconds,
+            wall_seconds=time.monotonic() - begin,
+            lost=self._missing(accounted),
+            array_seconds=accounted.array_seconds,
+            devices=accounted.devices,
+            spans=accounted.spans,
+            energy_joules=accounted.energy_joules,
+            **_totals(accounted.devices),
+        )
+
+    def _missing(self, accounted: Accounted) -> list[str]:
+        returned = {part.device for part in accounted.devices}
+        return [device for device in self._devices if device not in returned]
 
     def _encode_weights(self, number: int) -> list[bytes]:
         """Return the frames that carry this round's weights, encoded once for all devices."""
@@ -130,11 +147,11 @@ class FederatedTraining:
         try:
             return await self._train_device(session, number, frames)
         except DeviceFailed as error:  # the session goes on: the next round is another chance
-            self._on_event(session.device, f"failed in round {number}: {error}")
+            self._on_event(session.device, What.FAILED, f"in round {number}: {error}")
             return error
         except (DeviceLost, ProtocolError) as error:
             session.close(str(error))
-            self._on_event(session.device, f"lost in round {number}: {error}")
+            self._on_event(session.device, What.LOST, f"in round {number}: {error}")
             return error
 
     async def _train_device(self, session: DeviceSession, number: int, frames: Sequence[bytes]) -> Contribution:
@@ -145,48 +162,26 @@ class FederatedTraining:
         for data in frames:
             await session.send_encoded(data, Deadline(self._job.watchdog))
         weights, trained = await session.receive_tensors(number, self._specs, Trained, Deadline(self._job.watchdog))
-        traffic = session.sent_bytes - sent, session.received_bytes - received
-        return Contribution(weights, self._device_round(session, trained, traffic), session.hello.clock)
-
-    def _device_round(self, session: DeviceSession, trained: Trained, traffic: tuple[int, int]) -> DeviceRound:
-        return DeviceRound(
+        job, hello = self._job, session.hello
+        returned = Returned(
             device=session.device,
-            samples=trained.samples,
-            steps=trained.steps,
-            loss=trained.loss,
-            stopwatch_seconds=trained.seconds,
-            device_seconds=self._device_seconds(session, trained.seconds),
-            flash_read_bytes=trained.read_bytes,
-            sent_bytes=traffic[0],
-            received_bytes=traffic[1],
+            hello_clock=hello.clock,
+            trained=trained,
+            epochs=job.epochs,
+            batch_size=job.batch_size,
+            sent_bytes=session.sent_bytes - sent,
+            received_bytes=session.received_bytes - received,
         )
+        return Contribution(weights, returned)
 
-    def _device_seconds(self, session: DeviceSession, seconds: PhaseSeconds) -> PhaseSeconds:
-        """Return the profile's seconds: scaled from the counted reference core, else as measured."""
-        counted = session.hello.clock == "counted"
-        return self._profiles[session.device].device_seconds(seconds) if counted else seconds
 
-    def _round_record(
-        self,
-        number: int,
-        done: list[Contribution],
-        lost: list[str],
-        accuracy: float,
-        test_loss: float,
-        wall_seconds: float,
-    ) -> RoundRecord:
-        parts = [part.record for part in done]
-        samples = sum(part.samples for part in parts)
-        seconds = [part.device_seconds.total for part in parts]
-        return RoundRecord(
-            round=number,
-            clock="+".join(sorted({part.clock for part in done})),
-            accuracy=accuracy,
-            test_loss=test_loss,
-            train_loss=sum(part.loss * part.samples for part in parts) / samples,
-            images_per_device_second=samples / sum(seconds) if any(seconds) else 0.0,
-            slowest_device_seconds=max(seconds),
-            wall_seconds=wall_seconds,
-            devices=parts,
-            lost=lost,
-        )
+def _totals(parts: Sequence[DeviceRound]) -> dict[str, Any]:
+    """Return a round's figures over its devices, by the names of `RoundRecord`."""
+    samples = sum(part.samples for part in parts)
+    seconds = [part.device_seconds.total for part in parts]
+    return {
+        "clock": "+".join(sorted({part.clock for part in parts})),
+        "train_loss": sum(part.loss * part.samples for part in parts) / samples,
+        "images_per_device_second": samples / sum(seconds) if any(seconds) else 0.0,
+        "slowest_device_seconds": max(seconds),
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import grpc
@@ -14,6 +14,7 @@ import grpc.aio
 from firmware_agent.errors import EnvironmentUnfit, ProtocolError
 from firmware_agent.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION, SERVICE_METHOD, Hello, Welcome, decode, encode
 from host.certificates import HostKeys
+from host.records import OnEvent, What
 from host.session import DeviceSession
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class Fleet:
         expected: Mapping[str, Expected],
         keys: HostKeys,
         port: int,
-        on_event: Callable[[str, str], None] = lambda device, event: None,
+        on_event: OnEvent = lambda *_: None,
     ) -> None:
         """Prepare to listen on loopback.
 
@@ -71,13 +72,14 @@ class Fleet:
             expected: device name -> what its hello must show; any other device is refused.
             keys: the host's credential and the authority that devices must be signed by.
             port: TCP port, 0 for any free one.
-            on_event: called with (device, what happened) when a device joins, leaves or is refused.
+            on_event: called with device, what happened, and more about it when a device joins, leaves or is refused.
         """
         self._expected = dict(expected)
         self._newest = {device: want.incarnation for device, want in expected.items()}
         self._sessions: dict[str, DeviceSession] = {}
         self._joined = {device: asyncio.Event() for device in expected}
         self._keys, self._port, self._on_event = keys, port, on_event
+        self._known: set[str] = set()
         self._server: grpc.aio.Server | None = None
 
     @property
@@ -128,7 +130,7 @@ class Fleet:
             hello = await self._read_hello(device, context)
         except ProtocolError as error:
             log.warning("refused: %s", error)
-            self._on_event(device, f"refused: {error}")
+            self._on_event(device, What.REFUSED, str(error))
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             return
         # Before the next await: an older twin that is being welcomed meanwhile must find itself stale.
@@ -188,13 +190,14 @@ class Fleet:
             earlier.close("the device has dialled again")
         self._sessions[device] = session
         self._joined[device].set()
-        self._on_event(device, "joined")
+        self._on_event(device, What.REJOINED if device in self._known else What.JOINED, "")
+        self._known.add(device)
 
     def _unregister(self, session: DeviceSession) -> None:
         if self._sessions.get(session.device) is session:
             del self._sessions[session.device]
             self._joined[session.device].clear()
-            self._on_event(session.device, "left")
+            self._on_event(session.device, What.LEFT, "")
 
 
 def _peer_name(context: grpc.aio.ServicerContext[bytes, bytes]) -> str:

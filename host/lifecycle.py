@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from host.array_state import STATE_FILE, ArrayState, DeviceState, empty_folder
 from host.certificates import Authority, HostKeys
 from host.fleet import Expected, Fleet
 from host.job import DataSection
+from host.records import OnEvent
 from host.shards import ShardRecord, write_shards
 
 ENTROPY_BYTES = 64
@@ -30,8 +31,6 @@ FIRST_INCARNATION = 1
 # Folders of an array.
 _KEYS, DEVICES = "keys", "devices"
 _BOOT_SECONDS, _BOOT_SECONDS_PER_TURN = 120.0, 60.0
-
-OnEvent = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -9,34 +11,83 @@ import msgspec
 from firmware_agent.wire import PhaseSeconds
 
 
-class DeviceRound(msgspec.Struct, frozen=True):
+class Span(msgspec.Struct, frozen=True):
+    """One device busy with one phase, in seconds of the array's composed time since the run began."""
+
+    device: str
+    phase: str
+    start_seconds: float
+    end_seconds: float
+    bytes: int = 0
+
+
+class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
     """One device's part in a round.
 
     Attributes:
         device: its name.
+        clock: what its seconds are: ``counted``, ``modelled`` or ``wall``.
         samples: records trained on, repetitions counted.
         steps: optimiser steps.
+        batch_size: records per step.
         loss: mean over the samples.
         stopwatch_seconds: what the device's own clock saw, per phase.
-        device_seconds: the same as seconds of the device's profile.
+        device_seconds: compute as seconds of the device's profile, per phase.
+        read_seconds: reading the records from flash, composed from bytes.
+        receive_seconds: taking the weights from the link, composed from bytes.
+        send_seconds: giving the weights to the link, composed from bytes.
         flash_read_bytes: read from the shard.
         sent_bytes: over the wire, host to device, in this round.
         received_bytes: over the wire, device to host, in this round.
+        peak_memory_bytes: most memory that the agent held, 0 if it does not know.
+        energy_joules: per component, over the whole round (see docs/power.md).
+        straggler: it missed the round's deadline, and its weights were left out.
     """
 
     device: str
+    clock: str
     samples: int
     steps: int
+    batch_size: int
     loss: float
     stopwatch_seconds: PhaseSeconds
     device_seconds: PhaseSeconds
-    flash_read_bytes: int
-    sent_bytes: int
-    received_bytes: int
+    read_seconds: float = 0.0
+    receive_seconds: float = 0.0
+    send_seconds: float = 0.0
+    flash_read_bytes: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    peak_memory_bytes: int = 0
+    energy_joules: dict[str, float] = msgspec.field(default_factory=dict)
+    straggler: bool = False
+
+    @property
+    def host_link_bytes(self) -> int:
+        """Bytes that crossed the link between host and drive."""
+        return self.sent_bytes + self.received_bytes
 
 
-class RoundRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="round"):
-    """One round. `images_per_device_second` is the mean rate of a device; `wall_seconds` the cost of emulation."""
+class RoundRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="round"):
+    """One round.
+
+    Attributes:
+        round: its number, from 1.
+        clock: of the devices' seconds; several are joined by ``+``.
+        accuracy: of the new weights on held-out records, 0 to 1.
+        test_loss: mean cross-entropy of the same.
+        train_loss: mean over the records trained on.
+        images_per_device_second: records over compute seconds of the devices together: the mean rate of a device.
+        slowest_device_seconds: compute of the slowest device.
+        start_seconds: when the round began, in the array's composed time.
+        array_seconds: how long it took the array: compute, flash and link composed by the timeline.
+        wall_seconds: the cost of emulation.
+        devices: who returned weights, in the array's order.
+        lost: devices of the array that were asked, or should have been, and did not return any.
+        idle: devices that were not chosen for this round.
+        spans: who did what when, in the array's composed time.
+        energy_joules: of host and chassis and of drives that returned nothing, per node and component.
+    """
 
     round: int
     clock: str
@@ -45,21 +96,56 @@ class RoundRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="round"):
     train_loss: float
     images_per_device_second: float
     slowest_device_seconds: float
+    start_seconds: float
+    array_seconds: float
     wall_seconds: float
     devices: list[DeviceRound]
-    lost: list[str]
+    lost: list[str] = msgspec.field(default_factory=list)
+    idle: list[str] = msgspec.field(default_factory=list)
+    spans: list[Span] = msgspec.field(default_factory=list)
+    energy_joules: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+
+    @property
+    def total_joules(self) -> float:
+        """Energy of everything in the array, in joules."""
+        drives = sum(sum(part.energy_joules.values()) for part in self.devices)
+        return drives + sum(sum(parts.values()) for parts in self.energy_joules.values())
+
+
+class What(StrEnum):
+    """Kinds of events."""
+
+    JOINED = "joined"
+    LEFT = "left"
+    REJOINED = "rejoined"
+    REFUSED = "refused"
+    LOST = "lost"
+    FAILED = "failed"
+    STRAGGLER = "straggler"
+    INJECTED = "injected"
+    RESUMED = "resumed"
+    NOTE = "note"
 
 
 class EventRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="event"):
-    """Something that happened to a device, `wall_seconds` after the run began."""
+    """Something that happened to a device (or to the ``host``).
+
+    `wall_seconds` counts from the beginning of the run, `array_seconds` is the array's composed time at the moment.
+    """
 
     device: str
-    event: str
-    wall_seconds: float
+    what: What
+    detail: str = ""
+    wall_seconds: float = 0.0
+    array_seconds: float = 0.0
+
+
+OnEvent = Callable[[str, What, str], None]
+"""Told of an event: device, what happened, and more about it (or nothing)."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """How a run ended."""
+    """How a run ended. `array_seconds` is the array's composed time, `energy_joules` the whole array's energy."""
 
     array: str
     engine: str
@@ -72,6 +158,9 @@ class Summary(msgspec.Struct, frozen=True):
     samples: int
     device_seconds: dict[str, float]
     images_per_device_second: float
+    array_seconds: float
+    energy_joules: float
+    host_link_bytes: int
     wall_seconds: float
     run_directory: str
     seed: int
@@ -79,12 +168,11 @@ class Summary(msgspec.Struct, frozen=True):
 
 def summarise(rounds: list[RoundRecord], **facts: Any) -> Summary:
     """Return the summary of the `rounds`; `facts` are the fields that they do not know."""
+    parts = [part for record in rounds for part in record.devices]
     seconds: dict[str, float] = {}
-    for record in rounds:
-        for part in record.devices:
-            seconds[part.device] = seconds.get(part.device, 0.0) + part.device_seconds.total
-    samples = sum(part.samples for record in rounds for part in record.devices)
-    total = sum(seconds.values())
+    for part in parts:
+        seconds[part.device] = seconds.get(part.device, 0.0) + part.device_seconds.total
+    samples, total = sum(part.samples for part in parts), sum(seconds.values())
     return Summary(
         clock=rounds[-1].clock,
         rounds=len(rounds),
@@ -92,5 +180,8 @@ def summarise(rounds: list[RoundRecord], **facts: Any) -> Summary:
         samples=samples,
         device_seconds=seconds,
         images_per_device_second=samples / total if total else 0.0,
+        array_seconds=sum(record.array_seconds for record in rounds),
+        energy_joules=sum(record.total_joules for record in rounds),
+        host_link_bytes=sum(part.host_link_bytes for part in parts),
         **facts,
     )

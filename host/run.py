@@ -14,6 +14,7 @@ from csd_emu.paths import Paths
 from csd_emu.profiles import get_profile
 from csd_emu.progress import Progress
 from firmware_agent.models import ModelSpec
+from host.accounting import Accountant, make_accountant
 from host.array_state import ArrayState, array_folder
 from host.console import RoundTable, console
 from host.datasets import Dataset, load_dataset
@@ -32,7 +33,7 @@ from host.lifecycle import (
     list_running,
     start_array,
 )
-from host.records import EventRecord, RoundRecord, Summary, summarise
+from host.records import EventRecord, RoundRecord, Summary, What, summarise
 from host.run_directory import RunDirectory, check_writable
 from host.shards import check_shards, deal_out
 
@@ -105,6 +106,7 @@ class _Run:
         self._progress, self._quiet, self._exporter = progress, quiet, exporter
         self._begin = time.monotonic()
         self._directory: RunDirectory | None = None
+        self._accountant: Accountant | None = None
         self._early: list[EventRecord] = []
 
     async def on_array_that_is_up(self, state: ArrayState, running: Sequence[str]) -> Summary:
@@ -112,7 +114,7 @@ class _Run:
         self._progress.stage(f"wait for {len(running)} drives to dial in")
         for device in state.devices:
             if device.name not in running:
-                self._on_event(device.name, "lost before the run began")
+                self._on_event(device.name, What.LOST, "before the run began")
         async with attach_array(state, running, self._folder, self._on_event) as fleet:
             return await self._record_and_train(state, fleet)
 
@@ -141,17 +143,20 @@ class _Run:
 
     async def _train(self, state: ArrayState, fleet: Fleet, directory: RunDirectory) -> Summary:
         request = self._request
-        clock = "+".join(sorted({session.hello.clock for session in fleet.sessions().values()}))
+        accountant = make_accountant(state.devices)
+        self._accountant = accountant
+        clocks = {accountant.time.clock(session.hello.clock) for session in fleet.sessions().values()}
         frame = job_frame(request.job, request.spec, request.dataset.image_scale)
-        with RoundTable(clock, self._quiet) as table:
+        with RoundTable("+".join(sorted(clocks)), self._quiet) as table:
 
             def on_round(record: RoundRecord) -> None:
                 directory.append(record)
                 self._exporter.add_round(record)
                 table.add(record)
 
+            names = [device.name for device in state.devices]
             training = FederatedTraining(
-                request.job, frame, fleet, state.devices, request.evaluator, on_round, self._on_event
+                request.job, frame, fleet, names, accountant, request.evaluator, on_round, self._on_event
             )
             rounds = await training.run()
         summary = self._summary(rounds, directory)
@@ -173,11 +178,11 @@ class _Run:
             seed=job.seed,
         )
 
-    def _on_event(self, device: str, event: str) -> None:
-        if event in ("joined", "left"):
-            self._exporter.device_up(device, event == "joined")
-        record = EventRecord(device, event, time.monotonic() - self._begin)
+    def _on_event(self, device: str, what: What, detail: str) -> None:
+        array_seconds = self._accountant.array_seconds if self._accountant is not None else 0.0
+        event = EventRecord(device, what, detail, time.monotonic() - self._begin, array_seconds)
+        self._exporter.add_event(event)
         if self._directory is None:
-            self._early.append(record)
+            self._early.append(event)
         elif not self._directory.closed:
-            self._directory.append(record)
+            self._directory.append(event)

@@ -31,6 +31,7 @@ from firmware_agent.wire import (
 )
 from host.certificates import Authority, HostKeys
 from host.fleet import Expected, Fleet
+from host.records import What
 from tests.fakes import JOB, SECONDS, hello
 
 Call = tuple[grpc.StatusCode, str]
@@ -40,7 +41,7 @@ DEVICES = ("csd-00", "csd-01")
 class Lab:
     """A listening fleet, the authority behind it, and the sessions that dial it."""
 
-    def __init__(self, fleet: Fleet, authority: Authority, events: list[tuple[str, str]]) -> None:
+    def __init__(self, fleet: Fleet, authority: Authority, events: list[tuple[str, What, str]]) -> None:
         self.fleet, self.authority, self.events = fleet, authority, events
         self.sessions: list[Session] = []
 
@@ -86,7 +87,7 @@ class Lab:
 
 @pytest.fixture
 async def lab(authority: Authority, host_keys: HostKeys) -> AsyncIterator[Lab]:
-    events: list[tuple[str, str]] = []
+    events: list[tuple[str, What, str]] = []
     expected = {device: Expected(1, "a" * 64) for device in DEVICES}
     async with Fleet(expected, host_keys, 0, lambda *event: events.append(event)) as fleet:
         lab = Lab(fleet, authority, events)
@@ -271,7 +272,7 @@ async def test_garbage_after_the_hello_ends_the_session_alone(lab: Lab) -> None:
             return seen
 
     assert await asyncio.to_thread(call) == [encode(Welcome())]
-    assert ("csd-00", "left") in lab.events
+    assert ("csd-00", What.LEFT, "") in lab.events
     assert list(lab.fleet.sessions()) == ["csd-01"]
 
 

@@ -11,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.wire import PhaseSeconds
 from host.exporter import Exporter
-from host.records import DeviceRound, RoundRecord
+from host.records import EventRecord, RoundRecord, What
+from tests.records import device_round, round_record
 
 Samples = dict[tuple[str, ...], float]
 
@@ -35,10 +36,10 @@ def parse(text: str) -> dict[str, Samples]:
 
 def record(clock: str, *parts: tuple[str, int, int, float]) -> RoundRecord:
     devices = [
-        DeviceRound(name, samples, steps, 0.5, PhaseSeconds(), PhaseSeconds(forward=seconds), 0, 0, 0)
+        device_round(name, samples, PhaseSeconds(forward=seconds), steps=steps, clock=clock)
         for name, samples, steps, seconds in parts
     ]
-    return RoundRecord(1, clock, 0.5, 0.5, 0.5, 1.0, 1.0, 9.0, devices, [])
+    return round_record(devices, clock=clock)
 
 
 @pytest.fixture
@@ -81,9 +82,9 @@ def test_a_round_is_there_at_the_next_scrape(exporter: Exporter) -> None:
 
 
 def test_a_device_is_up_until_it_leaves(exporter: Exporter) -> None:
-    exporter.device_up("csd-00", True)
-    exporter.device_up("csd-01", True)
-    exporter.device_up("csd-01", False)
+    exporter.add_event(EventRecord("csd-00", What.JOINED))
+    exporter.add_event(EventRecord("csd-01", What.JOINED))
+    exporter.add_event(EventRecord("csd-01", What.LEFT))
     assert scrape(exporter)["csd_device_up"] == {("csd-00",): 1.0, ("csd-01",): 0.0}
 
 

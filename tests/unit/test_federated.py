@@ -9,12 +9,13 @@ from csd_emu.profiles import get_profile
 from firmware_agent.errors import DeviceFailed, DeviceLost
 from firmware_agent.exchange import Array
 from firmware_agent.wire import Failed, Job, PhaseSeconds, Slice, Tensors, TensorSpec, Train, decode
+from host.accounting import make_accountant
 from host.array_state import DeviceState
 from host.evaluation import Evaluator
 from host.federated import FederatedTraining
 from host.fleet import Fleet
 from host.job import JobConfig
-from host.records import EventRecord, RoundRecord
+from host.records import EventRecord, RoundRecord, What
 from tests.fakes import JOB, SECONDS, Answer, Cut, FakeDrive, FakeEvaluator, FakeFleet
 
 Records = list[RoundRecord | EventRecord]
@@ -32,14 +33,19 @@ def training(
     fleet, judge = cast(Fleet, FakeFleet(*drives)), cast(Evaluator, evaluator or FakeEvaluator())
     config = JobConfig.model_validate(fields | job)
 
-    def on_event(device: str, event: str) -> None:
-        records.append(EventRecord(device, event, 0.0))
+    def on_event(device: str, what: What, detail: str) -> None:
+        records.append(EventRecord(device, what, detail))
 
-    return FederatedTraining(config, JOB, fleet, devices, judge, records.append, on_event), records
+    accountant, order = make_accountant(devices), [device.name for device in devices]
+    return FederatedTraining(config, JOB, fleet, order, accountant, judge, records.append, on_event), records
 
 
 def events(records: Records) -> list[str]:
-    return [f"{record.device}: {record.event}" for record in records if isinstance(record, EventRecord)]
+    return [
+        f"{record.device}: {record.what} {record.detail}".rstrip()
+        for record in records
+        if isinstance(record, EventRecord)
+    ]
 
 
 def first_weight(training: FederatedTraining) -> float:

@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from firmware_agent.wire import Ready, Welcome
+from firmware_agent.wire import PROTOCOL_VERSION, Ready, Welcome
 from host import fleet as fleet_module
 from host.certificates import HostKeys
 from host.fleet import Expected, Fleet
+from host.records import What
 from tests.fakes import Aborted, FakeCall, hello
 
 
@@ -18,7 +19,7 @@ class Calls:
     """A fleet and the calls that were made to it; what still runs at the end is cancelled."""
 
     def __init__(self, keys: HostKeys) -> None:
-        self.events: list[tuple[str, str]] = []
+        self.events: list[tuple[str, What, str]] = []
         expected = {"csd-00": Expected(1, "a" * 64), "csd-01": Expected(1, "b" * 64)}
         self.fleet = Fleet(expected, keys, 0, lambda *event: self.events.append(event))
         self._tasks: list[asyncio.Task[None]] = []
@@ -61,7 +62,7 @@ async def test_a_device_that_shows_what_was_expected_is_welcome(calls: Calls) ->
     assert call.written == [Welcome()]
     assert list(calls.fleet.sessions()) == ["csd-00"]
     assert calls.fleet.session("csd-01") is None
-    assert calls.events == [("csd-00", "joined")]
+    assert calls.events == [("csd-00", What.JOINED, "")]
 
 
 @pytest.mark.parametrize(
@@ -80,14 +81,15 @@ async def test_a_device_that_shows_what_was_expected_is_welcome(calls: Calls) ->
 async def test_anyone_else_is_refused_with_the_reason(calls: Calls, name: str, message: Any, why: str) -> None:
     assert why in await refusal(calls, FakeCall(name, message))
     assert calls.fleet.sessions() == {}
-    assert [event.startswith("refused: ") for _, event in calls.events] == [True]
+    assert [what == What.REFUSED for _, what, _ in calls.events] == [True]
 
 
 async def test_another_protocol_is_refused_with_the_remedy(calls: Calls) -> None:
     import msgspec
 
-    strange = msgspec.structs.replace(hello(), protocol=2)
-    assert "speaks protocol 2, this host 1: upgrade it" in await refusal(calls, FakeCall("csd-00", strange))
+    strange = msgspec.structs.replace(hello(), protocol=PROTOCOL_VERSION + 1)
+    expected = f"speaks protocol {PROTOCOL_VERSION + 1}, this host {PROTOCOL_VERSION}: upgrade it"
+    assert expected in await refusal(calls, FakeCall("csd-00", strange))
 
 
 async def test_one_who_says_nothing_is_refused(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:

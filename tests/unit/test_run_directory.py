@@ -13,13 +13,14 @@ from csd_emu.config import load_config
 from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.wire import PhaseSeconds
 from host.job import JobConfig
-from host.records import DeviceRound, EventRecord, RoundRecord, summarise
+from host.records import EventRecord, RoundRecord, What, summarise
 from host.run_directory import RunDirectory
+from tests.records import device_round, round_record
 
 SECONDS = PhaseSeconds(1.0, 2.0, 0.5, 0.25)
-PART = DeviceRound("csd-00", 10, 2, 0.5, SECONDS, SECONDS, 640, 100, 200)
-ROUND = RoundRecord(1, "counted", 0.9, 0.3, 0.5, 2.7, 3.75, 9.0, [PART], ["csd-01"])
-EVENT = EventRecord("csd-01", "lost in round 1: gone", 4.5)
+PART = device_round("csd-00", 10, SECONDS, stopwatch_seconds=SECONDS, flash_read_bytes=640)
+ROUND = round_record([PART], lost=["csd-01"])
+EVENT = EventRecord("csd-01", What.LOST, "in round 1: gone", 4.5)
 FACTS = {"model": "m", "target_accuracy": 0.95, "reached": False, "wall_seconds": 1.0, "run_directory": "r", "seed": 0}
 
 
@@ -68,7 +69,7 @@ def test_the_end_of_a_run(tmp_path: Path) -> None:
 
 
 def test_a_summary_adds_up_its_rounds() -> None:
-    other = DeviceRound("csd-01", 30, 6, 0.5, SECONDS, PhaseSeconds(forward=6.25), 0, 0, 0)
+    other = device_round("csd-01", 30, PhaseSeconds(forward=6.25))
     last = msgspec.structs.replace(ROUND, round=2, accuracy=0.96, devices=[PART, other])
     summary = summarise([ROUND, last], array="lab", engine="qemu", **FACTS)
     assert summary.device_seconds == {"csd-00": 7.5, "csd-01": 6.25}

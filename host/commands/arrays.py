@@ -1,0 +1,72 @@
+"""`csd-emu up`, `down`, `status`, `sweep` and `validate`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from csd_emu.paths import Paths
+from host import printing
+from host.commands.options import ArrayFile, EngineOption, JobOption, Json
+from host.console import StageProgress
+from host.interrupts import INTERRUPTS
+from host.outputs import print_json
+
+
+def up(array: ArrayFile, job: JobOption = None, engine: EngineOption = None, as_json: Json = False) -> None:
+    """Start an array that stays up, with the data of a job (the quickstart's, if none is given)."""
+    with INTERRUPTS.deferred():
+        from host.arrays import bring_up
+        from host.outputs import StatusReport
+        from host.requests import read_up
+
+        request = read_up(array, job, engine and engine.value)
+    with StageProgress(quiet=as_json) as progress:
+        status = bring_up(request, Paths.default(), progress)
+    print_json(status) if as_json else printing.print_status(StatusReport([status]))
+
+
+def down(name: Annotated[str, typer.Argument(help="name of the array")], as_json: Json = False) -> None:
+    """End an array that is up."""
+    with INTERRUPTS.deferred():
+        from host.arrays import take_down
+
+    report = take_down(name, Paths.default())
+    print_json(report) if as_json else printing.print_sweep(report)
+
+
+def status(as_json: Json = False) -> None:
+    """Show the arrays that are up."""
+    with INTERRUPTS.deferred():
+        from host.arrays import report_status
+
+    report = report_status(Paths.default())
+    print_json(report) if as_json else printing.print_status(report)
+
+
+def sweep(
+    names: Annotated[list[str] | None, typer.Argument(help="arrays; all of this user if none is given")] = None,
+    as_json: Json = False,
+) -> None:
+    """End all that is left of arrays, with or without a state file."""
+    with INTERRUPTS.deferred():
+        from host.arrays import sweep as sweep_arrays
+
+    report = sweep_arrays(names or [], Paths.default())
+    print_json(report) if as_json else printing.print_sweep(report)
+
+
+def validate(
+    array: ArrayFile,
+    job: JobOption = None,
+    engine: EngineOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="also print the domain XML of each drive")] = False,
+    as_json: Json = False,
+) -> None:
+    """Check an array file, and a job if given, without starting anything."""
+    with INTERRUPTS.deferred():
+        from host.validation import validate_files
+
+    report = validate_files(array, job, engine and engine.value, dry_run, Paths.default())
+    print_json(report) if as_json else printing.print_validation(report)

@@ -1,0 +1,24 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class EngineName(StrEnum):
+    """The engines that a command can be told to use."""
+
+    qemu = "qemu"
+    native = "native"
+
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.YAML", help="what to train")]
+ArrayFile = Annotated[Path, typer.Argument(metavar="ARRAY.YAML", help="which drives")]
+ArrayOption = Annotated[Path, typer.Option("--array", metavar="ARRAY.YAML", help="which drives")]
+EngineOption = Annotated[EngineName | None, typer.Option("--engine", help="in place of the array file's")]
+JobOption = Annotated[Path | None, typer.Option("--job", metavar="JOB.YAML", help="the job whose data the drives hold")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")]
