@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from csd_emu.config import Bytes, Config
+from csd_emu.config import Bytes, BytesPerSecond, Config, Seconds
 from csd_emu.profiles import PROFILES, get_profile
 from firmware_agent.errors import ConfigurationError
 
@@ -34,10 +34,37 @@ class DeviceGroup(Config):
 
 
 class HostSection(Config):
-    """Where the host listens. A port of null means any free one, chosen once at `up`."""
+    """What the host is, and where it listens. A port of null means any free one, chosen once at `up`.
 
+    Attributes:
+        profile: its figures for time and energy.
+        port: on which drives dial in.
+        metrics_port: on which Prometheus scrapes.
+    """
+
+    profile: str = "xeon-4108"
     port: int | None = Field(default=None, ge=1024, le=65535)
     metrics_port: int | None = Field(default=None, ge=1024, le=65535)
+
+
+class LinkSection(Config):
+    """The link between host and drives; what is null comes from the host's profile.
+
+    Attributes:
+        bandwidth: of the host's side, in each direction.
+        latency: of a transfer.
+        shared: whether all drives share the bandwidth, or each has as much.
+    """
+
+    bandwidth: BytesPerSecond | None = None
+    latency: Seconds | None = None
+    shared: bool = True
+
+    @model_validator(mode="after")
+    def _positive(self) -> Self:
+        if self.bandwidth is not None and self.bandwidth <= 0:
+            raise ValueError("link.bandwidth must be more than 0 B/s")
+        return self
 
 
 class Device(Config):
@@ -56,7 +83,10 @@ class ArrayConfig(Config):
         engine: ``qemu`` for ARM virtual machines, ``native`` for processes on this machine.
         hypervisors: libvirt URIs over which the drives are dealt out in turn (qemu).
         memory: DRAM of each VM (qemu).
-        host: where the host listens.
+        clock: of native drives: ``modelled`` from a calibration table, ``wall``, or ``auto``: modelled if there is a
+            table for the job's model, else wall. Virtual machines always count.
+        host: what the host is and where it listens.
+        link: between host and drives.
         devices: groups of equal drives.
     """
 
@@ -64,7 +94,9 @@ class ArrayConfig(Config):
     engine: Literal["qemu", "native"] = "qemu"
     hypervisors: list[str] = Field(default=["qemu:///session"], min_length=1)
     memory: Bytes = Field(default="2 GiB")  # type: ignore[assignment]
+    clock: Literal["auto", "modelled", "wall"] = "auto"
     host: HostSection = HostSection()
+    link: LinkSection = LinkSection()
     devices: list[DeviceGroup] = Field(min_length=1)
 
     @field_validator("memory")
@@ -73,6 +105,12 @@ class ArrayConfig(Config):
         if not MIN_MEMORY_BYTES <= value <= MAX_MEMORY_BYTES or value % _MEBIBYTE:
             raise ValueError("must be whole MiB between 1 GiB (torch does not fit below) and 16 GiB")
         return value
+
+    @model_validator(mode="after")
+    def _clock_fits(self) -> Self:
+        if self.engine == "qemu" and self.clock != "auto":
+            raise ValueError(f"clock: {self.clock} is for native drives; a qemu drive's clock is counted: leave it out")
+        return self
 
     @model_validator(mode="after")
     def _not_too_many(self) -> Self:
@@ -92,4 +130,4 @@ class ArrayConfig(Config):
         return devices
 
 
-__all__ = ["PROFILES", "ArrayConfig", "Device", "DeviceGroup", "HostSection"]
+__all__ = ["PROFILES", "ArrayConfig", "Device", "DeviceGroup", "HostSection", "LinkSection"]

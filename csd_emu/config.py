@@ -33,8 +33,10 @@ def _quantity(table: dict[str, float], example: str) -> Any:
 
 
 _BYTES, _SECONDS = _quantity(units.BYTES, "2 GiB"), _quantity(units.SECONDS, "10 min")
+_BYTES_PER_SECOND = _quantity(units.BYTES_PER_SECOND, "500 MB/s")
 Bytes = Annotated[float, *_BYTES]
 Seconds = Annotated[float, *_SECONDS]
+BytesPerSecond = Annotated[float, *_BYTES_PER_SECOND]
 
 Model = TypeVar("Model", bound=BaseModel)
 
