@@ -28,9 +28,13 @@ class DeviceGroup(Config):
     @classmethod
     def _known(cls, value: str) -> str:
         try:
-            return get_profile(value).name
+            profile = get_profile(value)
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
+        if profile.kind != "drive":
+            drives = ", ".join(name for name, known in PROFILES.items() if known.kind == "drive")
+            raise ValueError(f"profile {value!r} is a host, not a drive; choose one of: {drives}")
+        return value
 
 
 class HostSection(Config):

@@ -17,7 +17,7 @@ class Paths:
 
     Attributes:
         cache: what can be made again: downloads, ARM images, templates.
-        state: one folder per array that is up.
+        state: one folder per array that is up, and the user's profiles.
         runtime: sockets; short, because a Unix socket's path holds 107 bytes.
     """
 
@@ -46,6 +46,11 @@ class Paths:
     def arrays(self) -> Path:
         """One folder per array that is up."""
         return self.state / "arrays"
+
+    @property
+    def profiles(self) -> Path:
+        """The user's own profiles of drives and hosts, one YAML file each."""
+        return self.state / "profiles"
 
     @property
     def images(self) -> Path:

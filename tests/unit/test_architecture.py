@@ -18,7 +18,10 @@ ALLOWED = {
 PURE = [
     "host/aggregate.py",
     "host/partition.py",
-    "csd_emu/profiles.py",
+    "csd_emu/profiles/files.py",
+    "csd_emu/profiles/profile.py",
+    "csd_emu/power.py",
+    "csd_emu/timeline.py",
     "csd_emu/deadline.py",
     "csd_emu/qemu/domain.py",
     "firmware_agent/exchange.py",

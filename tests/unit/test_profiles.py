@@ -1,4 +1,5 @@
 import dataclasses
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,8 +10,15 @@ from firmware_agent.clock import PHASES
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.wire import PhaseSeconds
 
+FLAT = get_profile("generic-a53")
 profiles = st.builds(
-    lambda cores, clock, ipc, share: Profile("p", *(Sourced(value, "assumed") for value in (cores, clock, ipc, share))),
+    lambda cores, clock, ipc, share: dataclasses.replace(
+        FLAT,
+        cores=Sourced(cores, "assumed"),
+        clock_hertz=Sourced(clock, "assumed"),
+        instructions_per_cycle=Sourced(ipc, "assumed"),
+        parallel_efficiency=Sourced(share, "assumed"),
+    ),
     st.integers(1, 64),
     st.floats(1e8, 1e10),
     st.floats(0.1, 8),
@@ -55,17 +63,18 @@ def test_newport_is_four_cores_of_a_gigahertz() -> None:
     assert newport.scale("encode") == 1
 
 
-def test_every_figure_of_every_profile_has_a_source() -> None:
-    for name, profile in PROFILES.items():
-        assert profile.name == name
-        for field in dataclasses.fields(profile):
-            figure = getattr(profile, field.name)
-            if field.name != "name":
-                assert isinstance(figure, Sourced)
-                assert figure.source.strip()
-                assert figure.value > 0
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
+def test_every_figure_of_every_profile_has_a_unit_and_a_source(profile: Profile) -> None:
+    figures = profile.sources()
+    assert len(figures) == (19 if profile.kind == "host" else 15)
+    for name, (value, unit, source) in figures.items():
+        assert len(source) > 12, name
+        assert value >= 0
+        assert unit or name.startswith(("cores", "instructions", "parallel", "ratio")), name
+    assert PROFILES[profile.name] is profile
 
 
-def test_an_unknown_profile_is_named_with_those_there_are() -> None:
-    with pytest.raises(ConfigurationError, match="'newprot' is not known; choose one of: newport, generic-a53"):
-        get_profile("newprot")
+def test_an_unknown_profile_is_named_with_those_there_are(tmp_path: Path) -> None:
+    known = "newport, solana, generic-a53, xeon-4108"
+    with pytest.raises(ConfigurationError, match=f"'newprot' is not known; choose one of: {known}"):
+        get_profile("newprot", tmp_path)
