@@ -17,6 +17,17 @@ _MEBIBYTE = 2**20
 DeviceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,12}[a-z0-9]$")]
 
 
+def _check_profile(name: str, kind: str) -> str:
+    try:
+        profile = get_profile(name)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from error
+    if profile.kind != kind:
+        fit = ", ".join(name for name, known in PROFILES.items() if known.kind == kind)
+        raise ValueError(f"profile {name!r} is a {profile.kind}, not a {kind}; choose one of: {fit}")
+    return name
+
+
 class DeviceGroup(Config):
     """`count` equal drives; `name` is the prefix of their names, ``csd`` gives csd-00, csd-01..."""
 
@@ -27,14 +38,7 @@ class DeviceGroup(Config):
     @field_validator("profile")
     @classmethod
     def _known(cls, value: str) -> str:
-        try:
-            profile = get_profile(value)
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from error
-        if profile.kind != "drive":
-            drives = ", ".join(name for name, known in PROFILES.items() if known.kind == "drive")
-            raise ValueError(f"profile {value!r} is a host, not a drive; choose one of: {drives}")
-        return value
+        return _check_profile(value, "drive")
 
 
 class HostSection(Config):
@@ -49,6 +53,11 @@ class HostSection(Config):
     profile: str = "xeon-4108"
     port: int | None = Field(default=None, ge=1024, le=65535)
     metrics_port: int | None = Field(default=None, ge=1024, le=65535)
+
+    @field_validator("profile")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        return _check_profile(value, "host")
 
 
 class LinkSection(Config):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from csd_emu.profiles import get_profile
-from firmware_agent.wire import Trained
-from host.array_state import DeviceState
-from host.device_time import DeviceTime, batch_counts
-from host.records import DeviceRound, Span
+import msgspec
+
+from csd_emu.array import ArrayConfig, LinkSection
+from csd_emu.power import add_up, device_energy, host_energy
+from csd_emu.profiles import Profile, get_profile
+from csd_emu.timeline import HOST, READ, RECEIVE, SEND, Activity, Link, Span, compose, shift
+from firmware_agent.wire import PhaseSeconds, Trained
+from host.device_time import DeviceTime, StepModel, batch_counts
+from host.records import DeviceRound
 
 
 @dataclass(frozen=True)
@@ -37,33 +42,57 @@ class Returned:
 
 @dataclass(frozen=True)
 class Accounted:
-    """A round of the array: its devices' records, its composed time, and the energy of host and chassis."""
+    """A round of the array.
+
+    Attributes:
+        devices: who returned what, with time and energy.
+        array_seconds: composed time of the round, up to the deadline if a device missed it.
+        finish_seconds: device -> when it was done, from the round's beginning.
+        spans: who did what when, in the array's time.
+        energy_joules: of the host and of drives that returned nothing, per component.
+    """
 
     devices: list[DeviceRound]
     array_seconds: float
-    spans: list[Span] = field(default_factory=list)
-    energy_joules: dict[str, dict[str, float]] = field(default_factory=dict)
+    finish_seconds: Mapping[str, float]
+    spans: list[Span]
+    energy_joules: dict[str, dict[str, float]]
 
 
 class Accountant:
-    """Composes rounds; keeps the array's time. One instance per run."""
+    """Composes rounds, and keeps the array's time. One instance per run."""
 
-    def __init__(self, time: DeviceTime) -> None:
-        """Begin at array time 0."""
+    def __init__(self, time: DeviceTime, profiles: Mapping[str, Profile], host: Profile, link: Link) -> None:
+        """Begin at array time 0.
+
+        Args:
+            time: turns stopwatches into device seconds.
+            profiles: device -> its profile, for all devices of the array.
+            host: the server's figures.
+            link: between host and drives.
+        """
         self.time = time
         self.array_seconds = 0.0
+        self._profiles, self._host, self._link = dict(profiles), host, link
 
-    def account(self, returned: Sequence[Returned]) -> Accounted:
-        """Return the round made of what devices returned, and move the array's time on by its length."""
-        devices = [self._device(part) for part in returned]
-        seconds = max(part.device_seconds.total for part in devices)
-        spans = [
-            Span(part.device, phase, self.array_seconds, self.array_seconds + value)
-            for part in devices
-            for phase, value in phases(part).items()
-        ]
-        self.array_seconds += seconds
-        return Accounted(devices, seconds, spans)
+    def account(self, returned: Sequence[Returned], deadline_seconds: float | None = None) -> Accounted:
+        """Return the round made of what devices returned, and move the array's time on by its length.
+
+        A device whose part takes longer than `deadline_seconds` is marked as a straggler, and the round ends then.
+        """
+        parts = [self._device(part) for part in returned]
+        composed = compose([self._activity(part) for part in parts], self._link)
+        spans = _by_device(composed.spans)
+        late = {d for d, s in composed.finish_seconds.items() if deadline_seconds is not None and s > deadline_seconds}
+        seconds = deadline_seconds if late and deadline_seconds is not None else composed.seconds
+        start_seconds, self.array_seconds = self.array_seconds, self.array_seconds + seconds
+        return Accounted(
+            devices=[self._finished(part, spans[part.device], seconds, part.device in late) for part in parts],
+            array_seconds=seconds,
+            finish_seconds=composed.finish_seconds,
+            spans=list(shift(composed.spans, start_seconds)),
+            energy_joules=self._others(parts, seconds),
+        )
 
     def _device(self, part: Returned) -> DeviceRound:
         trained = part.trained
@@ -82,13 +111,78 @@ class Accountant:
             received_bytes=part.received_bytes,
         )
 
+    def _activity(self, part: DeviceRound) -> Activity:
+        profile = self._profiles[part.device]
+        return Activity(
+            device=part.device,
+            receive_bytes=part.sent_bytes,
+            read_bytes=part.flash_read_bytes,
+            read_operations=part.steps if part.flash_read_bytes else 0,
+            phases=phases(part.device_seconds),
+            send_bytes=part.received_bytes,
+            flash_bytes_per_second=profile.flash_bytes_per_second.value,
+            flash_latency_seconds=profile.flash_latency_seconds.value,
+            link_bytes_per_second=profile.link_bytes_per_second.value,
+            link_latency_seconds=profile.link_latency_seconds.value,
+        )
 
-def phases(part: DeviceRound) -> Mapping[str, float]:
-    """Return a device's compute seconds per phase."""
-    seconds = part.device_seconds
+    def _finished(self, part: DeviceRound, spans: Sequence[Span], elapsed_seconds: float, late: bool) -> DeviceRound:
+        """Return the part with what its `spans` in the composed round say of it."""
+        profile = self._profiles[part.device]
+        seconds = {span.phase: span.seconds for span in spans}
+        did = add_up(profile, spans)
+        joules = device_energy(
+            *(profile.power, elapsed_seconds, did.busy_core_seconds, did.busy_seconds, did.read_bytes, did.link_bytes)
+        )
+        return msgspec.structs.replace(
+            part,
+            receive_seconds=seconds.get(RECEIVE, 0.0),
+            read_seconds=seconds.get(READ, 0.0),
+            send_seconds=seconds.get(SEND, 0.0),
+            energy_joules=joules,
+            straggler=late,
+        )
+
+    def _others(self, parts: Sequence[DeviceRound], elapsed_seconds: float) -> dict[str, dict[str, float]]:
+        """Return the energy of the host, whose own work is not modelled, and of drives that did nothing."""
+        link_bytes = sum(part.host_link_bytes for part in parts)
+        returned = {part.device for part in parts}
+        idle = {
+            device: device_energy(profile.power, elapsed_seconds, 0.0, 0.0, 0, 0)
+            for device, profile in self._profiles.items()
+            if device not in returned
+        }
+        return {HOST: host_energy(self._host, elapsed_seconds, 0.0, 0.0, link_bytes), **idle}
+
+
+def _by_device(spans: Iterable[Span]) -> defaultdict[str, list[Span]]:
+    grouped: defaultdict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        grouped[span.device].append(span)
+    return grouped
+
+
+def phases(seconds: PhaseSeconds) -> dict[str, float]:
+    """Return compute seconds per phase, in the order in which they come."""
     return {phase: getattr(seconds, phase) for phase in seconds.__struct_fields__}
 
 
-def make_accountant(devices: Sequence[DeviceState]) -> Accountant:
-    """Return what composes the time and energy of a run on `devices`."""
-    return Accountant(DeviceTime({device.name: get_profile(device.profile) for device in devices}, None))
+def make_accountant(config: ArrayConfig, model: StepModel | None = None) -> Accountant:
+    """Return what composes the time and energy of a run.
+
+    Args:
+        config: the array.
+        model: the table from which devices without a counted clock are modelled, if there is one.
+    """
+    profiles = {device.name: get_profile(device.profile) for device in config.list_devices()}
+    host = get_profile(config.host.profile)
+    return Accountant(DeviceTime(profiles, model), profiles, host, link_of(config.link, host))
+
+
+def link_of(section: LinkSection, host: Profile) -> Link:
+    """Return the host's side of the link: as configured, else the host's profile's."""
+    return Link(
+        bytes_per_second=host.link_bytes_per_second.value if section.bandwidth is None else section.bandwidth,
+        latency_seconds=host.link_latency_seconds.value if section.latency is None else section.latency,
+        shared=section.shared,
+    )

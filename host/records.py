@@ -8,17 +8,8 @@ from typing import Any
 
 import msgspec
 
+from csd_emu.timeline import Span
 from firmware_agent.wire import PhaseSeconds
-
-
-class Span(msgspec.Struct, frozen=True):
-    """One device busy with one phase, in seconds of the array's composed time since the run began."""
-
-    device: str
-    phase: str
-    start_seconds: float
-    end_seconds: float
-    bytes: int = 0
 
 
 class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +77,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         lost: devices of the array that were asked, or should have been, and did not return any.
         idle: devices that were not chosen for this round.
         spans: who did what when, in the array's composed time.
-        energy_joules: of host and chassis and of drives that returned nothing, per node and component.
+        energy_joules: of the ``host`` and of drives that returned nothing, per node and component.
     """
 
     round: int

@@ -143,7 +143,7 @@ class _Run:
 
     async def _train(self, state: ArrayState, fleet: Fleet, directory: RunDirectory) -> Summary:
         request = self._request
-        accountant = make_accountant(state.devices)
+        accountant = make_accountant(request.config)
         self._accountant = accountant
         clocks = {accountant.time.clock(session.hello.clock) for session in fleet.sessions().values()}
         frame = job_frame(request.job, request.spec, request.dataset.image_scale)

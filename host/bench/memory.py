@@ -7,7 +7,7 @@ from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from firmware_agent.models import ModelSpec
 from host.accounting import make_accountant
-from host.bench.harness import bench_frame, bench_job, report, with_array
+from host.bench.harness import bench_config, bench_frame, bench_job, report, with_array
 from host.datasets import load_dataset
 from host.evaluation import Evaluator
 from host.federated import FederatedTraining
@@ -28,8 +28,8 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
 
     async def work(started: StartedArray, engine: QemuEngine) -> dict[str, int]:
         progress.stage(f"train {ROUNDS} rounds on {DEVICES} drives")
-        devices = started.state.devices
-        names, accountant = [device.name for device in devices], make_accountant(devices)
+        names = [device.name for device in started.state.devices]
+        accountant = make_accountant(bench_config("memory", DEVICES))
         training = FederatedTraining(
             job, bench_frame(seed), started.fleet, names, accountant, evaluator, lambda _: None, lambda *_: None
         )

@@ -5,12 +5,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from csd_emu.array import ArrayConfig
 from csd_emu.profiles import get_profile
 from firmware_agent.errors import DeviceFailed, DeviceLost
 from firmware_agent.exchange import Array
 from firmware_agent.wire import Failed, Job, PhaseSeconds, Slice, Tensors, TensorSpec, Train, decode
 from host.accounting import make_accountant
-from host.array_state import DeviceState
 from host.evaluation import Evaluator
 from host.federated import FederatedTraining
 from host.fleet import Fleet
@@ -26,17 +26,15 @@ def training(
 ) -> tuple[FederatedTraining, Records]:
     fields: dict[str, Any] = {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 2, "watchdog": "30 s"}
     records: Records = []
-    devices = [
-        DeviceState(name, number, "newport", 1, "a" * 64, 10)
-        for number, name in enumerate(names or [drive.device for drive in drives])
-    ]
+    order = names or [drive.device for drive in drives]
     fleet, judge = cast(Fleet, FakeFleet(*drives)), cast(Evaluator, evaluator or FakeEvaluator())
     config = JobConfig.model_validate(fields | job)
 
     def on_event(device: str, what: What, detail: str) -> None:
         records.append(EventRecord(device, what, detail))
 
-    accountant, order = make_accountant(devices), [device.name for device in devices]
+    array = {"name": "fakes", "devices": [{"profile": "newport", "count": len(order)}]}
+    accountant = make_accountant(ArrayConfig.model_validate(array))
     return FederatedTraining(config, JOB, fleet, order, accountant, judge, records.append, on_event), records
 
 
