@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from firmware_agent.units import format_bytes
 from host.records import RoundRecord, Summary
 
 console = Console(highlight=False)
@@ -94,23 +95,21 @@ class RoundTable:
             print(self._plain_row(record), file=sys.stdout, flush=True)
 
     def _render(self) -> Table:
-        table = Table(caption="images / device s: mean of a drive; wall s: cost of emulation")
-        for name in ("round", "accuracy", "loss", "drives", f"images / device s\n({self._clock})"):
+        caption = "images / device s: mean of a drive; array s: compute, flash and link; wall s: cost of emulation"
+        table = Table(caption=caption)
+        rate, seconds = f"images / device s\n({self._clock})", f"array s\n({self._clock})"
+        for name in ("round", "accuracy", "loss", "drives", rate, seconds, "joules\n(modelled)", "wall s"):
             table.add_column(name, justify="right")
-        table.add_column(f"device s\n({self._clock})", justify="right")
-        table.add_column("wall s", justify="right")
         for record in self._rounds:
             table.add_row(*_cells(record))
         return table
 
     def _plain_header(self) -> str:
-        rate, seconds = f"images/device s ({self._clock})", f"device s ({self._clock})"
-        return f"{'round':>5} {'accuracy':>8} {'loss':>7} {'drives':>6} {rate:>26} {seconds:>19} {'wall s':>7}"
+        rate, seconds = f"images/device s ({self._clock})", f"array s ({self._clock})"
+        return _columns(("round", "accuracy", "loss", "drives", rate, seconds, "joules", "wall s"))
 
     def _plain_row(self, record: RoundRecord) -> str:
-        cells = _cells(record)
-        widths = (5, 8, 7, 6, 26, 19, 7)
-        return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        return _columns(_cells(record))
 
 
 def print_summary(summary: Summary) -> None:
@@ -127,9 +126,20 @@ def print_summary(summary: Summary) -> None:
         soft_wrap=True,
     )
     console.print(
+        f"the array took {summary.array_seconds:.2f} s ({summary.clock}, with flash and link) and "
+        f"{summary.energy_joules:.0f} J by the power model, host included; "
+        f"{format_bytes(summary.host_link_bytes)} crossed the link",
+        soft_wrap=True,
+    )
+    console.print(
         f"{summary.wall_seconds:.1f} s of wall time for the whole command; it says nothing of a drive's speed"
     )
     console.print(f"run directory: {summary.run_directory}", soft_wrap=True)
+
+
+def _columns(cells: tuple[str, ...]) -> str:
+    widths = (5, 8, 7, 6, 26, 18, 7, 7)
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
 def _cells(record: RoundRecord) -> tuple[str, ...]:
@@ -139,6 +149,7 @@ def _cells(record: RoundRecord) -> tuple[str, ...]:
         f"{record.test_loss:.4f}",
         str(len(record.devices)),
         f"{record.images_per_device_second:.1f}",
-        f"{record.slowest_device_seconds:.3f}",
+        f"{record.array_seconds:.3f}",
+        f"{record.total_joules:.0f}",
         f"{record.wall_seconds:.1f}",
     )

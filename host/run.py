@@ -36,6 +36,7 @@ from host.lifecycle import (
 from host.records import EventRecord, RoundRecord, Summary, What, summarise
 from host.run_directory import RunDirectory, check_writable
 from host.shards import check_shards, deal_out
+from host.trace import write_trace
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,8 @@ class _Run:
             for event in self._early:
                 directory.append(event)
             facts = {device: session.hello.facts for device, session in fleet.sessions().items()}
-            profiles = {device.profile: asdict(get_profile(device.profile)) for device in state.devices}
+            names = {device.profile for device in state.devices} | {self._request.config.host.profile}
+            profiles = {name: asdict(get_profile(name)) for name in sorted(names)}
             directory.write_configuration(self._request.config, self._request.job, facts, profiles)
             if self._request.spec.source is not None:
                 directory.write_model(self._request.spec.name, self._request.spec.source)
@@ -161,6 +163,7 @@ class _Run:
             rounds = await training.run()
         summary = self._summary(rounds, directory)
         directory.finish(summary, training.weights)
+        write_trace(directory.path, rounds, request.config.name)
         return summary
 
     def _summary(self, rounds: list[RoundRecord], directory: RunDirectory) -> Summary:

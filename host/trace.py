@@ -1,0 +1,22 @@
+"""The timeline of a run as a file that Perfetto and chrome://tracing show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from csd_emu.timeline import chrome_trace
+from host.records import RoundRecord
+
+TRACE_FILE = "trace.json"
+
+
+def write_trace(folder: Path, rounds: Sequence[RoundRecord], array: str) -> Path:
+    """Write all spans of the rounds, in the array's composed time, one row per device; return the file's path."""
+    clock = "+".join(sorted({record.clock for record in rounds}))
+    spans = [span for record in rounds for span in record.spans]
+    path = folder / TRACE_FILE
+    path.write_bytes(msgspec.json.encode(chrome_trace(spans, clock, array)))
+    return path
