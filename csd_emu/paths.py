@@ -17,7 +17,7 @@ class Paths:
 
     Attributes:
         cache: what can be made again: downloads, ARM images, templates.
-        state: one folder per array that is up.
+        state: one folder per array that is up; the user's calibration tables.
         runtime: sockets; short, because a Unix socket's path holds 107 bytes.
     """
 
@@ -46,6 +46,11 @@ class Paths:
     def arrays(self) -> Path:
         """One folder per array that is up."""
         return self.state / "arrays"
+
+    @property
+    def calibration(self) -> Path:
+        """The user's own calibration tables; they go before those that ship with the package."""
+        return self.state / "calibration"
 
     @property
     def images(self) -> Path:
