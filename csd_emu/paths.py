@@ -18,6 +18,7 @@ class Paths:
     Attributes:
         cache: what can be made again: downloads, ARM images, templates.
         state: one folder per array that is up, and the user's profiles.
+        state: one folder per array that is up; the user's calibration tables.
         runtime: sockets; short, because a Unix socket's path holds 107 bytes.
     """
 
@@ -51,6 +52,11 @@ class Paths:
     def profiles(self) -> Path:
         """The user's own profiles of drives and hosts, one YAML file each."""
         return self.state / "profiles"
+
+    @property
+    def calibration(self) -> Path:
+        """The user's own calibration tables; they go before those that ship with the package."""
+        return self.state / "calibration"
 
     @property
     def images(self) -> Path:

@@ -14,7 +14,7 @@ from firmware_agent import __version__, bare_loop
 from firmware_agent.clock import Stopwatch
 from firmware_agent.disturbance import Disturbance
 from firmware_agent.errors import AgentRefused, CsdError, DeviceLost, ProtocolError
-from firmware_agent.exchange import Array, Assembler, cut_slices, tensor_specs
+from firmware_agent.exchange import Assembler, cut_slices, tensor_specs
 from firmware_agent.identity import Identity
 from firmware_agent.session import Session
 from firmware_agent.shard import Shard
@@ -133,19 +133,12 @@ class Agent:
         self._inbound = None
         self._stopwatch.take()
         done = trainer.train(task)
-        arrays = self._encode(trainer)
+        arrays = trainer.encode()
         session.send(Tensors(task.round, tensor_specs(arrays)))
         for piece in cut_slices(task.round, arrays):
             session.send(piece)
         seconds = self._stopwatch.take()
         session.send(Trained(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes))
-
-    def _encode(self, trainer: Trainer) -> dict[str, Array]:
-        """Copy the weights out of the model: the part of sending in which a task is always runnable."""
-        self._stopwatch.mark()
-        arrays = {name: array.copy() for name, array in state_arrays(trainer.model).items()}
-        self._stopwatch.lap("encode")
-        return arrays
 
     def _measure(self, task: Measure) -> Measured:
         trainer = self._ready()

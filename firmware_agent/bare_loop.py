@@ -17,7 +17,6 @@ from torch.nn import functional
 from firmware_agent.errors import DeviceFailed, ProtocolError
 from firmware_agent.models import ModelSpec, build_model
 from firmware_agent.shard import Shard, open_shard
-from firmware_agent.trainer import WARM_UP_STEPS
 from firmware_agent.wire import Job, Measure, Measured, PhaseSeconds, decode, encode
 
 _LENGTH_BYTES = 4
@@ -48,8 +47,8 @@ def loop(job: Job, task: Measure, shard: Shard) -> Measured:
     model = build_model(ModelSpec(job.model, job.source, job.arguments)).train()
     optimiser = torch.optim.SGD(model.parameters(), lr=job.learning_rate, momentum=job.momentum)
     generator, steps, start = np.random.default_rng(job.seed), 0, time.perf_counter()
-    while steps <= WARM_UP_STEPS or time.perf_counter() - start < task.device_seconds:
-        if steps == WARM_UP_STEPS:
+    while steps <= task.warm_up_steps or time.perf_counter() - start < task.device_seconds:
+        if steps == task.warm_up_steps:
             start = time.perf_counter()
         index = generator.integers(0, len(shard.labels), task.batch_size)
         inputs = torch.from_numpy(shard.images[index]).float().mul_(job.image_scale)
@@ -60,7 +59,7 @@ def loop(job: Job, task: Measure, shard: Shard) -> Measured:
         loss.item()
         steps += 1
     elapsed_seconds = time.perf_counter() - start
-    steps -= WARM_UP_STEPS
+    steps -= task.warm_up_steps
     return Measured(steps * task.batch_size, steps, PhaseSeconds(), elapsed_seconds)
 
 

@@ -4,7 +4,8 @@
     ├── ConfigurationError       the user's input is wrong; nothing was started (exit code 2)
     │   ├── UnitError            a quantity has the wrong unit or cannot be read
     │   ├── ModelError           a model cannot be found or built
-    │   └── DataError            a data set cannot be found or read
+    │   ├── DataError            a data set cannot be found or read
+    │   └── CalibrationError     a calibration table is damaged, does not fit, or is missing
     ├── EnvironmentUnfit         the machine lacks something: QEMU, libvirt, disk space, a free port (exit code 2)
     │   └── ImageError           an ARM image cannot be built, or a stored one is damaged
     ├── ShardError               a shard or identity archive does not match its manifest
@@ -43,6 +44,10 @@ class ModelError(ConfigurationError):
 
 class DataError(ConfigurationError):
     """Raised when a data set cannot be found or read."""
+
+
+class CalibrationError(ConfigurationError):
+    """Raised when a calibration table is damaged, does not fit, or is missing."""
 
 
 class EnvironmentUnfit(CsdError):

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from firmware_agent.clock import Stopwatch, wait_for_fresh_slice
+from firmware_agent.clock import PHASES, Stopwatch, wait_for_fresh_slice
 from firmware_agent.exchange import Array
+from firmware_agent.memory import PeakMemory
 from firmware_agent.models import ModelSpec, build_model
 from firmware_agent.sgd import LocalSgd
 from firmware_agent.shard import Shard
-from firmware_agent.wire import Job, Measure, Measured, Train
-
-WARM_UP_STEPS = 5
+from firmware_agent.weights import state_arrays
+from firmware_agent.wire import Job, Measure, Measured, PhaseSeconds, Train
 
 
 class LocalPass(NamedTuple):
@@ -72,28 +71,54 @@ class Trainer:
         return LocalPass(samples, steps, loss_sum / samples, read_bytes)
 
     def measure(self, task: Measure) -> Measured:
-        """Run the loop of `train` until `task.device_seconds` of it have passed; the weights stay as they were.
+        """Run the loop of `train` as `task` says; with `task.restore` the weights stay as they were.
 
-        A few steps before are not counted: in them the process takes its memory from the kernel.
+        The steps before it are not counted: in them the process takes its memory from the kernel.
         """
-        before = copy.deepcopy(self.model.state_dict())
-        optimiser, now = self._optimiser(), self._stopwatch.now
-        batches = self._endless_batches(task.batch_size)
-        for images, labels in islice(batches, WARM_UP_STEPS):
-            self._step(optimiser, images, labels)
-        samples, steps = 0, 0
+        before = copy.deepcopy(self.model.state_dict()) if task.restore else None
+        optimiser, now, watch = self._optimiser(), self._stopwatch.now, self._stopwatch
+        memory = PeakMemory()
+        self._warm_up(optimiser, task)
+        each: list[PhaseSeconds] = []
+        samples, steps, most = 0, 0, task.steps
         wait_for_fresh_slice(now)
-        self._stopwatch.take()
-        self._stopwatch.mark()
+        watch.take()
+        watch.mark()
         start = now()
-        for images, labels in batches:
+        for images, labels in self._endless_batches(task.batch_size):
             self._step(optimiser, images, labels)
             samples, steps = samples + len(labels), steps + 1
-            if now() - start >= task.device_seconds:
+            if most is not None:
+                each.append(watch.take())
+                watch.mark()
+            if now() - start >= task.device_seconds or steps == most:
                 break
         elapsed_seconds = now() - start
-        self.model.load_state_dict(before)
-        return Measured(samples, steps, self._stopwatch.take(), elapsed_seconds)
+        seconds = _sum(each) if each else watch.take()
+        peak_bytes = memory.peak_bytes()
+        encode_seconds = self._encode_seconds() if each else 0.0
+        if before is not None:
+            self.model.load_state_dict(before)
+        return Measured(samples, steps, seconds, elapsed_seconds, each, encode_seconds, peak_bytes, memory.source)
+
+    def encode(self) -> dict[str, Array]:
+        """Copy the weights out of the model: the part of sending in which a task is always runnable."""
+        self._stopwatch.mark()
+        arrays = {name: array.copy() for name, array in state_arrays(self.model).items()}
+        self._stopwatch.lap("encode")
+        return arrays
+
+    def _encode_seconds(self) -> float:
+        self.encode()
+        return self._stopwatch.take().encode
+
+    def _warm_up(self, optimiser: LocalSgd, task: Measure) -> None:
+        now, size = self._stopwatch.now, task.warm_up_batch_size or task.batch_size
+        start = now()
+        for number, (images, labels) in enumerate(self._endless_batches(size)):
+            if number >= task.warm_up_steps or (number and now() - start >= task.device_seconds):
+                return
+            self._step(optimiser, images, labels)
 
     def _step(self, optimiser: LocalSgd, images: Array, labels: Array) -> float:
         watch = self._stopwatch
@@ -133,6 +158,10 @@ def _load(shard: Shard) -> tuple[Array, Array, bool]:
     if size_bytes > _free_bytes() // 4:
         return shard.images, shard.labels, False
     return np.array(shard.images), np.array(shard.labels), True
+
+
+def _sum(steps: Sequence[PhaseSeconds]) -> PhaseSeconds:
+    return PhaseSeconds(*(sum(getattr(step, phase) for step in steps) for phase in PHASES))
 
 
 def _free_bytes() -> int:

@@ -14,11 +14,14 @@ from msgspec import Meta
 
 from firmware_agent.errors import ProtocolError
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 SERVICE_METHOD = "/csd.v1.Host/Session"
 MAX_SLICE_BYTES = 1 << 20
 MAX_FRAME_BYTES = MAX_SLICE_BYTES + (64 << 10)
 HOST_NAME = "csd-host"
+# Steps whose seconds one `Measured` frame can carry, and what a measurement does before it counts.
+MAX_RAW_STEPS = 4096
+WARM_UP_STEPS = 5
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
@@ -125,21 +128,49 @@ class Trained(Frame, frozen=True):
 class Measure(Frame, frozen=True):
     """Host: run the training loop at this batch size until that many device seconds of it have passed.
 
-    The weights are restored afterwards. With `bare`, a plain torch loop in a process of its own runs instead.
+    With `bare`, a plain torch loop in a process of its own runs instead, and of the fields below only `warm_up_steps`
+    counts.
+
+    Attributes:
+        batch_size: samples per step.
+        device_seconds: the loop ends with the first step after so many seconds.
+        bare: see above.
+        steps: also at most so many steps; the answer then carries the seconds of each, and of one encoding.
+        warm_up_steps: taken first and not counted; they too end after `device_seconds`, with one step at least.
+        warm_up_batch_size: samples per step of the warm-up; None for `batch_size`.
+        restore: put the weights back as they were afterwards; without, the memory of a second copy is saved.
     """
 
     batch_size: Positive
     device_seconds: Annotated[float, Meta(gt=0, le=3600)]
     bare: bool = False
+    steps: Annotated[int, Meta(ge=1, le=MAX_RAW_STEPS)] | None = None
+    warm_up_steps: Annotated[int, Meta(ge=0, le=1000)] = WARM_UP_STEPS
+    warm_up_batch_size: Positive | None = None
+    restore: bool = True
 
 
 class Measured(Frame, frozen=True):
-    """Drive: what `Measure` saw; `elapsed_seconds` is the whole loop by the device's clock, phases and all between."""
+    """Drive: what `Measure` saw.
+
+    Attributes:
+        samples, steps: taken in the loop, without the warm-up.
+        seconds: of the loop, per phase.
+        elapsed_seconds: the whole loop by the device's clock, phases and all between.
+        step_seconds: of each step, if `Measure.steps` was given.
+        encode_seconds: copying the weights out of the model once, if `Measure.steps` was given.
+        peak_memory_bytes: the most memory that the agent's process had in RAM; 0 if not read.
+        peak_memory_source: ``VmHWM``, reset before the warm-up, or ``ru_maxrss``, of the process's whole life.
+    """
 
     samples: Positive
     steps: Positive
     seconds: PhaseSeconds
     elapsed_seconds: Seconds
+    step_seconds: list[PhaseSeconds] = []
+    encode_seconds: Seconds = 0.0
+    peak_memory_bytes: Count = 0
+    peak_memory_source: Annotated[str, Meta(max_length=32)] = ""
 
 
 class Disturb(Frame, frozen=True):

@@ -99,7 +99,7 @@ class Accountant:
         batches = batch_counts(trained.samples, part.epochs, part.batch_size)
         return DeviceRound(
             device=part.device,
-            clock=self.time.clock(part.hello_clock),
+            clock=self.time.clock(part.device, part.hello_clock),
             samples=trained.samples,
             steps=trained.steps,
             batch_size=part.batch_size,
@@ -167,16 +167,16 @@ def phases(seconds: PhaseSeconds) -> dict[str, float]:
     return {phase: getattr(seconds, phase) for phase in seconds.__struct_fields__}
 
 
-def make_accountant(config: ArrayConfig, model: StepModel | None = None) -> Accountant:
+def make_accountant(config: ArrayConfig, models: Mapping[str, StepModel] | None = None) -> Accountant:
     """Return what composes the time and energy of a run.
 
     Args:
         config: the array.
-        model: the table from which devices without a counted clock are modelled, if there is one.
+        models: device -> what its steps cost, for devices without a counted clock (see `find_models`).
     """
     profiles = {device.name: get_profile(device.profile) for device in config.list_devices()}
     host = get_profile(config.host.profile)
-    return Accountant(DeviceTime(profiles, model), profiles, host, link_of(config.link, host))
+    return Accountant(DeviceTime(profiles, models or {}), profiles, host, link_of(config.link, host))
 
 
 def link_of(section: LinkSection, host: Profile) -> Link:

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from firmware_agent.errors import DataError
+from csd_emu.calibration import Shape, parse_shape
+from firmware_agent.errors import ConfigurationError, DataError
 
 HELD_OUT_SHARE = 0.2
+SYNTHETIC = "synthetic:"
+_SYNTHETIC_IMAGES = 20
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,21 @@ def load_digits(seed: int) -> Dataset:
     return Dataset("digits", train_x, train_y, test_x, test_y, 1 / 16)
 
 
+def make_synthetic(shape: Shape, classes: int, seed: int) -> Dataset:
+    """Return a few images of noise, labelled at random: for timing, nothing can be learnt from them."""
+    generator = np.random.default_rng(seed)
+    images = generator.integers(0, 256, (_SYNTHETIC_IMAGES, *shape), np.uint8)
+    labels = generator.integers(0, classes, _SYNTHETIC_IMAGES)
+    held_out = round(_SYNTHETIC_IMAGES * HELD_OUT_SHARE)
+    parts = images[held_out:], labels[held_out:], images[:held_out], labels[:held_out]
+    return Dataset(synthetic_source(shape, classes), *parts, 1 / 255)
+
+
+def synthetic_source(shape: Shape, classes: int) -> str:
+    """Return the name of a synthetic data set: ``synthetic:3x224x224:1000``."""
+    return f"{SYNTHETIC}{'x'.join(map(str, shape))}:{classes}"
+
+
 SOURCES: dict[str, Callable[[int], Dataset]] = {"digits": load_digits}
 
 
@@ -58,6 +76,8 @@ def load_dataset(source: str, seed: int) -> Dataset:
         DataError: there is no such data set.
     """
     check_source(source, "data.source")
+    if source.startswith(SYNTHETIC):
+        return make_synthetic(*_parse_synthetic(source, "data.source"), seed)
     return SOURCES[source](seed)
 
 
@@ -67,7 +87,19 @@ def check_source(source: str, where: str) -> None:
     Raises:
         DataError: there is none.
     """
-    if source not in SOURCES:
+    if source.startswith(SYNTHETIC):
+        _parse_synthetic(source, where)
+    elif source not in SOURCES:
         near = difflib.get_close_matches(source, SOURCES, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(SOURCES)}"
         raise DataError(f"{where}: {source!r} is not known; {hint}")
+
+
+def _parse_synthetic(source: str, where: str) -> tuple[Shape, int]:
+    shape, _, classes = source.removeprefix(SYNTHETIC).partition(":")
+    try:
+        if not classes.isascii() or not classes.isdigit() or int(classes) < 1:
+            raise ConfigurationError(f"{classes!r} is no number of classes")
+        return parse_shape(shape), int(classes)
+    except ConfigurationError as error:
+        raise DataError(f"{where}: {source!r}: {error}; for example synthetic:3x224x224:1000") from error

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
-from csd_emu.profiles import Profile
+from csd_emu.array import ArrayConfig
+from csd_emu.calibration import REFERENCE_CORE, CalibrationStore, CalibrationTable, Shape
+from csd_emu.profiles import Profile, get_profile
+from firmware_agent.models import ModelSpec
 from firmware_agent.wire import PhaseSeconds
 
 COUNTED, MODELLED, WALL = "counted", "modelled", "wall"
@@ -14,30 +18,48 @@ TRAINER_WEIGHT = 100
 
 
 class StepModel(Protocol):
-    """A calibration table, as far as it is needed here."""
+    """What one device's steps cost, in its own seconds."""
 
     def step_seconds(self, batch_size: int) -> PhaseSeconds:
-        """Return the reference core's seconds of one step at this batch size, per phase."""
+        """Return the seconds of one step at this batch size, per phase."""
 
     @property
     def encode_seconds(self) -> float:
-        """The reference core's seconds of taking the weights out."""
+        """Seconds of taking the weights out."""
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A calibration table, read for a profile."""
+
+    table: CalibrationTable
+    profile: Profile
+
+    def step_seconds(self, batch_size: int) -> PhaseSeconds:
+        """Return the profile's seconds of one step at this batch size, per phase."""
+        return self.table.device_seconds(batch_size, self.profile)
+
+    @property
+    def encode_seconds(self) -> float:
+        """The profile's seconds of taking the weights out."""
+        seconds = self.table.encode_seconds_median
+        return seconds * self.profile.scale("encode") if self.table.core == REFERENCE_CORE else seconds
 
 
 class DeviceTime:
     """Turns what a device's stopwatch saw into seconds of its profile."""
 
-    def __init__(self, profiles: Mapping[str, Profile], model: StepModel | None) -> None:
-        """Take the profile of each device, and the table from which devices without a counted clock are modelled.
+    def __init__(self, profiles: Mapping[str, Profile], models: Mapping[str, StepModel]) -> None:
+        """Take the profile of each device, and the models of those that are to be modelled.
 
-        Without a table the seconds of such a device are the wall's.
+        Without a model the seconds of a device without a counted clock are the wall's.
         """
-        self._profiles, self._model = profiles, model
+        self._profiles, self._models = profiles, models
         self._competitors: dict[str, int] = {}
 
-    def clock(self, hello_clock: str) -> str:
+    def clock(self, device: str, hello_clock: str) -> str:
         """Return the clock that the seconds of a device with this stopwatch will have."""
-        return MODELLED if hello_clock == WALL and self._model is not None else hello_clock
+        return MODELLED if hello_clock == WALL and device in self._models else hello_clock
 
     def set_competitor(self, device: str, weight: int) -> None:
         """Note that a task of this cgroup weight competes with the trainer; 0 ends it. Only a model needs to know."""
@@ -54,11 +76,10 @@ class DeviceTime:
             measured: what the stopwatch saw, seconds per phase.
             batches: batch size -> number of steps of that size.
         """
-        profile = self._profiles[device]
-        if self.clock(hello_clock) == MODELLED and self._model is not None:
+        if self.clock(device, hello_clock) == MODELLED:
             share = (TRAINER_WEIGHT + self._competitors.get(device, 0)) / TRAINER_WEIGHT
-            return profile.device_seconds(_modelled(self._model, batches, share))
-        return profile.device_seconds(measured) if hello_clock == COUNTED else measured
+            return _modelled(self._models[device], batches, share)
+        return self._profiles[device].device_seconds(measured) if hello_clock == COUNTED else measured
 
 
 def batch_counts(samples: int, epochs: int, batch_size: int) -> dict[int, int]:
@@ -76,3 +97,26 @@ def _modelled(model: StepModel, batches: Mapping[int, int], share: float) -> Pha
             sums[phase] += steps * share * getattr(step, phase)
     sums["encode"] += share * model.encode_seconds
     return PhaseSeconds(**sums)
+
+
+def find_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
+    """Return the models of the devices whose seconds are to be modelled, as the array's `clock` says.
+
+    Args:
+        config: the array.
+        spec: what will be trained.
+        shape: (channels, height, width) of an image.
+        store: the calibration tables.
+
+    Raises:
+        CalibrationError: the clock is to be modelled and there is no table, or a table is damaged.
+    """
+    if config.engine != "native" or config.clock == WALL:
+        return {}
+    find = store.require if config.clock == MODELLED else store.find
+    tables = {name: find(spec, shape, name) for name in {device.profile for device in config.list_devices()}}
+    return {
+        device.name: TableModel(table, get_profile(device.profile))
+        for device in config.list_devices()
+        if (table := tables[device.profile]) is not None
+    }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from csd_emu.array import ArrayConfig
+from csd_emu.calibration import CalibrationStore
 from csd_emu.engines import Engine, make_engine
 from csd_emu.paths import Paths
 from csd_emu.profiles import get_profile
@@ -18,6 +19,7 @@ from host.accounting import Accountant, make_accountant
 from host.array_state import ArrayState, array_folder
 from host.console import RoundTable, console
 from host.datasets import Dataset, load_dataset
+from host.device_time import StepModel, find_models
 from host.evaluation import Evaluator
 from host.exporter import Exporter
 from host.federated import FederatedTraining, job_frame
@@ -48,6 +50,7 @@ class RunRequest:
     spec: ModelSpec
     dataset: Dataset
     evaluator: Evaluator
+    models: Mapping[str, StepModel]
 
     @property
     def array(self) -> ArrayRequest:
@@ -63,7 +66,9 @@ def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec) -> RunReques
     """
     dataset = load_dataset(job.data.source, job.seed)
     deal_out(dataset, job.data, len(config.list_devices()), job.seed)
-    return RunRequest(config, job, spec, dataset, Evaluator(spec, dataset, job.seed))
+    channels, height, width = dataset.images.shape[1:]
+    models = find_models(config, spec, (channels, height, width), CalibrationStore(Paths.default().calibration))
+    return RunRequest(config, job, spec, dataset, Evaluator(spec, dataset, job.seed), models)
 
 
 def run_job(request: RunRequest, paths: Paths, runs: Path, progress: Progress, quiet: bool) -> Summary:
@@ -145,9 +150,9 @@ class _Run:
 
     async def _train(self, state: ArrayState, fleet: Fleet, directory: RunDirectory) -> Summary:
         request = self._request
-        accountant = make_accountant(request.config)
+        accountant = make_accountant(request.config, request.models)
         self._accountant = accountant
-        clocks = {accountant.time.clock(session.hello.clock) for session in fleet.sessions().values()}
+        clocks = {accountant.time.clock(name, session.hello.clock) for name, session in fleet.sessions().items()}
         frame = job_frame(request.job, request.spec, request.dataset.image_scale)
         with RoundTable("+".join(sorted(clocks)), self._quiet) as table:
 

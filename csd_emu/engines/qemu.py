@@ -148,6 +148,11 @@ class QemuEngine:
         template = self._templates.ensure(self._connect(self._uris[0]), image, self._memory_bytes, progress)
         return float(template.facts["template_seconds"])
 
+    @property
+    def image_hash(self) -> str:
+        """Hash of the image that the machines of this engine boot."""
+        return self._prepared()[0].hash
+
     def private_bytes(self, handle: Handle) -> int:
         """Return the memory that only this device's QEMU holds, in bytes, from the kernel's smaps_rollup.
 

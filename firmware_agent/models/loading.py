@@ -97,7 +97,7 @@ def _zoo_builder(name: str) -> Callable[..., nn.Module]:
         near = difflib.get_close_matches(name, ZOO, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"built in: {', '.join(ZOO)}."
         raise ModelError(f"model {name!r} is not built in; {hint} Your own: my_net.py:build or package.module:function")
-    return ZOO[name]
+    return ZOO[name].builder
 
 
 def _module_from(where: str, source: str) -> types.ModuleType:

@@ -22,12 +22,11 @@ from csd_emu.progress import Progress
 from csd_emu.qemu.tools import find_qemu
 from firmware_agent.models import ModelSpec
 from firmware_agent.wire import Job, Measure, Measured
-from host.array_state import array_folder
 from host.datasets import load_dataset
 from host.federated import job_frame, prepare_device
-from host.interrupts import INTERRUPTS
 from host.job import JobConfig
-from host.lifecycle import ArrayRequest, StartedArray, clear_array, start_array
+from host.lifecycle import ArrayRequest, StartedArray
+from host.machines import run_on_machines
 from host.outputs import BenchReport
 from host.requests import DEFAULT_DATA
 from host.session import DeviceSession
@@ -71,17 +70,7 @@ def with_array(
 ) -> T:
     """Start `devices` VMs, do `work` on them, and end them whatever happens."""
     request = ArrayRequest(bench_config(name, devices), DEFAULT_DATA, seed)
-    with (
-        array_folder(paths.arrays, request.config.name) as folder,
-        contextlib.closing(QemuEngine(request.config, paths)) as engine,
-    ):
-        try:
-            clear_array(engine, request.config.name, folder)
-            engine.prepare(progress)
-            return INTERRUPTS.run(_work(request, folder, engine, progress, work))
-        finally:
-            with INTERRUPTS.deferred():
-                clear_array(engine, request.config.name, folder)
+    return run_on_machines(request, paths, progress, work)
 
 
 async def prepare_sessions(started: StartedArray, seed: int) -> list[DeviceSession]:
@@ -137,19 +126,6 @@ def describe_machine() -> dict[str, Any]:
         "machine_type": tools.machine,
         "load_average_1min": os.getloadavg()[0],
     }
-
-
-async def _work(
-    request: ArrayRequest,
-    folder: Path,
-    engine: QemuEngine,
-    progress: Progress,
-    work: Callable[[StartedArray, QemuEngine], Awaitable[T]],
-) -> T:
-    async with contextlib.AsyncExitStack() as box:
-        progress.stage(f"start {len(request.config.list_devices())} drives")
-        started = await start_array(request, folder, engine, box, lambda *_: None)
-        return await work(started, engine)
 
 
 def _processor() -> str:

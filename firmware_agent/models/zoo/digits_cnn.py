@@ -1,8 +1,6 @@
-"""The built-in models; each builder takes the number of classes."""
+"""The quickstart's model."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from torch import nn
 
@@ -20,6 +18,3 @@ def digits_cnn(num_classes: int = 10) -> nn.Module:
         nn.ReLU(),
         nn.Linear(64, num_classes),
     )
-
-
-ZOO: dict[str, Callable[..., nn.Module]] = {"digits_cnn": digits_cnn}

@@ -1,0 +1,110 @@
+"""The calibration tables: those that ship with the package, and the user's own, which go first."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from csd_emu.calibration.check import check_table, encode_table, parse_table
+from csd_emu.calibration.key import REFERENCE_CORE, CalibrationKey, Shape
+from csd_emu.calibration.table import CalibrationTable
+from firmware_agent.errors import CalibrationError
+from firmware_agent.models import ModelSpec
+
+SHIPPED = Path(__file__).parent / "tables"
+
+
+class CalibrationStore:
+    """Finds and keeps tables, one file each."""
+
+    def __init__(self, user: Path, shipped: Path = SHIPPED) -> None:
+        """Keep the user's tables in the folder `user`, which is made when there is one to keep."""
+        self._user, self._shipped = user, shipped
+
+    def find(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> CalibrationTable | None:
+        """Return the table of a model at an input shape, or None.
+
+        A table that was measured on a real drive of `profile` goes before one of the reference core, and the user's
+        before the shipped one.
+
+        Raises:
+            CalibrationError: the table's file cannot be read, breaks a rule, or is of something else.
+        """
+        for core in dict.fromkeys((profile or REFERENCE_CORE, REFERENCE_CORE)):
+            key = CalibrationKey.of(spec, input_shape, core)
+            for folder in (self._user, self._shipped):
+                if (path := folder / key.file_name).exists():
+                    return load_table(path, key)
+        return None
+
+    def require(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> CalibrationTable:
+        """Return what `find` returns; a table that is missing is an error that says how to make it.
+
+        Raises:
+            CalibrationError: as `find`, or there is none.
+        """
+        table = self.find(spec, input_shape, profile)
+        if table is None:
+            key = CalibrationKey.of(spec, input_shape)
+            raise CalibrationError(
+                f"model {spec.name!r} with {dict(key.arguments)} has no calibration table for images of "
+                f"{key.shape_text}; measure one with csd-emu calibrate {spec.name} --input {key.shape_text}"
+            )
+        return table
+
+    def save(self, table: CalibrationTable, path: Path | None = None) -> Path:
+        """Write the table among the user's own, or to `path`, in one step; return where.
+
+        Raises:
+            CalibrationError: it breaks a rule; what was there stays.
+        """
+        path = path or self._user / table.key.file_name
+        check_table(table, str(path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with open(descriptor, "wb") as stream:
+                stream.write(encode_table(table))
+                stream.flush()
+                os.fsync(descriptor)
+            os.chmod(partial, 0o644)
+            os.replace(partial, path)
+        except BaseException:
+            os.unlink(partial)
+            raise
+        return path
+
+    def list_tables(self) -> Iterator[tuple[Path, CalibrationTable]]:
+        """Yield every table and its file, by file name; the user's in place of the shipped one of its name.
+
+        Raises:
+            CalibrationError: one is damaged.
+        """
+        paths = {path.name: path for folder in (self._shipped, self._user) for path in folder.glob("*.json")}
+        for _, path in sorted(paths.items()):
+            yield path, load_table(path)
+
+
+def load_table(path: Path, key: CalibrationKey | None = None) -> CalibrationTable:
+    """Return the table in the file `path`, which must be of `key` if that is given.
+
+    Raises:
+        CalibrationError: it cannot be read, breaks a rule, or is of something else.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CalibrationError(f"{path}: cannot be read ({error})") from error
+    table = parse_table(data, str(path))
+    if key is not None and table.key != key:
+        raise CalibrationError(
+            f"{path}: is of {_words(table.key)}, not of {_words(key)}; give it its own name back, or remove it"
+        )
+    return table
+
+
+def _words(key: CalibrationKey) -> str:
+    source = f", source {key.source_sha256[:8]}" if key.source_sha256 else ""
+    return f"{key.model} {dict(key.arguments)}{source} at {key.shape_text} on core {key.core}"

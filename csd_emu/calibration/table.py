@@ -1,0 +1,177 @@
+"""A calibration table: batch size -> seconds per step and phase, and memory, with the raw steps behind them."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from csd_emu.calibration.fit import predict
+from csd_emu.calibration.key import REFERENCE_CORE, CalibrationKey
+from csd_emu.profiles import Profile
+from firmware_agent.errors import CalibrationError
+from firmware_agent.wire import PhaseSeconds
+
+FORMAT = 1
+PHASES = PhaseSeconds.__struct_fields__
+
+
+class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What ran in the drive that was measured."""
+
+    agent: str
+    python: str
+    torch: str
+    numpy: str
+    kernel: str
+
+
+class CalibrationRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One batch size.
+
+    Attributes:
+        of: `CalibrationTable.row_mark` of the table that it was measured for.
+        batch_size: samples per step.
+        steps: seconds of each measured step, per phase, on the table's core.
+        peak_memory_bytes: the most that the agent's process had in RAM, interpreter and torch included.
+        wall_seconds: what measuring it cost here; it says nothing of a drive.
+    """
+
+    of: str
+    batch_size: int
+    steps: tuple[PhaseSeconds, ...]
+    peak_memory_bytes: int
+    wall_seconds: float
+
+    @property
+    def seconds(self) -> PhaseSeconds:
+        """The median step: the median of each phase."""
+        return PhaseSeconds(*(statistics.median(getattr(step, phase) for step in self.steps) for phase in PHASES))
+
+
+class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one model costs on one core at one input size.
+
+    Attributes:
+        format: of the file, `FORMAT`.
+        model, arguments, source_sha256, input_shape, core: see `CalibrationKey`.
+        classes: of the logits.
+        parameters: trainable values.
+        clock: that the seconds are of: ``counted`` or ``wall``.
+        image: hash of the ARM image that ran; empty for a real drive.
+        versions: in the drive.
+        seed: of the first weights, the images and the order of samples.
+        encode_seconds: copying the weights out of the model, once per measured batch size.
+        memory_source: where peak memory was read: ``VmHWM`` or ``ru_maxrss``.
+        rows: by increasing batch size, at least two.
+    """
+
+    format: int
+    model: str
+    arguments: dict[str, int | float | str | bool]
+    source_sha256: str | None
+    input_shape: tuple[int, int, int]
+    classes: int
+    parameters: int
+    clock: str
+    core: str
+    image: str
+    versions: Versions
+    seed: int
+    encode_seconds: tuple[float, ...]
+    memory_source: str
+    rows: tuple[CalibrationRow, ...]
+
+    @property
+    def key(self) -> CalibrationKey:
+        """What the table is of."""
+        return CalibrationKey(self.model, self.arguments, self.source_sha256, self.input_shape, self.core)
+
+    @property
+    def row_mark(self) -> str:
+        """What its rows carry, so that a row of another model, shape, core or image does not pass for its own."""
+        return row_mark(self.key, self.image)
+
+    @property
+    def batches(self) -> list[int]:
+        """The measured batch sizes, in order."""
+        return [row.batch_size for row in self.rows]
+
+    @property
+    def encode_seconds_median(self) -> float:
+        """Seconds of copying the weights out once, on the table's core."""
+        return statistics.median(self.encode_seconds)
+
+    def step_seconds(self, batch_size: int) -> PhaseSeconds:
+        """Return the seconds of one step of `batch_size` samples, per phase, on the table's core; encode is 0.
+
+        Measured batches have the medians of their steps; others as `csd_emu.calibration.fit.predict` says, phase by
+        phase.
+
+        Raises:
+            CalibrationError: `batch_size` is below 1.
+        """
+        medians = [(row.batch_size, row.seconds) for row in self.rows]
+        return PhaseSeconds(*(self._predict(lambda s, p=phase: getattr(s, p), medians, batch_size) for phase in PHASES))
+
+    def device_seconds(self, batch_size: int, profile: Profile) -> PhaseSeconds:
+        """Return the seconds of one step on a drive of `profile`: the reference core's scaled, a drive's own as they are.
+
+        Raises:
+            CalibrationError: the table is of a drive of another profile.
+        """
+        seconds = self.step_seconds(batch_size)
+        if self.core == REFERENCE_CORE:
+            return profile.device_seconds(seconds)
+        if self.core != profile.name:
+            raise CalibrationError(
+                f"{self.key.file_name}: was measured on a {self.core}, not on a {profile.name}; calibrate that one"
+            )
+        return seconds
+
+    def peak_memory_bytes(self, batch_size: int) -> int:
+        """Return the most memory that training at `batch_size` takes in the drive, never less than at a smaller batch.
+
+        Raises:
+            CalibrationError: `batch_size` is below 1.
+        """
+        points, most = [], 0
+        for row in self.rows:
+            most = max(most, row.peak_memory_bytes)
+            points.append((row.batch_size, float(most)))
+        return round(predict(points, _checked(batch_size)))
+
+    def error_estimate(self) -> dict[int, float]:
+        """Return what the table would have said of each measured batch without its row, against that row.
+
+        Relative errors of seconds per step, signed; ends are extrapolated, the others interpolated. A table needs
+        three rows for one; with two it is empty.
+        """
+        if len(self.rows) < 3:
+            return {}
+        errors = {}
+        for number, row in enumerate(self.rows):
+            rest = msgspec.structs.replace(self, rows=(*self.rows[:number], *self.rows[number + 1 :]))
+            errors[row.batch_size] = rest.step_seconds(row.batch_size).total / row.seconds.total - 1
+        return errors
+
+    def _predict(
+        self,
+        value: Callable[[PhaseSeconds], float],
+        medians: Sequence[tuple[int, PhaseSeconds]],
+        batch_size: int,
+    ) -> float:
+        return predict([(batch, value(seconds)) for batch, seconds in medians], _checked(batch_size))
+
+
+def row_mark(key: CalibrationKey, image: str) -> str:
+    """Return the mark of rows that are measured for `key` with `image`: 16 hex digits."""
+    return hashlib.sha256(f"{key.digest} {image}".encode()).hexdigest()[:16]
+
+
+def _checked(batch_size: int) -> int:
+    if batch_size < 1:
+        raise CalibrationError(f"a step of {batch_size} samples has no cost; ask for a batch size of 1 or more")
+    return batch_size

@@ -1,0 +1,28 @@
+"""AlexNet (Krizhevsky et al. 2012) in the single-column form of Krizhevsky 2014 (arXiv:1404.5997)."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from firmware_agent.models.zoo.layers import init_weights
+
+_GRID, _HIDDEN, _DROPOUT = 6, 4096, 0.5
+
+
+def alexnet(num_classes: int = 1000) -> nn.Module:
+    """Return AlexNet: 61 100 840 parameters at 1000 classes.
+
+    Input (batch, 3, 224, 224); any size from 64x64 works, for the last images are pooled to 6x6.
+    """
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 64, 11, 4, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2)),
+        *(nn.Conv2d(64, 192, 5, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2)),
+        *(nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(inplace=True)),
+        *(nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(inplace=True)),
+        *(nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2)),
+        *(nn.AdaptiveAvgPool2d(_GRID), nn.Flatten()),
+        *(nn.Dropout(_DROPOUT), nn.Linear(256 * _GRID * _GRID, _HIDDEN), nn.ReLU(inplace=True)),
+        *(nn.Dropout(_DROPOUT), nn.Linear(_HIDDEN, _HIDDEN), nn.ReLU(inplace=True)),
+        nn.Linear(_HIDDEN, num_classes),
+    )
+    return init_weights(model)

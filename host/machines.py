@@ -1,0 +1,55 @@
+"""Virtual machines for the time of one piece of work."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from csd_emu.engines.qemu import QemuEngine
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from host.array_state import array_folder
+from host.interrupts import INTERRUPTS
+from host.lifecycle import ArrayRequest, StartedArray, clear_array, start_array
+
+T = TypeVar("T")
+
+
+def run_on_machines(
+    request: ArrayRequest,
+    paths: Paths,
+    progress: Progress,
+    work: Callable[[StartedArray, QemuEngine], Awaitable[T]],
+) -> T:
+    """Start the VMs of `request`, do `work` on them, and end them whatever happens; return what `work` returns.
+
+    Raises:
+        EnvironmentUnfit: QEMU or libvirt is missing, or another process uses an array of this name.
+        DeviceError: a machine did not come up.
+    """
+    with (
+        array_folder(paths.arrays, request.config.name) as folder,
+        contextlib.closing(QemuEngine(request.config, paths)) as engine,
+    ):
+        try:
+            clear_array(engine, request.config.name, folder)
+            engine.prepare(progress)
+            return INTERRUPTS.run(_work(request, folder, engine, progress, work))
+        finally:
+            with INTERRUPTS.deferred():
+                clear_array(engine, request.config.name, folder)
+
+
+async def _work(
+    request: ArrayRequest,
+    folder: Path,
+    engine: QemuEngine,
+    progress: Progress,
+    work: Callable[[StartedArray, QemuEngine], Awaitable[T]],
+) -> T:
+    async with contextlib.AsyncExitStack() as box:
+        progress.stage(f"start {len(request.config.list_devices())} drives")
+        started = await start_array(request, folder, engine, box, lambda *_: None)
+        return await work(started, engine)
