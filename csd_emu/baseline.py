@@ -90,12 +90,11 @@ def train_on_host(
         for number in range(storage.drives)
     ]
     spans.append(Span(HOST_READER, RECEIVE, 0.0, read, volume))
-    # Phases are stretched alike over the time in which the host computes and waits for batches in turn.
-    stretch = (seconds - read_batch) / compute if compute else 0.0
-    now = read_batch
+    # Drawn in one piece at the end, so that busy seconds are right; the host in truth waits a little before each batch.
+    now = seconds - compute
     for phase, duration in phases.items():
-        spans.append(Span(HOST, phase, now, now + duration * stretch))
-        now += duration * stretch
+        spans.append(Span(HOST, phase, now, now + duration))
+        now += duration
     return Baseline(seconds, volume, read, compute, seconds - compute, tuple(spans))
 
 

@@ -186,8 +186,11 @@ def needed_drive_watts(speedup: float, energy_factor: float, baseline_watts: flo
 
 
 def _edges(span: Span) -> tuple[float, float]:
-    # Bytes that took no time that a float can tell still have energy.
-    return span.start_seconds, max(span.end_seconds, math.nextafter(span.start_seconds, math.inf))
+    begin, end = span.start_seconds, span.end_seconds
+    if not span.bytes:
+        return begin, end
+    # Bytes that took next to no time still have their energy; it is drawn over a nanosecond.
+    return begin, max(end, begin + 1e-9, math.nextafter(begin, math.inf))
 
 
 def _span_watts(profile: Profile, span: Span) -> dict[str, float]:
