@@ -210,8 +210,8 @@ def _active_spans(spans: Sequence[Span], edges: Sequence[float]) -> Iterator[lis
     active: list[Span] = []
     position = 0
     for begin, _ in pairwise(edges):
-        active = [span for span in active if _edges(span)[1] > begin]
         while position < len(order) and order[position].start_seconds <= begin:
             active.append(order[position])
             position += 1
+        active = [span for span in active if _edges(span)[1] > begin]
         yield active

@@ -237,3 +237,44 @@ def test_steps_are_put_one_behind_the_other(array: list[Activity], link: Link, d
     for before, after in zip(step.spans, shift(step.spans, delay), strict=True):
         assert after.start_seconds == before.start_seconds + delay
         assert after.seconds == pytest.approx(before.seconds, abs=1e-9)
+
+
+def carry_slowly(sizes: list[int], begins: list[float], rate: float) -> list[float]:
+    """Processor sharing as its definition has it: between events every transfer in progress gets an equal share."""
+    left, ends, now = [float(size) for size in sizes], list(begins), 0.0
+    while any(left):
+        active = [index for index, size in enumerate(left) if size and begins[index] <= now]
+        arrivals = [begin for index, begin in enumerate(begins) if left[index] and begin > now]
+        if not active:
+            now = min(arrivals)
+            continue
+        share = rate / len(active)
+        least = min(left[index] for index in active)
+        step = min([least / share, *(arrival - now for arrival in arrivals)])
+        for index in active:
+            left[index] -= step * share
+        now += step
+        for index in active:
+            if left[index] < 1e-6:
+                left[index], ends[index] = 0.0, now
+    return ends
+
+
+@given(
+    transfers=st.lists(
+        st.tuples(st.integers(0, 1000), st.integers(0, 40).map(lambda n: n / 4)), min_size=1, max_size=8
+    ),
+    rate=st.sampled_from([50.0, 100.0, 333.0]),
+)
+def test_a_shared_link_does_what_the_definition_of_processor_sharing_says(
+    transfers: list[tuple[int, float]], rate: float
+) -> None:
+    array = [simple(f"d{n}", receive=size, start=begin) for n, (size, begin) in enumerate(transfers)]
+    want = carry_slowly([size for size, _ in transfers], [begin for _, begin in transfers], rate)
+    assert list(compose(array, Link(rate, 0.0)).finish_seconds.values()) == pytest.approx(want, abs=1e-6)
+
+
+def test_a_far_device_that_sends_does_not_end_sooner_because_another_computes_for_longer() -> None:
+    far = replace(simple("far", compute=1.0, send=100), link_latency_seconds=10.0)
+    ends = [compose([far, simple("near", compute=1.0 + more, send=100)], Link(100.0, 0.0)).seconds for more in range(9)]
+    assert ends == sorted(ends)
