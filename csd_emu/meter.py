@@ -95,7 +95,8 @@ def fit_power(samples: Sequence[Sample]) -> PowerFit:
     centred = use - use.mean()
     active = float(centred @ watts / (centred @ centred))
     idle = float(watts.mean() - active * use.mean())
-    if idle < 0 or active < 0:
+    rounding = 1e-9 * float(watts.max())
+    if min(idle, active) < -rounding:
         raise ConfigurationError(
             f"the log gives {idle:.3g} W idle and {active:.3g} W more at work, which no machine has; "
             "check that its columns are in step and in watts"
@@ -103,8 +104,8 @@ def fit_power(samples: Sequence[Sample]) -> PowerFit:
     residual = math.sqrt(float(((watts - idle - active * use) ** 2).sum()) / (len(samples) - 2))
     spread = float(centred @ centred)
     return PowerFit(
-        idle_watts=idle,
-        active_watts=active,
+        idle_watts=max(0.0, idle),
+        active_watts=max(0.0, active),
         idle_standard_error_watts=residual * math.sqrt(1 / len(samples) + float(use.mean()) ** 2 / spread),
         active_standard_error_watts=residual / math.sqrt(spread),
         residual_watts=residual,
@@ -162,7 +163,7 @@ def _check_times(path: Path, rows: Sequence[Sample]) -> None:
     for step, row in zip(steps, rows[1:], strict=True):
         if step <= 0:
             raise ConfigurationError(
-                f"{path}: line {row.line}: time goes from {row.seconds - step} s to {row.seconds} s; "
+                f"{path}: line {row.line}: time goes from {row.seconds - step:.9g} s to {row.seconds:.9g} s; "
                 "sort the log, or cut it where the clock was set"
             )
     usual = median(steps)

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from firmware_agent.errors import CsdError, EnvironmentUnfit
-from host.commands import arrays, benches, runs
+from host.commands import arrays, benches, power, runs
 from host.commands.images import image_app
 from host.console import errors
 from host.interrupts import INTERRUPTS
@@ -22,10 +22,12 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_comp
 COMMANDS = (
     *(runs.run, arrays.up, arrays.down, arrays.status, arrays.sweep, arrays.validate),
     benches.bench,
+    power.profiles,
 )
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(image_app, name="image")
+app.add_typer(power.power_app, name="power")
 
 
 def main() -> None:

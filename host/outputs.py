@@ -84,6 +84,49 @@ class BenchReport(msgspec.Struct, frozen=True):
     machine: dict[str, Any]
 
 
+class FigureEntry(msgspec.Struct, frozen=True):
+    """One figure of a profile: `unit` is empty for a count or ratio, `assumed` true where nothing published backs it."""
+
+    figure: str
+    value: float
+    unit: str
+    source: str
+    assumed: bool
+
+
+class ProfileEntry(msgspec.Struct, frozen=True):
+    """One profile; `kind` is ``drive`` or ``host``."""
+
+    name: str
+    kind: str
+    figures: list[FigureEntry]
+
+
+class ProfilesReport(msgspec.Struct, frozen=True):
+    """`csd-emu profiles`: the built-in profiles and the user's own, or the one that was asked for."""
+
+    profiles: list[ProfileEntry]
+
+
+class PowerFitReport(msgspec.Struct, frozen=True):
+    """`csd-emu power fit`: watts from a meter log, and the profile written with them.
+
+    `active_watts` is what all busy cores draw above `idle_watts`; `residual_watts` what the model leaves (root mean
+    square).
+    """
+
+    profile: str
+    path: str
+    base: str
+    samples: int
+    seconds: float
+    idle_watts: float
+    idle_standard_error_watts: float
+    active_watts: float
+    active_standard_error_watts: float
+    residual_watts: float
+
+
 OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "run": Summary,
     "up": ArrayStatus,
@@ -93,6 +136,8 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "validate": ValidationReport,
     "image": ImageReport,
     "bench": BenchReport,
+    "profiles": ProfilesReport,
+    "power": PowerFitReport,
 }
 
 
