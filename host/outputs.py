@@ -85,7 +85,7 @@ class BenchReport(msgspec.Struct, frozen=True):
 
 
 class FigureEntry(msgspec.Struct, frozen=True):
-    """One figure of a profile: `unit` is empty for a count or ratio, `assumed` true where nothing published backs it."""
+    """One figure of a profile: `unit` is empty for a count or ratio, `assumed` where nothing published backs it."""
 
     figure: str
     value: float

@@ -186,7 +186,7 @@ def user_profiles(folder: Path) -> dict[str, Profile]:
     Raises:
         ConfigurationError: a file is no profile, or has the name of a built-in one.
     """
-    found = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    found = {path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}
     for name, path in found.items():
         check_name(name, str(path))
     return {name: read_profile(path, name, folder) for name, path in found.items()}
