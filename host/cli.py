@@ -13,6 +13,7 @@ import typer
 from csd_emu.paths import Paths
 from firmware_agent.errors import CsdError, EnvironmentUnfit
 from host import printing
+from host.commands.calibrate import calibrate
 from host.console import StageProgress, errors
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
@@ -40,6 +41,7 @@ Json = Annotated[bool, typer.Option("--json", help="print one JSON object, for s
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=__doc__)
 image_app = typer.Typer(no_args_is_help=True, help="The ARM image that every emulated drive boots.")
 app.add_typer(image_app, name="image")
+app.command()(calibrate)
 
 
 def main() -> None:
@@ -177,7 +179,7 @@ def image_prune(as_json: Json = False) -> None:
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="repeatability, startup, slowdown, memory or image")],
+    name: Annotated[str, typer.Argument(help="repeatability, startup, slowdown, memory, image or calibration")],
     seed: Annotated[int, typer.Option(help="of everything random", min=0)] = 0,
     as_json: Json = False,
 ) -> None:

@@ -75,6 +75,8 @@ def _inspect(spec: ModelSpec, input_shape: Shape, device: str) -> ModelFacts:
         ) from error
     if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != _BATCH:
         found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        raise ModelError(f"model {spec.name!r} gives {found} for {_BATCH} images of {shape}, not one row of logits each")
+        raise ModelError(
+            f"model {spec.name!r} gives {found} for {_BATCH} images of {shape}, not one row of logits each"
+        )
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return ModelFacts(logits.shape[1], parameters, activations // _BATCH)

@@ -44,7 +44,9 @@ def trend(points: Sequence[Point]) -> float:
     spread = sum(w * (batch - mean_batch) ** 2 for w, (batch, _) in zip(weights, chosen, strict=True))
     if spread == 0:
         return 0.0
-    both = sum(w * (batch - mean_batch) * (value - mean_value) for w, (batch, value) in zip(weights, chosen, strict=True))
+    both = sum(
+        w * (batch - mean_batch) * (value - mean_value) for w, (batch, value) in zip(weights, chosen, strict=True)
+    )
     return max(0.0, both / spread)
 
 

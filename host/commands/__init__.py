@@ -1,0 +1,1 @@
+"""The commands of `csd-emu`, one file each or a few that belong together."""
