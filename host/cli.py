@@ -9,6 +9,7 @@ import typer
 
 from firmware_agent.errors import CsdError, EnvironmentUnfit
 from host.commands import arrays, benches, power, runs
+from host.commands.calibrate import calibrate
 from host.commands.images import image_app
 from host.console import errors
 from host.interrupts import INTERRUPTS
@@ -22,6 +23,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_comp
 COMMANDS = (
     *(runs.run, arrays.up, arrays.down, arrays.status, arrays.sweep, arrays.validate),
     benches.bench,
+    calibrate,
     power.profiles,
 )
 for command in COMMANDS:

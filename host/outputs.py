@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from firmware_agent.wire import PhaseSeconds
 from host.records import Summary
 
 
@@ -127,6 +128,50 @@ class PowerFitReport(msgspec.Struct, frozen=True):
     residual_watts: float
 
 
+class CalibrationOutcome(msgspec.Struct, frozen=True):
+    """One batch size in `csd-emu calibrate`: seconds of the median step, per phase, on two cores."""
+
+    batch_size: int
+    steps: int
+    reference_seconds: PhaseSeconds
+    newport_seconds: PhaseSeconds
+    peak_memory_bytes: int
+    wall_seconds: float
+
+
+class VerifiedRow(msgspec.Struct, frozen=True):
+    """One row that was measured again; `relative_difference` is measured / table - 1, of seconds per step."""
+
+    batch_size: int
+    table_seconds: float
+    measured_seconds: float
+    relative_difference: float
+
+
+class CalibrationReport(msgspec.Struct, frozen=True):
+    """`csd-emu calibrate`: the table, and what of it was measured again.
+
+    `error_estimate` says how far the table would be off at each batch size without its row; `confirmed` is false if a
+    row of `verified` differs by more than `tolerance`. `wall_seconds` is the cost of the command.
+    """
+
+    model: str
+    arguments: dict[str, int | float | str | bool]
+    input_shape: tuple[int, int, int]
+    classes: int
+    parameters: int
+    clock: str
+    image: str
+    path: str
+    rows: list[CalibrationOutcome]
+    encode_seconds: float
+    error_estimate: dict[int, float]
+    verified: list[VerifiedRow]
+    tolerance: float
+    confirmed: bool
+    wall_seconds: float
+
+
 OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "run": Summary,
     "up": ArrayStatus,
@@ -138,6 +183,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "bench": BenchReport,
     "profiles": ProfilesReport,
     "power": PowerFitReport,
+    "calibrate": CalibrationReport,
 }
 
 

@@ -6,9 +6,17 @@ from rich.table import Table
 
 from firmware_agent.units import format_bytes
 from host.console import console, print_summary
-from host.outputs import BenchReport, ImageReport, StatusReport, SweepReport, ValidationReport
+from host.outputs import BenchReport, CalibrationReport, ImageReport, StatusReport, SweepReport, ValidationReport
 
-__all__ = ["print_bench", "print_images", "print_status", "print_summary", "print_sweep", "print_validation"]
+__all__ = [
+    "print_bench",
+    "print_calibration",
+    "print_images",
+    "print_status",
+    "print_summary",
+    "print_sweep",
+    "print_validation",
+]
 
 
 def print_status(report: StatusReport) -> None:
@@ -65,3 +73,25 @@ def print_images(report: ImageReport) -> None:
         size = format_bytes(image.size_bytes)
         table.add_row(image.hash, size, f"{image.build_seconds:.1f}", "yes" if image.current else "no")
     console.print(table)
+
+
+def print_calibration(report: CalibrationReport) -> None:
+    """Print a calibration table, and the rows that were measured again."""
+    shape = "x".join(map(str, report.input_shape))
+    table = Table(title=f"{report.model} at {shape}, seconds per step (clock: {report.clock})")
+    for name in ("batch", "forward", "backward", "update", "step", "step on newport", "peak memory", "steps", "wall s"):
+        table.add_column(name, justify="right")
+    for row in report.rows:
+        phases = row.reference_seconds
+        seconds = (phases.forward, phases.backward, phases.update, phases.total, row.newport_seconds.total)
+        cells = [f"{value:.5g}" for value in seconds]
+        memory = format_bytes(row.peak_memory_bytes)
+        table.add_row(str(row.batch_size), *cells, memory, str(row.steps), f"{row.wall_seconds:.0f}")
+    console.print(table)
+    console.print(f"encode: {report.encode_seconds:.5g} s; the first four columns of seconds: the counted 1 GIPS core")
+    for again in report.verified:
+        console.print(
+            f"batch {again.batch_size} again: {again.measured_seconds:.6g} s, the table says "
+            f"{again.table_seconds:.6g} s ({again.relative_difference:+.2%}, {report.tolerance:.0%} allowed)"
+        )
+    console.print(f"{report.wall_seconds:.0f} s of wall time; table: {report.path}", soft_wrap=True)

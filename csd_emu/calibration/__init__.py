@@ -2,7 +2,7 @@
 
 from csd_emu.calibration.key import REFERENCE_CORE, CalibrationKey, Shape, parse_shape
 from csd_emu.calibration.store import CalibrationStore, load_table
-from csd_emu.calibration.table import FORMAT, CalibrationRow, CalibrationTable, Versions, row_mark
+from csd_emu.calibration.table import FORMAT, CalibrationRow, CalibrationTable, Versions, median_step, row_mark
 
 __all__ = [
     "FORMAT",
@@ -14,6 +14,7 @@ __all__ = [
     "Shape",
     "Versions",
     "load_table",
+    "median_step",
     "parse_shape",
     "row_mark",
 ]

@@ -32,12 +32,8 @@ class CalibrationStore:
         Raises:
             CalibrationError: the table's file cannot be read, breaks a rule, or is of something else.
         """
-        for core in dict.fromkeys((profile or REFERENCE_CORE, REFERENCE_CORE)):
-            key = CalibrationKey.of(spec, input_shape, core)
-            for folder in (self._user, self._shipped):
-                if (path := folder / key.file_name).exists():
-                    return load_table(path, key)
-        return None
+        path = self._path(spec, input_shape, profile)
+        return None if path is None else load_table(*path)
 
     def require(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> CalibrationTable:
         """Return what `find` returns; a table that is missing is an error that says how to make it.
@@ -45,14 +41,26 @@ class CalibrationStore:
         Raises:
             CalibrationError: as `find`, or there is none.
         """
-        table = self.find(spec, input_shape, profile)
-        if table is None:
+        return self.locate(spec, input_shape, profile)[1]
+
+    def locate(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> tuple[Path, CalibrationTable]:
+        """Return what `require` returns, and the file that it is in."""
+        path = self._path(spec, input_shape, profile)
+        if path is None:
             key = CalibrationKey.of(spec, input_shape)
             raise CalibrationError(
                 f"model {spec.name!r} with {dict(key.arguments)} has no calibration table for images of "
                 f"{key.shape_text}; measure one with csd-emu calibrate {spec.name} --input {key.shape_text}"
             )
-        return table
+        return path[0], load_table(*path)
+
+    def _path(self, spec: ModelSpec, input_shape: Shape, profile: str | None) -> tuple[Path, CalibrationKey] | None:
+        for core in dict.fromkeys((profile or REFERENCE_CORE, REFERENCE_CORE)):
+            key = CalibrationKey.of(spec, input_shape, core)
+            for folder in (self._user, self._shipped):
+                if (path := folder / key.file_name).exists():
+                    return path, key
+        return None
 
     def save(self, table: CalibrationTable, path: Path | None = None) -> Path:
         """Write the table among the user's own, or to `path`, in one step; return where.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -47,8 +47,8 @@ class CalibrationRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def seconds(self) -> PhaseSeconds:
-        """The median step: the median of each phase."""
-        return PhaseSeconds(*(statistics.median(getattr(step, phase) for step in self.steps) for phase in PHASES))
+        """The median step (see `median_step`)."""
+        return median_step(self.steps)
 
 
 class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,11 +113,16 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             CalibrationError: `batch_size` is below 1.
         """
+        _check_batch(batch_size)
         medians = [(row.batch_size, row.seconds) for row in self.rows]
-        return PhaseSeconds(*(self._predict(lambda s, p=phase: getattr(s, p), medians, batch_size) for phase in PHASES))
+        return PhaseSeconds(
+            *(predict([(batch, getattr(seconds, phase)) for batch, seconds in medians], batch_size) for phase in PHASES)
+        )
 
     def device_seconds(self, batch_size: int, profile: Profile) -> PhaseSeconds:
-        """Return the seconds of one step on a drive of `profile`: the reference core's scaled, a drive's own as they are.
+        """Return the seconds of one step on a drive of `profile`.
+
+        Those of the reference core are scaled, those of a real drive are taken as they are.
 
         Raises:
             CalibrationError: the table is of a drive of another profile.
@@ -137,11 +142,12 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             CalibrationError: `batch_size` is below 1.
         """
+        _check_batch(batch_size)
         points, most = [], 0
         for row in self.rows:
             most = max(most, row.peak_memory_bytes)
             points.append((row.batch_size, float(most)))
-        return round(predict(points, _checked(batch_size)))
+        return round(predict(points, batch_size))
 
     def error_estimate(self) -> dict[int, float]:
         """Return what the table would have said of each measured batch without its row, against that row.
@@ -157,13 +163,10 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             errors[row.batch_size] = rest.step_seconds(row.batch_size).total / row.seconds.total - 1
         return errors
 
-    def _predict(
-        self,
-        value: Callable[[PhaseSeconds], float],
-        medians: Sequence[tuple[int, PhaseSeconds]],
-        batch_size: int,
-    ) -> float:
-        return predict([(batch, value(seconds)) for batch, seconds in medians], _checked(batch_size))
+
+def median_step(steps: Sequence[PhaseSeconds]) -> PhaseSeconds:
+    """Return the median of each phase over `steps`, at least one."""
+    return PhaseSeconds(*(statistics.median(getattr(step, phase) for step in steps) for phase in PHASES))
 
 
 def row_mark(key: CalibrationKey, image: str) -> str:
@@ -171,7 +174,6 @@ def row_mark(key: CalibrationKey, image: str) -> str:
     return hashlib.sha256(f"{key.digest} {image}".encode()).hexdigest()[:16]
 
 
-def _checked(batch_size: int) -> int:
+def _check_batch(batch_size: int) -> None:
     if batch_size < 1:
         raise CalibrationError(f"a step of {batch_size} samples has no cost; ask for a batch size of 1 or more")
-    return batch_size

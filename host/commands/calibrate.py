@@ -1,0 +1,52 @@
+"""`csd-emu calibrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from csd_emu.paths import Paths
+from host import printing
+from host.console import StageProgress
+from host.interrupts import INTERRUPTS
+from host.outputs import print_json
+
+
+def calibrate(
+    model: Annotated[str, typer.Argument(help="a built-in name, my_net.py:build or package.module:function")],
+    batches: Annotated[str, typer.Option(help="batch sizes to measure, two or more")] = "1,2,4",
+    shape: Annotated[
+        str | None, typer.Option("--input", metavar="CxHxW", help="shape of an image; built-in models have their own")
+    ] = None,
+    classes: Annotated[int | None, typer.Option(help="the builder's num_classes", min=1)] = None,
+    argument: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="one more argument of the builder; can be repeated")
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="steps per batch size; else 2 counted seconds' worth, 32 at most", min=1, max=4096),
+    ] = None,
+    memory: Annotated[str | None, typer.Option(help="DRAM of the machine, such as '8 GiB'")] = None,
+    output: Annotated[Path | None, typer.Option(help="write the table here, not among your own")] = None,
+    verify: Annotated[
+        int | None, typer.Option(metavar="N", help="measure N random rows of the stored table again", min=1)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="of weights, images and the rows to verify", min=0, max=2**31 - 1)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")] = False,
+) -> None:
+    """Measure what a training step of a model costs on a virtual drive, and keep it as a table."""
+    with INTERRUPTS.deferred():
+        from host.calibration_report import measure, verify_rows
+        from host.calibration_request import read_request
+
+        request = read_request(model, shape, batches, classes, argument or [], steps, memory, seed)
+    paths = Paths.default()
+    with StageProgress(quiet=as_json) as progress:
+        if verify is None:
+            report = measure(request, output, paths, progress)
+        else:
+            report = verify_rows(request, verify, paths, progress)
+    print_json(report) if as_json else printing.print_calibration(report)
+    raise typer.Exit(0 if report.confirmed else 1)
