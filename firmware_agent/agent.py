@@ -16,8 +16,10 @@ from firmware_agent.disturbance import Disturbance
 from firmware_agent.errors import AgentRefused, CsdError, DeviceLost, ProtocolError
 from firmware_agent.exchange import Assembler, cut_slices, tensor_specs
 from firmware_agent.identity import Identity
+from firmware_agent.probe import probe_read, probe_send
 from firmware_agent.session import Session
 from firmware_agent.shard import Shard
+from firmware_agent.throttle import Throttle
 from firmware_agent.trainer import Trainer
 from firmware_agent.weights import load_arrays, state_arrays
 from firmware_agent.wire import (
@@ -31,6 +33,8 @@ from firmware_agent.wire import (
     Job,
     Measure,
     Measured,
+    ProbeRead,
+    ProbeSend,
     Ready,
     Slice,
     Tensors,
@@ -47,11 +51,17 @@ class Agent:
     """One drive's agent: its identity, its shard, and what the host asks of them."""
 
     def __init__(
-        self, identity: Identity, shard: Shard, disturbance: Disturbance, facts: Mapping[str, str] | None = None
+        self,
+        identity: Identity,
+        shard: Shard,
+        disturbance: Disturbance,
+        facts: Mapping[str, str] | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
         """Take a shard that was opened and checked; `facts` go into the hello. Nothing is dialled yet."""
         self._identity, self._shard, self._disturbance = identity, shard, disturbance
         self._facts = dict(facts or {})
+        self._throttle = throttle or Throttle(None)
         self._stopwatch = Stopwatch()
         self._trainer: Trainer | None = None
         self._inbound: Assembler | None = None
@@ -118,6 +128,10 @@ class Agent:
         elif isinstance(frame, Disturb):
             self._disturbance.set_weight(frame.weight)
             session.send(Disturbed(frame.weight))
+        elif isinstance(frame, ProbeRead):
+            session.send(probe_read(frame, self._shard.path, self._throttle))
+        elif isinstance(frame, ProbeSend):
+            session.send(probe_send(frame, self._throttle))
         else:
             raise ProtocolError(f"the host sent a {type(frame).__name__}, which only a drive sends")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from firmware_agent.errors import DeviceFailed
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+TRAINER_GROUP = "trainer"
 TRAINER_WEIGHT = 100
 _SPIN = "while True: pass"
 
@@ -61,7 +62,7 @@ def delegated_group() -> Path | None:
         group = CGROUP_ROOT / own.lstrip("/")
         if group == CGROUP_ROOT:
             return None
-        trainer = group / "trainer"
+        trainer = group / TRAINER_GROUP
         trainer.mkdir(exist_ok=True)
         (trainer / "cgroup.procs").write_text(str(os.getpid()))
         (group / "cgroup.subtree_control").write_text("+cpu")

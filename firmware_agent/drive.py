@@ -24,6 +24,7 @@ from firmware_agent.errors import BootTimeout
 from firmware_agent.handover import IDENTITY_FILE, IDENTITY_SERIAL, READY_MARKER, SHARD_FILE, SHARD_SERIAL
 from firmware_agent.identity import Identity, read_identity
 from firmware_agent.shard import Manifest, Shard, open_shard
+from firmware_agent.throttle import Throttle
 from firmware_agent.trainer import Trainer
 from firmware_agent.wire import Job, Train
 
@@ -51,7 +52,7 @@ def serve_drive(stop: threading.Event) -> None:
     random number or make a key before `reseed`.
     """
     torch.set_num_threads(1)
-    disturbance = Disturbance(delegated_group())
+    group = delegated_group()
     warm_up()
     _wait_until_booted()
     os.sync()  # or every clone would write back what the boot left in memory
@@ -62,7 +63,7 @@ def serve_drive(stop: threading.Event) -> None:
     facts = {"first_random_sha256": hashlib.sha256(os.urandom(32)).hexdigest()}
     shard = open_shard(_wait_for_namespace(SHARD_SERIAL, stop))
     say(f"CSD-AGENT DEVICE {identity.device} INCARNATION {identity.incarnation}")
-    Agent(identity, shard, disturbance, facts).serve_forever(stop)
+    Agent(identity, shard, Disturbance(group), facts, Throttle(group)).serve_forever(stop)
 
 
 def warm_up() -> None:

@@ -185,6 +185,28 @@ class Disturbed(Frame, frozen=True):
     weight: Count
 
 
+class ProbeRead(Frame, frozen=True):
+    """Host: read so many bytes from your namespace, under this limit (0: none) of the drive's own `io.max`."""
+
+    size_bytes: Positive
+    limit_bytes_per_second: Count
+
+
+class ProbeSend(Frame, frozen=True):
+    """Host: send so many bytes to the sink at `address` (``host:port``), under this limit (0: none) of your `tbf`."""
+
+    size_bytes: Positive
+    limit_bytes_per_second: Count
+    address: Name
+
+
+class Probed(Frame, frozen=True):
+    """Drive: what a probe saw: bytes as its throttle counts them (see `firmware_agent.probe`), monotonic seconds."""
+
+    counted_bytes: Count
+    seconds: Seconds
+
+
 class Failed(Frame, frozen=True):
     """Drive: a task failed; the session goes on."""
 
@@ -194,7 +216,7 @@ class Failed(Frame, frozen=True):
 
 AnyFrame = (
     Hello | Welcome | Job | Ready | Tensors | Slice | Train | Trained | Measure | Measured
-    | Disturb | Disturbed | Failed
+    | Disturb | Disturbed | ProbeRead | ProbeSend | Probed | Failed
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

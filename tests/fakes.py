@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 
 from firmware_agent.exchange import Array, Assembler, cut_slices, tensor_specs
+from firmware_agent.throttle import Throttle
 from firmware_agent.wire import (
     PROTOCOL_VERSION,
     AnyFrame,
@@ -164,3 +166,76 @@ class FakeCall:
     async def abort(self, code: object, details: str) -> None:
         self.refusal = details
         raise Aborted(details)
+
+
+FAKE_DISK = Path("/dev/nvme0n1")
+_FAKE_TC = """#!/bin/sh
+# One card's root queue discipline, kept in a file: "qdisc add dev CARD root KIND..." and "qdisc del dev CARD root".
+folder=$(dirname "$0")
+echo "$*" >> "$folder/calls"
+case "$2" in
+add) [ -e "$folder/discipline" ] && { echo "Error: File exists." >&2; exit 2; }
+     shift 3; echo "$*" > "$folder/discipline" ;;
+del) rm "$folder/discipline" || exit 2 ;;
+esac
+"""
+
+
+class FakeThrottled:
+    """A drive whose throttles are files: a delegated cgroup, a `tc` that keeps one queue discipline, and a route."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.group: Path | None = folder / "group"
+        (folder / "group" / "trainer").mkdir(parents=True)
+        for name in ("cgroup.subtree_control", "trainer/io.max"):
+            (folder / "group" / name).touch()
+        self.tc = folder / "tc"
+        self.tc.write_text(_FAKE_TC)
+        self.tc.chmod(0o755)
+        self._routes = folder / "route"
+        self._routes.write_text("Iface Destination\nlo 0000007F 0 1 0 0 0 000000FF\n")
+
+    def throttle(self) -> Throttle:
+        """The agent's side of it; its disk is number 259:1."""
+        return Throttle(self.group, str(self.tc), self._routes, lambda device: "259:1")
+
+    def lose(self, name: str) -> None:
+        """A control file goes: writing to it fails from now on."""
+        (self._folder / "group" / name).unlink()
+        (self._folder / "group" / name).mkdir()
+
+    @property
+    def limited(self) -> bool:
+        """Whether a limit is set."""
+        return self.discipline is not None or self.read_limit not in ("", "259:1 rbps=max")
+
+    @property
+    def read_limit(self) -> str:
+        """What was written to `io.max` last."""
+        return (self._folder / "group" / "trainer" / "io.max").read_text()
+
+    @property
+    def controllers(self) -> str:
+        """What was written to the group's list of controllers last."""
+        return (self._folder / "group" / "cgroup.subtree_control").read_text()
+
+    @property
+    def calls(self) -> list[str]:
+        """How `tc` was called."""
+        path = self._folder / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def discipline(self) -> str | None:
+        """The card's own queue discipline, if there is one."""
+        path = self._folder / "discipline"
+        return path.read_text().strip() if path.exists() else None
+
+    @discipline.setter
+    def discipline(self, text: str | None) -> None:
+        path = self._folder / "discipline"
+        if text is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_text(text)

@@ -27,6 +27,8 @@ from firmware_agent.wire import (
     Hello,
     Measure,
     Measured,
+    ProbeRead,
+    ProbeSend,
     Ready,
     Slice,
     Tensors,
@@ -198,6 +200,15 @@ def test_a_native_agent_cannot_be_slowed_down_and_says_so(shard: Shard) -> None:
     assert isinstance(failed, Failed)
     assert "use qemu" in failed.error
     assert ended == Disturbed(0)
+
+
+def test_a_native_agent_has_no_throttles_and_says_so(shard: Shard) -> None:
+    host = FakeHost(Welcome(), ProbeRead(1, 1000), ProbeSend(1, 1000, "127.0.0.1:9"))
+    serve(shard, host)
+    for failed, task in zip(host.sent[1:], ("ProbeRead", "ProbeSend"), strict=True):
+        assert isinstance(failed, Failed)
+        assert failed.task == task
+        assert "use qemu" in failed.error
 
 
 def test_it_measures(shard: Shard) -> None:

@@ -25,6 +25,9 @@ VALID: dict[str, dict[str, object]] = {
     "Measured": {"samples": 5, "steps": 1, "seconds": {}, "elapsed_seconds": 1.0},
     "Disturb": {"weight": 100},
     "Disturbed": {"weight": 100},
+    "ProbeRead": {"size_bytes": 1, "limit_bytes_per_second": 0},
+    "ProbeSend": {"size_bytes": 1, "limit_bytes_per_second": 5, "address": "10.0.2.2:5000"},
+    "Probed": {"counted_bytes": 5, "seconds": 1.0},
     "Failed": {"task": "Train", "error": "no"},
 }
 BAD_VALUES: list[tuple[str, str, object]] = [
@@ -68,6 +71,15 @@ BAD_VALUES: list[tuple[str, str, object]] = [
     ("Measure", "bare", 1),
     ("Measured", "elapsed_seconds", -1.0),
     ("Disturb", "weight", 10_001),
+    ("ProbeRead", "size_bytes", 0),
+    ("ProbeRead", "limit_bytes_per_second", -1),
+    ("ProbeRead", "limit_bytes_per_second", 1.5),
+    ("ProbeSend", "size_bytes", 0),
+    ("ProbeSend", "limit_bytes_per_second", -1),
+    ("ProbeSend", "address", ""),
+    ("ProbeSend", "address", "x" * 257),
+    ("Probed", "counted_bytes", -1),
+    ("Probed", "seconds", -1.0),
     ("Failed", "error", "x" * (17 << 10)),
     ("Failed", "error", None),
 ]

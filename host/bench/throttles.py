@@ -1,0 +1,124 @@
+"""Do a drive's own throttles hold what they are asked for, in the drive's own clock?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NamedTuple
+
+from csd_emu.deadline import Deadline
+from csd_emu.engines.qemu import QemuEngine
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from firmware_agent.wire import Probed, ProbeRead, ProbeSend
+from host.bench.harness import WATCHDOG_SECONDS, cpu_hogs, report, with_array
+from host.fleet import LOOPBACK
+from host.lifecycle import StartedArray
+from host.outputs import BenchReport
+from host.session import DeviceSession
+
+# Bytes per second, well below what can be emulated at all (docs/fidelity.md).
+READ_RATES = (50_000_000, 100_000_000, 200_000_000)
+SEND_RATES = (5_000_000, 10_000_000, 20_000_000)
+RUNS = 3
+SHORTEST_SECONDS, LONGEST_SECONDS = 3.0, 4.0
+LENGTH_BYTES = 8
+_BLOCK_BYTES = 64 << 10
+
+
+class Asked(NamedTuple):
+    """One measurement: which throttle, at how many bytes per second, over how many bytes."""
+
+    throttle: str
+    rate: int
+    size_bytes: int
+
+
+def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+    """Have one VM read and send under its own `io.max` and `tbf`, idle and beside hogs on the host.
+
+    Figures: `worst_error_idle` and `worst_error_loaded`, the largest ``|seen - asked| / asked`` of all throttles,
+    rates and runs; a rate is bytes as the throttle counts them (`io.max`: data; `tbf`: Ethernet frames with headers)
+    per second of the guest's clock. That clock counts instructions while the guest works; while it waits for its
+    throttle, which is most of the time here, it follows wall time. The seed draws the order and the sizes.
+    """
+
+    async def work(started: StartedArray, engine: QemuEngine) -> dict[str, list[dict[str, Any]]]:
+        (session,) = started.fleet.sessions().values()
+        generator, samples = random.Random(seed), {}
+        async with open_sink() as port:
+            for state, hogs in (("idle", 0), ("loaded", 2 * (os.cpu_count() or 1))):
+                with cpu_hogs(hogs):
+                    samples[state] = [
+                        await _sample(session, asked, f"{engine.host_address}:{port}", progress)
+                        for asked in draw(generator)
+                    ]
+        return samples
+
+    samples = with_array("throttles", 1, paths, progress, seed, work)
+    figures = {f"worst_error_{state}": worst_error(found) for state, found in samples.items()}
+    return report("throttles", "counted", seed, figures, samples)
+
+
+def draw(generator: random.Random) -> list[Asked]:
+    """Return every rate of both throttles `RUNS` times, in drawn order, each with a drawn number of bytes."""
+    kinds = [("io.max", rate) for rate in READ_RATES] + [("tbf", rate) for rate in SEND_RATES]
+    asked = [
+        Asked(throttle, rate, int(rate * generator.uniform(SHORTEST_SECONDS, LONGEST_SECONDS)))
+        for throttle, rate in kinds * RUNS
+    ]
+    generator.shuffle(asked)
+    return asked
+
+
+def worst_error(samples: Sequence[dict[str, Any]]) -> float:
+    """Return the largest ``|seen - asked| / asked`` of samples with these two rates, in bytes per second."""
+    errors: list[float] = [abs(s["seen_bytes_per_second"] / s["asked_bytes_per_second"] - 1) for s in samples]
+    return max(errors)
+
+
+async def probe(session: DeviceSession, asked: Asked, sink: str) -> Probed:
+    """Have one device read or send under a throttle (a rate of 0: without it); `sink` is where it sends to."""
+    if asked.throttle == "io.max":
+        await session.send(ProbeRead(asked.size_bytes, asked.rate))
+    else:
+        await session.send(ProbeSend(asked.size_bytes, asked.rate, sink))
+    return await session.expect(Probed, Deadline(WATCHDOG_SECONDS))
+
+
+@contextlib.asynccontextmanager
+async def open_sink() -> AsyncIterator[int]:
+    """Listen on loopback as what `ProbeSend` sends to (see `firmware_agent.probe`), and yield the port.
+
+    For each length of 8 bytes that comes, so many bytes are taken and the length is sent back, until the sender ends.
+    """
+    server = await asyncio.start_server(_take, LOOPBACK, 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def _take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        while True:
+            length = await reader.readexactly(LENGTH_BYTES)
+            left = int.from_bytes(length, "big")
+            while left:
+                left -= len(await reader.readexactly(min(left, _BLOCK_BYTES)))
+            writer.write(length)
+            await writer.drain()
+
+
+async def _sample(session: DeviceSession, asked: Asked, sink: str, progress: Progress) -> dict[str, Any]:
+    progress.stage(f"{asked.throttle} at {asked.rate / 1e6:g} MB/s")
+    probed = await probe(session, asked, sink)
+    return {
+        "throttle": asked.throttle,
+        "asked_bytes_per_second": asked.rate,
+        "seen_bytes_per_second": probed.counted_bytes / probed.seconds,
+        "size_bytes": asked.size_bytes,
+        "counted_bytes": probed.counted_bytes,
+        "seconds": probed.seconds,
+    }

@@ -1,0 +1,45 @@
+"""A drive's probe against the bench's sink, over a real socket; the throttle is a fake one."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from firmware_agent.errors import DeviceFailed
+from firmware_agent.probe import probe_send
+from firmware_agent.wire import ProbeSend
+from host.bench.throttles import open_sink
+from tests.fakes import FakeThrottled
+
+
+@pytest.fixture
+def interfaces(tmp_path: Path) -> Path:
+    (tmp_path / "net" / "lo" / "statistics").mkdir(parents=True)
+    (tmp_path / "net" / "lo" / "statistics" / "tx_bytes").write_text("1000\n")
+    return tmp_path / "net"
+
+
+@pytest.mark.parametrize("limit", [0, 1_000_000])
+async def test_the_sink_takes_and_confirms_all_that_is_sent(tmp_path: Path, interfaces: Path, limit: int) -> None:
+    drive = FakeThrottled(tmp_path / "drive")
+    async with open_sink() as port:
+        for size in (1, 100_000, 3_000_000):
+            task = ProbeSend(size, limit, f"127.0.0.1:{port}")
+            probed = await asyncio.to_thread(probe_send, task, drive.throttle(), interfaces)
+            assert probed.counted_bytes == 0  # the fake card counts nothing
+            assert probed.seconds > 0
+    assert len(drive.calls) == (6 if limit else 0)
+    assert not drive.limited
+
+
+async def test_a_sink_that_breaks_off_is_told_and_the_limit_is_gone(tmp_path: Path, interfaces: Path) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(100)
+        writer.close()
+
+    drive = FakeThrottled(tmp_path / "drive")
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        task = ProbeSend(50_000_000, 1_000_000, f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        with pytest.raises(DeviceFailed, match=r"could not be sent to"):
+            await asyncio.to_thread(probe_send, task, drive.throttle(), interfaces)
+    assert not drive.limited
