@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from csd_emu.sharing import check_numbers
 from csd_emu.timeline import HOST, READ, RECEIVE, Span
-from firmware_agent.errors import ConfigurationError
 
 # The host's end of the reads has a row of its own: it overlaps what the host computes.
 HOST_READER = "host reader"
@@ -107,9 +107,4 @@ def _check(samples: int, record_bytes: int, batch_size: int, phases: Mapping[str
         "a drive's bandwidth": storage.drive_bytes_per_second,
         "the host's bandwidth": storage.host_bytes_per_second,
     }
-    for name, value in positive.items():
-        if not 0 < value < math.inf:
-            raise ConfigurationError(f"baseline: {name} is {value!r}; it must be a positive number")
-    for name, value in {"latency": storage.latency_seconds, **phases}.items():
-        if not 0 <= value < math.inf:
-            raise ConfigurationError(f"baseline: {name} is {value!r}; it must be a number that is not negative")
+    check_numbers("baseline", positive, {"latency": storage.latency_seconds, **phases})

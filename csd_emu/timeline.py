@@ -23,12 +23,11 @@ It is not monotone in `start_seconds`: to begin later can leave the link to a de
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from csd_emu.sharing import check_numbers, share_link
 from firmware_agent.errors import ConfigurationError
 
 HOST = "host"
@@ -214,8 +213,8 @@ def _metadata(kind: str, row: int, name: str) -> dict[str, Any]:
 
 
 def _check(activities: Sequence[Activity], link: Link, host_seconds: float) -> None:
-    _check_numbers("the link", {"bandwidth": link.bytes_per_second}, {"latency": link.latency_seconds})
-    _check_numbers("the host", {}, {"seconds": host_seconds})
+    check_numbers("the link", {"bandwidth": link.bytes_per_second}, {"latency": link.latency_seconds})
+    check_numbers("the host", {}, {"seconds": host_seconds})
     seen = set()
     for part in activities:
         if part.device in seen or part.device == HOST:
@@ -231,50 +230,14 @@ def _check(activities: Sequence[Activity], link: Link, host_seconds: float) -> N
             "link latency": part.link_latency_seconds,
             "start": part.start_seconds,
         }
-        _check_numbers(part.device, rates, counts | dict(part.phases))
-
-
-def _check_numbers(who: str, rates: Mapping[str, float], counts: Mapping[str, float]) -> None:
-    for name, value in rates.items():
-        if not 0 < value < math.inf:
-            raise ConfigurationError(f"{who}: {name} is {value!r}; it must be a positive number")
-    for name, value in counts.items():
-        if not 0 <= value < math.inf:
-            raise ConfigurationError(f"{who}: {name} is {value!r}; it must be a number that is not negative")
+        check_numbers(part.device, rates, counts | dict(part.phases))
 
 
 def _transfer(sizes: Sequence[int], begins: Sequence[float], link: Link) -> list[float]:
     """Return when the host's side has carried each transfer."""
     if not link.shared:
         return [begin + size / link.bytes_per_second for size, begin in zip(sizes, begins, strict=True)]
-    return _share(sizes, begins, link.bytes_per_second)
-
-
-def _share(sizes: Sequence[int], begins: Sequence[float], rate: float) -> list[float]:
-    """Return the ends of transfers under processor sharing; O(n log n).
-
-    `level` is the bytes that a transfer in progress since the busy period's begin would have been given by now: one
-    that enters at level x with s bytes ends at level x + s.
-    """
-    ends = list(begins)
-    order = sorted((index for index, size in enumerate(sizes) if size), key=lambda index: (begins[index], index))
-    waiting: list[tuple[float, int]] = []
-    now = level = 0.0
-    position = 0
-    while waiting or position < len(order):
-        if not waiting:
-            now, level = begins[order[position]], 0.0
-        arrival = begins[order[position]] if position < len(order) else math.inf
-        end = now + (waiting[0][0] - level) * len(waiting) / rate if waiting else math.inf
-        if arrival <= end:
-            level += (arrival - now) * rate / len(waiting) if waiting else 0.0
-            now = arrival
-            heapq.heappush(waiting, (level + sizes[order[position]], order[position]))
-            position += 1
-        else:
-            level, index = heapq.heappop(waiting)
-            now = ends[index] = max(now, end)
-    return ends
+    return share_link(sizes, begins, link.bytes_per_second)
 
 
 def _arrive(activity: Activity, size: int, begin: float, carried: float, link: Link, latency: float) -> float:

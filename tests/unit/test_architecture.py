@@ -24,6 +24,7 @@ PURE = [
     "csd_emu/meter.py",
     "csd_emu/power.py",
     "csd_emu/rapl.py",
+    "csd_emu/sharing.py",
     "csd_emu/timeline.py",
     "csd_emu/deadline.py",
     "csd_emu/qemu/domain.py",

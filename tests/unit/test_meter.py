@@ -5,13 +5,16 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from csd_emu.meter import LEAST_ROWS, Sample, fit_power, fitted_profile, read_log
-from csd_emu.paths import Paths
-from csd_emu.profiles import get_profile
+from csd_emu.paths import HOME_VARIABLE, Paths
+from csd_emu.profiles import PROFILES, get_profile
 from csd_emu.profiles.files import read_profile
 from firmware_agent.errors import ConfigurationError
+from host.cli import app
 from host.power_reports import fit_log, report_profiles
+from tests.outputs import checked
 
 HEADER = "seconds,utilisation,watts"
 uses = st.lists(st.floats(0, 1), min_size=LEAST_ROWS, max_size=60).map(lambda values: [0.0, 1.0, *values])
@@ -140,3 +143,15 @@ def test_fitting_writes_a_profile_once_and_never_over_another(tmp_path: Path) ->
         fit_log(log, "nothing", "other", paths)
     assert Path(report.path).read_text(encoding="utf-8") == before
     assert len(list(paths.profiles.iterdir())) == 1
+
+
+def test_the_commands_print_what_their_schemas_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
+    log, run = write(tmp_path, GOOD), CliRunner().invoke
+    fitted = run(app, ["power", "fit", str(log), "--profile", "newport", "--name", "my-drive", "--json"])
+    assert checked("power", fitted.stdout)["idle_watts"] == pytest.approx(6)
+    shown = checked("profiles", run(app, ["profiles", "--json"]).stdout)
+    assert [profile["name"] for profile in shown["profiles"]] == [*PROFILES, "my-drive"]
+    assert "my-drive: 11 of 15 figures are assumed" in run(app, ["profiles", "my-drive"]).stdout
+    again = run(app, ["power", "fit", str(log), "--profile", "my-drive", "--name", "second"])
+    assert "idle   6.000 W, standard error" in again.stdout
