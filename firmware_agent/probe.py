@@ -16,7 +16,8 @@ from firmware_agent.throttle import Throttle, bucket_bytes
 from firmware_agent.wire import Probed, ProbeRead, ProbeSend
 
 INTERFACES = Path("/sys/class/net")
-READ_BYTES = 128 << 10
+# Large, for each read costs wake-ups of the emulator, which a busy host delays.
+READ_BYTES = 1 << 20
 # What direct reads are aligned to: a multiple of every logical block size.
 ALIGNMENT_BYTES = 4096
 # io.max hands out its bytes in slices of 0.1 s; a read that took longer than this had to wait for the next one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import threading
@@ -32,6 +33,8 @@ GATEWAY = "10.0.2.2"
 _CLONE_SECONDS = 120.0
 _NO_DOMAIN = libvirt.VIR_ERR_NO_DOMAIN
 _SPARE_BYTES = 512 << 20
+# No drive is as small as a small shard; what the archive does not fill is a hole in its file.
+_MIN_NAMESPACE_BYTES = 64 << 20
 
 
 class QemuEngine:
@@ -77,6 +80,7 @@ class QemuEngine:
         """Clone the template, then plug in the device's two namespaces."""
         spec = self._clone_spec(plan)
         template = self._prepared()[1]
+        _enlarge(plan.shard)
         make_overlay(self._tools, spec.disk, template.disk, "qcow2")
         # The folder last: from then on its new owner can replace what is in it.
         for path in (spec.disk, plan.shard, plan.identity, plan.folder):
@@ -269,6 +273,11 @@ def _open(uri: str) -> libvirt.virConnect:
         raise EnvironmentUnfit(
             f"hypervisors: {uri} cannot be reached ({error}); correct the URI, or start libvirt there"
         ) from error
+
+
+def _enlarge(namespace: Path) -> None:
+    if namespace.stat().st_size < _MIN_NAMESPACE_BYTES:
+        os.truncate(namespace, _MIN_NAMESPACE_BYTES)
 
 
 def _destroy(domain: libvirt.virDomain) -> None:

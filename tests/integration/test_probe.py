@@ -32,14 +32,18 @@ async def test_the_sink_takes_and_confirms_all_that_is_sent(tmp_path: Path, inte
     assert not drive.limited
 
 
-async def test_a_sink_that_breaks_off_is_told_and_the_limit_is_gone(tmp_path: Path, interfaces: Path) -> None:
-    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly(100)
+@pytest.mark.parametrize("answer", [b"", b"\0" * 7, b"\0" * 8])
+async def test_a_sink_that_does_not_confirm_is_told_and_the_limit_is_gone(
+    tmp_path: Path, interfaces: Path, answer: bytes
+) -> None:
+    async def sink(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(int.from_bytes(await reader.readexactly(8), "big"))
+        writer.write(answer)
         writer.close()
 
     drive = FakeThrottled(tmp_path / "drive")
-    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
-        task = ProbeSend(50_000_000, 1_000_000, f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with await asyncio.start_server(sink, "127.0.0.1", 0) as server:
+        task = ProbeSend(50_000, 1_000_000, f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
         with pytest.raises(DeviceFailed, match=r"could not be sent to"):
             await asyncio.to_thread(probe_send, task, drive.throttle(), interfaces)
     assert not drive.limited
