@@ -126,7 +126,10 @@ def _batches(text: str) -> list[int]:
 
 def _argument(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
-    parsed = yaml.safe_load(value) if equals else None
+    try:
+        parsed = yaml.safe_load(value) if equals else None
+    except yaml.YAMLError:
+        parsed = None
     if not name.isidentifier() or not isinstance(parsed, int | float | str | bool):
         raise ConfigurationError(f"--argument {text!r}: write NAME=VALUE, as in width=16")
     return name, parsed

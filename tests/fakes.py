@@ -16,6 +16,8 @@ from firmware_agent.wire import (
     Frame,
     Hello,
     Job,
+    Measure,
+    Measured,
     PhaseSeconds,
     Ready,
     Slice,
@@ -30,6 +32,8 @@ from host.session import DeviceSession
 SECONDS = PhaseSeconds(forward=1.0, backward=2.0, update=0.5, encode=0.25)
 JOB = Job("digits_cnn", {}, None, 1 / 16, 0, 0.05, 0.9, 32)
 
+FACTS = {"agent": "0.1.0", "python": "3.11.2", "torch": "2.9.1", "numpy": "2.3.5", "kernel": "6.1.0"}
+
 Answer = Frame | bytes
 
 
@@ -38,7 +42,7 @@ class Cut(Exception):
 
 
 def hello(device: str = "csd-00", incarnation: int = 1, clock: str = "wall", manifest: str = "a" * 64) -> Hello:
-    return Hello(PROTOCOL_VERSION, device, incarnation, clock, manifest, 10, {"torch": "2.9.1"})
+    return Hello(PROTOCOL_VERSION, device, incarnation, clock, manifest, 10, FACTS)
 
 
 class FakeDrive:
@@ -85,6 +89,8 @@ class FakeDrive:
             self.inbound.add(frame)
         elif isinstance(frame, Train):
             yield from self.train(frame, self.inbound.arrays())
+        elif isinstance(frame, Measure):
+            yield from self.measure(frame)
 
     def prepare(self, job: Job) -> Iterator[Answer]:
         yield Ready(5)
@@ -93,6 +99,15 @@ class FakeDrive:
         arrays = {name: array + np.asarray(self.step, array.dtype) for name, array in weights.items()}
         yield from self.tensors(task.round, arrays)
         yield self.trained(task)
+
+    def measure(self, task: Measure) -> Iterator[Answer]:
+        """Take one second and one per sample for a step, of which a fifth is forward."""
+        seconds = 1.0 + task.batch_size
+        step = PhaseSeconds(forward=seconds / 5, backward=seconds * 3 / 5, update=seconds / 5)
+        steps = max(1, min(task.steps or 1, int(task.device_seconds / seconds)))
+        total = PhaseSeconds(*(steps * getattr(step, phase) for phase in PhaseSeconds.__struct_fields__))
+        samples = steps * task.batch_size
+        yield Measured(samples, steps, total, total.total, [step] * steps, 0.25, 10**8 + samples, "VmHWM")
 
     def tensors(self, exchange: int, arrays: Mapping[str, Array]) -> Iterator[Answer]:
         yield Tensors(exchange, tensor_specs(arrays))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from csd_emu.calibration.fit import predict
+from csd_emu.calibration.fit import has_kernels, predict
 from csd_emu.calibration.key import REFERENCE_CORE, CalibrationKey
 from csd_emu.profiles import Profile
 from firmware_agent.errors import CalibrationError
@@ -148,6 +148,13 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             most = max(most, row.peak_memory_bytes)
             points.append((row.batch_size, float(most)))
         return round(predict(points, batch_size))
+
+    def covers(self, batch_size: int) -> bool:
+        """Return whether a row ran the kernels that torch has for `batch_size` (see `fit.KERNEL_CHANGES`).
+
+        If not, a model with 1x1 filters may take half as long again as the table says; measure such a batch too.
+        """
+        return has_kernels(self.batches, batch_size)
 
     def error_estimate(self) -> dict[int, float]:
         """Return what the table would have said of each measured batch without its row, against that row.

@@ -66,7 +66,7 @@ def test_the_median_of_the_steps_is_taken_phase_by_phase() -> None:
 
 def test_a_bend_shows_in_the_error_estimate_and_two_rows_give_none() -> None:
     errors = make_table({1: 1.0, 2: 2.0, 4: 8.0}).error_estimate()
-    assert errors == pytest.approx({1: 1.0 - 1, 2: (10 / 3) / 2 - 1, 4: 4 / 8 - 1})
+    assert errors == pytest.approx({1: 1.0 - 1, 2: 4 / 2 - 1, 4: 4 / 8 - 1})
     assert make_table({1: 1.0, 2: 2.0}).error_estimate() == {}
 
 

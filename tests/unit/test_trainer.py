@@ -153,6 +153,61 @@ def test_measuring_leaves_the_weights_untouched_and_fills_the_time_asked_for(sha
     assert weights(one) == weights(other)
 
 
+def test_measuring_by_steps_gives_the_seconds_of_each_step_and_of_one_encoding(shard: Shard) -> None:
+    measured = trainer(shard).measure(Measure(4, 3600.0, steps=3, warm_up_steps=2))
+    assert (measured.steps, measured.samples, len(measured.step_seconds)) == (3, 12, 3)
+    for phase in ("forward", "backward", "update", "encode"):
+        assert getattr(measured.seconds, phase) == sum(getattr(step, phase) for step in measured.step_seconds)
+    assert all(step.encode == 0 < step.forward for step in measured.step_seconds)
+    assert measured.encode_seconds > 0
+    assert trainer(shard).measure(Measure(4, 1.0)).step_seconds == []
+
+
+def test_the_seconds_too_end_a_measurement_by_steps(shard: Shard) -> None:
+    measured = trainer(shard).measure(Measure(4, 1e-6, steps=50))
+    assert measured.steps == len(measured.step_seconds) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes"),
+    [
+        ({"warm_up_steps": 0}, []),
+        ({"warm_up_steps": 3}, [8, 8, 8]),
+        ({"warm_up_steps": 3, "warm_up_batch_size": 2}, [2, 2, 2]),
+        ({"warm_up_steps": 3, "device_seconds": 1e-6}, [8]),  # a step of a large model is warm-up enough
+    ],
+)
+def test_the_warm_up_is_as_asked_for(shard: Shard, changes: dict[str, Any], sizes: list[int]) -> None:
+    one, seen = trainer(shard), []
+    one.model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    measured = one.measure(Measure(**({"batch_size": 8, "device_seconds": 3600.0, "steps": 1} | changes)))
+    assert seen == [*sizes, 8]
+    assert measured.samples == 8
+
+
+def test_weights_need_not_be_restored(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = trainer(shard)
+    before = weights(one)
+    monkeypatch.setattr(copy, "deepcopy", lambda _: pytest.fail("a second copy of the weights was made"))
+    one.measure(Measure(8, 3600.0, steps=1, restore=False))
+    assert weights(one) != before
+
+
+def test_peak_memory_is_measured_and_its_source_named(shard: Shard) -> None:
+    measured = trainer(shard).measure(Measure(8, 3600.0, steps=1))
+    assert measured.peak_memory_source in ("VmHWM", "ru_maxrss")
+    assert 20e6 < measured.peak_memory_bytes < 64e9
+
+
+def test_encoding_copies_the_weights_and_charges_its_phase(shard: Shard) -> None:
+    one = trainer(shard)
+    arrays = one.encode()
+    assert {name: array.tobytes() for name, array in arrays.items()} == weights(one)
+    before = {name: array.copy() for name, array in arrays.items()}
+    one.train(Train(1, 1))
+    assert all(np.array_equal(arrays[name], before[name]) for name in arrays)
+
+
 def test_arrays_go_into_the_model_and_come_back(shard: Shard) -> None:
     one, other = trainer(shard), trainer(shard, seed=99)
     load_arrays(other.model, {name: array.copy() for name, array in state_arrays(one.model).items()})
