@@ -1,0 +1,63 @@
+"""csd-emu calibrate on a real virtual machine, as a user's own process."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from csd_emu.calibration import load_table
+from csd_emu.paths import Paths
+from tests.machines import DAEMON_OUTLIVES
+from tests.vm.conftest import VmWorkshop
+
+pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
+
+NET = """
+from torch import nn
+
+def build(width: int = 8):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 3))
+"""
+
+
+@pytest.fixture
+def net(workshop: VmWorkshop) -> Iterator[Path]:
+    """A model file that no table was ever measured for; its table is removed afterwards."""
+    path = workshop.write("net.py", f"# {uuid.uuid4()}\n{NET}")
+    kept = set(Paths.default().calibration.glob("*"))
+    yield path
+    for table in set(Paths.default().calibration.glob("*net.py*")) - kept:
+        table.unlink()
+
+
+def test_a_users_model_is_measured_kept_and_confirmed(workshop: VmWorkshop, net: Path) -> None:
+    model = [f"{net}:build", "--input", "1x8x8", "--argument", "width=16"]
+    first = workshop.run("calibrate", *model, "--batches", "64,8", "--json", seconds=400)
+    assert first.code == 0, first.err
+    report = first.json("calibrate")
+    assert [row["batch_size"] for row in report["rows"]] == [8, 64]
+    assert (report["clock"], report["classes"], report["parameters"]) == ("counted", 3, 65 * 16 + 17 * 3)
+    table = load_table(Path(report["path"]))
+    assert Path(report["path"]).parent == Paths.default().calibration
+    assert (table.image, table.memory_source) == (report["image"], "VmHWM")
+    for row in table.rows:
+        assert len(row.steps) > 1
+        assert all(step.forward > 0 and step.backward > 0 and step.update > 0 for step in row.steps)
+        assert row.peak_memory_bytes > 100e6
+    again = workshop.run("calibrate", *model, "--verify", "1", "--seed", "5", "--json", seconds=400)
+    assert again.code == 0, again.err
+    (verified,) = again.json("calibrate")["verified"]
+    assert verified["batch_size"] in (8, 64)
+    assert abs(verified["relative_difference"]) < 0.02
+    assert load_table(Path(report["path"])) == table
+    workshop.assert_clean()
+
+
+def test_a_row_of_the_shipped_table_is_confirmed(workshop: VmWorkshop) -> None:
+    done = workshop.run("calibrate", "digits_cnn", "--verify", "1", "--json", seconds=400)
+    assert done.code == 0, done.err
+    report = done.json("calibrate")
+    assert len(report["verified"]) == 1
+    assert report["confirmed"]
+    workshop.assert_clean()
