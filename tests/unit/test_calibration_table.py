@@ -70,6 +70,11 @@ def test_a_bend_shows_in_the_error_estimate_and_two_rows_give_none() -> None:
     assert make_table({1: 1.0, 2: 2.0}).error_estimate() == {}
 
 
+@pytest.mark.parametrize(("batch", "covered"), [(1, True), (3, True), (15, True), (16, False), (256, False)])
+def test_a_table_knows_which_batches_run_kernels_that_it_has_not_seen(batch: int, covered: bool) -> None:
+    assert make_table(COSTS).covers(batch) is covered
+
+
 @pytest.mark.parametrize("batch", [0, -1])
 def test_no_batch_is_smaller_than_one(batch: int) -> None:
     for ask in (make_table(COSTS).step_seconds, make_table(COSTS).peak_memory_bytes):
