@@ -16,7 +16,7 @@ _BATCH = 2  # batch normalisation needs more than one value per channel
 _FLOAT_BYTES = 4
 # Linux, the interpreter and torch; then weights, gradients, momentum, the copies to and from the host; then
 # activations, their gradients and the kernels' workspace.
-_BASE_BYTES = 3 << 29
+_BASE_BYTES = 3 << 28
 _WEIGHT_COPIES, _ACTIVATION_COPIES = 5, 3
 
 

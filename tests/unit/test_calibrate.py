@@ -154,7 +154,7 @@ def test_memory_grows_with_the_model_and_the_batch() -> None:
 
 def test_a_machine_has_one_of_a_few_sizes_or_the_one_asked_for() -> None:
     assert request(1, 2).machine_bytes == 2 << 30
-    assert make_request(ModelSpec("vgg16"), (3, 224, 224), (1, 4)).machine_bytes == 8 << 30
+    assert make_request(ModelSpec("vgg16"), (3, 224, 224), (1, 8)).machine_bytes == 8 << 30
     array = machine_request(read(memory="3 GiB")).config
     assert (array.memory, array.engine, len(array.list_devices())) == (3 << 30, "qemu", 1)
 
