@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ class CalibrationKey:
     """Two tables of one key measure the same thing.
 
     Attributes:
-        model: as a job file names it.
+        model: as a job file names it, a model file without its folder.
         arguments: of the builder; a built-in model's number of classes is always written out.
         source_sha256: of the user's model file, so that a changed file does not get the old file's figures.
         input_shape: (channels, height, width) of one image.
@@ -56,8 +57,10 @@ class CalibrationKey:
         arguments = dict(spec.arguments)
         if spec.name in ZOO:
             arguments = {"num_classes": ZOO[spec.name].classes} | arguments
-        source = None if spec.source is None else hashlib.sha256(spec.source.encode()).hexdigest()
-        return cls(spec.name, arguments, source, input_shape, core)
+        if spec.source is None:
+            return cls(spec.name, arguments, None, input_shape, core)
+        source_sha256 = hashlib.sha256(spec.source.encode()).hexdigest()
+        return cls(PurePath(spec.name).name, arguments, source_sha256, input_shape, core)
 
     @property
     def shape_text(self) -> str:

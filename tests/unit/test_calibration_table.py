@@ -210,6 +210,13 @@ def test_the_keys_of_two_models_shapes_or_sources_differ() -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+\.json", key.file_name) for key in keys)
 
 
+def test_where_a_model_file_lies_does_not_matter() -> None:
+    keys = {
+        CalibrationKey.of(ModelSpec(f"{folder}net.py:build", "a = 1"), (1, 8, 8)).digest for folder in ("", "a/", "/b/")
+    }
+    assert len(keys) == 1
+
+
 def test_a_built_in_models_usual_number_of_classes_can_be_left_out() -> None:
     assert CalibrationKey.of(ModelSpec("digits_cnn", None, {"num_classes": 10}), (1, 8, 8)) == DIGITS
     assert DIGITS.file_name == "digits_cnn-1x8x8.json"
