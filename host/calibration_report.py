@@ -77,7 +77,7 @@ def make_report(
     table: CalibrationTable, path: Path, verified: list[VerifiedRow], wall_seconds: float
 ) -> CalibrationReport:
     """Return what the command prints."""
-    profile = get_profile(SHOWN_PROFILE)
+    profile, errors = get_profile(SHOWN_PROFILE), table.error_estimate()
     rows = [
         CalibrationOutcome(
             batch_size=row.batch_size,
@@ -85,6 +85,7 @@ def make_report(
             reference_seconds=row.seconds,
             newport_seconds=table.device_seconds(row.batch_size, profile),
             peak_memory_bytes=row.peak_memory_bytes,
+            error_estimate=errors.get(row.batch_size),
             wall_seconds=row.wall_seconds,
         )
         for row in table.rows
@@ -92,7 +93,7 @@ def make_report(
     return CalibrationReport(
         model=table.model,
         arguments=table.arguments,
-        input_shape=table.input_shape,
+        input_shape=list(table.input_shape),
         classes=table.classes,
         parameters=table.parameters,
         clock=table.clock,
@@ -100,7 +101,6 @@ def make_report(
         path=str(path),
         rows=rows,
         encode_seconds=table.encode_seconds_median,
-        error_estimate=table.error_estimate(),
         verified=verified,
         tolerance=VERIFY_TOLERANCE,
         confirmed=all(abs(row.relative_difference) <= VERIFY_TOLERANCE for row in verified),

@@ -129,13 +129,17 @@ class PowerFitReport(msgspec.Struct, frozen=True):
 
 
 class CalibrationOutcome(msgspec.Struct, frozen=True):
-    """One batch size in `csd-emu calibrate`: seconds of the median step, per phase, on two cores."""
+    """One batch size in `csd-emu calibrate`: seconds of the median step, per phase, on two cores.
+
+    `error_estimate` is how far the table would be off here without this row, null with fewer than three rows.
+    """
 
     batch_size: int
     steps: int
     reference_seconds: PhaseSeconds
     newport_seconds: PhaseSeconds
     peak_memory_bytes: int
+    error_estimate: float | None
     wall_seconds: float
 
 
@@ -151,13 +155,13 @@ class VerifiedRow(msgspec.Struct, frozen=True):
 class CalibrationReport(msgspec.Struct, frozen=True):
     """`csd-emu calibrate`: the table, and what of it was measured again.
 
-    `error_estimate` says how far the table would be off at each batch size without its row; `confirmed` is false if a
-    row of `verified` differs by more than `tolerance`. `wall_seconds` is the cost of the command.
+    `confirmed` is false if a row of `verified` differs by more than `tolerance`. `wall_seconds` is the cost of the
+    command.
     """
 
     model: str
     arguments: dict[str, int | float | str | bool]
-    input_shape: tuple[int, int, int]
+    input_shape: list[int]
     classes: int
     parameters: int
     clock: str
@@ -165,7 +169,6 @@ class CalibrationReport(msgspec.Struct, frozen=True):
     path: str
     rows: list[CalibrationOutcome]
     encode_seconds: float
-    error_estimate: dict[int, float]
     verified: list[VerifiedRow]
     tolerance: float
     confirmed: bool
