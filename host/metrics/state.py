@@ -1,0 +1,296 @@
+"""What is known of a run: series that grow with its records and events.
+
+**Drives that are gone.** A drive that has no session at the end of two rounds in a row (the one in which it was lost,
+and the next) is gone: its series are no longer served, as Prometheus' practice is for what no longer exists. Of a gone
+drive remain `csd_device_up` 0, `csd_device_state` lost and the counts of its errors and rejoins, for alerts need them;
+and energy, power and elapsed time as long as the records charge energy to it, for a drive that does not answer still
+draws power. When it rejoins, all its series are back and its counters go on where they were.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from csd_emu.power import CHASSIS, COMPONENTS
+from csd_emu.timeline import HOST
+from firmware_agent import __version__
+from firmware_agent.wire import PhaseSeconds
+from host.metrics import names
+from host.metrics.names import Metric
+from host.metrics.store import Labels, Snapshot, Store, device_of
+from host.records import DeviceRound, EventRecord, RoundRecord, What
+
+DEFINED, BOOTING, READY, TRAINING, LOST = STATES = ("defined", "booting", "ready", "training", "lost")
+# Where an energy figure comes from.
+MODEL = "model"
+WALL = "wall"
+READ = "read"
+TO_DEVICE, FROM_DEVICE = DIRECTIONS = ("to_device", "from_device")
+PHASES = PhaseSeconds.__struct_fields__
+# What a step consists of; weights are encoded once per round.
+STEP_PHASES = ("forward", "backward", "update")
+_ERRORS = {What.LOST: "lost", What.FAILED: "failed", What.REFUSED: "refused"}
+_UNKNOWN = "unknown"
+_GONE_AFTER_ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What stays the same in a run, and the names of its drives."""
+
+    array: str
+    engine: str
+    model: str
+    mode: str
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What is known of a drive that has said hello.
+
+    Attributes:
+        device: its name.
+        kind: ``emulated``, ``native`` or ``real``.
+        profile: name of its profile.
+        cores: of its profile.
+        clock: of its compute seconds.
+        scales: phase -> factor from the reference core's seconds to the profile's; empty if there is none.
+        hello: the facts that the drive's agent sent.
+    """
+
+    device: str
+    kind: str
+    profile: str
+    cores: float
+    clock: str
+    scales: Mapping[str, float]
+    hello: Mapping[str, str]
+
+    @property
+    def info(self) -> Labels:
+        """Labels of `csd_device_info`."""
+        machine, agent, torch = (self.hello.get(key, "") for key in ("machine", "agent", "torch"))
+        return (self.device, self.kind, self.profile, machine, f"{self.cores:g}", self.clock, agent, torch)
+
+
+@dataclass
+class _Device:
+    """What the state remembers of a drive; `missed` counts the rounds that ended without a session, in a row."""
+
+    up: bool = False
+    was_up: bool = False
+    chosen: bool = True
+    missed: int = 0
+    facts: DeviceFacts | None = None
+
+    @property
+    def gone(self) -> bool:
+        return not self.up and self.missed >= _GONE_AFTER_ROUNDS
+
+
+@dataclass
+class _Progress:
+    """How far the run is, and to whom its last round charged energy."""
+
+    booting: bool = False
+    begun: bool = False
+    ended: bool = False
+    charged: Collection[str] = field(default_factory=tuple)
+
+
+class MetricsState:
+    """All metrics of one run. Each method is one step for a scrape: it sees all of it or nothing."""
+
+    def __init__(self, run: RunFacts) -> None:
+        """Begin with drives that are merely defined."""
+        self._run, self._store, self._lock = run, Store(), threading.Lock()
+        self._devices = {device: _Device() for device in run.devices}
+        self._progress = _Progress()
+        self.revision = 0
+        self._store.set(names.BUILD_INFO, (__version__, platform.python_version()), 1)
+        self._store.set(names.RUN_INFO, (run.array, run.engine, run.model, run.mode), 1)
+        for device in run.devices:
+            self._store.add(names.REJOINS, (device,))
+            for kind in _ERRORS.values():
+                self._store.add(names.ERRORS, (device, kind))
+        self._show_states()
+
+    def start_booting(self) -> None:
+        """Note that the drives are being started."""
+        with self._lock:
+            self._progress.booting = True
+            self._show_states()
+
+    def set_boot_seconds(self, seconds: Mapping[str, float]) -> None:
+        """Note how long each drive took from its start to its hello, in wall seconds."""
+        with self._lock:
+            for device, value in seconds.items():
+                self._store.set(names.BOOT_SECONDS, (device, WALL), value)
+
+    def begin(self, devices: Iterable[DeviceFacts], clock: str) -> None:
+        """Begin to train on drives that have a session: all counters are there, at 0.
+
+        `clock` is that of the array's seconds.
+        """
+        with self._lock:
+            self._describe(devices, clock)
+            self._progress.begun = True
+            self._store.set(names.ROUND, (self._run.mode,), 0)
+            self._store.observe(names.ROUND_SECONDS, (self._run.mode, clock))
+            self._store.add(names.STRAGGLERS, (self._run.mode,))
+            self._store.add(names.WALL_SECONDS, (WALL,))
+            self._begin_energy(HOST, (*COMPONENTS, CHASSIS), clock)
+            for device in self._devices.values():
+                device.missed = 0 if device.up else _GONE_AFTER_ROUNDS
+            self._show_states()
+            self.revision += 1
+
+    def describe(self, devices: Iterable[DeviceFacts], clock: str) -> None:
+        """Take what drives with a session said of themselves; the counters of a new one begin at 0."""
+        with self._lock:
+            self._describe(devices, clock)
+
+    def add_event(self, event: EventRecord) -> None:
+        """Note what happened to a device."""
+        with self._lock:
+            if self._progress.ended:
+                return
+            known = self._devices.get(event.device)
+            if event.what in _ERRORS:
+                self._store.add(names.ERRORS, (event.device if known else _UNKNOWN, _ERRORS[event.what]), 1)
+            if known is None:
+                return
+            if event.what in (What.JOINED, What.REJOINED):
+                known.up, known.was_up, known.missed = True, True, 0
+                self._store.add(names.REJOINS, (event.device,), float(event.what == What.REJOINED))
+            elif event.what == What.LEFT:
+                known.up = False
+            # Of a drive that dialled again the loss of its old session may be told last: the new one counts.
+            elif event.what == What.LOST and not known.up:
+                known.was_up = True
+            self._show_states()
+
+    def add_round(self, record: RoundRecord) -> None:
+        """Count what the array did in a round."""
+        with self._lock:
+            for part in record.devices:
+                self._add_part(part)
+            self._add_energy(record)
+            self._add_totals(record)
+            for name, device in self._devices.items():
+                device.missed = 0 if device.up else device.missed + 1
+                device.chosen = name not in record.idle
+            self._show_states()
+            self.revision += 1
+
+    def end(self) -> None:
+        """Keep everything as it is: that drives are switched off now is no fault of theirs."""
+        with self._lock:
+            self._progress.ended, self._progress.begun = True, False
+            self._show_states()
+
+    def snapshot(self) -> Snapshot:
+        """Return all series that are served at this moment."""
+        with self._lock:
+            return self._store.snapshot(self._is_served)
+
+    def _is_served(self, metric: Metric, labels: Labels) -> bool:
+        device = device_of(metric, labels)
+        known = self._devices.get(device)
+        if known is None or not known.gone or metric.outlives:
+            return True
+        return metric.hardware and device in self._progress.charged
+
+    def _show_states(self) -> None:
+        for name, device in self._devices.items():
+            self._store.set(names.DEVICE_UP, (name,), device.up)
+            now = self._state_of(device)
+            for state in STATES:
+                self._store.set(names.DEVICE_STATE, (name, state), state == now)
+
+    def _state_of(self, device: _Device) -> str:
+        if device.up:
+            return TRAINING if self._progress.begun and device.chosen else READY
+        if device.was_up or self._progress.begun:
+            return LOST
+        return BOOTING if self._progress.booting else DEFINED
+
+    def _describe(self, devices: Iterable[DeviceFacts], clock: str) -> None:
+        for facts in devices:
+            known = self._devices[facts.device]
+            if known.facts != facts:
+                known.facts = facts
+                self._begin_device(facts, clock)
+
+    def _begin_device(self, facts: DeviceFacts, clock: str) -> None:
+        device, store = facts.device, self._store
+        store.remove(names.DEVICE_INFO, device)
+        store.set(names.DEVICE_INFO, facts.info, 1)
+        for phase, scale in facts.scales.items():
+            store.set(names.SCALE_RATIO, (device, phase), scale)
+        for metric in (names.SAMPLES, names.STEPS, names.NVME_BYTES, names.RECEIVED_BYTES, names.TRANSMITTED_BYTES):
+            store.add(metric, (device,))
+        store.add(names.NVME_SECONDS, (device, READ, facts.clock))
+        for phase in PHASES:
+            store.add(names.COMPUTE_SECONDS, (device, phase, facts.clock))
+        for phase in STEP_PHASES:
+            store.observe(names.STEP_SECONDS, (device, phase, facts.clock))
+        for direction in DIRECTIONS:
+            store.add(names.HOST_LINK_BYTES, (device, direction))
+            store.add(names.LINK_SECONDS, (device, direction, facts.clock))
+        self._begin_energy(device, COMPONENTS, clock)
+
+    def _begin_energy(self, node: str, components: Iterable[str], clock: str) -> None:
+        self._store.add(names.DEVICE_SECONDS, (node, clock))
+        for component in components:
+            self._store.add(names.ENERGY_JOULES, (node, component, MODEL, clock))
+
+    def _add_part(self, part: DeviceRound) -> None:
+        device, clock, store = part.device, part.clock, self._store
+        store.add(names.SAMPLES, (device,), part.samples)
+        store.add(names.STEPS, (device,), part.steps)
+        store.add(names.NVME_BYTES, (device,), part.flash_read_bytes)
+        store.add(names.NVME_SECONDS, (device, READ, clock), part.read_seconds)
+        store.add(names.RECEIVED_BYTES, (device,), part.sent_bytes)
+        store.add(names.TRANSMITTED_BYTES, (device,), part.received_bytes)
+        store.add(names.HOST_LINK_BYTES, (device, TO_DEVICE), part.sent_bytes)
+        store.add(names.HOST_LINK_BYTES, (device, FROM_DEVICE), part.received_bytes)
+        store.add(names.LINK_SECONDS, (device, TO_DEVICE, clock), part.receive_seconds)
+        store.add(names.LINK_SECONDS, (device, FROM_DEVICE, clock), part.send_seconds)
+        store.set(names.BATCH_SIZE, (device,), part.batch_size)
+        if part.peak_memory_bytes:
+            store.set(names.MEMORY_BYTES, (device,), part.peak_memory_bytes)
+        for phase in PHASES:
+            store.add(names.COMPUTE_SECONDS, (device, phase, clock), getattr(part.device_seconds, phase))
+        for phase in STEP_PHASES:
+            seconds = getattr(part.device_seconds, phase)
+            store.observe(names.STEP_SECONDS, (device, phase, clock), seconds / part.steps, part.steps)
+
+    def _add_energy(self, record: RoundRecord) -> None:
+        joules = record.energy_joules | {part.device: part.energy_joules for part in record.devices}
+        self._progress.charged = {node for node, parts in joules.items() if parts}
+        for node in joules.keys() | set(record.idle):
+            self._store.add(names.DEVICE_SECONDS, (node, record.clock), record.array_seconds)
+        for node, parts in joules.items():
+            self._store.remove(names.POWER_WATTS, node)
+            for component, value in parts.items():
+                labels = (node, component, MODEL, record.clock)
+                self._store.add(names.ENERGY_JOULES, labels, value)
+                if record.array_seconds:
+                    self._store.set(names.POWER_WATTS, labels, value / record.array_seconds)
+
+    def _add_totals(self, record: RoundRecord) -> None:
+        mode, store = self._run.mode, self._store
+        late = sum(part.straggler for part in record.devices)
+        store.set(names.ROUND, (mode,), record.round)
+        store.observe(names.ROUND_SECONDS, (mode, record.clock), record.array_seconds, 1)
+        store.set(names.PARTICIPANTS, (mode,), len(record.devices) - late)
+        store.add(names.STRAGGLERS, (mode,), late)
+        store.set(names.ACCURACY, (), record.accuracy)
+        store.set(names.LOSS, ("test",), record.test_loss)
+        store.set(names.LOSS, ("train",), record.train_loss)
+        store.add(names.WALL_SECONDS, (WALL,), record.wall_seconds)
