@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from csd_emu.array import ArrayConfig, Device
 from csd_emu.profiles import get_profile
 from firmware_agent.wire import Hello
-from host.device_time import WALL, DeviceTime
+from host.device_time import COUNTED, DeviceTime
 from host.job import JobConfig
 from host.metrics.state import PHASES, DeviceFacts, RunFacts
 
@@ -36,7 +36,7 @@ def _describe(device: Device, kind: str, hello: Hello, clock: str) -> DeviceFact
         profile=profile.name,
         cores=profile.cores.value,
         clock=clock,
-        # Wall seconds are taken as they are.
-        scales={} if clock == WALL else {phase: profile.scale(phase) for phase in PHASES},
+        # Wall seconds are taken as they are, modelled ones from a table.
+        scales={phase: profile.scale(phase) for phase in PHASES} if clock == COUNTED else {},
         hello=hello.facts,
     )
