@@ -96,8 +96,8 @@ _TAIL = """\
 A drive that has no session at the end of two rounds in a row, the one in which it was lost and the next, is gone: its
 series vanish. What remains, for alerts, is `csd_device_up` 0 and `csd_device_state` `lost` with the counts of its
 errors and rejoins; and energy, power and elapsed time for as long as the records charge energy to it: a drive that does
-not answer still draws power. When it rejoins, its series are back and its counters go on where they were. Sum rates, as in
-`sum(rate(x[5m]))`, never the other way round, and a drive that vanishes does no harm.
+not answer still draws power. When it rejoins, its series are back and its counters go on where they were. Sum rates, as
+in `sum(rate(x[5m]))`, never the other way round, and a drive that vanishes does no harm.
 """
 
 

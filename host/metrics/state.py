@@ -13,10 +13,10 @@ import platform
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 
 from csd_emu.power import CHASSIS, COMPONENTS
 from csd_emu.timeline import HOST
-from firmware_agent import __version__
 from firmware_agent.wire import PhaseSeconds
 from host.metrics import names
 from host.metrics.names import Metric
@@ -111,7 +111,7 @@ class MetricsState:
         self._devices = {device: _Device() for device in run.devices}
         self._progress = _Progress()
         self.revision = 0
-        self._store.set(names.BUILD_INFO, (__version__, platform.python_version()), 1)
+        self._store.set(names.BUILD_INFO, (metadata.version("csd-emu"), platform.python_version()), 1)
         self._store.set(names.RUN_INFO, (run.array, run.engine, run.model, run.mode), 1)
         for device in run.devices:
             self._store.add(names.REJOINS, (device,))
@@ -272,11 +272,12 @@ class MetricsState:
 
     def _add_energy(self, record: RoundRecord) -> None:
         joules = record.energy_joules | {part.device: part.energy_joules for part in record.devices}
+        for node in self._progress.charged:
+            self._store.remove(names.POWER_WATTS, node)
         self._progress.charged = {node for node, parts in joules.items() if parts}
         for node in joules.keys() | set(record.idle):
             self._store.add(names.DEVICE_SECONDS, (node, record.clock), record.array_seconds)
         for node, parts in joules.items():
-            self._store.remove(names.POWER_WATTS, node)
             for component, value in parts.items():
                 labels = (node, component, MODEL, record.clock)
                 self._store.add(names.ENERGY_JOULES, labels, value)
