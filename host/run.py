@@ -35,9 +35,10 @@ from host.lifecycle import (
     start_array,
 )
 from host.live import LiveRun, announce
+from host.metrics.counting import DeviceFacts
 from host.metrics.facts import describe_devices, describe_run
 from host.metrics.server import Exporter
-from host.metrics.state import DeviceFacts, MetricsState
+from host.metrics.state import MetricsState
 from host.records import EventRecord, RoundRecord, Summary, What, summarise
 from host.run_directory import RunDirectory, check_writable
 from host.shards import check_shards, deal_out

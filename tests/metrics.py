@@ -8,7 +8,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from host.metrics.collector import StateCollector
-from host.metrics.state import DeviceFacts, MetricsState, RunFacts
+from host.metrics.counting import DeviceFacts
+from host.metrics.state import MetricsState, RunFacts
 from host.records import EventRecord, What
 
 DEVICES = ("csd-00", "csd-01", "csd-02")

@@ -26,7 +26,11 @@ if you want to scrape:
                                             static_configs: [{targets: ["127.0.0.1:9464"]}]
 
 The endpoint is on the loopback interface only, without TLS, and lives as long as the run; an array that is merely `up`
-has none. `csd-emu top` shows the same figures on a terminal. There are no dashboards yet.
+has none. There are no dashboards yet.
+
+`csd-emu top [ARRAY]` shows the same figures of a run in progress on a terminal, as means of the last round that it saw
+end; with `--once` or `--json` it looks once, and they are means since the run began. `--interval` says how often it
+looks.
 
 When its last round is over, a run waits for those who have scraped it until each has come once more, so that the final
 figures are kept: at most one and a half times the interval in which the scraper came before, never more than 20 s, and

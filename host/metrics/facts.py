@@ -9,7 +9,8 @@ from csd_emu.profiles import get_profile
 from firmware_agent.wire import Hello
 from host.device_time import COUNTED, DeviceTime
 from host.job import JobConfig
-from host.metrics.state import PHASES, DeviceFacts, RunFacts
+from host.metrics.counting import PHASES, DeviceFacts
+from host.metrics.state import RunFacts
 
 KINDS = {"qemu": "emulated", "native": "native"}
 REAL = "real"

@@ -37,7 +37,7 @@ class Scrapers:
     def wait_seconds(self, revision: int, now_seconds: float) -> float:
         """Return how long to wait for those that will come again and have not got `revision`; 0 if there is none."""
         due = (
-            scraper.last_seconds + min(LONGEST_SECONDS, _PATIENCE * scraper.interval_seconds) - now_seconds
+            min(LONGEST_SECONDS, _PATIENCE * scraper.interval_seconds) - (now_seconds - scraper.last_seconds)
             for scraper in self._known.values()
             if scraper.revision < revision
         )

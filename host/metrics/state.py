@@ -15,23 +15,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 
-from csd_emu.power import CHASSIS, COMPONENTS
-from csd_emu.timeline import HOST
-from firmware_agent.wire import PhaseSeconds
 from host.metrics import names
+from host.metrics.counting import WALL, DeviceFacts, add_round, begin_array, begin_device, charged_nodes
 from host.metrics.names import Metric
 from host.metrics.store import Labels, Snapshot, Store, device_of
-from host.records import DeviceRound, EventRecord, RoundRecord, What
+from host.records import EventRecord, RoundRecord, What
 
 DEFINED, BOOTING, READY, TRAINING, LOST = STATES = ("defined", "booting", "ready", "training", "lost")
-# Where an energy figure comes from.
-MODEL = "model"
-WALL = "wall"
-READ = "read"
-TO_DEVICE, FROM_DEVICE = DIRECTIONS = ("to_device", "from_device")
-PHASES = PhaseSeconds.__struct_fields__
-# What a step consists of; weights are encoded once per round.
-STEP_PHASES = ("forward", "backward", "update")
 _ERRORS = {What.LOST: "lost", What.FAILED: "failed", What.REFUSED: "refused"}
 _UNKNOWN = "unknown"
 _GONE_AFTER_ROUNDS = 2
@@ -46,35 +36,6 @@ class RunFacts:
     model: str
     mode: str
     devices: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class DeviceFacts:
-    """What is known of a drive that has said hello.
-
-    Attributes:
-        device: its name.
-        kind: ``emulated``, ``native`` or ``real``.
-        profile: name of its profile.
-        cores: of its profile.
-        clock: of its compute seconds.
-        scales: phase -> factor from the reference core's seconds to the profile's; empty if there is none.
-        hello: the facts that the drive's agent sent.
-    """
-
-    device: str
-    kind: str
-    profile: str
-    cores: float
-    clock: str
-    scales: Mapping[str, float]
-    hello: Mapping[str, str]
-
-    @property
-    def info(self) -> Labels:
-        """Labels of `csd_device_info`."""
-        machine, agent, torch = (self.hello.get(key, "") for key in ("machine", "agent", "torch"))
-        return (self.device, self.kind, self.profile, machine, f"{self.cores:g}", self.clock, agent, torch)
 
 
 @dataclass
@@ -139,11 +100,7 @@ class MetricsState:
         with self._lock:
             self._describe(devices, clock)
             self._progress.begun = True
-            self._store.set(names.ROUND, (self._run.mode,), 0)
-            self._store.observe(names.ROUND_SECONDS, (self._run.mode, clock))
-            self._store.add(names.STRAGGLERS, (self._run.mode,))
-            self._store.add(names.WALL_SECONDS, (WALL,))
-            self._begin_energy(HOST, (*COMPONENTS, CHASSIS), clock)
+            begin_array(self._store, self._run.mode, clock)
             for device in self._devices.values():
                 device.missed = 0 if device.up else _GONE_AFTER_ROUNDS
             self._show_states()
@@ -177,10 +134,8 @@ class MetricsState:
     def add_round(self, record: RoundRecord) -> None:
         """Count what the array did in a round."""
         with self._lock:
-            for part in record.devices:
-                self._add_part(part)
-            self._add_energy(record)
-            self._add_totals(record)
+            add_round(self._store, self._run.mode, record)
+            self._progress.charged = charged_nodes(record)
             for name, device in self._devices.items():
                 device.missed = 0 if device.up else device.missed + 1
                 device.chosen = name not in record.idle
@@ -224,74 +179,4 @@ class MetricsState:
             known = self._devices[facts.device]
             if known.facts != facts:
                 known.facts = facts
-                self._begin_device(facts, clock)
-
-    def _begin_device(self, facts: DeviceFacts, clock: str) -> None:
-        device, store = facts.device, self._store
-        store.remove(names.DEVICE_INFO, device)
-        store.set(names.DEVICE_INFO, facts.info, 1)
-        for phase, scale in facts.scales.items():
-            store.set(names.SCALE_RATIO, (device, phase), scale)
-        for metric in (names.SAMPLES, names.STEPS, names.NVME_BYTES, names.RECEIVED_BYTES, names.TRANSMITTED_BYTES):
-            store.add(metric, (device,))
-        store.add(names.NVME_SECONDS, (device, READ, facts.clock))
-        for phase in PHASES:
-            store.add(names.COMPUTE_SECONDS, (device, phase, facts.clock))
-        for phase in STEP_PHASES:
-            store.observe(names.STEP_SECONDS, (device, phase, facts.clock))
-        for direction in DIRECTIONS:
-            store.add(names.HOST_LINK_BYTES, (device, direction))
-            store.add(names.LINK_SECONDS, (device, direction, facts.clock))
-        self._begin_energy(device, COMPONENTS, clock)
-
-    def _begin_energy(self, node: str, components: Iterable[str], clock: str) -> None:
-        self._store.add(names.DEVICE_SECONDS, (node, clock))
-        for component in components:
-            self._store.add(names.ENERGY_JOULES, (node, component, MODEL, clock))
-
-    def _add_part(self, part: DeviceRound) -> None:
-        device, clock, store = part.device, part.clock, self._store
-        store.add(names.SAMPLES, (device,), part.samples)
-        store.add(names.STEPS, (device,), part.steps)
-        store.add(names.NVME_BYTES, (device,), part.flash_read_bytes)
-        store.add(names.NVME_SECONDS, (device, READ, clock), part.read_seconds)
-        store.add(names.RECEIVED_BYTES, (device,), part.sent_bytes)
-        store.add(names.TRANSMITTED_BYTES, (device,), part.received_bytes)
-        store.add(names.HOST_LINK_BYTES, (device, TO_DEVICE), part.sent_bytes)
-        store.add(names.HOST_LINK_BYTES, (device, FROM_DEVICE), part.received_bytes)
-        store.add(names.LINK_SECONDS, (device, TO_DEVICE, clock), part.receive_seconds)
-        store.add(names.LINK_SECONDS, (device, FROM_DEVICE, clock), part.send_seconds)
-        store.set(names.BATCH_SIZE, (device,), part.batch_size)
-        if part.peak_memory_bytes:
-            store.set(names.MEMORY_BYTES, (device,), part.peak_memory_bytes)
-        for phase in PHASES:
-            store.add(names.COMPUTE_SECONDS, (device, phase, clock), getattr(part.device_seconds, phase))
-        for phase in STEP_PHASES:
-            seconds = getattr(part.device_seconds, phase)
-            store.observe(names.STEP_SECONDS, (device, phase, clock), seconds / part.steps, part.steps)
-
-    def _add_energy(self, record: RoundRecord) -> None:
-        joules = record.energy_joules | {part.device: part.energy_joules for part in record.devices}
-        for node in self._progress.charged:
-            self._store.remove(names.POWER_WATTS, node)
-        self._progress.charged = {node for node, parts in joules.items() if parts}
-        for node in joules.keys() | set(record.idle):
-            self._store.add(names.DEVICE_SECONDS, (node, record.clock), record.array_seconds)
-        for node, parts in joules.items():
-            for component, value in parts.items():
-                labels = (node, component, MODEL, record.clock)
-                self._store.add(names.ENERGY_JOULES, labels, value)
-                if record.array_seconds:
-                    self._store.set(names.POWER_WATTS, labels, value / record.array_seconds)
-
-    def _add_totals(self, record: RoundRecord) -> None:
-        mode, store = self._run.mode, self._store
-        late = sum(part.straggler for part in record.devices)
-        store.set(names.ROUND, (mode,), record.round)
-        store.observe(names.ROUND_SECONDS, (mode, record.clock), record.array_seconds, 1)
-        store.set(names.PARTICIPANTS, (mode,), len(record.devices) - late)
-        store.add(names.STRAGGLERS, (mode,), late)
-        store.set(names.ACCURACY, (), record.accuracy)
-        store.set(names.LOSS, ("test",), record.test_loss)
-        store.set(names.LOSS, ("train",), record.train_loss)
-        store.add(names.WALL_SECONDS, (WALL,), record.wall_seconds)
+                begin_device(self._store, facts, clock)

@@ -66,6 +66,10 @@ class Store:
         for labels in [labels for labels in series if device_of(metric, labels) == device]:
             del series[labels]
 
+    def clear(self, metric: Metric) -> None:
+        """Forget a gauge's series."""
+        self._numbers[metric].clear()
+
     def snapshot(self, is_served: Callable[[Metric, Labels], bool]) -> Snapshot:
         """Return a copy of all series that are served."""
         return Snapshot(_copy(self._numbers, is_served), _copy(self._histograms, is_served))
