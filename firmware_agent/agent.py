@@ -16,6 +16,7 @@ from firmware_agent.disturbance import Disturbance
 from firmware_agent.errors import AgentRefused, CsdError, DeviceLost, ProtocolError
 from firmware_agent.exchange import Assembler, cut_slices, tensor_specs
 from firmware_agent.identity import Identity
+from firmware_agent.memory import high_water_bytes
 from firmware_agent.probe import probe_read, probe_send
 from firmware_agent.session import Session
 from firmware_agent.shard import Shard
@@ -151,8 +152,8 @@ class Agent:
         session.send(Tensors(task.round, tensor_specs(arrays)))
         for piece in cut_slices(task.round, arrays):
             session.send(piece)
-        seconds = self._stopwatch.take()
-        session.send(Trained(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes))
+        seconds, peak_bytes = self._stopwatch.take(), high_water_bytes()
+        session.send(Trained(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes, peak_bytes))
 
     def _measure(self, task: Measure) -> Measured:
         trainer = self._ready()

@@ -25,7 +25,7 @@ class PeakMemory:
         _release_unused()
         try:
             (process / "clear_refs").write_text(_RESET_PEAK, encoding="ascii")
-            self._read_mark()
+            _read_mark(self._status)
             self.source = "VmHWM"
         except (OSError, ValueError):
             self.source = "ru_maxrss"
@@ -33,14 +33,23 @@ class PeakMemory:
     def peak_bytes(self) -> int:
         """Return the peak in bytes, pages of files that are mapped included."""
         if self.source == "VmHWM":
-            return self._read_mark()
+            return _read_mark(self._status)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
-    def _read_mark(self) -> int:
-        for line in self._status.read_text(encoding="utf-8").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) << 10
-        raise ValueError(f"{self._status} has no VmHWM")
+
+def high_water_bytes(process: Path = _PROCESS) -> int:
+    """Return this process's high-water mark as it stands, resetting nothing; 0 where the kernel does not tell."""
+    try:
+        return _read_mark(process / "status")
+    except (OSError, ValueError):
+        return 0
+
+
+def _read_mark(status: Path) -> int:
+    for line in status.read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    raise ValueError(f"{status} has no VmHWM")
 
 
 def _release_unused() -> None:

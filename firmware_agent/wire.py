@@ -115,7 +115,11 @@ class Train(Frame, frozen=True):
 
 
 class Trained(Frame, frozen=True):
-    """Drive: done; the tensors came before this frame. `loss` is the mean over the samples seen."""
+    """Drive: done; the tensors came before this frame.
+
+    `loss` is the mean over the samples seen, `peak_memory_bytes` the most that the agent's process had in RAM, 0 if not
+    read.
+    """
 
     round: Positive
     samples: Positive
@@ -123,6 +127,7 @@ class Trained(Frame, frozen=True):
     loss: float
     seconds: PhaseSeconds
     read_bytes: Count
+    peak_memory_bytes: Count = 0
 
 
 class Measure(Frame, frozen=True):

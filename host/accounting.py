@@ -109,6 +109,7 @@ class Accountant:
             flash_read_bytes=trained.read_bytes,
             sent_bytes=part.sent_bytes,
             received_bytes=part.received_bytes,
+            peak_memory_bytes=trained.peak_memory_bytes,
         )
 
     def _activity(self, part: DeviceRound) -> Activity:

@@ -9,6 +9,7 @@ import msgspec
 
 from firmware_agent.wire import PhaseSeconds
 from host.records import Summary
+from host.top_report import TopReport
 
 
 class DeviceStatus(msgspec.Struct, frozen=True):
@@ -187,6 +188,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "profiles": ProfilesReport,
     "power": PowerFitReport,
     "calibrate": CalibrationReport,
+    "top": TopReport,
 }
 
 

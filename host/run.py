@@ -21,7 +21,6 @@ from host.console import RoundTable, console
 from host.datasets import Dataset, load_dataset
 from host.device_time import StepModel, find_models
 from host.evaluation import Evaluator
-from host.exporter import Exporter
 from host.federated import FederatedTraining, job_frame
 from host.fleet import Fleet, check_port
 from host.interrupts import INTERRUPTS
@@ -35,6 +34,11 @@ from host.lifecycle import (
     list_running,
     start_array,
 )
+from host.live import LiveRun, announce
+from host.metrics.counting import DeviceFacts
+from host.metrics.facts import describe_devices, describe_run
+from host.metrics.server import Exporter
+from host.metrics.state import MetricsState
 from host.records import EventRecord, RoundRecord, Summary, What, summarise
 from host.run_directory import RunDirectory, check_writable
 from host.shards import check_shards, deal_out
@@ -81,9 +85,9 @@ def run_job(request: RunRequest, paths: Paths, runs: Path, progress: Progress, q
     name = request.config.name
     check_writable(runs)
     with array_folder(paths.arrays, name) as folder, contextlib.ExitStack() as stack:
-        run = _Run(
-            request, folder, runs, progress, quiet, stack.enter_context(Exporter(request.config.host.metrics_port))
-        )
+        metrics = MetricsState(describe_run(request.config, request.job))
+        exporter = stack.enter_context(Exporter(metrics, request.config.host.metrics_port))
+        run = _Run(request, folder, runs, progress, quiet, exporter)
         engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))
         state = ArrayState.load(folder)
         running = list_running(state, paths) if state is not None else []
@@ -110,6 +114,7 @@ class _Run:
     ) -> None:
         self._request, self._folder, self._runs = request, folder, runs
         self._progress, self._quiet, self._exporter = progress, quiet, exporter
+        self._metrics = exporter.state
         self._begin = time.monotonic()
         self._directory: RunDirectory | None = None
         self._accountant: Accountant | None = None
@@ -121,6 +126,7 @@ class _Run:
         for device in state.devices:
             if device.name not in running:
                 self._on_event(device.name, What.LOST, "before the run began")
+        self._metrics.start_booting()
         async with attach_array(state, running, self._folder, self._on_event) as fleet:
             return await self._record_and_train(state, fleet)
 
@@ -128,15 +134,21 @@ class _Run:
         """Start the devices and train; the caller ends them."""
         count = len(self._request.config.list_devices())
         self._progress.stage(f"start {count} drives ({self._request.config.engine})")
+        self._metrics.start_booting()
         async with contextlib.AsyncExitStack() as box:
             started = await start_array(self._request.array, self._folder, engine, box, self._on_event)
+            self._metrics.set_boot_seconds(started.times.device_seconds)
             return await self._record_and_train(started.state, started.fleet)
 
     async def _record_and_train(self, state: ArrayState, fleet: Fleet) -> Summary:
         self._progress.stage("")
         if not self._quiet:
             console.print(f"metrics for Prometheus: {self._exporter.address}")
-        with RunDirectory(self._runs, self._request.config.name) as directory:
+        name = self._request.config.name
+        with (
+            RunDirectory(self._runs, name) as directory,
+            announce(self._folder, LiveRun.of_this_process(name, self._exporter.address, directory.path)),
+        ):
             self._directory = directory
             for event in self._early:
                 directory.append(event)
@@ -153,12 +165,15 @@ class _Run:
         accountant = make_accountant(request.config, request.models)
         self._accountant = accountant
         clocks = {accountant.time.clock(name, session.hello.clock) for name, session in fleet.sessions().items()}
+        clock = "+".join(sorted(clocks))
+        self._metrics.begin(self._describe(fleet, accountant), clock)
         frame = job_frame(request.job, request.spec, request.dataset.image_scale)
-        with RoundTable("+".join(sorted(clocks)), self._quiet) as table:
+        with RoundTable(clock, self._quiet) as table:
 
             def on_round(record: RoundRecord) -> None:
                 directory.append(record)
-                self._exporter.add_round(record)
+                self._metrics.describe(self._describe(fleet, accountant), clock)
+                self._metrics.add_round(record)
                 table.add(record)
 
             names = [device.name for device in state.devices]
@@ -169,7 +184,13 @@ class _Run:
         summary = self._summary(rounds, directory)
         directory.finish(summary, training.weights)
         write_trace(directory.path, rounds, request.config.name)
+        self._metrics.end()
+        await self._exporter.wait_for_scrapers()
         return summary
+
+    def _describe(self, fleet: Fleet, accountant: Accountant) -> list[DeviceFacts]:
+        hellos = {device: session.hello for device, session in fleet.sessions().items()}
+        return describe_devices(self._request.config, accountant.time, hellos)
 
     def _summary(self, rounds: list[RoundRecord], directory: RunDirectory) -> Summary:
         job = self._request.job
@@ -189,7 +210,7 @@ class _Run:
     def _on_event(self, device: str, what: What, detail: str) -> None:
         array_seconds = self._accountant.array_seconds if self._accountant is not None else 0.0
         event = EventRecord(device, what, detail, time.monotonic() - self._begin, array_seconds)
-        self._exporter.add_event(event)
+        self._metrics.add_event(event)
         if self._directory is None:
             self._early.append(event)
         elif not self._directory.closed:

@@ -1,6 +1,10 @@
 """`run` on the native engine, as a user's own process, from start to end."""
 
+import os
+import shutil
+import signal
 import socket
+import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -8,11 +12,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from firmware_agent.units import SECONDS, parse_quantity
 from host.records import EventRecord, RoundRecord, What
 from tests.commands import ARRAY, JOB, Workshop, wait_until
+from tests.machines import REQUIRE_VARIABLE
+from tests.metrics import parse
 
 
 def free_port() -> int:
@@ -86,25 +91,63 @@ def test_counters_follow_the_records_and_a_missed_target_is_exit_code_1(workshop
     out, err = process.communicate()
     assert process.returncode == 1, err
     assert "target 1.000 missed" in out
-    seen = {counted(text) for text in scrapes}
-    totals: dict[str, int] = {}
-    allowed = {()}
+    seen = [counted(text) for text in scrapes]
+    totals = dict.fromkeys(("csd-00", "csd-01"), 0)
+    allowed = {(), tuple(totals.items())}
     for record in decoded(workshop.run_directory()):
         if isinstance(record, RoundRecord):
-            for part in record.devices:
-                totals[part.device] = totals.get(part.device, 0) + part.samples
-                allowed.add(tuple(sorted(totals.items())))
-    assert len(seen) > 2
-    assert seen <= allowed
-    assert any('csd_device_up{device="csd-01"} 1.0' in text for text in scrapes)
-    assert any('csd_device_seconds_total{clock="wall",device="csd-00"}' in text for text in scrapes)
+            totals = {part.device: totals[part.device] + part.samples for part in record.devices}
+            allowed.add(tuple(totals.items()))
+    assert len(set(seen)) > 2
+    assert set(seen) <= allowed
+    assert seen[-1] == tuple(totals.items()), "the run ended before its last round was fetched"
+    check_last_scrape(scrapes[-1], decoded(workshop.run_directory()))
+    workshop.assert_clean()
+
+
+def check_last_scrape(text: str, records: list[RoundRecord | EventRecord]) -> None:
+    """It is of drives that were up to the end, and of the whole record."""
+    metrics = parse(text)
+    rounds = [record for record in records if isinstance(record, RoundRecord)]
+    assert set(metrics["csd_device_up"].values()) == {1.0}
+    assert sum(metrics["csd_energy_joules_total"].values()) == pytest.approx(sum(r.total_joules for r in rounds))
+    array_seconds = sum(record.array_seconds for record in rounds)
+    assert array_seconds > 0
+    assert list(metrics["csd_device_seconds_total"].values()) == pytest.approx([array_seconds] * 3)
+    compute = sum(part.device_seconds.total for record in rounds for part in record.devices)
+    assert sum(metrics["csd_compute_seconds_total"].values()) == pytest.approx(compute)
+    memory = {part.device: part.peak_memory_bytes for part in rounds[-1].devices}
+    assert metrics["csd_memory_used_bytes"] == {(device,): count for device, count in memory.items()}
+    assert min(memory.values()) > 50_000_000
+    assert set(metrics["csd_boot_duration_seconds"]) == {("wall", "csd-00"), ("wall", "csd-01")}
+    program = shutil.which("promtool")
+    if program is None and os.environ.get(REQUIRE_VARIABLE) == "1":
+        pytest.fail("promtool is missing; make setup-dev installs it with prometheus")
+    if program is not None:
+        lint = subprocess.run([program, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+        assert (lint.returncode, lint.stdout + lint.stderr) == (0, "")
+
+
+def test_top_shows_a_run_in_progress_and_none_when_it_has_ended(workshop: Workshop) -> None:
+    process = workshop.start(*workshop.job_arguments(target={"accuracy": 1.0}, rounds=500), "--json")
+    wait_until(workshop.rounds)
+    report = workshop.run("top", "--json").json("top")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert (report["array"], report["engine"]) == ("lab", "native")
+    assert report["run_directory"] == str(workshop.run_directory())
+    assert report["round"] >= 1
+    assert [device["device"] for device in report["devices"]] == ["csd-00", "csd-01", "host"]
+    assert all(device["images_per_device_second"] > 0 for device in report["devices"][:2])
+    ended = workshop.run("top", "--once")
+    assert ended.code == 2
+    assert "no run is in progress" in ended.err
     workshop.assert_clean()
 
 
 def counted(text: str) -> tuple[tuple[str, int], ...]:
-    families = text_string_to_metric_families(text)
-    samples = [sample for family in families for sample in family.samples if sample.name == "csd_train_samples_total"]
-    return tuple(sorted((sample.labels["device"], int(sample.value)) for sample in samples))
+    samples = parse(text).get("csd_train_samples_total", {})
+    return tuple(sorted((device, int(value)) for (device,), value in samples.items()))
 
 
 @pytest.mark.parametrize("fault", ["kill", "suspend"])

@@ -1,0 +1,146 @@
+"""What a round's record adds to the series of drives, host and array."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from csd_emu.power import CHASSIS, COMPONENTS
+from csd_emu.timeline import HOST
+from firmware_agent.wire import PhaseSeconds
+from host.metrics import names
+from host.metrics.store import Labels, Store
+from host.records import DeviceRound, RoundRecord
+
+# Where an energy figure comes from.
+MODEL = "model"
+WALL = "wall"
+READ = "read"
+TO_DEVICE, FROM_DEVICE = DIRECTIONS = ("to_device", "from_device")
+PHASES = PhaseSeconds.__struct_fields__
+# What a step consists of; weights are encoded once per round.
+STEP_PHASES = ("forward", "backward", "update")
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What is known of a drive that has said hello.
+
+    Attributes:
+        device: its name.
+        kind: ``emulated``, ``native`` or ``real``.
+        profile: name of its profile.
+        cores: of its profile.
+        clock: of its compute seconds.
+        scales: phase -> factor from the reference core's seconds to the profile's; empty if there is none.
+        hello: the facts that the drive's agent sent.
+    """
+
+    device: str
+    kind: str
+    profile: str
+    cores: float
+    clock: str
+    scales: Mapping[str, float]
+    hello: Mapping[str, str]
+
+    @property
+    def info(self) -> Labels:
+        """Labels of `csd_device_info`."""
+        machine, agent, torch = (self.hello.get(key, "") for key in ("machine", "agent", "torch"))
+        return (self.device, self.kind, self.profile, machine, f"{self.cores:g}", self.clock, agent, torch)
+
+
+def begin_array(store: Store, mode: str, clock: str) -> None:
+    """Make the series of array and host, counters at 0; `clock` is that of the array's seconds."""
+    store.set(names.ROUND, (mode,), 0)
+    store.observe(names.ROUND_SECONDS, (mode, clock))
+    store.add(names.STRAGGLERS, (mode,))
+    store.add(names.WALL_SECONDS, (WALL,))
+    _begin_energy(store, HOST, (*COMPONENTS, CHASSIS), clock)
+
+
+def begin_device(store: Store, facts: DeviceFacts, clock: str) -> None:
+    """Make the series of a drive: what is known of it, and counters, at 0 if they are new."""
+    device = facts.device
+    store.remove(names.DEVICE_INFO, device)
+    store.set(names.DEVICE_INFO, facts.info, 1)
+    for phase, scale in facts.scales.items():
+        store.set(names.SCALE_RATIO, (device, phase), scale)
+    for metric in (names.SAMPLES, names.STEPS, names.NVME_BYTES, names.RECEIVED_BYTES, names.TRANSMITTED_BYTES):
+        store.add(metric, (device,))
+    store.add(names.NVME_SECONDS, (device, READ, facts.clock))
+    for phase in PHASES:
+        store.add(names.COMPUTE_SECONDS, (device, phase, facts.clock))
+    for phase in STEP_PHASES:
+        store.observe(names.STEP_SECONDS, (device, phase, facts.clock))
+    for direction in DIRECTIONS:
+        store.add(names.HOST_LINK_BYTES, (device, direction))
+        store.add(names.LINK_SECONDS, (device, direction, facts.clock))
+    _begin_energy(store, device, COMPONENTS, clock)
+
+
+def add_round(store: Store, mode: str, record: RoundRecord) -> None:
+    """Add a round: its drives, the energy of all nodes, and the array's own figures."""
+    for part in record.devices:
+        _add_part(store, part)
+    _add_energy(store, record)
+    late = sum(part.straggler for part in record.devices)
+    store.set(names.ROUND, (mode,), record.round)
+    store.observe(names.ROUND_SECONDS, (mode, record.clock), record.array_seconds, 1)
+    store.set(names.PARTICIPANTS, (mode,), len(record.devices) - late)
+    store.add(names.STRAGGLERS, (mode,), late)
+    store.set(names.ACCURACY, (), record.accuracy)
+    store.set(names.LOSS, ("test",), record.test_loss)
+    store.set(names.LOSS, ("train",), record.train_loss)
+    store.add(names.WALL_SECONDS, (WALL,), record.wall_seconds)
+
+
+def charged_nodes(record: RoundRecord) -> Collection[str]:
+    """Return the drives, and the host, to which a round charges energy."""
+    return {node for node, parts in _joules(record).items() if parts}
+
+
+def _begin_energy(store: Store, node: str, components: Iterable[str], clock: str) -> None:
+    store.add(names.DEVICE_SECONDS, (node, clock))
+    for component in components:
+        store.add(names.ENERGY_JOULES, (node, component, MODEL, clock))
+
+
+def _add_part(store: Store, part: DeviceRound) -> None:
+    device, clock = part.device, part.clock
+    store.add(names.SAMPLES, (device,), part.samples)
+    store.add(names.STEPS, (device,), part.steps)
+    store.add(names.NVME_BYTES, (device,), part.flash_read_bytes)
+    store.add(names.NVME_SECONDS, (device, READ, clock), part.read_seconds)
+    store.add(names.RECEIVED_BYTES, (device,), part.sent_bytes)
+    store.add(names.TRANSMITTED_BYTES, (device,), part.received_bytes)
+    store.add(names.HOST_LINK_BYTES, (device, TO_DEVICE), part.sent_bytes)
+    store.add(names.HOST_LINK_BYTES, (device, FROM_DEVICE), part.received_bytes)
+    store.add(names.LINK_SECONDS, (device, TO_DEVICE, clock), part.receive_seconds)
+    store.add(names.LINK_SECONDS, (device, FROM_DEVICE, clock), part.send_seconds)
+    store.set(names.BATCH_SIZE, (device,), part.batch_size)
+    if part.peak_memory_bytes:
+        store.set(names.MEMORY_BYTES, (device,), part.peak_memory_bytes)
+    for phase in PHASES:
+        store.add(names.COMPUTE_SECONDS, (device, phase, clock), getattr(part.device_seconds, phase))
+    for phase in STEP_PHASES:
+        seconds = getattr(part.device_seconds, phase)
+        store.observe(names.STEP_SECONDS, (device, phase, clock), seconds / part.steps, part.steps)
+
+
+def _add_energy(store: Store, record: RoundRecord) -> None:
+    joules = _joules(record)
+    store.clear(names.POWER_WATTS)
+    for node in joules.keys() | set(record.idle):
+        store.add(names.DEVICE_SECONDS, (node, record.clock), record.array_seconds)
+    for node, parts in joules.items():
+        for component, value in parts.items():
+            labels = (node, component, MODEL, record.clock)
+            store.add(names.ENERGY_JOULES, labels, value)
+            if record.array_seconds:
+                store.set(names.POWER_WATTS, labels, value / record.array_seconds)
+
+
+def _joules(record: RoundRecord) -> Mapping[str, Mapping[str, float]]:
+    return record.energy_joules | {part.device: part.energy_joules for part in record.devices}

@@ -1,0 +1,116 @@
+"""docs/metrics.md, made from the tables of metrics and queries: ``python -m host.metrics`` writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from host.metrics.names import METRICS, Metric
+from host.metrics.queries import QUERIES
+
+PATH = Path(__file__).parents[2] / "docs" / "metrics.md"
+_WINDOW = "5m"
+
+_HEAD = """\
+# Metrics
+
+<!-- Written by `python -m host.metrics` from host/metrics; change it there. -->
+
+While `csd-emu run` runs, the host serves Prometheus metrics of its array on `http://127.0.0.1:PORT/metrics`. The port
+is `host.metrics_port` of the array file; if that is not set, it is any free one, and the run prints its address. Set it
+if you want to scrape:
+
+    # array.yaml                        # prometheus.yml
+    host: {metrics_port: 9464}          scrape_configs:
+                                          - job_name: csd-emu
+                                            scrape_interval: 5s
+                                            static_configs: [{targets: ["127.0.0.1:9464"]}]
+
+The endpoint is on the loopback interface only, without TLS, and lives as long as the run; an array that is merely `up`
+has none. There are no dashboards yet.
+
+`csd-emu top [ARRAY]` shows the same figures of a run in progress on a terminal, as means of the last round that it saw
+end; with `--once` or `--json` it looks once, and they are means since the run began. `--interval` says how often it
+looks.
+
+When its last round is over, a run waits for those who have scraped it until each has come once more, so that the final
+figures are kept: at most one and a half times the interval in which the scraper came before, never more than 20 s, and
+5 s for one that came only once. Nobody is waited for if nobody has scraped.
+
+## The rule: divide by device time
+
+Counters advance in device time, scrapes come in wall time. `rate(csd_train_samples_total[5m])` is therefore images per
+*wall* second: it says how fast this machine emulates, halves when another program runs, and says nothing of a drive. To
+get a figure of a drive, divide by the rate of device seconds over the same window. Which ones decides what you get:
+
+| divide | by | to get |
+|---|---|---|
+| `csd_train_samples_total` | `csd_compute_seconds_total` | images per device second: how fast a drive computes; \
+`images_per_device_second` of the run record |
+| `csd_train_samples_total` | `csd_round_duration_seconds_sum` | images per second of the array: flash, link and \
+waiting for slower drives included |
+| `csd_energy_joules_total` | `csd_device_seconds_total` | watts: energy is drawn all the time, waiting included |
+| `csd_energy_joules_total` | `csd_train_samples_total` | joules per image; no clock is in it |
+
+`csd_device_seconds_total` is elapsed device time: the composed length of all rounds for which the record charges energy
+to a drive (or the host), or in which it was left idle. It is the same for all of them, unless one was missing.
+
+Use `sum by (device)` on both sides: it drops `clock`, `phase`, `component`, `instance` and `job`, so that both have the
+same labels. Do not divide across clocks. Take a window of several rounds, or the rate is of none or one: counters move
+when a round is over, by what the records of the run directory say of it.
+
+`increase()` and `rate()` extrapolate to the edges of their window. In a quotient this cancels; alone it does not: read
+joules from the counter itself, not from `increase()`.
+
+## Queries
+
+| question | query |
+|---|---|
+"""
+
+_MIDDLE = """\
+
+The bench `metrics` ([benchmarks.md](benchmarks.md)) asks a real Prometheus some of these while the machine is kept
+busy, and holds the answers against the run record.
+
+## Metrics
+
+`clock` says what seconds are: `counted` (virtual machines), `modelled` (from a calibration table) or `wall`; see
+[fidelity.md](fidelity.md). Elapsed time, energy and power carry the clock of the array, in which several are joined by
+`+`. `device` is a drive, or `host` for energy, power and elapsed time. Counters begin at 0 with every run and are there
+when training begins. There are no `_created` series. A metric for which there are no data is not exported: memory is
+missing with agents that do not report it, the boot duration on an array that was up before the run.
+
+| metric | type | labels | meaning |
+|---|---|---|---|
+"""
+
+_TAIL = """\
+
+* Energy is modelled from the drive's profile, of which some values are assumed ([power.md](power.md)): `source` is
+  `model`. `component` is `idle`, `cpu`, `dram`, `flash` or `link`, of the host also `chassis`.
+* `direction` is `to_device` or `from_device`; `phase` is `forward`, `backward`, `update` or, but not in steps,
+  `encode`; `kind` of errors is `lost`, `failed` or `refused`; `op` is `read`.
+* A step's seconds are known as a mean per round and phase, so the histogram's sum and count are exact, its buckets are
+  those of the means.
+* States: `defined` until the run starts the drives, `booting` until the drive's hello, `ready`, `training` from the
+  first round on (`ready` again while a round leaves it idle), `lost` when its session has ended.
+
+## Drives that are gone
+
+A drive that has no session at the end of two rounds in a row, the one in which it was lost and the next, is gone: its
+series vanish. What remains, for alerts, is `csd_device_up` 0 and `csd_device_state` `lost` with the counts of its
+errors and rejoins; and energy, power and elapsed time for as long as the records charge energy to it: a drive that does
+not answer still draws power. When it rejoins, its series are back and its counters go on where they were. Sum rates, as
+in `sum(rate(x[5m]))`, never the other way round, and a drive that vanishes does no harm.
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    queries = [f"| {query.question} | `{query.over(_WINDOW)}` |" for query in QUERIES]
+    return _HEAD + "\n".join(queries) + "\n" + _MIDDLE + "\n".join(map(_row, METRICS)) + "\n" + _TAIL
+
+
+def _row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"

@@ -1,0 +1,43 @@
+"""What metrics say of a run and its drives, from configuration and hellos."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from csd_emu.array import ArrayConfig, Device
+from csd_emu.profiles import get_profile
+from firmware_agent.wire import Hello
+from host.device_time import COUNTED, DeviceTime
+from host.job import JobConfig
+from host.metrics.counting import PHASES, DeviceFacts
+from host.metrics.state import RunFacts
+
+KINDS = {"qemu": "emulated", "native": "native"}
+REAL = "real"
+
+
+def describe_run(config: ArrayConfig, job: JobConfig) -> RunFacts:
+    """Return what stays the same in a run."""
+    devices = tuple(device.name for device in config.list_devices())
+    return RunFacts(config.name, config.engine, job.model, job.mode, devices)
+
+
+def describe_devices(config: ArrayConfig, time: DeviceTime, hellos: Mapping[str, Hello]) -> list[DeviceFacts]:
+    """Return what is known of each drive of the array that has a session; `hellos` holds what it said."""
+    kind = KINDS.get(config.engine, REAL)
+    present = [(device, hellos[device.name]) for device in config.list_devices() if device.name in hellos]
+    return [_describe(device, kind, hello, time.clock(device.name, hello.clock)) for device, hello in present]
+
+
+def _describe(device: Device, kind: str, hello: Hello, clock: str) -> DeviceFacts:
+    profile = get_profile(device.profile)
+    return DeviceFacts(
+        device=device.name,
+        kind=kind,
+        profile=profile.name,
+        cores=profile.cores.value,
+        clock=clock,
+        # Wall seconds are taken as they are, modelled ones from a table.
+        scales={phase: profile.scale(phase) for phase in PHASES} if clock == COUNTED else {},
+        hello=hello.facts,
+    )

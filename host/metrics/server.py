@@ -1,0 +1,123 @@
+"""Serves a run's metrics to Prometheus on loopback. Counters advance in device time; scrapes come in wall time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from socketserver import ThreadingMixIn
+from types import TracebackType
+from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from firmware_agent.errors import EnvironmentUnfit
+from host.metrics.collector import StateCollector
+from host.metrics.scrapers import Scrapers
+from host.metrics.state import MetricsState
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+LOOPBACK = "127.0.0.1"
+
+
+class Exporter:
+    """Serves the metrics of one run; a context manager."""
+
+    def __init__(self, state: MetricsState, port: int | None) -> None:
+        """Prepare to listen on `port`, or on any free one."""
+        self.state = state
+        self._port = port or 0
+        registry = CollectorRegistry()
+        registry.register(StateCollector(state))
+        self._app = make_wsgi_app(registry)
+        self._scrapers, self._lock = Scrapers(), threading.Lock()
+        self._scraped: Callable[[], object] = lambda: None
+        self._server: WSGIServer | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Exporter:
+        try:
+            self._server = make_server(LOOPBACK, self._port, self._answer, _Server, _SilentHandler)
+        except OSError as error:
+            raise EnvironmentUnfit(
+                f"host.metrics_port: cannot listen on {LOOPBACK}:{self._port} ({error.strerror}); "
+                "free it, or set another"
+            ) from error
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+
+    @property
+    def address(self) -> str:
+        """The URL that Prometheus scrapes."""
+        port = self._server.server_port if self._server is not None else self._port
+        return f"http://{LOOPBACK}:{port}/metrics"
+
+    async def wait_for_scrapers(self) -> None:
+        """Wait until everyone who scrapes regularly has got the state as it is; nobody is waited for in vain for long.
+
+        See `host.metrics.scrapers`.
+        """
+        loop, scraped = asyncio.get_running_loop(), asyncio.Event()
+        self._scraped = lambda: loop.call_soon_threadsafe(scraped.set)
+        try:
+            while (left_seconds := self._wait_seconds()) > 0:
+                scraped.clear()
+                try:
+                    await asyncio.wait_for(scraped.wait(), left_seconds)
+                except TimeoutError:
+                    return
+        finally:
+            self._scraped = lambda: None
+
+    def _wait_seconds(self) -> float:
+        with self._lock:
+            return self._scrapers.wait_seconds(self.state.revision, time.monotonic())
+
+    def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        revision, name = self.state.revision, environ.get("HTTP_USER_AGENT", "")
+
+        def sent() -> None:
+            with self._lock:
+                self._scrapers.note(name, revision, time.monotonic())
+            self._scraped()
+
+        return _Body(self._app(environ, start_response), sent)
+
+
+class _Body:
+    """A response that tells when it has been handed to the network (PEP 3333 calls `close` then)."""
+
+    def __init__(self, body: Iterable[bytes], on_sent: Callable[[], None]) -> None:
+        self._body, self._on_sent = body, on_sent
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._body)
+
+    def close(self) -> None:
+        self._on_sent()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """Answers several clients at once; one that never asks must not keep the run from ending."""
+
+    daemon_threads = True
+
+
+class _SilentHandler(WSGIRequestHandler):
+    """Logs no requests: standard error is the user's."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""

@@ -1,0 +1,182 @@
+"""What is known of a run: series that grow with its records and events.
+
+**Drives that are gone.** A drive that has no session at the end of two rounds in a row (the one in which it was lost,
+and the next) is gone: its series are no longer served, as Prometheus' practice is for what no longer exists. Of a gone
+drive remain `csd_device_up` 0, `csd_device_state` lost and the counts of its errors and rejoins, for alerts need them;
+and energy, power and elapsed time as long as the records charge energy to it, for a drive that does not answer still
+draws power. When it rejoins, all its series are back and its counters go on where they were.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+
+from host.metrics import names
+from host.metrics.counting import WALL, DeviceFacts, add_round, begin_array, begin_device, charged_nodes
+from host.metrics.names import Metric
+from host.metrics.store import Labels, Snapshot, Store, device_of
+from host.records import EventRecord, RoundRecord, What
+
+DEFINED, BOOTING, READY, TRAINING, LOST = STATES = ("defined", "booting", "ready", "training", "lost")
+_ERRORS = {What.LOST: "lost", What.FAILED: "failed", What.REFUSED: "refused"}
+_UNKNOWN = "unknown"
+_GONE_AFTER_ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What stays the same in a run, and the names of its drives."""
+
+    array: str
+    engine: str
+    model: str
+    mode: str
+    devices: tuple[str, ...]
+
+
+@dataclass
+class _Device:
+    """What the state remembers of a drive; `missed` counts the rounds that ended without a session, in a row."""
+
+    up: bool = False
+    was_up: bool = False
+    chosen: bool = True
+    missed: int = 0
+    facts: DeviceFacts | None = None
+
+    @property
+    def gone(self) -> bool:
+        return not self.up and self.missed >= _GONE_AFTER_ROUNDS
+
+
+@dataclass
+class _Progress:
+    """How far the run is, and to whom its last round charged energy."""
+
+    booting: bool = False
+    begun: bool = False
+    ended: bool = False
+    charged: Collection[str] = field(default_factory=tuple)
+
+
+class MetricsState:
+    """All metrics of one run. Each method is one step for a scrape: it sees all of it or nothing."""
+
+    def __init__(self, run: RunFacts) -> None:
+        """Begin with drives that are merely defined."""
+        self._run, self._store, self._lock = run, Store(), threading.Lock()
+        self._devices = {device: _Device() for device in run.devices}
+        self._progress = _Progress()
+        self.revision = 0
+        self._store.set(names.BUILD_INFO, (metadata.version("csd-emu"), platform.python_version()), 1)
+        self._store.set(names.RUN_INFO, (run.array, run.engine, run.model, run.mode), 1)
+        for device in run.devices:
+            self._store.add(names.REJOINS, (device,))
+            for kind in _ERRORS.values():
+                self._store.add(names.ERRORS, (device, kind))
+        self._show_states()
+
+    def start_booting(self) -> None:
+        """Note that the drives are being started."""
+        with self._lock:
+            self._progress.booting = True
+            self._show_states()
+
+    def set_boot_seconds(self, seconds: Mapping[str, float]) -> None:
+        """Note how long each drive took from its start to its hello, in wall seconds."""
+        with self._lock:
+            for device, value in seconds.items():
+                self._store.set(names.BOOT_SECONDS, (device, WALL), value)
+
+    def begin(self, devices: Iterable[DeviceFacts], clock: str) -> None:
+        """Begin to train on drives that have a session: all counters are there, at 0.
+
+        `clock` is that of the array's seconds.
+        """
+        with self._lock:
+            self._describe(devices, clock)
+            self._progress.begun = True
+            begin_array(self._store, self._run.mode, clock)
+            for device in self._devices.values():
+                device.missed = 0 if device.up else _GONE_AFTER_ROUNDS
+            self._show_states()
+            self.revision += 1
+
+    def describe(self, devices: Iterable[DeviceFacts], clock: str) -> None:
+        """Take what drives with a session said of themselves; the counters of a new one begin at 0."""
+        with self._lock:
+            self._describe(devices, clock)
+
+    def add_event(self, event: EventRecord) -> None:
+        """Note what happened to a device."""
+        with self._lock:
+            if self._progress.ended:
+                return
+            known = self._devices.get(event.device)
+            if event.what in _ERRORS:
+                self._store.add(names.ERRORS, (event.device if known else _UNKNOWN, _ERRORS[event.what]), 1)
+            if known is None:
+                return
+            if event.what in (What.JOINED, What.REJOINED):
+                known.up, known.was_up, known.missed = True, True, 0
+                self._store.add(names.REJOINS, (event.device,), float(event.what == What.REJOINED))
+            elif event.what == What.LEFT:
+                known.up = False
+            # Of a drive that dialled again the loss of its old session may be told last: the new one counts.
+            elif event.what == What.LOST and not known.up:
+                known.was_up = True
+            self._show_states()
+
+    def add_round(self, record: RoundRecord) -> None:
+        """Count what the array did in a round."""
+        with self._lock:
+            add_round(self._store, self._run.mode, record)
+            self._progress.charged = charged_nodes(record)
+            for name, device in self._devices.items():
+                device.missed = 0 if device.up else device.missed + 1
+                device.chosen = name not in record.idle
+            self._show_states()
+            self.revision += 1
+
+    def end(self) -> None:
+        """Keep everything as it is: that drives are switched off now is no fault of theirs."""
+        with self._lock:
+            self._progress.ended, self._progress.begun = True, False
+            self._show_states()
+
+    def snapshot(self) -> Snapshot:
+        """Return all series that are served at this moment."""
+        with self._lock:
+            return self._store.snapshot(self._is_served)
+
+    def _is_served(self, metric: Metric, labels: Labels) -> bool:
+        device = device_of(metric, labels)
+        known = self._devices.get(device)
+        if known is None or not known.gone or metric.outlives:
+            return True
+        return metric.hardware and device in self._progress.charged
+
+    def _show_states(self) -> None:
+        for name, device in self._devices.items():
+            self._store.set(names.DEVICE_UP, (name,), device.up)
+            now = self._state_of(device)
+            for state in STATES:
+                self._store.set(names.DEVICE_STATE, (name, state), state == now)
+
+    def _state_of(self, device: _Device) -> str:
+        if device.up:
+            return TRAINING if self._progress.begun and device.chosen else READY
+        if device.was_up or self._progress.begun:
+            return LOST
+        return BOOTING if self._progress.booting else DEFINED
+
+    def _describe(self, devices: Iterable[DeviceFacts], clock: str) -> None:
+        for facts in devices:
+            known = self._devices[facts.device]
+            if known.facts != facts:
+                known.facts = facts
+                begin_device(self._store, facts, clock)

@@ -1,0 +1,90 @@
+"""The table of metrics: it is what is exported, what is documented, and it keeps Prometheus' rules."""
+
+import re
+from itertools import pairwise
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from firmware_agent.wire import PhaseSeconds
+from host.metrics.documentation import PATH, render
+from host.metrics.names import METRICS, Metric
+from host.metrics.queries import QUERIES
+from tests.metrics import DEVICES, begun, exposed, facts
+from tests.records import device_round, round_record
+
+UNITS = {"seconds", "bytes", "joules", "watts", "ratio"}
+# What would be unbounded, or names a thing of another kind.
+FORBIDDEN_LABELS = {"tensor", "layer", "pid", "round", "step", "le", "quantile", "incarnation"}
+
+
+def full() -> str:
+    """A scrape of a run of which everything is known."""
+    state = begun()
+    state.set_boot_seconds(dict.fromkeys(DEVICES, 2.5))
+    joules = {"idle": 1.0}
+    parts = [
+        device_round(name, 10, PhaseSeconds(forward=1.0), energy_joules=joules, peak_memory_bytes=1) for name in DEVICES
+    ]
+    state.add_round(round_record(parts, energy_joules={"host": joules}))
+    return exposed(state)
+
+
+def test_what_is_exported_is_the_table_and_nothing_else() -> None:
+    families = {family.name: family for family in text_string_to_metric_families(full())}
+    table = {metric.name.removesuffix("_total"): metric for metric in METRICS}
+    assert families.keys() == table.keys()
+    for name, family in families.items():
+        metric = table[name]
+        assert (family.type, family.documentation) == (metric.kind, metric.help)
+        for sample in family.samples:
+            assert sample.labels.keys() - {"le"} == set(metric.labels)
+            assert not sample.name.endswith("_created")
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_names_keep_the_rules(metric: Metric) -> None:
+    assert re.fullmatch(r"csd(_[a-z0-9]+)+", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    assert metric.unit in UNITS | {""}
+    last = metric.name.removesuffix("_total").rpartition("_")[2]
+    assert last == metric.unit if metric.unit else last not in UNITS
+    assert not set(metric.labels) & FORBIDDEN_LABELS
+    assert metric.help
+    assert not metric.help.endswith(".")
+    assert bool(metric.buckets) == (metric.kind == "histogram")
+    assert all(low < high for low, high in pairwise(metric.buckets))
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_every_figure_that_rests_on_time_names_its_clock(metric: Metric) -> None:
+    assert ("clock" in metric.labels) == (metric.unit in {"seconds", "joules", "watts"}) or metric.name == (
+        "csd_device_info"
+    )
+
+
+def test_no_two_metrics_have_a_name() -> None:
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+
+
+def test_the_published_page_is_that_of_the_code() -> None:
+    assert PATH.read_text(encoding="utf-8") == render(), "run python -m host.metrics"
+
+
+def test_queries_ask_for_what_is_exported_with_labels_that_it_has() -> None:
+    samples = {
+        sample.name: sample.labels.keys() for f in text_string_to_metric_families(full()) for sample in f.samples
+    }
+    for query in QUERIES:
+        asked = re.findall(r"csd_\w+", query.expression)
+        assert asked
+        assert set(asked) <= samples.keys(), query.question
+        for group in re.findall(r"by \(([\w, ]+)\)", query.expression):
+            assert all(set(group.split(", ")) <= samples[name] for name in asked), query.question
+
+
+def test_a_drive_is_described_by_what_it_said() -> None:
+    (first, *_) = [line for line in full().splitlines() if line.startswith("csd_device_info{")]
+    for label in ('kind="emulated"', 'profile="newport"', 'cores="4"', 'clock="counted"', 'torch_version="2.9.1"'):
+        assert label in first
+    assert facts("csd-00").info[0] == "csd-00"
