@@ -12,6 +12,12 @@ __all__ = [
     "print_bench",
     "print_calibration",
     "print_images",
+from host.outputs import BenchReport, ImageReport, ReportOutput, StatusReport, SweepReport, ValidationReport
+
+__all__ = [
+    "print_bench",
+    "print_images",
+    "print_report",
     "print_status",
     "print_summary",
     "print_sweep",
@@ -95,3 +101,20 @@ def print_calibration(report: CalibrationReport) -> None:
             f"{again.table_seconds:.6g} s ({again.relative_difference:+.2%}, {report.tolerance:.0%} allowed)"
         )
     console.print(f"{report.wall_seconds:.0f} s of wall time; table: {report.path}", soft_wrap=True)
+
+
+def print_report(report: ReportOutput) -> None:
+    """Print where the report is, and the comparison in short."""
+    for note in report.notes:
+        console.print(note, soft_wrap=True)
+    comparison = report.comparison
+    if comparison.band:
+        slow, fast = comparison.band[-1], comparison.band[0]
+        console.print(
+            f"against a host that trains alone: {slow.speedup:.3g} to {fast.speedup:.3g} times its speed, "
+            f"{comparison.saved_share:.0%} of its bytes over the link saved",
+            soft_wrap=True,
+        )
+    elif comparison.reason:
+        console.print(f"no comparison of time and energy: {comparison.reason}", soft_wrap=True)
+    console.print(f"report: {report.report}", soft_wrap=True)

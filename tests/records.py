@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 import yaml
 
-from csd_emu import timeline
 from csd_emu.power import add_up, device_energy, host_energy
 from csd_emu.profiles import PROFILES, Profile
-from csd_emu.timeline import Activity, Link, compose
+from csd_emu.timeline import Activity, Link, Span, compose, shift
 from firmware_agent.wire import PhaseSeconds
-from host.records import DeviceRound, EventRecord, RoundRecord, Span
+from host.records import DeviceRound, EventRecord, RoundRecord
 
 WEIGHT_BYTES = 153_875
 READ_BYTES = 85_104
@@ -98,16 +97,7 @@ def array_round(number: int, names: Sequence[str], start_seconds: float = 0.0, *
         "images_per_device_second": samples / sum(part.device_seconds.total for part in devices),
         "start_seconds": start_seconds,
         "array_seconds": composed.seconds,
-        "spans": [
-            Span(
-                span.device,
-                span.phase,
-                span.start_seconds + start_seconds,
-                span.end_seconds + start_seconds,
-                span.bytes,
-            )
-            for span in composed.spans
-        ],
+        "spans": list(shift(composed.spans, start_seconds)),
         "energy_joules": {"host": host_energy(host, composed.seconds, 0.004, 0.004, 2 * WEIGHT_BYTES * len(names))},
     }
     return round_record(devices, **defaults | fields)
@@ -138,7 +128,7 @@ def _activity(name: str, phases: PhaseSeconds, drive: Profile) -> Activity:
     )
 
 
-def _energy(drive: Profile, spans: Sequence[timeline.Span], seconds: float) -> dict[str, float]:
+def _energy(drive: Profile, spans: Sequence[Span], seconds: float) -> dict[str, float]:
     did = add_up(drive, spans)
     return device_energy(drive.power, seconds, did.busy_core_seconds, did.busy_seconds, did.read_bytes, did.link_bytes)
 

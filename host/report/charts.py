@@ -100,7 +100,7 @@ def _progress(
 def throughput_chart(rounds: Sequence[RoundRecord], devices: Sequence[str]) -> Chart:
     """Return the rate of each drive in each round; of many drives the band between the slowest and the fastest."""
     kept, totals = thin(rounds), total_run(rounds)
-    rates = {name: [_rate(record, name) for record in kept] for name in devices}
+    rates = _rates(kept, devices)
     told = f"mean {totals.images_per_device_second:.4g} images per device second over {len(devices)} drives"
     many = len(devices) > _MOST_LINES
     return Chart(
@@ -117,11 +117,13 @@ def throughput_chart(rounds: Sequence[RoundRecord], devices: Sequence[str]) -> C
     )
 
 
-def _rate(record: RoundRecord, device: str) -> float:
-    for part in record.devices:
-        if part.device == device and part.device_seconds.total:
-            return part.samples / part.device_seconds.total
-    return math.nan
+def _rates(rounds: Sequence[RoundRecord], devices: Sequence[str]) -> dict[str, list[float]]:
+    """Return device -> images per device second in each round; NaN where it returned nothing."""
+    known = [
+        {part.device: part.samples / part.device_seconds.total for part in record.devices if part.device_seconds.total}
+        for record in rounds
+    ]
+    return {name: [rates.get(name, math.nan) for rates in known] for name in devices}
 
 
 def _throughput(

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from csd_emu.timeline import AGGREGATE, HOST, READ, RECEIVE, SEND
-from host.records import RoundRecord, Span
+from csd_emu.timeline import AGGREGATE, HOST, READ, RECEIVE, SEND, Span
+from host.records import RoundRecord
 from host.report.figures import total_run
 from host.report.svg import MUTED, NARROW, SERIES, SURFACE, WIDE, Chart, draw, printable
 
@@ -87,11 +87,7 @@ def _paint(
     for phase in phases:
         colour, hatch = PHASES.get(phase, _OTHER)
         for name, row in position.items():
-            bars = [
-                (span.start_seconds, span.end_seconds - span.start_seconds)
-                for span in shown
-                if span.device == name and span.phase == phase
-            ]
+            bars = [(span.start_seconds, span.seconds) for span in shown if span.device == name and span.phase == phase]
             if bars:
                 axes.broken_barh(
                     bars, (row - 0.36, 0.72), facecolor=colour, hatch=hatch, edgecolor=SURFACE, linewidth=0.3
@@ -121,7 +117,7 @@ def _tell_shares(spans: Sequence[Span]) -> str:
     """Return each phase's share of all the time shown."""
     seconds: dict[str, float] = {}
     for span in spans:
-        seconds[span.phase] = seconds.get(span.phase, 0.0) + span.end_seconds - span.start_seconds
+        seconds[span.phase] = seconds.get(span.phase, 0.0) + span.seconds
     total = sum(seconds.values()) or 1.0
     ranked = sorted(seconds.items(), key=lambda item: -item[1])[:8]
     return ", ".join(f"{printable(phase, 14)} {value / total:.0%}" for phase, value in ranked) + " of the time."

@@ -16,9 +16,11 @@ from csd_emu.config import parse_config
 from csd_emu.profiles import PROFILES, Profile
 from csd_emu.timeline import Link
 from firmware_agent.errors import ConfigurationError
+from host.accounting import link_of
 from host.records import EventRecord, RoundRecord, Summary
 
 RECORDS, SUMMARY, VERSIONS = "records.jsonl", "summary.json", "versions.json"
+_DECODER: msgspec.json.Decoder[RoundRecord | EventRecord] = msgspec.json.Decoder(RoundRecord | EventRecord)
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,7 @@ class RunData:
         host, written = self.host, self.array.get("link")
         if host is None:
             return None
-        section = parse_config(dict(written or {}), LinkSection, f"{self.path / 'array.yaml'}: link")
-        rate = section.bandwidth if section.bandwidth is not None else host.link_bytes_per_second.value
-        latency = section.latency if section.latency is not None else host.link_latency_seconds.value
-        return Link(rate, latency, section.shared)
+        return link_of(parse_config(dict(written or {}), LinkSection, f"{self.path / 'array.yaml'}: link"), host)
 
 
 def load_run(path: Path) -> RunData:
@@ -122,14 +121,14 @@ def _read_records(path: Path, notes: list[str]) -> tuple[list[RoundRecord], list
 
 def _decode_record(path: Path, number: int, line: bytes) -> RoundRecord | EventRecord:
     try:
-        record: RoundRecord | EventRecord = msgspec.convert(
-            _restore_nan(msgspec.json.decode(line)), RoundRecord | EventRecord
-        )
+        try:
+            return _DECODER.decode(line)
+        except msgspec.ValidationError:  # of a diverged run, most likely
+            return msgspec.convert(_restore_nan(msgspec.json.decode(line)), RoundRecord | EventRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigurationError(
             f"{path}: line {number} is no record ({error}); the file is damaged: remove the line to report the rest"
         ) from error
-    return record
 
 
 def _restore_nan(value: Any) -> Any:

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from csd_emu.profiles.profile import unit_of
 from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.units import format_bytes
+from host.outputs import ReportOutput
 from host.records import EventRecord, What
 from host.report.charts import link_chart, power_chart, progress_charts, throughput_chart
 from host.report.compare import compare
@@ -25,8 +26,8 @@ from host.report.figures import DeviceTotals, RunTotals, node_energy, total_devi
 from host.report.gantt import timeline_chart
 from host.report.load import RunData, load_run
 from host.report.svg import Chart
+from host.run_directory import REPORT
 
-REPORT = "report.html"
 _MOST_EVENTS, _MOST_ROUNDS, _MOST_DEVICES = 200, 60, 128
 # Events of an ordinary life; a table of them says nothing.
 _ORDINARY = (What.JOINED, What.LEFT)
@@ -58,17 +59,8 @@ class ProfileFigure:
     assumed: bool
 
 
-@dataclass(frozen=True)
-class Written:
-    """A report that was written: the run, the comparison on it, and the file."""
-
-    run: RunData
-    comparison: Comparison
-    path: Path
-
-
-def write_report(directory: Path, output: Path | None = None) -> Written:
-    """Write the report of the run in `directory`, by default into it.
+def write_report(directory: Path, output: Path | None = None) -> ReportOutput:
+    """Write the report of the run in `directory`, by default into it, and return what is in it.
 
     Raises:
         ConfigurationError: it is no run directory, or a file in it is damaged.
@@ -78,7 +70,15 @@ def write_report(directory: Path, output: Path | None = None) -> Written:
     comparison = compare(run)
     path = output if output is not None else directory / REPORT
     _replace(path, render(run, comparison))
-    return Written(run, comparison, path)
+    return ReportOutput(
+        report=str(path),
+        run_directory=str(directory),
+        finished=run.summary is not None,
+        rounds=len(run.rounds),
+        events=len(run.events),
+        notes=run.notes,
+        comparison=comparison,
+    )
 
 
 def render(run: RunData, comparison: Comparison) -> str:

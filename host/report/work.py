@@ -54,8 +54,8 @@ class Work:
             phase: math.fsum(getattr(part.device_seconds, phase) for part in parts)
             for phase in PhaseSeconds.__struct_fields__
         }
-        own = [span for record in rounds for span in record.spans if span.device == HOST]
-        self._host_seconds = math.fsum(span.end_seconds - span.start_seconds for span in own) / len(rounds)
+        own = [span.seconds for record in rounds for span in record.spans if span.device == HOST]
+        self._host_seconds = math.fsum(own) / len(rounds)
 
     def band(self) -> list[Against]:
         """Return the run against a slow, a middling and a fast host: a host worth few, some, many drives."""
