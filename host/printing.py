@@ -6,16 +6,19 @@ from rich.table import Table
 
 from firmware_agent.units import format_bytes
 from host.console import console, print_summary
-from host.outputs import BenchReport, CalibrationReport, ImageReport, StatusReport, SweepReport, ValidationReport
+from host.outputs import (
+    BenchReport,
+    CalibrationReport,
+    ImageReport,
+    ReportOutput,
+    StatusReport,
+    SweepReport,
+    ValidationReport,
+)
 
 __all__ = [
     "print_bench",
     "print_calibration",
-    "print_images",
-from host.outputs import BenchReport, ImageReport, ReportOutput, StatusReport, SweepReport, ValidationReport
-
-__all__ = [
-    "print_bench",
     "print_images",
     "print_report",
     "print_status",
