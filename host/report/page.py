@@ -14,10 +14,9 @@ import jinja2
 import yaml
 from markupsafe import Markup
 
-from csd_emu.profiles.profile import unit_of
 from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.units import format_bytes
-from host.outputs import ReportOutput
+from host.outputs import FigureEntry, ReportOutput
 from host.records import EventRecord, What
 from host.report.charts import link_chart, power_chart, progress_charts, throughput_chart
 from host.report.compare import compare
@@ -48,17 +47,6 @@ class Tile:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class ProfileFigure:
-    """A figure of a profile as the table of sources shows it."""
-
-    name: str
-    value: float
-    unit: str
-    source: str
-    assumed: bool
-
-
 def write_report(directory: Path, output: Path | None = None) -> ReportOutput:
     """Write the report of the run in `directory`, by default into it, and return what is in it.
 
@@ -86,31 +74,41 @@ def render(run: RunData, comparison: Comparison) -> str:
     totals = total_run(run.rounds)
     devices = total_devices(run.devices, run.rounds)
     energy = _energy(run, devices)
-    return _environment().get_template("page.html.j2").render(
-        run=run,
-        name=str(run.array.get("name") or run.path.name),
-        totals=totals,
-        tiles=_tiles(run, totals),
-        status=_status(run),
-        clocks={clock: _CLOCKS.get(clock, "of a kind that this version does not know")
-                for clock in totals.clock.split("+") if clock},
-        charts=_charts(run, [device.device for device in devices]),
-        devices=devices[:_MOST_DEVICES],
-        hidden_devices=max(0, len(devices) - _MOST_DEVICES),
-        energy=energy,
-        columns={
-            "band": [(f"{each.ratio:g} newport drives", "n") for each in comparison.band],
-            "energy": [(component, "n") for component in energy.get("components", [])],
-        },
-        rounds=run.rounds[-_MOST_ROUNDS:],
-        comparison=comparison,
-        events=_events(run.events)[-_MOST_EVENTS:],
-        hidden_events=max(0, len(_events(run.events)) - _MOST_EVENTS),
-        configuration={name: yaml.safe_dump(dict(part), sort_keys=False)
-                       for name, part in (("array.yaml", run.array), ("job.yaml", run.job)) if part},
-        versions=_versions(run.versions),
-        profiles=_profiles(run),
-    )  # fmt: skip
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            run=run,
+            name=str(run.array.get("name") or run.path.name),
+            totals=totals,
+            tiles=_tiles(run, totals, comparison),
+            status=_status(run),
+            clocks={
+                clock: _CLOCKS.get(clock, "of a kind that this version does not know")
+                for clock in totals.clock.split("+")
+                if clock
+            },
+            charts=_charts(run, [device.device for device in devices]),
+            devices=devices[:_MOST_DEVICES],
+            hidden_devices=max(0, len(devices) - _MOST_DEVICES),
+            energy=energy,
+            columns={
+                "band": [(f"{each.ratio:g} newport drives", "n") for each in comparison.band],
+                "energy": [(component, "n") for component in energy.get("components", [])],
+            },
+            rounds=run.rounds[-_MOST_ROUNDS:],
+            comparison=comparison,
+            events=_events(run.events)[-_MOST_EVENTS:],
+            hidden_events=max(0, len(_events(run.events)) - _MOST_EVENTS),
+            configuration={
+                name: yaml.safe_dump(dict(part), sort_keys=False)
+                for name, part in (("array.yaml", run.array), ("job.yaml", run.job))
+                if part
+            },
+            versions=_versions(run.versions),
+            profiles=_profiles(run),
+        )
+    )
 
 
 def _environment() -> jinja2.Environment:
@@ -126,6 +124,7 @@ def _environment() -> jinja2.Environment:
         "number": format_number,
         "bytes": lambda value: format_bytes(value),
         "seconds": format_seconds,
+        "share": format_share,
         "svg": lambda text: Markup(text),
     }
     return environment
@@ -158,30 +157,67 @@ def format_seconds(value: float) -> str:
     return "0 s" if not value else f"{format_number(value / 1e-9, 3)} ns"
 
 
-def _tiles(run: RunData, totals: RunTotals) -> list[Tile]:
+def format_share(saved: float) -> str:
+    """Return a saved share for people: ``format_share(0.6) == "60 %"``; below 0 more was used than saved."""
+    return (
+        f"{format_number(saved * 100, 3)} %" if saved >= 0 else f"nothing: {format_number(1 - saved, 3)} times as many"
+    )
+
+
+def _tiles(run: RunData, totals: RunTotals, comparison: Comparison) -> list[Tile]:
     if not run.rounds:
         return []
     last, clock = run.rounds[-1], totals.clock
     tiles = [
         Tile("accuracy", f"{last.accuracy:.4f}", "of held-out records, 0 to 1", f"after round {last.round}"),
-        Tile("speed of a drive", format_number(totals.images_per_device_second), f"images per device second ({clock})",
-             f"{totals.samples:,} images in {format_seconds(totals.device_seconds)} of compute"),
-        Tile("speed of the array", format_number(totals.images_per_array_second), f"images per array second ({clock})",
-             f"{format_seconds(totals.array_seconds)} of compute, flash and link, composed"),
-    ]  # fmt: skip
+        Tile(
+            "speed of a drive",
+            format_number(totals.images_per_device_second),
+            f"images per device second ({clock})",
+            f"{totals.samples:,} images in {format_seconds(totals.device_seconds)} of compute",
+        ),
+        Tile(
+            "speed of the array",
+            format_number(totals.images_per_array_second),
+            f"images per array second ({clock})",
+            f"{format_seconds(totals.array_seconds)} of compute, flash and link, composed",
+        ),
+    ]
     if totals.energy_joules:
         tiles.append(
-            Tile("energy per image", format_number(totals.joules_per_image * 1e3), f"mJ (modelled, {clock} seconds)",
-                 f"{format_number(totals.energy_joules)} J for host, chassis and drives")
-        )  # fmt: skip
+            Tile(
+                "energy per image",
+                format_number(totals.joules_per_image * 1e3),
+                f"mJ (modelled, {clock} seconds)",
+                f"{format_number(totals.energy_joules)} J for host, chassis and drives",
+            )
+        )
+    if comparison.band:
+        ends = [format_number(each.speedup, 2) for each in (comparison.band[-1], comparison.band[0])]
+        tiles.append(
+            Tile(
+                "against a host that trains alone",
+                " to ".join(ends),
+                "times its speed (modelled)",
+                "a band: how fast a host is in drives is not known better",
+            )
+        )
     wall = run.summary.wall_seconds if run.summary is not None else totals.wall_seconds
     return [
         *tiles,
-        Tile("over the host link", format_bytes(totals.link_bytes), "counted",
-             f"{format_bytes(totals.sent_bytes)} to the drives, {format_bytes(totals.received_bytes)} back"),
-        Tile("cost of emulation", format_seconds(wall), "wall time of this machine",
-             "the whole command; no speed of a drive" if run.summary else "the rounds; no speed of a drive"),
-    ]  # fmt: skip
+        Tile(
+            "over the host link",
+            format_bytes(totals.link_bytes),
+            "counted on the wire",
+            f"{format_bytes(totals.sent_bytes)} to the drives, {format_bytes(totals.received_bytes)} back",
+        ),
+        Tile(
+            "cost of emulation",
+            format_seconds(wall),
+            "wall time of this machine",
+            ("the whole command" if run.summary else "the rounds") + "; it says nothing of a drive's speed",
+        ),
+    ]
 
 
 def _status(run: RunData) -> str:
@@ -241,13 +277,13 @@ def _versions(versions: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     return found
 
 
-def _profiles(run: RunData) -> dict[str, list[ProfileFigure]]:
+def _profiles(run: RunData) -> dict[str, list[FigureEntry]]:
     known = {name: profile for name in dict.fromkeys(run.devices.values()) if (profile := run.profiles.get(name))}
     if run.host is not None and run.array:
         known[run.host.name] = run.host
     return {
         name: [
-            ProfileFigure(key, figure.value, unit_of(key), figure.source, figure.assumed)
+            FigureEntry(key, figure.value, figure.unit, figure.source, figure.assumed)
             for key, figure in profile.sources().items()
         ]
         for name, profile in known.items()
