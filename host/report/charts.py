@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from firmware_agent.units import format_bytes
 from host.records import RoundRecord
 from host.report.figures import GROUPS, group_energy, total_run
+from host.report.formats import format_number
 from host.report.svg import MUTED, NARROW, SERIES, SURFACE, Chart, draw, legend, printable
 
 _HEIGHT = 270.0
@@ -37,7 +38,7 @@ def progress_charts(rounds: Sequence[RoundRecord], target: float | None) -> list
     kept, clock, last = thin(rounds), total_run(rounds).clock, rounds[-1]
     numbers = [float(record.round) for record in kept]
     ends = [record.start_seconds + record.array_seconds for record in kept]
-    told = f"accuracy {last.accuracy:.4f} and loss {last.test_loss:.4g} after round {last.round}"
+    told = f"accuracy {last.accuracy:.4f} and loss {format_number(last.test_loss)} after round {last.round}"
     return [
         Chart(
             "progress-rounds",

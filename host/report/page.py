@@ -22,6 +22,7 @@ from host.report.charts import link_chart, power_chart, progress_charts, through
 from host.report.compare import compare
 from host.report.comparison import Comparison
 from host.report.figures import DeviceTotals, RunTotals, node_energy, total_devices, total_run
+from host.report.formats import format_number, format_quantity, format_seconds, format_share
 from host.report.gantt import timeline_chart
 from host.report.load import RunData, load_run
 from host.report.svg import Chart
@@ -122,6 +123,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {
         "number": format_number,
+        "quantity": format_quantity,
         "bytes": lambda value: format_bytes(value),
         "seconds": format_seconds,
         "share": format_share,
@@ -135,33 +137,6 @@ def _clean(value: Any) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in value)
-
-
-def format_number(value: float, digits: int = 4) -> str:
-    """Return a number with so many significant digits, thousands set apart: ``format_number(12345.6) == "12,350"``."""
-    if not math.isfinite(value):
-        return "not a number"
-    rounded = float(f"{value:.{digits}g}")
-    if rounded and (abs(rounded) >= 1e12 or abs(rounded) < 1e-3):
-        return f"{rounded:.{digits}g}"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded)))) if rounded else 0
-    text = f"{rounded:,.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def format_seconds(value: float) -> str:
-    """Return a time for people: ``format_seconds(0.0123) == "12.3 ms"``."""
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if abs(value) >= factor or not math.isfinite(value):
-            return f"{format_number(value / factor, 3 if factor < 1 else 4)} {unit}"
-    return "0 s" if not value else f"{format_number(value / 1e-9, 3)} ns"
-
-
-def format_share(saved: float) -> str:
-    """Return a saved share for people: ``format_share(0.6) == "60 %"``; below 0 more was used than saved."""
-    return (
-        f"{format_number(saved * 100, 3)} %" if saved >= 0 else f"nothing: {format_number(1 - saved, 3)} times as many"
-    )
 
 
 def _tiles(run: RunData, totals: RunTotals, comparison: Comparison) -> list[Tile]:
