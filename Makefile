@@ -67,5 +67,5 @@ setup-qemu:
 	@scripts/setup-python qemu
 
 setup-dev:
-	@scripts/install-system-packages
+	@scripts/install-system-packages --dev
 	@scripts/setup-python dev
