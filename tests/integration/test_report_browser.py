@@ -12,12 +12,12 @@ from tests.browser import Browser, Tab, find_browser
 from tests.commands import ARRAY, Workshop
 from tests.records import array_rounds, write_run
 
-# A row is (left, right, visible text) of each chart's texts, in the page's pixels.
-TEXTS = """(scale => [...document.querySelectorAll('svg')].filter(svg => svg.getBoundingClientRect().width).map(svg =>
-  ({name: svg.getAttribute('aria-labelledby'), box: svg.getBoundingClientRect().toJSON(),
+# Of each chart that is shown its texts, with size and place in the page's pixels.
+TEXTS = """(scale => [...document.querySelectorAll('svg')].filter(svg => svg.getBoundingClientRect().width)
+  .map(svg => ({name: svg.getAttribute('aria-labelledby'), box: svg.getBoundingClientRect().toJSON(),
     texts: [...svg.querySelectorAll('text')].map(text =>
       ({text: text.textContent, size: parseFloat(getComputedStyle(text).fontSize) * scale(text.getScreenCTM()),
-        colour: getComputedStyle(text).fill, box: text.getBoundingClientRect().toJSON()}))})))(matrix => Math.hypot(matrix.a, matrix.b))"""
+        box: text.getBoundingClientRect().toJSON()}))})))(matrix => Math.hypot(matrix.a, matrix.b))"""
 COLOUR = "getComputedStyle(document.querySelector('{}')).{}"
 
 
