@@ -15,6 +15,7 @@ from host.outputs import (
     SweepReport,
     ValidationReport,
 )
+from host.report.formats import format_share
 
 __all__ = [
     "print_bench",
@@ -115,7 +116,7 @@ def print_report(report: ReportOutput) -> None:
         slow, fast = comparison.band[-1], comparison.band[0]
         console.print(
             f"against a host that trains alone: {slow.speedup:.3g} to {fast.speedup:.3g} times its speed, "
-            f"{comparison.saved_share:.0%} of its bytes over the link saved",
+            f"bytes over the link saved: {format_share(comparison.saved_share)}",
             soft_wrap=True,
         )
     elif comparison.reason:

@@ -163,18 +163,18 @@ def _tiles(run: RunData, totals: RunTotals, comparison: Comparison) -> list[Tile
             Tile(
                 "energy per image",
                 format_number(totals.joules_per_image * 1e3),
-                f"mJ (modelled, {clock} seconds)",
-                f"{format_number(totals.energy_joules)} J for host, chassis and drives",
+                "mJ (modelled)",
+                f"{format_number(totals.energy_joules)} J, host and chassis included",
             )
         )
     if comparison.band:
         ends = [format_number(each.speedup, 2) for each in (comparison.band[-1], comparison.band[0])]
         tiles.append(
             Tile(
-                "against a host that trains alone",
-                " to ".join(ends),
-                "times its speed (modelled)",
-                "a band: how fast a host is in drives is not known better",
+                "against the host alone",
+                "–".join(ends),
+                "times the speed of a host that trains (modelled)",
+                "a band, see below",
             )
         )
     wall = run.summary.wall_seconds if run.summary is not None else totals.wall_seconds
@@ -190,7 +190,7 @@ def _tiles(run: RunData, totals: RunTotals, comparison: Comparison) -> list[Tile
             "cost of emulation",
             format_seconds(wall),
             "wall time of this machine",
-            ("the whole command" if run.summary else "the rounds") + "; it says nothing of a drive's speed",
+            "the whole command; no drive's speed" if run.summary else "the rounds; no drive's speed",
         ),
     ]
 
