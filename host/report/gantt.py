@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -43,74 +45,75 @@ def choose_rounds(rounds: Sequence[RoundRecord]) -> list[RoundRecord]:
     return chosen
 
 
+@dataclass(frozen=True)
+class _Picture:
+    """What is drawn: the bars, the rows from above, when rounds begin, and whose seconds these are."""
+
+    spans: Sequence[Span]
+    rows: Sequence[str]
+    begins: Sequence[float]
+    clock: str
+
+    @property
+    def phases(self) -> list[str]:
+        """The phases that occur, those that are known first."""
+        found = {span.phase for span in self.spans}
+        return [*(phase for phase in PHASES if phase in found), *sorted(found - set(PHASES))]
+
+
 def timeline_chart(rounds: Sequence[RoundRecord], devices: Sequence[str]) -> Chart | None:
     """Return the timeline of the last rounds; None if the records have no spans."""
     chosen = choose_rounds(rounds)
-    spans = sorted((span for record in chosen for span in record.spans), key=lambda span: span.start_seconds)
-    cut = len(spans) > _MOST_BARS
-    spans = spans[:_MOST_BARS]
+    every = sorted((span for record in chosen for span in record.spans), key=lambda span: span.start_seconds)
+    spans = every[:_MOST_BARS]
     if not spans:
         return None
-    present = {span.device for span in spans}
-    rows = [name for name in dict.fromkeys([*devices, *sorted(present - {HOST})]) if name in present]
-    hidden = len(rows[_MOST_ROWS:])
-    rows = [*rows[:_MOST_ROWS], *([HOST] if HOST in present else [])]
+    rows, hidden = _choose_rows(spans, devices)
     clock = total_run(chosen).clock
     named = f"round {chosen[0].round}" if len(chosen) == 1 else f"rounds {chosen[0].round} to {chosen[-1].round}"
-    caption = (
-        f"What each drive did when, in array seconds ({clock}); dotted lines: a round begins."
-        + (" Only the beginning of the round is shown." if cut else "")
-        + (f" {hidden} more drives are not shown." if hidden else "")
-    )
+    caption = f"What each drive did when, in array seconds ({clock}); dotted lines: a round begins."
+    caption += " Only the beginning of the round is shown." if len(every) > len(spans) else ""
+    caption += f" {hidden} more drives are not shown." if hidden else ""
     told = f"Timeline of {named} for {len(rows)} rows: " + _tell_shares(spans)
+    shown = [span for span in spans if span.device in rows]
+    picture = _Picture(shown, rows, [record.start_seconds for record in chosen], clock)
     height = 74.0 + _ROW_PIXELS * len(rows)
-    begins = [record.start_seconds for record in chosen]
-
-    def paint(columns: int) -> Callable[[Figure], None]:
-        return lambda figure: _paint(figure, spans, rows, begins, clock, columns)
-
-    narrow = draw("timeline-narrow", told, (NARROW, height + 44.0), paint(3))
-    wide = draw("timeline-wide", told, (WIDE, height), paint(8))
+    narrow = draw("timeline-narrow", told, (NARROW, height + 44.0), lambda figure: _paint(figure, picture, 3))
+    wide = draw("timeline-wide", told, (WIDE, height), lambda figure: _paint(figure, picture, 8))
     return Chart("timeline", f"Device timeline, {named}", caption, narrow, wide)
 
 
-def _paint(
-    figure: Figure, spans: Sequence[Span], rows: Sequence[str], begins: Sequence[float], clock: str, columns: int
-) -> None:
+def _choose_rows(spans: Sequence[Span], devices: Sequence[str]) -> tuple[list[str], int]:
+    """Return the rows, drives in their order and then the host, and how many drives have found no place."""
+    present = {span.device for span in spans}
+    drives = [name for name in dict.fromkeys([*devices, *sorted(present - {HOST})]) if name in present]
+    host = [HOST] if HOST in present else []
+    return drives[:_MOST_ROWS] + host, len(drives[_MOST_ROWS:])
+
+
+def _paint(figure: Figure, picture: _Picture, columns: int) -> None:
     axes = figure.subplots()
-    position = {name: index for index, name in enumerate(rows)}
-    shown = [span for span in spans if span.device in position]
-    phases = [
-        *(phase for phase in PHASES if any(span.phase == phase for span in shown)),
-        *sorted({span.phase for span in shown} - set(PHASES)),
-    ]
-    for phase in phases:
-        colour, hatch = PHASES.get(phase, _OTHER)
-        for name, row in position.items():
-            bars = [(span.start_seconds, span.seconds) for span in shown if span.device == name and span.phase == phase]
-            if bars:
-                axes.broken_barh(
-                    bars, (row - 0.36, 0.72), facecolor=colour, hatch=hatch, edgecolor=SURFACE, linewidth=0.3
-                )
-    for begin in begins:
+    for phase in picture.phases:
+        for row, name in enumerate(picture.rows):
+            mine = [span for span in picture.spans if (span.device, span.phase) == (name, phase)]
+            if mine:
+                bars = [(span.start_seconds, span.seconds) for span in mine]
+                axes.broken_barh(bars, (row - 0.36, 0.72), **_look(phase))
+    for begin in picture.begins:
         axes.axvline(begin, color=MUTED, linewidth=1, linestyle=":")
-    axes.set_yticks(np.arange(len(rows)), [printable(name, 14) for name in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlim(min(begins), max(span.end_seconds for span in spans))
+    axes.set_yticks(np.arange(len(picture.rows)), [printable(name, 14) for name in picture.rows])
+    axes.set_ylim(len(picture.rows) - 0.4, -0.6)
+    axes.set_xlim(min(picture.begins), max(span.end_seconds for span in picture.spans))
     axes.grid(visible=False)
-    axes.set_xlabel(f"array seconds ({clock})")
+    axes.set_xlabel(f"array seconds ({picture.clock})")
     axes.xaxis.set_major_locator(MaxNLocator(5 if columns < 4 else 12))
-    keys = [
-        Patch(
-            facecolor=PHASES.get(phase, _OTHER)[0],
-            hatch=PHASES.get(phase, _OTHER)[1],
-            edgecolor=SURFACE,
-            linewidth=0.3,
-            label=printable(phase, 14),
-        )
-        for phase in phases
-    ]
+    keys = [Patch(**_look(phase), label=printable(phase, 14)) for phase in picture.phases]
     figure.legend(handles=keys, loc="outside upper left", ncols=columns, handlelength=1.8, columnspacing=1.2)
+
+
+def _look(phase: str) -> dict[str, Any]:
+    colour, hatch = PHASES.get(phase, _OTHER)
+    return {"facecolor": colour, "hatch": hatch, "edgecolor": SURFACE, "linewidth": 0.3}
 
 
 def _tell_shares(spans: Sequence[Span]) -> str:

@@ -172,7 +172,7 @@ def _tiles(run: RunData, totals: RunTotals, comparison: Comparison) -> list[Tile
         tiles.append(
             Tile(
                 "against the host alone",
-                "–".join(ends),
+                "\N{EN DASH}".join(ends),
                 "times the speed of a host that trains (modelled)",
                 "a band, see below",
             )
