@@ -11,6 +11,7 @@ from firmware_agent.errors import CsdError, EnvironmentUnfit
 from host.commands import arrays, benches, power, runs
 from host.commands.calibrate import calibrate
 from host.commands.images import image_app
+from host.commands.report import report
 from host.commands.top import top
 from host.console import errors
 from host.interrupts import INTERRUPTS
@@ -27,6 +28,7 @@ COMMANDS = (
     calibrate,
     power.profiles,
     top,
+    report,
 )
 for command in COMMANDS:
     app.command()(command)

@@ -9,6 +9,7 @@ import msgspec
 
 from firmware_agent.wire import PhaseSeconds
 from host.records import Summary
+from host.report.comparison import Comparison
 from host.top_report import TopReport
 
 
@@ -176,6 +177,18 @@ class CalibrationReport(msgspec.Struct, frozen=True):
     wall_seconds: float
 
 
+class ReportOutput(msgspec.Struct, frozen=True):
+    """`csd-emu report`: the file, how far the run came, and how it compares with a host that trains alone."""
+
+    report: str
+    run_directory: str
+    finished: bool
+    rounds: int
+    events: int
+    notes: list[str]
+    comparison: Comparison
+
+
 OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "run": Summary,
     "up": ArrayStatus,
@@ -189,6 +202,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "power": PowerFitReport,
     "calibrate": CalibrationReport,
     "top": TopReport,
+    "report": ReportOutput,
 }
 
 

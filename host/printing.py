@@ -6,12 +6,22 @@ from rich.table import Table
 
 from firmware_agent.units import format_bytes
 from host.console import console, print_summary
-from host.outputs import BenchReport, CalibrationReport, ImageReport, StatusReport, SweepReport, ValidationReport
+from host.outputs import (
+    BenchReport,
+    CalibrationReport,
+    ImageReport,
+    ReportOutput,
+    StatusReport,
+    SweepReport,
+    ValidationReport,
+)
+from host.report.formats import format_share
 
 __all__ = [
     "print_bench",
     "print_calibration",
     "print_images",
+    "print_report",
     "print_status",
     "print_summary",
     "print_sweep",
@@ -95,3 +105,20 @@ def print_calibration(report: CalibrationReport) -> None:
             f"{again.table_seconds:.6g} s ({again.relative_difference:+.2%}, {report.tolerance:.0%} allowed)"
         )
     console.print(f"{report.wall_seconds:.0f} s of wall time; table: {report.path}", soft_wrap=True)
+
+
+def print_report(report: ReportOutput) -> None:
+    """Print where the report is, and the comparison in short."""
+    for note in report.notes:
+        console.print(note, soft_wrap=True)
+    comparison = report.comparison
+    if comparison.band:
+        slow, fast = comparison.band[-1], comparison.band[0]
+        console.print(
+            f"against a host that trains alone: {slow.speedup:.3g} to {fast.speedup:.3g} times its speed, "
+            f"bytes over the link saved: {format_share(comparison.saved_share)}",
+            soft_wrap=True,
+        )
+    elif comparison.reason:
+        console.print(f"no comparison of time and energy: {comparison.reason}", soft_wrap=True)
+    console.print(f"report: {report.report}", soft_wrap=True)

@@ -17,7 +17,7 @@ from csd_emu.progress import Progress
 from firmware_agent.models import ModelSpec
 from host.accounting import Accountant, make_accountant
 from host.array_state import ArrayState, array_folder
-from host.console import RoundTable, console
+from host.console import RoundTable, console, errors
 from host.datasets import Dataset, load_dataset
 from host.device_time import StepModel, find_models
 from host.evaluation import Evaluator
@@ -40,7 +40,7 @@ from host.metrics.facts import describe_devices, describe_run
 from host.metrics.server import Exporter
 from host.metrics.state import MetricsState
 from host.records import EventRecord, RoundRecord, Summary, What, summarise
-from host.run_directory import RunDirectory, check_writable
+from host.run_directory import REPORT, RunDirectory, check_writable
 from host.shards import check_shards, deal_out
 from host.trace import write_trace
 
@@ -88,6 +88,7 @@ def run_job(request: RunRequest, paths: Paths, runs: Path, progress: Progress, q
         metrics = MetricsState(describe_run(request.config, request.job))
         exporter = stack.enter_context(Exporter(metrics, request.config.host.metrics_port))
         run = _Run(request, folder, runs, progress, quiet, exporter)
+        stack.callback(run.report)  # when nothing runs any more, however the run has ended
         engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))
         state = ArrayState.load(folder)
         running = list_running(state, paths) if state is not None else []
@@ -191,6 +192,21 @@ class _Run:
     def _describe(self, fleet: Fleet, accountant: Accountant) -> list[DeviceFacts]:
         hellos = {device: session.hello for device, session in fleet.sessions().items()}
         return describe_devices(self._request.config, accountant.time, hellos)
+
+    def report(self) -> None:
+        """Write the report of what there is; a failure is said and loses nothing else of the run."""
+        if self._directory is None:
+            return
+        with INTERRUPTS.deferred():
+            self._progress.stage(f"write {self._directory.path / REPORT}")
+            try:
+                from host.report.page import write_report  # matplotlib's import takes longer than a start may
+
+                write_report(self._directory.path)
+            except Exception as error:  # whatever it is, the run is done and its records are safe
+                self._progress.stage("")
+                errors.print(f"csd-emu: no report was written: {error}", style="yellow", markup=False)
+            self._progress.stage("")
 
     def _summary(self, rounds: list[RoundRecord], directory: RunDirectory) -> Summary:
         job = self._request.job

@@ -21,6 +21,7 @@ from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.exchange import Array
 from host.records import EventRecord, RoundRecord, Summary
 
+REPORT = "report.html"
 _LEAST_BYTES = 10 << 20
 _PACKAGES = ("csd-emu", "torch", "numpy", "grpcio", "msgspec", "scikit-learn")
 

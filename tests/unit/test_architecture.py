@@ -18,6 +18,10 @@ ALLOWED = {
 PURE = [
     "host/aggregate.py",
     "host/partition.py",
+    "host/report/comparison.py",
+    "host/report/figures.py",
+    "host/report/formats.py",
+    "host/report/work.py",
     "csd_emu/profiles/files.py",
     "csd_emu/profiles/profile.py",
     "csd_emu/baseline.py",

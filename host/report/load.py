@@ -1,0 +1,196 @@
+"""Reads a run directory, also one of a run that was killed half-way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from csd_emu.array import ArrayConfig, DeviceGroup, LinkSection
+from csd_emu.config import parse_config
+from csd_emu.profiles import PROFILES, Profile
+from csd_emu.timeline import Link
+from firmware_agent.errors import ConfigurationError
+from host.accounting import link_of
+from host.records import EventRecord, RoundRecord, Summary
+
+RECORDS, SUMMARY, VERSIONS = "records.jsonl", "summary.json", "versions.json"
+_DECODER: msgspec.json.Decoder[RoundRecord | EventRecord] = msgspec.json.Decoder(RoundRecord | EventRecord)
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What a run directory says.
+
+    Attributes:
+        path: the run directory.
+        rounds: in order; of a round that was done again after a resume, the last record.
+        events: in order.
+        summary: None if the run did not finish.
+        array: array.yaml as resolved.
+        job: job.yaml as resolved.
+        versions: versions.json.
+        devices: name -> name of its profile, for the drives of the array.
+        profiles: name -> profile, as the run used them.
+        notes: what is missing, in sentences.
+    """
+
+    path: Path
+    rounds: list[RoundRecord] = field(default_factory=list)
+    events: list[EventRecord] = field(default_factory=list)
+    summary: Summary | None = None
+    array: Mapping[str, Any] = field(default_factory=dict)
+    job: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    devices: Mapping[str, str] = field(default_factory=dict)
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def host(self) -> Profile | None:
+        """The host's profile; None if the directory names one that is not known here."""
+        section = self.array.get("host")
+        name = section.get("profile") if isinstance(section, Mapping) else None
+        return _known(self.profiles, name if isinstance(name, str) else "xeon-4108")
+
+    def drive_profile(self, device: str) -> Profile | None:
+        """Return the profile of a drive; None if the directory does not say."""
+        return _known(self.profiles, self.devices.get(device, ""))
+
+    def link(self) -> Link | None:
+        """Return the host's side of the link, by array file and host profile; None without a host profile."""
+        host, written = self.host, self.array.get("link")
+        if host is None:
+            return None
+        return link_of(parse_config(dict(written or {}), LinkSection, f"{self.path / 'array.yaml'}: link"), host)
+
+
+def load_run(path: Path) -> RunData:
+    """Read the run directory at `path`.
+
+    Raises:
+        ConfigurationError: it is no run directory, or a file in it is damaged; the message names file and place.
+    """
+    if not (path / RECORDS).is_file():
+        raise ConfigurationError(f"{path}: is no run directory: it has no {RECORDS}; csd-emu run prints its own's path")
+    notes: list[str] = []
+    rounds, events = _read_records(path / RECORDS, notes)
+    array, job = _read_yaml(path / "array.yaml", notes), _read_yaml(path / "job.yaml", notes)
+    versions = _read_versions(path / VERSIONS, notes)
+    return RunData(
+        path=path,
+        rounds=rounds,
+        events=events,
+        summary=_read_summary(path / SUMMARY, notes),
+        array=array,
+        job=job,
+        versions=versions,
+        devices=_list_devices(path / "array.yaml", array),
+        profiles=_read_profiles(path / VERSIONS, versions),
+        notes=notes,
+    )
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error}); look at its permissions") from error
+
+
+def _read_records(path: Path, notes: list[str]) -> tuple[list[RoundRecord], list[EventRecord]]:
+    *lines, rest = _read_bytes(path).split(b"\n")
+    rounds: list[RoundRecord] = []
+    events: list[EventRecord] = []
+    for number, line in enumerate(lines, 1):
+        record = _decode_record(path, number, line)
+        if isinstance(record, EventRecord):
+            events.append(record)
+        else:
+            # After a resume rounds are done again: what came after the checkpoint does not count.
+            rounds = [kept for kept in rounds if kept.round < record.round] + [record]
+    if rest:
+        notes.append(f"The last line of {path.name} was cut short and left out: the run ended while it was written.")
+    return rounds, events
+
+
+def _decode_record(path: Path, number: int, line: bytes) -> RoundRecord | EventRecord:
+    try:
+        try:
+            return _DECODER.decode(line)
+        except msgspec.ValidationError:  # of a diverged run, most likely
+            return msgspec.convert(_restore_nan(msgspec.json.decode(line)), RoundRecord | EventRecord)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{path}: line {number} is no record ({error}); the file is damaged: remove the line to report the rest"
+        ) from error
+
+
+def _restore_nan(value: Any) -> Any:
+    """Return `value` with NaN for null: JSON has no NaN, and no field of a record may be null."""
+    if value is None:
+        return math.nan
+    if isinstance(value, dict):
+        return {key: _restore_nan(each) for key, each in value.items()}
+    return [_restore_nan(each) for each in value] if isinstance(value, list) else value
+
+
+def _read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:
+    if not path.exists():
+        notes.append(f"There is no {path.name}: the run ended before it was written.")
+        return {}
+    try:
+        content = yaml.safe_load(_read_bytes(path))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: is damaged, no valid YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"{path}: is damaged: it must be a mapping of keys to values")
+    return content
+
+
+def _read_versions(path: Path, notes: list[str]) -> dict[str, Any]:
+    if not path.exists():
+        notes.append(f"There is no {path.name}: the run ended before it was written.")
+        return {}
+    try:
+        return msgspec.json.decode(_read_bytes(path), type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: is damaged ({error}); remove it to report without it") from error
+
+
+def _read_summary(path: Path, notes: list[str]) -> Summary | None:
+    if not path.exists():
+        notes.append("The run did not finish: what is shown is what there was until it ended.")
+        return None
+    try:
+        return msgspec.json.decode(_read_bytes(path), type=Summary)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        notes.append(f"{path.name} is damaged and was left out ({error}).")
+        return None
+
+
+def _list_devices(path: Path, array: Mapping[str, Any]) -> dict[str, str]:
+    """Return device -> profile. The file is not checked against profiles of this machine: it may be another's."""
+    try:
+        groups = [DeviceGroup.model_construct(**group) for group in array.get("devices", [])]
+        listed = ArrayConfig.model_construct(devices=groups).list_devices()
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"{path}: devices: is damaged ({error})") from error
+    return {device.name: device.profile for device in listed}
+
+
+def _read_profiles(path: Path, versions: Mapping[str, Any]) -> dict[str, Profile]:
+    written = versions.get("profiles", {})
+    try:
+        return msgspec.convert(written, dict[str, Profile])
+    except msgspec.MsgspecError as error:
+        raise ConfigurationError(f"{path}: profiles: is damaged ({error}); remove it to report without it") from error
+
+
+def _known(profiles: Mapping[str, Profile], name: str) -> Profile | None:
+    return profiles.get(name) or PROFILES.get(name)

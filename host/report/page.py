@@ -1,0 +1,284 @@
+"""Fills the page: a run's figures into one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+from markupsafe import Markup
+
+from firmware_agent.errors import EnvironmentUnfit
+from firmware_agent.units import format_bytes
+from host.outputs import FigureEntry, ReportOutput
+from host.records import EventRecord, What
+from host.report.charts import link_chart, power_chart, progress_charts, throughput_chart
+from host.report.compare import compare
+from host.report.comparison import Comparison
+from host.report.figures import DeviceTotals, RunTotals, node_energy, total_devices, total_run
+from host.report.formats import format_number, format_quantity, format_seconds, format_share
+from host.report.gantt import timeline_chart
+from host.report.load import RunData, load_run
+from host.report.svg import Chart
+from host.run_directory import REPORT
+
+_MOST_EVENTS, _MOST_ROUNDS, _MOST_DEVICES = 200, 60, 128
+# Events of an ordinary life; a table of them says nothing.
+_ORDINARY = (What.JOINED, What.LEFT)
+_CLOCKS = {
+    "counted": "counted from the instructions that the emulated drive executed, times the scales of its profile",
+    "modelled": "looked up in a calibration table: simulated, not measured in this run",
+    "wall": "a stopwatch of the machine on which the agent ran; of an emulated drive it says nothing of a real one",
+}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A headline figure: what it is, its value, its unit or clock, and what else must be known of it."""
+
+    label: str
+    value: str
+    unit: str
+    note: str = ""
+
+
+def write_report(directory: Path, output: Path | None = None) -> ReportOutput:
+    """Write the report of the run in `directory`, by default into it, and return what is in it.
+
+    Raises:
+        ConfigurationError: it is no run directory, or a file in it is damaged.
+        EnvironmentUnfit: the report cannot be written.
+    """
+    run = load_run(directory)
+    comparison = compare(run)
+    path = output if output is not None else directory / REPORT
+    _replace(path, render(run, comparison))
+    return ReportOutput(
+        report=str(path),
+        run_directory=str(directory),
+        finished=run.summary is not None,
+        rounds=len(run.rounds),
+        events=len(run.events),
+        notes=run.notes,
+        comparison=comparison,
+    )
+
+
+def render(run: RunData, comparison: Comparison) -> str:
+    """Return the page as HTML."""
+    totals = total_run(run.rounds)
+    devices = total_devices(run.devices, run.rounds)
+    energy = _energy(run, devices)
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            run=run,
+            name=str(run.array.get("name") or run.path.name),
+            totals=totals,
+            tiles=_tiles(run, totals, comparison),
+            status=_status(run),
+            clocks={
+                clock: _CLOCKS.get(clock, "of a kind that this version does not know")
+                for clock in totals.clock.split("+")
+                if clock
+            },
+            charts=_charts(run, [device.device for device in devices]),
+            devices=devices[:_MOST_DEVICES],
+            hidden_devices=max(0, len(devices) - _MOST_DEVICES),
+            energy=energy,
+            columns={
+                "band": [(f"{each.ratio:g} newport drives", "n") for each in comparison.band],
+                "energy": [(component, "n") for component in energy.get("components", [])],
+            },
+            rounds=run.rounds[-_MOST_ROUNDS:],
+            comparison=comparison,
+            events=_events(run.events)[-_MOST_EVENTS:],
+            hidden_events=max(0, len(_events(run.events)) - _MOST_EVENTS),
+            configuration={
+                name: yaml.safe_dump(dict(part), sort_keys=False)
+                for name, part in (("array.yaml", run.array), ("job.yaml", run.job))
+                if part
+            },
+            versions=_versions(run.versions),
+            profiles=_profiles(run),
+        )
+    )
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_clean,
+    )
+    environment.filters |= {
+        "number": format_number,
+        "quantity": format_quantity,
+        "bytes": lambda value: format_bytes(value),
+        "seconds": format_seconds,
+        "share": format_share,
+        "svg": lambda text: Markup(text),
+    }
+    return environment
+
+
+def _clean(value: Any) -> Any:
+    """Return text without characters that a file must not hold: a name or a message can bring any."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in value)
+
+
+def _tiles(run: RunData, totals: RunTotals, comparison: Comparison) -> list[Tile]:
+    if not run.rounds:
+        return []
+    last, clock = run.rounds[-1], totals.clock
+    tiles = [
+        Tile("accuracy", f"{last.accuracy:.4f}", "of held-out records, 0 to 1", f"after round {last.round}"),
+        Tile(
+            "speed of a drive",
+            format_number(totals.images_per_device_second),
+            f"images per device second ({clock})",
+            f"{totals.samples:,} images in {format_seconds(totals.device_seconds)} of compute",
+        ),
+        Tile(
+            "speed of the array",
+            format_number(totals.images_per_array_second),
+            f"images per array second ({clock})",
+            f"{format_seconds(totals.array_seconds)} of compute, flash and link, composed",
+        ),
+    ]
+    if totals.energy_joules:
+        tiles.append(
+            Tile(
+                "energy per image",
+                format_number(totals.joules_per_image * 1e3),
+                "mJ (modelled)",
+                f"{format_number(totals.energy_joules)} J, host and chassis included",
+            )
+        )
+    if comparison.band:
+        ends = [format_number(each.speedup, 2) for each in (comparison.band[-1], comparison.band[0])]
+        tiles.append(
+            Tile(
+                "against the host alone",
+                "\N{EN DASH}".join(ends),
+                "times the speed of a host that trains (modelled)",
+                "a band, see below",
+            )
+        )
+    wall = run.summary.wall_seconds if run.summary is not None else totals.wall_seconds
+    return [
+        *tiles,
+        Tile(
+            "over the host link",
+            format_bytes(totals.link_bytes),
+            "counted on the wire",
+            f"{format_bytes(totals.sent_bytes)} to the drives, {format_bytes(totals.received_bytes)} back",
+        ),
+        Tile(
+            "cost of emulation",
+            format_seconds(wall),
+            "wall time of this machine",
+            "the whole command; no drive's speed" if run.summary else "the rounds; no drive's speed",
+        ),
+    ]
+
+
+def _status(run: RunData) -> str:
+    if not run.rounds:
+        return "No round was finished."
+    count = f"{len(run.rounds)} round" + ("s" if len(run.rounds) != 1 else "")
+    if run.summary is None:
+        return f"Ended early, after {count}."
+    if run.summary.target_accuracy is None:
+        return f"Finished after {count}; no target was set."
+    verdict = "reached" if run.summary.reached else "missed"
+    return f"Finished after {count}; the target accuracy {run.summary.target_accuracy:g} was {verdict}."
+
+
+def _charts(run: RunData, devices: Sequence[str]) -> dict[str, Chart]:
+    if not run.rounds:
+        return {}
+    target = run.job.get("target")
+    accuracy = target.get("accuracy") if isinstance(target, Mapping) else None
+    charts: list[Chart | None] = [
+        *progress_charts(run.rounds, accuracy if isinstance(accuracy, float | int) else None),
+        throughput_chart(run.rounds, devices),
+        power_chart(run.rounds),
+        link_chart(run.rounds),
+        timeline_chart(run.rounds, devices),
+    ]
+    return {chart.name: chart for chart in charts if chart is not None}
+
+
+def _energy(run: RunData, devices: Sequence[DeviceTotals]) -> dict[str, Any]:
+    """Return the components and the rows of the table of energy; empty if nothing is known of it."""
+    nodes = node_energy(run.rounds)
+    components = list(dict.fromkeys(component for parts in nodes.values() for component in parts))
+    shown = {device.device for device in devices[:_MOST_DEVICES]}
+    hidden = {device.device for device in devices[_MOST_DEVICES:]}
+    rows = {node: parts for node, parts in nodes.items() if node in shown or node not in hidden}
+    total = {name: math.fsum(parts.get(name, 0.0) for parts in nodes.values()) for name in components}
+    return {"components": components, "rows": rows, "total": total} if nodes else {}
+
+
+def _events(events: Sequence[EventRecord]) -> list[EventRecord]:
+    return [event for event in events if event.what not in _ORDINARY or event.detail]
+
+
+def _versions(versions: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return who -> package -> version; devices with the same versions share a row."""
+    host = versions.get("host")
+    found = {"host": {str(key): str(value) for key, value in host.items()}} if isinstance(host, Mapping) else {}
+    same: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    devices = versions.get("devices")
+    for name, facts in devices.items() if isinstance(devices, Mapping) else ():
+        if isinstance(facts, Mapping):
+            same.setdefault(tuple((str(key), str(value)) for key, value in facts.items()), []).append(str(name))
+    for facts_of, names in same.items():
+        title = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more with the same"
+        found[title] = dict(facts_of)
+    return found
+
+
+def _profiles(run: RunData) -> dict[str, list[FigureEntry]]:
+    known = {name: profile for name in dict.fromkeys(run.devices.values()) if (profile := run.profiles.get(name))}
+    if run.host is not None and run.array:
+        known[run.host.name] = run.host
+    return {
+        name: [
+            FigureEntry(key, figure.value, figure.unit, figure.source, figure.assumed)
+            for key, figure in profile.sources().items()
+        ]
+        for name, profile in known.items()
+    }
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write the file at once or not at all, so that an earlier report is never half gone."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            try:
+                file.write(text.encode("utf-8", "replace"))
+                file.flush()
+                os.chmod(temporary, 0o644)
+                temporary.replace(path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"{path}: the report cannot be written ({error}); free space, or give another file with --output"
+        ) from error

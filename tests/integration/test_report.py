@@ -1,0 +1,97 @@
+"""`csd-emu report`, and the report that every run leaves, however it ends."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands import Done, Workshop, wait_until
+from tests.pages import Page
+
+
+def page_in(directory: Path) -> Page:
+    page = Page((directory / "report.html").read_text(encoding="utf-8"))
+    page.assert_sound()
+    return page
+
+
+def test_a_run_is_reported_again_also_without_its_end(workshop: Workshop, csd_emu: Callable[..., Done]) -> None:
+    assert workshop.run(*workshop.job_arguments(rounds=2, target={"accuracy": 1.0})).code == 1
+    directory = workshop.run_directory()
+    assert "Finished after 2 rounds; the target accuracy 1 was missed." in page_in(directory).text
+    before = (directory / "report.html").read_bytes()
+    (directory / "report.html").unlink()
+
+    done = csd_emu("report", directory, "--json")
+    assert done.code == 0, done.err
+    report = done.json("report")
+    assert (report["finished"], report["rounds"], report["report"]) == (True, 2, str(directory / "report.html"))
+    assert (directory / "report.html").read_bytes() == before
+
+    (directory / "summary.json").unlink()
+    records = (directory / "records.jsonl").read_bytes()
+    (directory / "records.jsonl").write_bytes(records[:-20])
+    output = workshop.folder / "elsewhere.html"
+    done = csd_emu("report", directory, "--output", output)
+    assert done.code == 0, done.err
+    assert "The run did not finish" in done.out
+    assert f"report: {output}" in done.out.replace("\n", "")
+    assert "did not finish" in output.read_text()
+    assert (directory / "report.html").read_bytes() == before
+
+
+def test_what_cannot_be_reported_is_refused(workshop: Workshop, csd_emu: Callable[..., Done]) -> None:
+    done = csd_emu("report", workshop.folder)
+    assert done.code == 2
+    assert "is no run directory: it has no records.jsonl" in done.err
+    (workshop.folder / "records.jsonl").write_text("{}\n")
+    done = csd_emu("report", workshop.folder)
+    assert done.code == 2
+    assert "records.jsonl: line 1 is no record" in done.err
+    assert not (workshop.folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), OSError("no space"), MemoryError()])
+def test_a_report_that_fails_loses_nothing_of_the_run(
+    workshop: Workshop, csd_emu: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("host.report.page.write_report", fail)
+    done = csd_emu(*workshop.job_arguments(rounds=1, epochs=1, target=None), "--json")
+    assert done.code == 0, done.err
+    assert done.json("run")["rounds"] == 1
+    assert "no report was written" in done.err
+    assert str(error) in done.err
+    names = {path.name for path in workshop.run_directory().iterdir()}
+    assert {"summary.json", "model.safetensors", "records.jsonl"} <= names
+    assert "report.html" not in names
+    workshop.assert_clean()
+
+
+def end_by_signal(workshop: Workshop, process: Any) -> int:
+    process.send_signal(signal.SIGINT)
+    return 130
+
+
+def end_by_killing_all_agents(workshop: Workshop, process: Any) -> int:
+    for agent in workshop.agents():
+        agent.kill()
+    return 1
+
+
+@pytest.mark.parametrize("end", [end_by_signal, end_by_killing_all_agents])
+def test_a_run_that_ends_early_reports_what_there_is(workshop: Workshop, end: Callable[[Workshop, Any], int]) -> None:
+    process = workshop.start(*workshop.job_arguments(rounds=500, target={"accuracy": 1.0}))
+    wait_until(lambda: len(workshop.rounds()) >= 2)
+    code = end(workshop, process)
+    _out, err = process.communicate(timeout=120)
+    assert process.returncode == code, err
+    assert "report.html" in err
+    page = page_in(workshop.run_directory())
+    assert "The run did not finish" in page.text
+    assert "Ended early, after" in page.text
+    workshop.assert_clean()

@@ -1,0 +1,128 @@
+"""The report of a real run, opened in a real browser, narrow and wide, light and dark."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser import Browser, Tab, find_browser
+from tests.commands import ARRAY, Workshop
+from tests.records import array_rounds, write_run
+
+# Of each chart that is shown its texts, with size and place in the page's pixels.
+TEXTS = """(scale => [...document.querySelectorAll('svg')].filter(svg => svg.getBoundingClientRect().width)
+  .map(svg => ({name: svg.getAttribute('aria-labelledby'), box: svg.getBoundingClientRect().toJSON(),
+    texts: [...svg.querySelectorAll('text')].map(text =>
+      ({text: text.textContent, size: parseFloat(getComputedStyle(text).fontSize) * scale(text.getScreenCTM()),
+        box: text.getBoundingClientRect().toJSON()}))})))(matrix => Math.hypot(matrix.a, matrix.b))"""
+COLOUR = "getComputedStyle(document.querySelector('{}')).{}"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser(find_browser()) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def report() -> Iterator[Path]:
+    """The report that a run on the native engine writes by itself."""
+    folder = Path(tempfile.mkdtemp(prefix="csd-"))
+    folder.chmod(0o711)
+    workshop = Workshop(folder)
+    workshop.write("array.yaml", ARRAY | {"devices": [{"profile": "newport", "count": 3}]})
+    done = workshop.run(*workshop.job_arguments(rounds=4, target={"accuracy": 1.0}), "--json")
+    assert done.code == 1, done.err
+    assert done.err == ""
+    yield workshop.run_directory() / "report.html"
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1440, 1920])
+def test_the_page_stands_alone_fits_and_can_be_read(browser: Browser, report: Path, width: int, dark: bool) -> None:
+    tab = browser.open(report, width, dark)
+    assert tab.complaints() == []
+    assert [url for url in tab.requests() if not url.startswith("data:")] == [report.as_uri()]
+    text = tab.evaluate("document.body.innerText")
+    for expected in ("Against the baseline", "images per device second", "csd-02", "power.idle_watts", "missed"):
+        assert expected in text
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert (
+        tab.evaluate("[...document.querySelectorAll('svg')].filter(s => s.getBoundingClientRect().width).length") == 6
+    )
+    check_charts(tab)
+    ink, page = (brightness(tab.evaluate(COLOUR.format("body", name))) for name in ("color", "backgroundColor"))
+    assert ink - page > 150 if dark else page - ink > 150
+
+
+def check_charts(tab: Tab) -> None:
+    """Texts lie inside their chart, over no other text, and are large enough to read."""
+    for chart in tab.evaluate(TEXTS):
+        outer, texts = chart["box"], [text for text in chart["texts"] if text["text"].strip()]
+        assert len(texts) > 5, chart["name"]
+        for text in texts:
+            box = text["box"]
+            assert outer["left"] - 2 <= box["left"] < box["right"] <= outer["right"] + 2, (chart["name"], text)
+            assert outer["top"] - 2 <= box["top"] < box["bottom"] <= outer["bottom"] + 2, (chart["name"], text)
+            assert text["size"] >= 9, (chart["name"], text)
+        for number, one in enumerate(texts):
+            for other in texts[number + 1 :]:
+                assert not overlap(one["box"], other["box"]), (chart["name"], one["text"], other["text"])
+
+
+def overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two boxes share more than their edges; lines of text have some air around them."""
+    across = min(one["right"], other["right"]) - max(one["left"], other["left"])
+    down = min(one["bottom"], other["bottom"]) - max(one["top"], other["top"])
+    return bool(across > 1 and down > 4)
+
+
+def brightness(colour: str) -> float:
+    parts = colour[colour.index("(") + 1 : -1].split(",")
+    return sum(float(part) for part in parts[:3]) / 3
+
+
+@pytest.mark.parametrize("width", [400, 1440])
+def test_a_big_array_fits_too(browser: Browser, tmp_path: Path, width: int) -> None:
+    names = [f"csd-{number:02d}" for number in range(36)]
+    write_run(tmp_path, array_rounds(30, names), 36)
+    from host.report.page import write_report
+
+    write_report(tmp_path)
+    tab = browser.open(tmp_path / "report.html", width, dark=False)
+    assert tab.complaints() == []
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    check_charts(tab)
+
+
+def test_nothing_in_a_run_directory_can_act_in_the_page(browser: Browser, tmp_path: Path) -> None:
+    act = "document.title='hit'"
+    hostile = f"<img src=http://example.invalid/x onerror={act}></style></svg><script>{act}</script>"
+    write_run(tmp_path, array_rounds(2, [hostile, "csd-01"]), array={"name": hostile})
+    from host.report.page import write_report
+
+    write_report(tmp_path)
+    tab = browser.open(tmp_path / "report.html", 1440, dark=False)
+    assert tab.complaints() == []
+    assert [url for url in tab.requests() if not url.startswith("data:")] == [(tmp_path / "report.html").as_uri()]
+    assert "hit'" in tab.evaluate("document.title")
+    assert tab.evaluate("document.querySelectorAll('script, img').length") == 0
+    assert hostile in tab.evaluate("document.body.innerText")
+
+
+def test_the_browser_sees_what_it_is_to_see(browser: Browser, tmp_path: Path) -> None:
+    """A page that breaks the rules is noticed: a request, an error, a wide element."""
+    page = tmp_path / "bad.html"
+    page.write_text(
+        "<meta name=viewport content='width=device-width'><div style='width:3000px'>x</div>"
+        "<img src='http://example.invalid/x.png'><script>console.error('oh'); undefined_function()</script>"
+    )
+    tab = browser.open(page, 400, dark=False)
+    assert any("example.invalid" in url for url in tab.requests())
+    assert any("oh" in text for text in tab.complaints())
+    assert any("undefined_function" in text for text in tab.complaints())
+    assert tab.evaluate("document.documentElement.scrollWidth") > 400
