@@ -27,11 +27,11 @@ from firmware_agent.models import ModelSpec
 from firmware_agent.units import format_bytes
 from firmware_agent.wire import Job, Measure, Measured
 from host.datasets import load_dataset, synthetic_source
-from host.federated import prepare_device
 from host.job import DataSection
 from host.lifecycle import ArrayRequest, StartedArray
 from host.machines import run_on_machines
 from host.model_facts import ModelFacts, inspect_model
+from host.rounds import prepare_device
 from host.session import DeviceSession
 
 # The reference core itself; the table's seconds are scaled for a profile when they are looked up.
