@@ -7,7 +7,7 @@ from collections.abc import Callable
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from firmware_agent.errors import ConfigurationError
-from host.bench import image, memory, repeatability, slowdown, startup
+from host.bench import image, memory, repeatability, resume, slowdown, startup
 from host.outputs import BenchReport
 
 BENCHES: dict[str, Callable[[Paths, Progress, int], BenchReport]] = {
@@ -16,6 +16,7 @@ BENCHES: dict[str, Callable[[Paths, Progress, int], BenchReport]] = {
     "slowdown": slowdown.run,
     "memory": memory.run,
     "image": image.run,
+    "resume": resume.run,
 }
 
 
