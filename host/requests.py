@@ -8,7 +8,7 @@ from csd_emu.array import ArrayConfig
 from csd_emu.config import load_config, parse_config
 from host.job import DataSection, load_job
 from host.lifecycle import ArrayRequest
-from host.run import RunRequest, check_run
+from host.run_request import RunRequest, check_run
 
 DEFAULT_DATA = DataSection.model_validate({"source": "digits", "partition": {"dirichlet": 0.5}})
 

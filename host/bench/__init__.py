@@ -7,7 +7,7 @@ from collections.abc import Callable
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from firmware_agent.errors import ConfigurationError
-from host.bench import calibration, image, memory, metrics, repeatability, slowdown, startup, throttles
+from host.bench import calibration, image, memory, metrics, repeatability, resume, slowdown, startup, throttles
 from host.outputs import BenchReport
 
 BENCHES: dict[str, Callable[[Paths, Progress, int], BenchReport]] = {
@@ -19,6 +19,7 @@ BENCHES: dict[str, Callable[[Paths, Progress, int], BenchReport]] = {
     "calibration": calibration.run,
     "throttles": throttles.run,
     "metrics": metrics.run,
+    "resume": resume.run,
 }
 
 

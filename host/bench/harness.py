@@ -23,12 +23,12 @@ from csd_emu.qemu.tools import find_qemu
 from firmware_agent.models import ModelSpec
 from firmware_agent.wire import Job, Measure, Measured
 from host.datasets import load_dataset
-from host.federated import job_frame, prepare_device
 from host.job import JobConfig
 from host.lifecycle import ArrayRequest, StartedArray
 from host.machines import run_on_machines
 from host.outputs import BenchReport
 from host.requests import DEFAULT_DATA
+from host.rounds import job_frame, prepare_device
 from host.session import DeviceSession
 
 PROFILE = "newport"
@@ -109,23 +109,26 @@ def spread(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / statistics.fmean(values)
 
 
-def report(bench: str, clock: str, seed: int, figures: dict[str, float], samples: dict[str, Any]) -> BenchReport:
+def report(
+    bench: str, clock: str, seed: int, figures: dict[str, float], samples: dict[str, Any], engine: str = "qemu"
+) -> BenchReport:
     """Return a report with this machine's description."""
-    return BenchReport(bench, "qemu", clock, seed, figures, samples, describe_machine())
+    return BenchReport(bench, engine, clock, seed, figures, samples, describe_machine(engine))
 
 
-def describe_machine() -> dict[str, Any]:
-    """Return what a figure's reader needs to know of the machine."""
-    tools = find_qemu()
-    return {
+def describe_machine(engine: str = "qemu") -> dict[str, Any]:
+    """Return what a figure's reader needs to know of the machine, QEMU included if the bench ran on it."""
+    machine = {
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "processor": _processor(),
         "system": platform.platform(),
-        "qemu": tools.version,
-        "machine_type": tools.machine,
         "load_average_1min": os.getloadavg()[0],
     }
+    if engine == "qemu":
+        tools = find_qemu()
+        machine |= {"qemu": tools.version, "machine_type": tools.machine}
+    return machine
 
 
 def _processor() -> str:

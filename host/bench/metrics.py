@@ -25,7 +25,8 @@ from host.job import JobConfig
 from host.metrics.queries import IMAGES_PER_DEVICE_SECOND, JOULES, JOULES_PER_IMAGE, WATTS, Query
 from host.outputs import BenchReport
 from host.records import EventRecord, RoundRecord
-from host.run import check_run, run_job
+from host.run import run_job
+from host.run_request import check_run
 
 DEVICES = 3
 ROUNDS = 6

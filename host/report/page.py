@@ -26,7 +26,7 @@ from host.report.formats import format_number, format_quantity, format_seconds, 
 from host.report.gantt import timeline_chart
 from host.report.load import RunData, load_run
 from host.report.svg import Chart
-from host.run_directory import REPORT
+from host.run_directory import REPORT_FILE
 
 _MOST_EVENTS, _MOST_ROUNDS, _MOST_DEVICES = 200, 60, 128
 # Events of an ordinary life; a table of them says nothing.
@@ -57,7 +57,7 @@ def write_report(directory: Path, output: Path | None = None) -> ReportOutput:
     """
     run = load_run(directory)
     comparison = compare(run)
-    path = output if output is not None else directory / REPORT
+    path = output if output is not None else directory / REPORT_FILE
     _replace(path, render(run, comparison))
     return ReportOutput(
         report=str(path),

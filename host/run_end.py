@@ -1,0 +1,54 @@
+"""What is written when a run ends: summary, timeline, final weights, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from csd_emu.progress import Progress
+from firmware_agent.exchange import Array
+from host.console import errors
+from host.interrupts import INTERRUPTS
+from host.records import RoundRecord, Summary, summarise
+from host.run_directory import REPORT_FILE, RunDirectory
+from host.run_request import RunRequest
+from host.trace import write_trace
+
+
+def finish_run(
+    request: RunRequest,
+    directory: RunDirectory,
+    rounds: list[RoundRecord],
+    weights: Mapping[str, Array],
+    wall_seconds: float,
+) -> Summary:
+    """Write down how a run ended: timeline, final weights, summary."""
+    job, target = request.job, request.job.target
+    summary = summarise(
+        rounds,
+        array=request.config.name,
+        engine=request.config.engine,
+        model=job.model,
+        target_accuracy=target.accuracy if target is not None else None,
+        reached=target is None or rounds[-1].accuracy >= target.accuracy,
+        wall_seconds=wall_seconds,
+        run_directory=str(directory.path),
+        seed=job.seed,
+    )
+    write_trace(directory.path, rounds, request.config.name)
+    directory.finish(summary, weights)
+    return summary
+
+
+def report_run(directory: Path, progress: Progress) -> None:
+    """Write the report of what there is; a failure is said and loses nothing else of the run."""
+    with INTERRUPTS.deferred():
+        progress.stage(f"write {directory / REPORT_FILE}")
+        try:
+            from host.report.page import write_report  # matplotlib's import takes longer than a start may
+
+            write_report(directory)
+        except Exception as error:  # whatever it is, the run is done and its records are safe
+            progress.stage("")
+            errors.print(f"csd-emu: no report was written: {error}", style="yellow", markup=False)
+        progress.stage("")
