@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,14 @@ def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float) -> Job:
     )
 
 
+BeforeTask = Callable[[DeviceSession, Deadline], Awaitable[None]]
+"""May speak with a device before it gets its next task; raises `DeviceError` if that device is lost."""
+
+
+async def leave_alone(session: DeviceSession, deadline: Deadline) -> None:
+    """Say nothing to a device before its task."""
+
+
 async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline) -> Ready:
     """Have the device build the job's model.
 
@@ -67,6 +75,7 @@ class FederatedTraining:
         evaluator: Evaluator,
         on_round: Callable[[RoundRecord], None],
         on_event: OnEvent,
+        before_task: BeforeTask = leave_alone,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -79,9 +88,10 @@ class FederatedTraining:
             evaluator: builds the first weights and judges the others.
             on_round: called with the record of every round.
             on_event: called with device, what happened, and more about it.
+            before_task: called for each device before a round's frames go to it.
         """
         self._job, self._frame, self._fleet, self._evaluator = job, frame, fleet, evaluator
-        self._on_round, self._on_event = on_round, on_event
+        self._on_round, self._on_event, self._before_task = on_round, on_event, before_task
         self._devices, self._accountant = list(devices), accountant
         self._prepared: set[DeviceSession] = set()
         self.weights = evaluator.initial_weights()
@@ -158,6 +168,7 @@ class FederatedTraining:
         if session not in self._prepared:
             await prepare_device(session, self._frame, Deadline(self._job.watchdog))
             self._prepared.add(session)
+        await self._before_task(session, Deadline(self._job.watchdog))
         sent, received = session.sent_bytes, session.received_bytes
         for data in frames:
             await session.send_encoded(data, Deadline(self._job.watchdog))

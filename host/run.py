@@ -18,9 +18,11 @@ from firmware_agent.models import ModelSpec
 from host.accounting import Accountant, make_accountant
 from host.array_state import ArrayState, array_folder
 from host.console import RoundTable, console, errors
+from host.control import ControlServer
 from host.datasets import Dataset, load_dataset
 from host.device_time import StepModel, find_models
 from host.evaluation import Evaluator
+from host.faults import RunFaults
 from host.federated import FederatedTraining, job_frame
 from host.fleet import Fleet, check_port
 from host.interrupts import INTERRUPTS
@@ -87,7 +89,7 @@ def run_job(request: RunRequest, paths: Paths, runs: Path, progress: Progress, q
     with array_folder(paths.arrays, name) as folder, contextlib.ExitStack() as stack:
         metrics = MetricsState(describe_run(request.config, request.job))
         exporter = stack.enter_context(Exporter(metrics, request.config.host.metrics_port))
-        run = _Run(request, folder, runs, progress, quiet, exporter)
+        run = _Run(request, folder, paths.control(name), runs, progress, quiet, exporter)
         stack.callback(run.report)  # when nothing runs any more, however the run has ended
         engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))
         state = ArrayState.load(folder)
@@ -111,9 +113,16 @@ class _Run:
     """One run while its array is up."""
 
     def __init__(
-        self, request: RunRequest, folder: Path, runs: Path, progress: Progress, quiet: bool, exporter: Exporter
+        self,
+        request: RunRequest,
+        folder: Path,
+        control: Path,
+        runs: Path,
+        progress: Progress,
+        quiet: bool,
+        exporter: Exporter,
     ) -> None:
-        self._request, self._folder, self._runs = request, folder, runs
+        self._request, self._folder, self._control, self._runs = request, folder, control, runs
         self._progress, self._quiet, self._exporter = progress, quiet, exporter
         self._metrics = exporter.state
         self._begin = time.monotonic()
@@ -169,6 +178,9 @@ class _Run:
         clock = "+".join(sorted(clocks))
         self._metrics.begin(self._describe(fleet, accountant), clock)
         frame = job_frame(request.job, request.spec, request.dataset.image_scale)
+        names = [device.name for device in state.devices]
+        faults = RunFaults(fleet, names, accountant.time, self._on_event)
+        control = ControlServer(self._control, faults.handle)
         with RoundTable(clock, self._quiet) as table:
 
             def on_round(record: RoundRecord) -> None:
@@ -177,11 +189,19 @@ class _Run:
                 self._metrics.add_round(record)
                 table.add(record)
 
-            names = [device.name for device in state.devices]
             training = FederatedTraining(
-                request.job, frame, fleet, names, accountant, request.evaluator, on_round, self._on_event
+                request.job,
+                frame,
+                fleet,
+                names,
+                accountant,
+                request.evaluator,
+                on_round,
+                self._on_event,
+                faults.before_task,
             )
-            rounds = await training.run()
+            async with control, faults:
+                rounds = await training.run()
         summary = self._summary(rounds, directory)
         directory.finish(summary, training.weights)
         write_trace(directory.path, rounds, request.config.name)

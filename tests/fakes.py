@@ -41,8 +41,14 @@ class Cut(Exception):
     """Raised by a fake drive: the stream ends here."""
 
 
-def hello(device: str = "csd-00", incarnation: int = 1, clock: str = "wall", manifest: str = "a" * 64) -> Hello:
-    return Hello(PROTOCOL_VERSION, device, incarnation, clock, manifest, 10, FACTS)
+def hello(
+    device: str = "csd-00",
+    incarnation: int = 1,
+    clock: str = "wall",
+    manifest: str = "a" * 64,
+    instance: str = "0" * 16,
+) -> Hello:
+    return Hello(PROTOCOL_VERSION, device, incarnation, clock, manifest, 10, FACTS, instance)
 
 
 class FakeDrive:
