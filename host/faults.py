@@ -119,7 +119,7 @@ class RunFaults:
         return detail.format(done.filled_bytes)
 
     async def _slow(self, session: DeviceSession, weight: int, deadline: Deadline) -> str:
-        if self._time.clock(session.hello.clock) == MODELLED:
+        if self._time.clock(session.device, session.hello.clock) == MODELLED:
             self._time.set_competitor(session.device, weight)
             self._slowed[session.device] = session
         else:

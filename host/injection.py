@@ -136,7 +136,8 @@ class _Site:
                 return self._report(harm, *self._revive(engine, progress))
             if harm.value in {fault.value for fault in engine.faults}:
                 return self._report(harm, *self._act(engine, Fault(harm.value)))
-        progress.stage(f"{self._device.name}: {harm}, when it is given its next task")
+        when = "at once" if harm in (Harm.CUT, Harm.HEAL) else "when it is given its next task"
+        progress.stage(f"{self._device.name}: {harm}, {when}")
         try:
             detail = ask(self._control, Request(self._device.name, harm, injection.weight))
         except NoRun as error:

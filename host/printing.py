@@ -59,7 +59,7 @@ def print_sweep(report: SweepReport) -> None:
 def print_injection(report: InjectReport) -> None:
     """Print what was done to a drive."""
     noted = "the run has recorded it" if report.recorded else "no run is going on that could record it"
-    console.print(f"{report.array} {report.device}: {report.detail}; {noted}", markup=False)
+    console.print(f"{report.array} {report.device}: {report.detail}; {noted}", markup=False, soft_wrap=True)
 
 
 def print_validation(report: ValidationReport) -> None:
