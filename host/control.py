@@ -106,10 +106,12 @@ class ControlServer:
         if task is not None:
             self._talks.add(task)
             task.add_done_callback(self._talks.discard)
-        with contextlib.suppress(ConnectionError):
-            writer.write(msgspec.json.encode(await self._answer(reader)) + b"\n")
-            await writer.drain()
-        writer.close()
+        try:
+            with contextlib.suppress(ConnectionError):
+                writer.write(msgspec.json.encode(await self._answer(reader)) + b"\n")
+                await writer.drain()
+        finally:
+            writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader) -> Answer:
         try:
