@@ -26,6 +26,7 @@ _CHANNEL_OPTIONS = [
     # seconds of its own clock, which a host on a busy machine, and a drive that was frozen, have no trouble to keep.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 60_000),
+    ("grpc.http2.ping_timeout_ms", 60_000),
     ("grpc.http2.max_pings_without_data", 0),
 ]
 
