@@ -167,14 +167,14 @@ class _Site:
     def _revive(self, engine: Engine, progress: Progress) -> tuple[str, bool]:
         """Start the dead device as a new incarnation of itself."""
         name = self._device.name
+        self._check_dead(engine)
         engine.prepare(progress)
         progress.stage(f"start {name} again")
         with devices_held(self._folder / DEVICES), INTERRUPTS.deferred():
             state = ArrayState.load(self._folder)
             if state is None or state.run != self._state.run:
                 raise DeviceError(f"array {self._config.name!r} has ended meanwhile")
-            if engine.find(self._plan) is not None:
-                raise DeviceError(f"{name} runs, so it cannot be revived; kill it first, or thaw or heal it")
+            self._check_dead(engine)
             incarnation = _raise_incarnation(self._plan, state)
             state.with_incarnation(name, incarnation).save(self._folder)
             detail = f"revive: incarnation {incarnation}"
@@ -182,6 +182,10 @@ class _Site:
             engine.start(self._plan)
         progress.stage("")
         return detail, told
+
+    def _check_dead(self, engine: Engine) -> None:
+        if engine.find(self._plan) is not None:
+            raise DeviceError(f"{self._device.name} runs, so it cannot be revived; kill it first, or thaw or heal it")
 
     @property
     def _plan(self) -> DevicePlan:
