@@ -97,7 +97,8 @@ def test_a_link_that_the_emulators_user_planted_is_not_written_through(tmp_path:
     folder.mkdir()
     write_identity(victim, IDENTITY)
     before = victim.read_bytes()
-    for name in ("identity.tar", "identity.tar.partial"):
+    names = ("identity.tar", ".csd-00.identity.tar")
+    for name in (*names, *(f"{name}.partial" for name in names)):
         (folder / name).symlink_to(victim)
     plan = plan_of(folder)
     _raise_incarnation(plan, STATE)
