@@ -48,6 +48,10 @@ class Paths:
         """One folder per array that is up."""
         return self.state / "arrays"
 
+    def control(self, array: str) -> Path:
+        """Return the socket on which a run on this array takes faults."""
+        return self.runtime / f"{array}.control"
+
     @property
     def profiles(self) -> Path:
         """The user's own profiles of drives and hosts, one YAML file each."""

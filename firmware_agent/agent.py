@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
+import secrets
 import threading
 from collections.abc import Callable, Mapping
 
@@ -18,6 +19,7 @@ from firmware_agent.exchange import Assembler, cut_slices, tensor_specs
 from firmware_agent.identity import Identity
 from firmware_agent.memory import high_water_bytes
 from firmware_agent.probe import probe_read, probe_send
+from firmware_agent.sabotage import Saboteur
 from firmware_agent.session import Session
 from firmware_agent.shard import Shard
 from firmware_agent.throttle import Throttle
@@ -37,6 +39,8 @@ from firmware_agent.wire import (
     ProbeRead,
     ProbeSend,
     Ready,
+    Sabotage,
+    Sabotaged,
     Slice,
     Tensors,
     Train,
@@ -58,11 +62,23 @@ class Agent:
         disturbance: Disturbance,
         facts: Mapping[str, str] | None = None,
         throttle: Throttle | None = None,
+        saboteur: Saboteur | None = None,
     ) -> None:
-        """Take a shard that was opened and checked; `facts` go into the hello. Nothing is dialled yet."""
+        """Take a shard that was opened and checked; nothing is dialled yet.
+
+        Args:
+            identity: who this drive is.
+            shard: its data.
+            disturbance: its competing task.
+            facts: go into the hello.
+            throttle: its own limits on flash and network.
+            saboteur: harms it for experiments; without one its disk cannot be filled.
+        """
         self._identity, self._shard, self._disturbance = identity, shard, disturbance
+        self._saboteur = saboteur or Saboteur(None)
         self._facts = dict(facts or {})
         self._throttle = throttle or Throttle(None)
+        self._instance = secrets.token_hex(8)
         self._stopwatch = Stopwatch()
         self._trainer: Trainer | None = None
         self._inbound: Assembler | None = None
@@ -84,6 +100,7 @@ class Agent:
                 log.warning("%s; redialling", error)
             finally:
                 self._disturbance.set_weight(0)
+                self._saboteur.end()
                 self._trainer = self._inbound = None
             stop.wait(REDIAL_SECONDS)
 
@@ -97,6 +114,7 @@ class Agent:
             manifest_sha256=self._shard.manifest_sha256,
             samples=self._shard.manifest.samples,
             facts=device_facts() | self._facts,
+            instance=self._instance,
         )
 
     def _serve(self, session: Session) -> None:
@@ -133,6 +151,8 @@ class Agent:
             session.send(probe_read(frame, self._shard.path, self._throttle))
         elif isinstance(frame, ProbeSend):
             session.send(probe_send(frame, self._throttle))
+        elif isinstance(frame, Sabotage):
+            session.send(Sabotaged(self._saboteur.do(frame.harm)))
         else:
             raise ProtocolError(f"the host sent a {type(frame).__name__}, which only a drive sends")
 
@@ -150,7 +170,7 @@ class Agent:
         done = trainer.train(task)
         arrays = trainer.encode()
         session.send(Tensors(task.round, tensor_specs(arrays)))
-        for piece in cut_slices(task.round, arrays):
+        for piece in self._saboteur.pass_on(cut_slices(task.round, arrays)):
             session.send(piece)
         seconds, peak_bytes = self._stopwatch.take(), high_water_bytes()
         session.send(Trained(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes, peak_bytes))

@@ -23,6 +23,7 @@ from firmware_agent.disturbance import Disturbance, delegated_group
 from firmware_agent.errors import BootTimeout
 from firmware_agent.handover import IDENTITY_FILE, IDENTITY_SERIAL, READY_MARKER, SHARD_FILE, SHARD_SERIAL
 from firmware_agent.identity import Identity, read_identity
+from firmware_agent.sabotage import Saboteur
 from firmware_agent.shard import Manifest, Shard, open_shard
 from firmware_agent.throttle import Throttle
 from firmware_agent.trainer import Trainer
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 CONSOLE = Path("/dev/console")
 BLOCK_DEVICES = Path("/sys/block")
+# On the root file system, the only one that a drive can write to.
+FILLED_FOLDER = Path("/opt/csd")
 _POLL_SECONDS = 0.02
 _RNDADDENTROPY = 0x40085203
 _RNDRESEEDCRNG = 0x5207
@@ -63,7 +66,8 @@ def serve_drive(stop: threading.Event) -> None:
     facts = {"first_random_sha256": hashlib.sha256(os.urandom(32)).hexdigest()}
     shard = open_shard(_wait_for_namespace(SHARD_SERIAL, stop))
     say(f"CSD-AGENT DEVICE {identity.device} INCARNATION {identity.incarnation}")
-    Agent(identity, shard, Disturbance(group), facts, Throttle(group)).serve_forever(stop)
+    agent = Agent(identity, shard, Disturbance(group), facts, Throttle(group), Saboteur(FILLED_FOLDER))
+    agent.serve_forever(stop)
 
 
 def warm_up() -> None:

@@ -22,6 +22,12 @@ _CHANNEL_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
+    # A host that vanished without a word must be noticed, even while nothing is sent. In an emulated drive these are
+    # seconds of its own clock, which a host on a busy machine, and a drive that was frozen, have no trouble to keep.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 60_000),
+    ("grpc.http2.ping_timeout_ms", 60_000),
+    ("grpc.http2.max_pings_without_data", 0),
 ]
 
 

@@ -7,7 +7,7 @@ so that the slice size may change between any two steps. No frame can carry a tr
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -57,7 +57,10 @@ class PhaseSeconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hello(Frame, frozen=True):
-    """Drive: who I am and what I hold; my shard's hashes are checked."""
+    """Drive: who I am and what I hold; my shard's hashes are checked.
+
+    `instance` is drawn anew whenever an agent starts: it tells a redial from a twin of the same incarnation.
+    """
 
     protocol: Positive
     device: Name
@@ -66,6 +69,7 @@ class Hello(Frame, frozen=True):
     manifest_sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
     samples: Positive
     facts: dict[Name, Text]
+    instance: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
 class Welcome(Frame, frozen=True):
@@ -216,6 +220,21 @@ class Probed(Frame, frozen=True):
     seconds: Seconds
 
 
+class Sabotage(Frame, frozen=True):
+    """Host: harm yourself, for an experiment.
+
+    ``corrupt``: damage the next slice that you send; ``fill``: fill your disk; ``clear``: give it back.
+    """
+
+    harm: Literal["corrupt", "fill", "clear"]
+
+
+class Sabotaged(Frame, frozen=True):
+    """Drive: it is done, or will be with the next slice; `filled_bytes` is how much of the disk is taken."""
+
+    filled_bytes: Count
+
+
 class Failed(Frame, frozen=True):
     """Drive: a task failed; the session goes on."""
 
@@ -225,7 +244,7 @@ class Failed(Frame, frozen=True):
 
 AnyFrame = (
     Hello | Welcome | Job | Ready | Tensors | Slice | Train | Trained | Measure | Measured
-    | Disturb | Disturbed | ProbeRead | ProbeSend | Probed | Failed
+    | Disturb | Disturbed | ProbeRead | ProbeSend | Probed | Sabotage | Sabotaged | Failed
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

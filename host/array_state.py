@@ -46,6 +46,14 @@ class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int
     devices: tuple[DeviceState, ...]
 
+    def with_incarnation(self, device: str, incarnation: int) -> ArrayState:
+        """Return the state with another newest incarnation of one device."""
+        devices = tuple(
+            msgspec.structs.replace(each, incarnation=incarnation) if each.name == device else each
+            for each in self.devices
+        )
+        return msgspec.structs.replace(self, devices=devices)
+
     def save(self, folder: Path) -> None:
         """Write the state into the array's folder, in one step."""
         partial = folder / (STATE_FILE + ".partial")
@@ -92,6 +100,28 @@ def array_folder(arrays: Path, name: str) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             folder.rmdir()
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def devices_held(devices: Path) -> Iterator[None]:
+    """Hold off everyone else who would start a device of an array beside the run on it, or end the array.
+
+    Whoever starts a device by a second process does it in here; and so the array's end either comes first, and then the
+    folder is gone, or finds the device and ends it too. Waits for its turn.
+
+    Args:
+        devices: the folder of the array's devices; without it there is nothing to hold.
+    """
+    try:
+        descriptor = os.open(devices, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
         os.close(descriptor)
 
 

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from firmware_agent.errors import CsdError, EnvironmentUnfit
-from host.commands import arrays, benches, power, runs
+from host.commands import arrays, benches, inject, power, runs
 from host.commands.calibrate import calibrate
 from host.commands.images import image_app
 from host.commands.report import report
@@ -29,6 +29,7 @@ COMMANDS = (
     power.profiles,
     top,
     report,
+    inject.inject,
 )
 for command in COMMANDS:
     app.command()(command)

@@ -26,6 +26,8 @@ _OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
     ("grpc.max_send_message_length", MAX_FRAME_BYTES),
+    # Agents ask every now and then whether the host is still there; by default gRPC takes that for an attack.
+    ("grpc.http2.max_ping_strikes", 0),
 ]
 
 
@@ -76,6 +78,9 @@ class Fleet:
         """
         self._expected = dict(expected)
         self._newest = {device: want.incarnation for device, want in expected.items()}
+        # The instance of the agent that first came as the newest incarnation: any other is a twin.
+        self._instances: dict[str, str] = {}
+        self._cut: set[str] = set()
         self._sessions: dict[str, DeviceSession] = {}
         self._joined = {device: asyncio.Event() for device in expected}
         self._newcomer = asyncio.Event()
@@ -131,19 +136,32 @@ class Fleet:
         live = {device: session for device, session in self._sessions.items() if not session.closed}
         return {device: live[device] for device in self._expected if device in live}
 
+    def cut(self, device: str) -> None:
+        """End the session of `device`, and let it dial in vain until it is healed."""
+        self._cut.add(device)
+        if (session := self._sessions.get(device)) is not None:
+            session.close("cut off from the host")
+
+    def heal(self, device: str) -> None:
+        """Let a device that was cut off dial in again."""
+        self._cut.discard(device)
+
     async def _serve(self, _: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         device = _peer_name(context)
         try:
             hello = await self._read_hello(device, context)
+            if device in self._cut:
+                # Not a refusal: the agent shall go on dialling, as one would whose network is gone.
+                await context.abort(grpc.StatusCode.UNAVAILABLE, f"{device} is cut off")
         except ProtocolError as error:
             log.warning("refused: %s", error)
             self._on_event(device, What.REFUSED, str(error))
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             return
         # Before the next await: an older twin that is being welcomed meanwhile must find itself stale.
-        self._newest[device] = hello.incarnation
+        self._newest[device], self._instances[device] = hello.incarnation, hello.instance
         await context.write(encode(Welcome()))
-        if hello.incarnation == self._newest[device]:
+        if hello.incarnation == self._newest[device] and device not in self._cut:
             await self._hold(DeviceSession(hello, context))
         if hello.incarnation < self._newest[device]:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "a newer incarnation of this device has joined")
@@ -188,6 +206,8 @@ class Fleet:
             raise ProtocolError(
                 f"{device}: incarnation {hello.incarnation} is stale, {self._newest[device]} has joined"
             )
+        if hello.incarnation == self._newest[device] and hello.instance != self._instances.get(device, hello.instance):
+            raise ProtocolError(f"{device}: an agent of incarnation {hello.incarnation} has joined before this one")
         if hello.manifest_sha256 != expected.manifest_sha256:
             raise ProtocolError(f"{device} holds another shard than this array was made with; make the array again")
 

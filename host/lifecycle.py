@@ -19,7 +19,7 @@ from csd_emu.paths import Paths
 from firmware_agent.errors import BootTimeout, ConfigurationError
 from firmware_agent.handover import IDENTITY_FILE
 from firmware_agent.identity import Identity, write_identity
-from host.array_state import STATE_FILE, ArrayState, DeviceState, empty_folder
+from host.array_state import STATE_FILE, ArrayState, DeviceState, devices_held, empty_folder
 from host.certificates import Authority, HostKeys
 from host.fleet import Expected, Fleet
 from host.job import DataSection
@@ -113,8 +113,8 @@ async def attach_array(
         except TimeoutError:
             missing = ", ".join(device for device in running if fleet.session(device) is None)
             raise BootTimeout(
-                f"array {state.config['name']!r}: {missing} did not dial in within {_BOOT_SECONDS:.0f} s; "
-                "run csd-emu down and up again"
+                f"array {state.config['name']!r}: {missing} did not dial in within {_BOOT_SECONDS:.0f} s; thaw or heal "
+                "with csd-emu inject what is frozen or cut off, or run csd-emu down and up again"
             ) from None
         yield fleet
 
@@ -158,8 +158,9 @@ def boot_deadline_seconds(devices: int) -> float:
 
 def clear_array(engine: Engine, name: str, folder: Path) -> list[str]:
     """End all devices of the array and empty its folder; return the names of the devices ended."""
-    swept = engine.sweep(name)
-    empty_folder(folder)
+    with devices_held(folder / DEVICES):
+        swept = engine.sweep(name)
+        empty_folder(folder)
     return swept
 
 

@@ -59,6 +59,16 @@ class ValidationReport(msgspec.Struct, frozen=True):
     domains: dict[str, str]
 
 
+class InjectReport(msgspec.Struct, frozen=True):
+    """`csd-emu inject`: what was done, and whether a run that is going on wrote it down as an event."""
+
+    array: str
+    device: str
+    fault: str
+    detail: str
+    recorded: bool
+
+
 class ImageEntry(msgspec.Struct, frozen=True):
     """One ARM image in the cache."""
 
@@ -196,6 +206,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "down": SweepReport,
     "sweep": SweepReport,
     "validate": ValidationReport,
+    "inject": InjectReport,
     "image": ImageReport,
     "bench": BenchReport,
     "profiles": ProfilesReport,

@@ -10,6 +10,7 @@ from host.outputs import (
     BenchReport,
     CalibrationReport,
     ImageReport,
+    InjectReport,
     ReportOutput,
     StatusReport,
     SweepReport,
@@ -21,6 +22,7 @@ __all__ = [
     "print_bench",
     "print_calibration",
     "print_images",
+    "print_injection",
     "print_report",
     "print_status",
     "print_summary",
@@ -52,6 +54,12 @@ def print_sweep(report: SweepReport) -> None:
     for array, devices in report.ended.items():
         if devices:
             console.print(f"{array}: ended {', '.join(devices)}")
+
+
+def print_injection(report: InjectReport) -> None:
+    """Print what was done to a drive."""
+    noted = "the run has recorded it" if report.recorded else "no run is going on that could record it"
+    console.print(f"{report.array} {report.device}: {report.detail}; {noted}", markup=False, soft_wrap=True)
 
 
 def print_validation(report: ValidationReport) -> None:

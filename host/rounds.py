@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from csd_emu.deadline import Deadline
@@ -70,6 +70,14 @@ async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline)
     return await session.expect(Ready, deadline)
 
 
+BeforeTask = Callable[[DeviceSession, Deadline], Awaitable[None]]
+"""May speak with a device before it gets its next task; raises `DeviceError` if that device is lost."""
+
+
+async def leave_alone(session: DeviceSession, deadline: Deadline) -> None:
+    """Say nothing to a device before its task."""
+
+
 class _Attempt:
     """One round until somebody answers: who was asked how often, and what went wrong."""
 
@@ -120,6 +128,7 @@ class RoundExchange:
         fleet: Fleet,
         list_existing: Callable[[], Collection[str]],
         on_event: OnEvent,
+        before_task: BeforeTask = leave_alone,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -129,9 +138,10 @@ class RoundExchange:
             fleet: the drives that have dialled in.
             list_existing: returns which devices exist and may dial again; it may block.
             on_event: called with device, what happened, and more about it.
+            before_task: called for each device before a round's frames go to it.
         """
         self._job, self._frame, self._fleet = job, frame, fleet
-        self._list_existing, self._on_event = list_existing, on_event
+        self._list_existing, self._on_event, self._before_task = list_existing, on_event, before_task
         self._prepared: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
 
     async def visit(self, number: int, weights: Mapping[str, Array], choice: Choice) -> Visited:
@@ -205,6 +215,7 @@ class RoundExchange:
         if session not in self._prepared:
             await prepare_device(session, self._frame, Deadline(self._job.watchdog))
             self._prepared.add(session)
+        await self._before_task(session, Deadline(self._job.watchdog))
         sent, received = session.sent_bytes, session.received_bytes
         for data in frames:
             await session.send_encoded(data, Deadline(self._job.watchdog))

@@ -12,6 +12,8 @@ from csd_emu.progress import Progress
 from host.accounting import Accountant, make_accountant
 from host.array_state import ArrayState, array_folder
 from host.console import RoundTable, console
+from host.control import ControlServer
+from host.faults import RunFaults
 from host.federated import FederatedTraining
 from host.fleet import Fleet, check_port
 from host.interrupts import INTERRUPTS
@@ -54,7 +56,7 @@ def run_job(
         metrics = MetricsState(describe_run(request.config, request.job))
         exporter = stack.enter_context(Exporter(metrics, request.config.host.metrics_port))
         engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))
-        run = _Run(request, folder, runs, engine, progress, quiet, exporter, past)
+        run = _Run(request, folder, paths.control(name), runs, engine, progress, quiet, exporter, past)
         stack.callback(run.report)
         state = ArrayState.load(folder)
         running = list_running(state, paths) if state is not None else []
@@ -80,6 +82,7 @@ class _Run:
         self,
         request: RunRequest,
         folder: Path,
+        control: Path,
         runs: Path,
         engine: Engine,
         progress: Progress,
@@ -87,7 +90,8 @@ class _Run:
         exporter: Exporter,
         past: Past | None,
     ) -> None:
-        self._request, self._folder, self._runs, self._engine = request, folder, runs, engine
+        self._request, self._folder, self._control = request, folder, control
+        self._runs, self._engine = runs, engine
         self._progress, self._quiet, self._exporter, self._past = progress, quiet, exporter, past
         self._metrics = exporter.state
         self._recorder = Recorder(exporter.state, request.sha256, request.job.checkpoint.every, past)
@@ -149,17 +153,20 @@ class _Run:
         clock = "+".join(sorted(clocks))
         self._metrics.begin(self._describe(fleet, accountant), clock)
         frame = job_frame(request.job, request.spec, request.dataset.image_scale)
-        exchange = RoundExchange(request.job, frame, fleet, self._list_existing, recorder.add_event)
         names = [device.name for device in request.config.list_devices()]
+        faults = RunFaults(fleet, names, accountant.time, recorder.add_event)
+        exchange = RoundExchange(request.job, frame, fleet, self._list_existing, recorder.add_event, faults.before_task)
         training = FederatedTraining(request.job, names, exchange, accountant, request.evaluator, recorder.add_event)
         if self._past is not None and self._past.state is not None:
             training.restore(self._past.state)
+        control = ControlServer(self._control, faults.handle)
         with RoundTable(clock, self._quiet) as table:
-            while not training.done:
-                record = await training.run_round()
-                self._metrics.describe(self._describe(fleet, accountant), clock)
-                await recorder.add_round(record, training)
-                table.add(record)
+            async with control, faults:
+                while not training.done:
+                    record = await training.run_round()
+                    self._metrics.describe(self._describe(fleet, accountant), clock)
+                    await recorder.add_round(record, training)
+                    table.add(record)
         summary = finish_run(request, directory, recorder.rounds, training.weights, recorder.wall_seconds)
         self._metrics.end()
         await self._exporter.wait_for_scrapers()

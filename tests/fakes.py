@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from csd_emu.deadline import Deadline
+from csd_emu.engines import DevicePlan, Fault, Handle
+from csd_emu.progress import Progress
+from firmware_agent.errors import DeviceError
 from firmware_agent.exchange import Array, Assembler, cut_slices, tensor_specs
 from firmware_agent.throttle import Throttle
 from firmware_agent.wire import (
@@ -41,8 +45,14 @@ class Cut(Exception):
     """Raised by a fake drive: the stream ends here."""
 
 
-def hello(device: str = "csd-00", incarnation: int = 1, clock: str = "wall", manifest: str = "a" * 64) -> Hello:
-    return Hello(PROTOCOL_VERSION, device, incarnation, clock, manifest, 10, FACTS)
+def hello(
+    device: str = "csd-00",
+    incarnation: int = 1,
+    clock: str = "wall",
+    manifest: str = "a" * 64,
+    instance: str = "0" * 16,
+) -> Hello:
+    return Hello(PROTOCOL_VERSION, device, incarnation, clock, manifest, 10, FACTS, instance)
 
 
 class FakeDrive:
@@ -268,3 +278,57 @@ class FakeThrottled:
             path.unlink(missing_ok=True)
         else:
             path.write_text(text)
+
+
+class FakeEngine:
+    """An engine of devices that are names in a set."""
+
+    clock, host_address = "wall", "127.0.0.1"
+
+    def __init__(self, *running: str, faults: frozenset[Fault] = frozenset(Fault)) -> None:
+        self.running, self.faults = set(running), faults
+        self.done: list[str] = []
+        self.broken = ""
+
+    def prepare(self, progress: Progress) -> None:
+        self.done.append("prepare")
+
+    def start(self, plan: DevicePlan) -> Handle:
+        self._do("start", plan)
+        self.running.add(plan.device.name)
+        return Handle(plan, plan.device.name)
+
+    def find(self, plan: DevicePlan) -> Handle | None:
+        return Handle(plan, plan.device.name) if plan.device.name in self.running else None
+
+    def alive(self, handle: Handle) -> bool:
+        return handle.reference in self.running
+
+    async def wait_ready(self, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:
+        await hello
+
+    def inject(self, handle: Handle, fault: Fault) -> None:
+        self._do(fault.value, handle.plan)
+        if fault is Fault.KILL:
+            self.running.remove(handle.reference)
+
+    def stop(self, handle: Handle) -> None:
+        self.running.discard(handle.reference)
+
+    def list_devices(self, array: str) -> list[str]:
+        return sorted(self.running)
+
+    def list_arrays(self) -> list[str]:
+        return ["lab"] if self.running else []
+
+    def sweep(self, array: str) -> list[str]:
+        swept, self.running = sorted(self.running), set()
+        return swept
+
+    def close(self) -> None:
+        self.done.append("close")
+
+    def _do(self, what: str, plan: DevicePlan) -> None:
+        if self.broken:
+            raise DeviceError(self.broken)
+        self.done.append(f"{what} {plan.device.name}")

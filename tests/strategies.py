@@ -52,6 +52,8 @@ def _collections(kind: inspect.Type) -> st.SearchStrategy:  # type: ignore[type-
             return st.booleans()
         case inspect.NoneType():
             return st.none()
+        case inspect.LiteralType():
+            return st.sampled_from(kind.values)
         case inspect.UnionType():
             return st.one_of([_values(member) for member in kind.types])
         case inspect.DictType():

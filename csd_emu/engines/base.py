@@ -12,7 +12,7 @@ from typing import Protocol
 from csd_emu.array import Device
 from csd_emu.deadline import Deadline
 from csd_emu.progress import Progress
-from firmware_agent.errors import BootTimeout, DeviceLost
+from firmware_agent.errors import BootTimeout, DeviceError, DeviceLost
 from firmware_agent.handover import FAILED_MARKER
 
 _LIVENESS_SECONDS = 0.2
@@ -25,6 +25,8 @@ class Fault(Enum):
     KILL = "kill"
     FREEZE = "freeze"
     THAW = "thaw"
+    CUT = "cut"
+    HEAL = "heal"
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Engine(Protocol):
     clock: str
     host_address: str
     """Under which address a device reaches the host's loopback interface."""
+    faults: frozenset[Fault]
+    """What `inject` can do here."""
 
     def prepare(self, progress: Progress) -> None:
         """Make what all devices share, such as image and template; nothing runs afterwards.
@@ -76,11 +80,14 @@ class Engine(Protocol):
         """
 
     def start(self, plan: DevicePlan) -> Handle:
-        """Start one device.
+        """Start one device; in the folder of one that has ended nothing but shard and identity are used again.
 
         Raises:
             DeviceError: it could not be started; nothing of it is left.
         """
+
+    def find(self, plan: DevicePlan) -> Handle | None:
+        """Return the running device of this plan, whichever process started it."""
 
     def alive(self, handle: Handle) -> bool:
         """Return whether the device still exists."""
@@ -94,7 +101,11 @@ class Engine(Protocol):
         """
 
     def inject(self, handle: Handle, fault: Fault) -> None:
-        """Do `fault` to the device."""
+        """Do `fault`, one of `faults`, to the device; one that is so already stays so.
+
+        Raises:
+            DeviceError: it does not run, or this engine cannot do that.
+        """
 
     def stop(self, handle: Handle) -> None:
         """End the device; one that is gone already is a success."""
@@ -110,6 +121,11 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give back connections and helpers; running devices go on."""
+
+
+def must_run(handle: Handle, fault: Fault) -> DeviceError:
+    """Return the error of a fault for a device that does not run."""
+    return DeviceError(f"{handle.plan.device.name} does not run, so {fault.value} cannot be done to it")
 
 
 def last_words(console: Path) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from csd_emu.deadline import Deadline
-from csd_emu.engines.base import DevicePlan, Fault, Handle, wait_for_hello
+from csd_emu.engines.base import DevicePlan, Fault, Handle, must_run, wait_for_hello
 from csd_emu.progress import Progress
 from firmware_agent.errors import DeviceError
 from firmware_agent.handover import IDENTITY_FILE, SHARD_FILE
@@ -29,6 +29,7 @@ class NativeEngine:
 
     clock = "wall"
     host_address = "127.0.0.1"
+    faults = frozenset(_SIGNALS)
 
     def __init__(self, arrays_folder: Path) -> None:
         """Work below `arrays_folder`, which holds one folder per array."""
@@ -51,6 +52,13 @@ class NativeEngine:
         self._children.append(process)
         return Handle(plan, str(process.pid))
 
+    def find(self, plan: DevicePlan) -> Handle | None:
+        """Return the process that serves the plan's folder."""
+        for process, name in self._find(plan.array):
+            if name == plan.device.name:
+                return Handle(plan, str(process.pid))
+        return None
+
     def alive(self, handle: Handle) -> bool:
         """Return whether the process runs; one that has ended is reaped."""
         process = self._process(handle)
@@ -62,9 +70,14 @@ class NativeEngine:
 
     def inject(self, handle: Handle, fault: Fault) -> None:
         """Send the signal that makes the fault."""
+        if fault not in self.faults:
+            raise DeviceError(
+                f"{handle.plan.device.name}: {fault.value} cannot be done to a process from outside: it has no network "
+                "of its own; the host of a run can do it"
+            )
         process = self._process(handle)
         if process is None:
-            raise DeviceError(f"{handle.plan.device.name} does not run, so {fault.value} cannot be done to it")
+            raise must_run(handle, fault)
         process.send_signal(_SIGNALS[fault])
 
     def stop(self, handle: Handle) -> None:

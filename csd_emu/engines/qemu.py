@@ -15,12 +15,12 @@ import libvirt
 
 from csd_emu.array import ArrayConfig
 from csd_emu.deadline import Deadline
-from csd_emu.engines.base import DevicePlan, Fault, Handle, wait_for_hello
+from csd_emu.engines.base import DevicePlan, Fault, Handle, must_run, wait_for_hello
 from csd_emu.image import Image, ImageStore
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from csd_emu.qemu.daemon import SessionDaemon, calling_libvirt
-from csd_emu.qemu.domain import IDENTITY_BUS, SHARD_BUS, DomainSpec, Tag, domain_xml, read_tag
+from csd_emu.qemu.domain import IDENTITY_BUS, SHARD_BUS, DomainSpec, Tag, domain_xml, network_card, read_tag
 from csd_emu.qemu.monitor import Monitor
 from csd_emu.qemu.template import TEMPLATE_ARRAY, Template, TemplateStore
 from csd_emu.qemu.tools import QemuTools, find_qemu, make_overlay
@@ -42,6 +42,7 @@ class QemuEngine:
 
     clock = "counted"
     host_address = GATEWAY
+    faults = frozenset(Fault)
 
     def __init__(self, config: ArrayConfig, paths: Paths) -> None:
         """Find QEMU and libvirt; nothing is connected yet.
@@ -80,6 +81,7 @@ class QemuEngine:
         """Clone the template, then plug in the device's two namespaces."""
         spec = self._clone_spec(plan)
         template = self._prepared()[1]
+        self._reclaim(plan, spec.disk)
         _enlarge(plan.shard)
         make_overlay(self._tools, spec.disk, template.disk, "qcow2")
         # The folder last: from then on its new owner can replace what is in it.
@@ -98,6 +100,11 @@ class QemuEngine:
             raise DeviceError(f"{plan.device.name}: the clone did not come to life: {error}") from error
         return Handle(plan, spec.name)
 
+    def find(self, plan: DevicePlan) -> Handle | None:
+        """Return the virtual machine of this name."""
+        handle = Handle(plan, domain_name(plan))
+        return handle if self.alive(handle) else None
+
     def alive(self, handle: Handle) -> bool:
         """Return whether the virtual machine exists."""
         return self._domain(handle) is not None
@@ -107,12 +114,19 @@ class QemuEngine:
         await wait_for_hello(self, handle, hello, deadline)
 
     def inject(self, handle: Handle, fault: Fault) -> None:
-        """Kill, pause or resume the virtual machine."""
+        """Kill, pause or resume the virtual machine, or plug its network cable out or in."""
         domain = self._domain(handle)
         if domain is None:
-            raise DeviceError(f"{handle.plan.device.name} does not run, so {fault.value} cannot be done to it")
+            raise must_run(handle, fault)
         with calling_libvirt(f"{fault.value} {handle.plan.device.name}"):
-            {Fault.KILL: domain.destroy, Fault.FREEZE: domain.suspend, Fault.THAW: domain.resume}[fault]()
+            if fault in (Fault.CUT, Fault.HEAL):
+                Monitor(domain).set_link(network_card(domain.XMLDesc()), up=fault is Fault.HEAL)
+            elif fault is Fault.KILL:
+                domain.destroy()
+            elif fault is Fault.FREEZE:
+                domain.suspend()
+            elif domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED:
+                domain.resume()
 
     def stop(self, handle: Handle) -> None:
         """End the virtual machine."""
@@ -169,6 +183,14 @@ class QemuEngine:
                     return _private_bytes((process / "smaps_rollup").read_text())
         raise DeviceError(f"{handle.plan.device.name}: its QEMU process is not on this machine")
 
+    def _reclaim(self, plan: DevicePlan, disk: Path) -> None:
+        """Take the device's folder back from an earlier life: root must not write where others can plant links."""
+        self._daemon.take_back(plan.folder)
+        disk.unlink(missing_ok=True)
+        for path in (plan.shard, plan.identity):
+            if path.is_symlink():
+                raise DeviceError(f"{plan.device.name}: {path} was replaced by a link; csd-emu down and up again")
+
     def _awaken(self, domain: libvirt.virDomain, plan: DevicePlan, template: Template) -> None:
         monitor, name = Monitor(domain), plan.device.name
         monitor.load_state(str(template.state), Deadline(_CLONE_SECONDS))
@@ -219,10 +241,15 @@ class QemuEngine:
                         yield domain, tag
 
 
+def domain_name(plan: DevicePlan) -> str:
+    """Return libvirt's name of one drive."""
+    return f"csd-{plan.array}-{plan.device.name}"
+
+
 def clone_spec(plan: DevicePlan, image: Image, template: Template, memory_bytes: int, tools: QemuTools) -> DomainSpec:
     """Return the domain of one drive."""
     return DomainSpec(
-        name=f"csd-{plan.array}-{plan.device.name}",
+        name=domain_name(plan),
         tag=Tag(plan.array, plan.run, plan.device.name),
         emulator=tools.emulator,
         machine=tools.machine,

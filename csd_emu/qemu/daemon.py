@@ -111,6 +111,11 @@ class SessionDaemon:
         if self.owner is not None:
             os.chown(path, self.owner.pw_uid, self.owner.pw_gid, follow_symlinks=False)
 
+    def take_back(self, path: Path) -> None:
+        """Make `path` a file of this process's user again, so that nobody else can change what is in it."""
+        if self.owner is not None:
+            os.chown(path, os.geteuid(), os.getegid(), follow_symlinks=False)
+
     @property
     def _log(self) -> Path:
         return self._state / "daemon.log"

@@ -96,6 +96,12 @@ def read_tag(xml: str) -> Tag | None:
     return Tag(element.get("array", ""), element.get("run", ""), element.get("name", ""))
 
 
+def network_card(xml: str) -> str:
+    """Return the id under which QEMU knows the network card of a running domain."""
+    alias = ElementTree.fromstring(xml).find("devices/interface/alias")
+    return alias.get("name", "") if alias is not None else ""
+
+
 def _metadata(domain: ElementTree.Element, tag: Tag) -> None:
     metadata = ElementTree.SubElement(domain, "metadata")
     attributes = {"array": tag.array, "run": tag.run, "name": tag.device}

@@ -56,6 +56,10 @@ class Monitor:
         self.execute("blockdev-add", **{"driver": "raw", "node-name": node, "file": file, "read-only": False})
         self.execute("device_add", driver="nvme", serial=serial, drive=node, bus=bus, id=f"nvme-{node}")
 
+    def set_link(self, card: str, up: bool) -> None:
+        """Plug the cable of the network card with this id in or out: what is sent meanwhile is lost."""
+        self.execute("set_link", name=card, up=up)
+
     def _share_memory(self) -> None:
         """Keep RAM out of the state: it is in the shared file."""
         capabilities = [{"capability": "x-ignore-shared", "state": True}]

@@ -100,11 +100,25 @@ async def test_the_life_of_two_devices(lab: Laboratory) -> None:
         await asyncio.to_thread(engine.inject, first, Fault.THAW)
         assert isinstance(await receiving, Ready)
 
+        # Whoever asks by its plan finds the same device; what is done to it twice is done once.
+        assert engine.find(first.plan) == first
+        assert engine.find(lab.plan(1, fleet.port)) == second
+        for fault in (Fault.THAW, Fault.FREEZE, Fault.FREEZE, Fault.THAW):
+            await asyncio.to_thread(engine.inject, first, fault)
+        if Fault.CUT in engine.faults:
+            for fault in (Fault.CUT, Fault.CUT, Fault.HEAL, Fault.HEAL):
+                await asyncio.to_thread(engine.inject, first, fault)
+        else:
+            with pytest.raises(DeviceError, match="cut cannot be done to a process"):
+                engine.inject(first, Fault.CUT)
+        await answers(session, 120)
+
         # Killed: gone, its session too, the other untouched; what cannot be done to it says so.
         await asyncio.to_thread(engine.inject, first, Fault.KILL)
         await until(lambda: not engine.alive(first))
         await until(lambda: fleet.session("csd-00") is None)
         assert engine.list_devices(name) == ["csd-01"]
+        assert engine.find(first.plan) is None
         assert engine.alive(second)
         with pytest.raises(DeviceError, match="csd-00 does not run"):
             engine.inject(first, Fault.FREEZE)

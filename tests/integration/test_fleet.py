@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from csd_emu.deadline import Deadline
+from firmware_agent import session as session_module
 from firmware_agent.errors import AgentRefused, DeviceLost, EnvironmentUnfit
 from firmware_agent.exchange import cut_slices, tensor_specs
 from firmware_agent.identity import Identity
@@ -312,3 +313,82 @@ def endless(stop: Callable[[], bool]) -> Iterator[bytes]:
         time.sleep(0.005)
     return
     yield b""
+
+
+class Cable:
+    """A TCP connection to the host that can be pulled out: from then on nothing arrives, and nothing is closed."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._tasks: list[asyncio.Task[None]] = []
+        self._writers: list[asyncio.StreamWriter] = []
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> "Cable":
+        self._server = await asyncio.start_server(self._plug_in, "127.0.0.1", 0)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.pull()
+        for writer in self._writers:
+            writer.close()
+        if self._server is not None:
+            self._server.close()
+
+    async def pull(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _plug_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers += [writer, far_writer]
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            self._tasks.append(asyncio.ensure_future(self._carry(source, sink)))
+
+    async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(1 << 16):
+            sink.write(data)
+            await sink.drain()
+
+
+async def test_an_agent_whose_cable_was_pulled_finds_out_though_nothing_was_closed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for a sign of life now and then; here every 50 ms, which the host does not take for an attack."""
+    quick = {"grpc.keepalive_time_ms": 50, "grpc.keepalive_timeout_ms": 500, "grpc.http2.ping_timeout_ms": 500}
+    options = [(name, quick.get(name, value)) for name, value in session_module._CHANNEL_OPTIONS]
+    assert {name for name, _ in options} >= set(quick)
+    monkeypatch.setattr(session_module, "_CHANNEL_OPTIONS", options)
+    async with Cable(lab.fleet.port) as cable:
+        session, answer = await lab.dial(lab.identity(host_address=f"127.0.0.1:{cable.port}"))
+        assert answer == Welcome()
+        receiving = asyncio.ensure_future(asyncio.to_thread(session.receive))
+        await asyncio.wait({receiving}, timeout=1.0)
+        assert not receiving.done()
+        await cable.pull()
+        with pytest.raises(DeviceLost):
+            await asyncio.wait_for(receiving, 20)
+        assert lab.fleet.session("csd-00") is not None  # nobody told the host
+        _, answer = await lab.dial(lab.identity())
+        assert answer == Welcome()
+
+
+async def test_a_twin_of_the_same_incarnation_is_turned_away_for_good(lab: Lab) -> None:
+    await lab.dial(lab.identity(), hello(instance="1" * 16))
+    before = lab.fleet.session("csd-00")
+    assert "has joined before this one" in await lab.refusal(lab.identity(), hello(instance="2" * 16))
+    assert lab.fleet.session("csd-00") is before
+
+
+async def test_a_device_that_is_cut_off_may_go_on_dialling(lab: Lab) -> None:
+    session, _ = await lab.dial(lab.identity())
+    lab.fleet.cut("csd-00")
+    with pytest.raises(DeviceLost):
+        await asyncio.to_thread(session.receive)
+    with pytest.raises(DeviceLost, match="csd-00 is cut off"):
+        await lab.dial(lab.identity())
+    lab.fleet.heal("csd-00")
+    _, answer = await lab.dial(lab.identity())
+    assert answer == Welcome()

@@ -14,6 +14,7 @@ from firmware_agent.disturbance import Disturbance
 from firmware_agent.errors import AgentRefused, DeviceLost, ProtocolError
 from firmware_agent.exchange import Assembler, cut_slices, tensor_specs
 from firmware_agent.identity import Identity
+from firmware_agent.sabotage import Saboteur, damage
 from firmware_agent.session import Session
 from firmware_agent.shard import Shard, open_shard, write_shard
 from firmware_agent.trainer import Trainer
@@ -30,6 +31,8 @@ from firmware_agent.wire import (
     ProbeRead,
     ProbeSend,
     Ready,
+    Sabotage,
+    Sabotaged,
     Slice,
     Tensors,
     Train,
@@ -74,9 +77,10 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
     return open_shard(path)
 
 
-def serve(shard: Shard, *hosts: FakeHost) -> Agent:
+def serve(shard: Shard, *hosts: FakeHost, saboteur: Saboteur | None = None) -> Agent:
     """Let an agent serve one host after the other, then stop."""
-    agent, stop, left = Agent(IDENTITY, shard, Disturbance(None)), NeverWaits(), list(hosts)
+    agent = Agent(IDENTITY, shard, Disturbance(None), saboteur=saboteur)
+    stop, left = NeverWaits(), list(hosts)
 
     def dial(identity: Identity) -> Session:
         assert identity is IDENTITY
@@ -209,6 +213,42 @@ def test_a_native_agent_has_no_throttles_and_says_so(shard: Shard) -> None:
         assert isinstance(failed, Failed)
         assert failed.task == task
         assert "use qemu" in failed.error
+
+
+def test_a_slice_is_damaged_on_request_in_the_next_round_alone(shard: Shard) -> None:
+    script = [Welcome(), JOB, *weights_frames(1, shard), Train(1, 1), *weights_frames(2, shard), Train(2, 1)]
+    good, bad = FakeHost(*script), FakeHost(*script[:2], Sabotage("corrupt"), *script[2:])
+    serve(shard, good)
+    serve(shard, bad)
+    wanted, got = ([frame for frame in host.sent if isinstance(frame, Slice)] for host in (good, bad))
+    assert got == [damage(wanted[0]), *wanted[1:]]
+    assert Sabotaged(0) in bad.sent
+
+
+def test_a_full_disk_is_given_back_when_the_session_ends(shard: Shard, tmp_path: Path) -> None:
+    class Remembers(Saboteur):
+        def do(self, harm: str) -> int:
+            (tmp_path / "csd-filler").write_text(harm)
+            return 4096
+
+    host = FakeHost(Welcome(), Sabotage("fill"))
+    serve(shard, host, saboteur=Remembers(tmp_path))
+    assert host.sent[-1] == Sabotaged(4096)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_native_agent_does_not_fill_the_hosts_disk_and_says_so(shard: Shard) -> None:
+    host = FakeHost(Welcome(), Sabotage("fill"), Sabotage("clear"), Disturb(0))
+    serve(shard, host)
+    assert [type(frame) for frame in host.sent] == [Hello, Failed, Failed, Disturbed]
+
+
+def test_each_agent_is_an_instance_of_its_own_and_stays_it(shard: Shard) -> None:
+    hosts = [FakeHost(Welcome()) for _ in range(3)]
+    serve(shard, *hosts[:2])
+    serve(shard, hosts[2])
+    instances = [host.sent[0].instance for host in hosts if isinstance(host.sent[0], Hello)]
+    assert instances[0] == instances[1] != instances[2]
 
 
 def test_it_measures(shard: Shard) -> None:

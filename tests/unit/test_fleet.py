@@ -151,3 +151,62 @@ async def test_sessions_come_in_the_arrays_order(calls: Calls) -> None:
     calls.make(FakeCall("csd-00", hello()))
     await calls.settle()
     assert list(calls.fleet.sessions()) == ["csd-00", "csd-01"]
+
+
+async def test_a_twin_of_the_same_incarnation_is_refused_and_the_first_may_redial(calls: Calls) -> None:
+    first, twin = hello(instance="1" * 16), hello(instance="2" * 16)
+    calls.make(FakeCall("csd-00", first))
+    await calls.settle()
+    session = calls.fleet.session("csd-00")
+    assert "an agent of incarnation 1 has joined before this one" in await refusal(calls, FakeCall("csd-00", twin))
+    assert calls.fleet.session("csd-00") is session
+    redialled = calls.make(FakeCall("csd-00", first))
+    await calls.settle()
+    assert calls.fleet.session("csd-00") not in (None, session)
+    redialled.cancel()
+    await calls.settle()
+    assert "has joined before" in await refusal(calls, FakeCall("csd-00", twin))  # also while the first is away
+    calls.make(FakeCall("csd-00", hello(incarnation=2, instance="2" * 16)))
+    await calls.settle()
+    assert calls.fleet.session("csd-00") is not None
+    assert "is stale" in await refusal(calls, FakeCall("csd-00", first))
+
+
+async def test_a_device_that_is_cut_off_loses_its_session_and_dials_in_vain_until_it_is_healed(calls: Calls) -> None:
+    held = calls.make(FakeCall("csd-00", hello()))
+    await calls.settle()
+    session = calls.fleet.session("csd-00")
+    calls.fleet.cut("csd-00")
+    await held  # ended without a refusal: the agent may dial again
+    assert session is not None
+    assert session.closed
+    assert calls.fleet.session("csd-00") is None
+    for _ in range(2):
+        assert await refusal(calls, FakeCall("csd-00", hello())) == "csd-00 is cut off"
+    calls.make(FakeCall("csd-01", hello("csd-01", manifest="b" * 64)))
+    calls.fleet.heal("csd-00")
+    calls.make(FakeCall("csd-00", hello()))
+    await calls.settle()
+    assert list(calls.fleet.sessions()) == ["csd-00", "csd-01"]
+    assert [what for device, what, _ in calls.events if device == "csd-00"] == [What.JOINED, What.LEFT, What.REJOINED]
+
+
+async def test_a_device_that_is_cut_off_while_it_is_welcomed_gets_no_session(calls: Calls) -> None:
+    call = FakeCall("csd-00", hello())
+    call.may_write.clear()
+    served = calls.make(call)
+    await calls.settle()
+    calls.fleet.cut("csd-00")
+    call.may_write.set()
+    await served
+    assert calls.fleet.session("csd-00") is None
+
+
+async def test_a_device_that_was_never_there_can_be_cut_off_and_healed(calls: Calls) -> None:
+    calls.fleet.heal("csd-00")
+    calls.fleet.cut("csd-00")
+    calls.fleet.cut("csd-00")
+    calls.fleet.heal("csd-00")
+    calls.make(FakeCall("csd-00", hello()))
+    await calls.settle()
+    assert calls.fleet.session("csd-00") is not None

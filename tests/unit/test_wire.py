@@ -12,7 +12,7 @@ from tests import strategies
 # One valid frame of each kind, as plain data: the sender need not use our classes.
 VALID: dict[str, dict[str, object]] = {
     "Hello": {"protocol": 1, "device": "csd-00", "incarnation": 1, "clock": "wall", "manifest_sha256": "a" * 64}
-    | {"samples": 5, "facts": {"torch": "2.9.1"}},
+    | {"samples": 5, "facts": {"torch": "2.9.1"}, "instance": "0123456789abcdef"},
     "Welcome": {},
     "Job": {"model": "digits_cnn", "arguments": {"n": 1, "b": True}, "source": None, "image_scale": 0.1, "seed": 0}
     | {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 8},
@@ -28,6 +28,8 @@ VALID: dict[str, dict[str, object]] = {
     "ProbeRead": {"size_bytes": 1, "limit_bytes_per_second": 0},
     "ProbeSend": {"size_bytes": 1, "limit_bytes_per_second": 5, "address": "10.0.2.2:5000"},
     "Probed": {"counted_bytes": 5, "seconds": 1.0},
+    "Sabotage": {"harm": "fill"},
+    "Sabotaged": {"filled_bytes": 4096},
     "Failed": {"task": "Train", "error": "no"},
 }
 BAD_VALUES: list[tuple[str, str, object]] = [
@@ -88,6 +90,10 @@ BAD_VALUES: list[tuple[str, str, object]] = [
     ("ProbeSend", "address", "x" * 257),
     ("Probed", "counted_bytes", -1),
     ("Probed", "seconds", -1.0),
+    ("Sabotage", "harm", "explode"),
+    ("Sabotaged", "filled_bytes", -1),
+    ("Hello", "instance", "0" * 15),
+    ("Hello", "instance", "0" * 16 + "\n"),
     ("Failed", "error", "x" * (17 << 10)),
     ("Failed", "error", None),
 ]
@@ -178,7 +184,7 @@ def test_a_frame_that_is_too_long_is_refused_before_it_is_read_and_never_sent() 
     with pytest.raises(ProtocolError, match=str(wire.MAX_FRAME_BYTES)):
         wire.decode(bytes(wire.MAX_FRAME_BYTES + 1))
     facts = {f"fact {n}": "x" * (16 << 10) for n in range(80)}
-    hello = wire.Hello(1, "csd-00", 1, "wall", "a" * 64, 1, facts)
+    hello = wire.Hello(1, "csd-00", 1, "wall", "a" * 64, 1, facts, "0" * 16)
     with pytest.raises(ProtocolError, match="Hello"):
         wire.encode(hello)
     largest = wire.Slice(2**53, "w" * 256, 2**53, bytes(wire.MAX_SLICE_BYTES))

@@ -31,6 +31,10 @@ class VmWorkshop(Workshop):
         """The QEMU processes of this array."""
         return [process for process in qemu_processes() if f"guest=csd-{NAME}-" in " ".join(process.cmdline())]
 
+    def disk_bytes(self, device: str) -> int:
+        """What a machine's root disk takes on this machine's."""
+        return (self._arrays / NAME / "devices" / device / "disk.qcow2").stat().st_blocks * 512
+
     def assert_clean(self) -> None:
         """No machine of the array, no folder, no temporary file; no daemon, unless others have machines."""
         assert self.machines() == []

@@ -1,0 +1,39 @@
+"""`csd-emu inject`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from csd_emu.paths import Paths
+from host import printing
+from host.commands.options import Json
+from host.console import StageProgress
+from host.interrupts import INTERRUPTS
+from host.outputs import print_json
+
+
+def inject(
+    array: Annotated[str, typer.Argument(help="name of an array that is up, or of a run's")],
+    device: Annotated[str, typer.Argument(help="name of the drive, such as csd-01")],
+    fault: Annotated[
+        str, typer.Argument(help="kill, revive, freeze, thaw, cut, heal, slow, corrupt, fill or clear (docs/faults.md)")
+    ],
+    weight: Annotated[
+        int | None, typer.Option(help="slow: of the competing task, against the trainer's 100; 0 ends it")
+    ] = None,
+    after: Annotated[float, typer.Option(min=0.0, help="wall seconds to wait before")] = 0.0,
+    duration: Annotated[
+        float | None, typer.Option("--for", min=0.0, help="wall seconds after which the fault is undone")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Do harm to one drive of an array that is up, while a run is going on or not."""
+    with INTERRUPTS.deferred():
+        from host.injection import Injection, inject_fault
+
+        request = Injection.read(array, device, fault, weight, after, duration)
+    with StageProgress(quiet=as_json) as progress:
+        report = inject_fault(request, Paths.default(), progress)
+    print_json(report) if as_json else printing.print_injection(report)
