@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE
 from rich.table import Table
 
 from firmware_agent.units import format_bytes
@@ -96,17 +97,23 @@ def print_images(report: ImageReport) -> None:
 def print_calibration(report: CalibrationReport) -> None:
     """Print a calibration table, and the rows that were measured again."""
     shape = "x".join(map(str, report.input_shape))
-    table = Table(title=f"{report.model} at {shape}, seconds per step (clock: {report.clock})")
-    for name in ("batch", "forward", "backward", "update", "step", "step on newport", "peak memory", "steps", "wall s"):
-        table.add_column(name, justify="right")
+    table = Table(
+        title=f"{report.model} at {shape}, seconds per step (clock: {report.clock})", box=SIMPLE, padding=(0, 1, 0, 0)
+    )
+    for name in ("batch", "forward", "backward", "update", "step", "newport", "memory", "wall s"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in report.rows:
         phases = row.reference_seconds
         seconds = (phases.forward, phases.backward, phases.update, phases.total, row.newport_seconds.total)
-        cells = [f"{value:.5g}" for value in seconds]
+        cells = [f"{value:.4g}" for value in seconds]
         memory = format_bytes(row.peak_memory_bytes)
-        table.add_row(str(row.batch_size), *cells, memory, str(row.steps), f"{row.wall_seconds:.0f}")
+        table.add_row(str(row.batch_size), *cells, memory, f"{row.wall_seconds:.0f}")
     console.print(table)
-    console.print(f"encode: {report.encode_seconds:.5g} s; the first four columns of seconds: the counted 1 GIPS core")
+    console.print(
+        f"forward to step: on the counted 1 GIPS core; newport: the step on that drive; memory: the agent's peak\n"
+        f"copying the weights out: {report.encode_seconds:.4g} s",
+        soft_wrap=True,
+    )
     for again in report.verified:
         console.print(
             f"batch {again.batch_size} again: {again.measured_seconds:.6g} s, the table says "
