@@ -6,7 +6,6 @@ import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,16 @@ from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.units import format_bytes
 from host.outputs import FigureEntry, ReportOutput
 from host.records import EventRecord, What
-from host.report.charts import link_chart, power_chart, progress_charts, throughput_chart
+from host.report.charts import progress_charts, throughput_chart
 from host.report.compare import compare
 from host.report.comparison import Comparison
-from host.report.figures import DeviceTotals, RunTotals, node_energy, total_devices, total_run
+from host.report.figures import DeviceTotals, node_energy, total_devices, total_run
 from host.report.formats import format_number, format_quantity, format_seconds, format_share
 from host.report.gantt import timeline_chart
 from host.report.load import RunData, load_run
+from host.report.resource_charts import link_chart, power_chart
 from host.report.svg import Chart
+from host.report.tiles import describe_status, list_tiles
 from host.run_directory import REPORT_FILE
 
 _MOST_EVENTS, _MOST_ROUNDS, _MOST_DEVICES = 200, 60, 128
@@ -36,16 +37,6 @@ _CLOCKS = {
     "modelled": "looked up in a calibration table: simulated, not measured in this run",
     "wall": "a stopwatch of the machine on which the agent ran; of an emulated drive it says nothing of a real one",
 }
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A headline figure: what it is, its value, its unit or clock, and what else must be known of it."""
-
-    label: str
-    value: str
-    unit: str
-    note: str = ""
 
 
 def write_report(directory: Path, output: Path | None = None) -> ReportOutput:
@@ -82,8 +73,8 @@ def render(run: RunData, comparison: Comparison) -> str:
             run=run,
             name=str(run.array.get("name") or run.path.name),
             totals=totals,
-            tiles=_tiles(run, totals, comparison),
-            status=_status(run),
+            tiles=list_tiles(run, totals, comparison),
+            status=describe_status(run),
             clocks={
                 clock: _CLOCKS.get(clock, "of a kind that this version does not know")
                 for clock in totals.clock.split("+")
@@ -137,74 +128,6 @@ def _clean(value: Any) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in value)
-
-
-def _tiles(run: RunData, totals: RunTotals, comparison: Comparison) -> list[Tile]:
-    if not run.rounds:
-        return []
-    last, clock = run.rounds[-1], totals.clock
-    tiles = [
-        Tile("accuracy", f"{last.accuracy:.4f}", "of held-out records, 0 to 1", f"after round {last.round}"),
-        Tile(
-            "speed of a drive",
-            format_number(totals.images_per_device_second),
-            f"images per device second ({clock})",
-            f"{totals.samples:,} images in {format_seconds(totals.device_seconds)} of compute",
-        ),
-        Tile(
-            "speed of the array",
-            format_number(totals.images_per_array_second),
-            f"images per array second ({clock})",
-            f"{format_seconds(totals.array_seconds)} of compute, flash and link, composed",
-        ),
-    ]
-    if totals.energy_joules:
-        tiles.append(
-            Tile(
-                "energy per image",
-                format_number(totals.joules_per_image * 1e3),
-                "mJ (modelled)",
-                f"{format_number(totals.energy_joules)} J, host and chassis included",
-            )
-        )
-    if comparison.band:
-        ends = [format_number(each.speedup, 2) for each in (comparison.band[-1], comparison.band[0])]
-        tiles.append(
-            Tile(
-                "against the host alone",
-                "\N{EN DASH}".join(ends),
-                "times the speed of a host that trains (modelled)",
-                "a band, see below",
-            )
-        )
-    wall = run.summary.wall_seconds if run.summary is not None else totals.wall_seconds
-    return [
-        *tiles,
-        Tile(
-            "over the host link",
-            format_bytes(totals.link_bytes),
-            "counted on the wire",
-            f"{format_bytes(totals.sent_bytes)} to the drives, {format_bytes(totals.received_bytes)} back",
-        ),
-        Tile(
-            "cost of emulation",
-            format_seconds(wall),
-            "wall time of this machine",
-            "the whole command; no drive's speed" if run.summary else "the rounds; no drive's speed",
-        ),
-    ]
-
-
-def _status(run: RunData) -> str:
-    if not run.rounds:
-        return "No round was finished."
-    count = f"{len(run.rounds)} round" + ("s" if len(run.rounds) != 1 else "")
-    if run.summary is None:
-        return f"Ended early, after {count}."
-    if run.summary.target_accuracy is None:
-        return f"Finished after {count}; no target was set."
-    verdict = "reached" if run.summary.reached else "missed"
-    return f"Finished after {count}; the target accuracy {run.summary.target_accuracy:g} was {verdict}."
 
 
 def _charts(run: RunData, devices: Sequence[str]) -> dict[str, Chart]:

@@ -1,0 +1,91 @@
+"""The headline figures of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firmware_agent.units import format_bytes
+from host.report.comparison import Comparison
+from host.report.figures import RunTotals
+from host.report.formats import format_number, format_seconds
+from host.report.load import RunData
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A headline figure: what it is, its value, its unit or clock, and what else must be known of it."""
+
+    label: str
+    value: str
+    unit: str
+    note: str = ""
+
+
+def list_tiles(run: RunData, totals: RunTotals, comparison: Comparison) -> list[Tile]:
+    """Return the headline figures, none if there was no round."""
+    if not run.rounds:
+        return []
+    last, clock = run.rounds[-1], totals.clock
+    tiles = [
+        Tile("accuracy", f"{last.accuracy:.4f}", "of held-out records, 0 to 1", f"after round {last.round}"),
+        Tile(
+            "speed of a drive",
+            format_number(totals.images_per_device_second),
+            f"images per device second ({clock})",
+            f"{totals.samples:,} images in {format_seconds(totals.device_seconds)} of compute",
+        ),
+        Tile(
+            "speed of the array",
+            format_number(totals.images_per_array_second),
+            f"images per array second ({clock})",
+            f"{format_seconds(totals.array_seconds)} of compute, flash and link, composed",
+        ),
+    ]
+    if totals.energy_joules:
+        tiles.append(
+            Tile(
+                "energy per image",
+                format_number(totals.joules_per_image * 1e3),
+                "mJ (modelled)",
+                f"{format_number(totals.energy_joules)} J, host and chassis included",
+            )
+        )
+    if comparison.band:
+        ends = [format_number(each.speedup, 2) for each in (comparison.band[-1], comparison.band[0])]
+        tiles.append(
+            Tile(
+                "against the host alone",
+                "\N{EN DASH}".join(ends),
+                "times the speed of a host that trains (modelled)",
+                "a band, see below",
+            )
+        )
+    wall = run.summary.wall_seconds if run.summary is not None else totals.wall_seconds
+    return [
+        *tiles,
+        Tile(
+            "over the host link",
+            format_bytes(totals.link_bytes),
+            "counted on the wire",
+            f"{format_bytes(totals.sent_bytes)} to the drives, {format_bytes(totals.received_bytes)} back",
+        ),
+        Tile(
+            "cost of emulation",
+            format_seconds(wall),
+            "wall time of this machine",
+            "the whole command; no drive's speed" if run.summary else "the rounds; no drive's speed",
+        ),
+    ]
+
+
+def describe_status(run: RunData) -> str:
+    """Return how the run ended, in a sentence."""
+    if not run.rounds:
+        return "No round was finished."
+    count = f"{len(run.rounds)} round" + ("s" if len(run.rounds) != 1 else "")
+    if run.summary is None:
+        return f"Ended early, after {count}."
+    if run.summary.target_accuracy is None:
+        return f"Finished after {count}; no target was set."
+    verdict = "reached" if run.summary.reached else "missed"
+    return f"Finished after {count}; the target accuracy {run.summary.target_accuracy:g} was {verdict}."
