@@ -81,11 +81,12 @@ _PLAIN = {
 
 def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
     location = [part for part in detail["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
+    location, section = _follow(kind, location)
     key = (
         "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".") or "(top level)"
     )
     if detail["type"] == "extra_forbidden":
-        names = _valid_keys(kind, location[:-1])
+        names = list(section.model_fields) if section is not None else []
         near = difflib.get_close_matches(str(location[-1]), names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(names)}"
         return f"{key}: unknown key; {hint}"
@@ -95,21 +96,37 @@ def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
     return f"{key}: {message} (it is {detail['input']!r})"
 
 
-def _valid_keys(kind: type[BaseModel], location: list[int | str]) -> list[str]:
-    """Return the keys that `kind` knows at `location`, following nested models through lists and unions."""
-    for part in location:
-        if isinstance(part, str) and part in kind.model_fields:
-            nested = _nested_model(kind.model_fields[part].annotation)
-            if nested is None:
-                return []
-            kind = nested
-    return list(kind.model_fields)
+def _follow(kind: type[BaseModel], location: list[int | str]) -> tuple[list[int | str], type[BaseModel] | None]:
+    """Return the keys of the file on the way to `location`, and the model that its last part is a key of.
+
+    Where a mapping may be one of several models, pydantic puts the one that it took, by its tag, into the location.
+    """
+    keys: list[int | str] = []
+    section: type[BaseModel] | None = kind
+    choices: list[type[BaseModel]] = []
+    for position, part in enumerate(location):
+        tagged = [model for model in choices if _tag(model) == part]
+        if len(choices) > 1 and tagged:
+            section, choices = tagged[0], []
+            continue
+        keys.append(part)
+        if isinstance(part, int) or position == len(location) - 1:
+            continue
+        field = section.model_fields.get(part) if section is not None else None
+        choices = _nested_models(field.annotation) if field is not None else []
+        section = choices[0] if choices else None
+    return keys, section
 
 
-def _nested_model(annotation: Any) -> type[BaseModel] | None:
+def _tag(model: type[BaseModel]) -> Any:
+    field = model.model_fields.get("name")
+    return next(iter(get_args(field.annotation)), None) if field is not None else None
+
+
+def _nested_models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((model for argument in get_args(annotation) if (model := _nested_model(argument))), None)
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _nested_models(argument)]
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):

@@ -5,7 +5,8 @@
     │   ├── UnitError            a quantity has the wrong unit or cannot be read
     │   ├── ModelError           a model cannot be found or built
     │   ├── DataError            a data set cannot be found or read
-    │   └── CalibrationError     a calibration table is damaged, does not fit, or is missing
+    │   ├── CalibrationError     a calibration table is damaged, does not fit, or is missing
+    │   └── CheckpointError      a checkpoint is damaged, of another job or of another version
     ├── EnvironmentUnfit         the machine lacks something: QEMU, libvirt, disk space, a free port (exit code 2)
     │   └── ImageError           an ARM image cannot be built, or a stored one is damaged
     ├── ShardError               a shard or identity archive does not match its manifest
@@ -48,6 +49,10 @@ class DataError(ConfigurationError):
 
 class CalibrationError(ConfigurationError):
     """Raised when a calibration table is damaged, does not fit, or is missing."""
+
+
+class CheckpointError(ConfigurationError):
+    """Raised when a checkpoint is damaged, of another job or of another version."""
 
 
 class EnvironmentUnfit(CsdError):

@@ -1,4 +1,4 @@
-"""The drive's optimiser: stochastic gradient descent with momentum."""
+"""The drive's optimiser: stochastic gradient descent with momentum, held near its start by a proximal term if asked."""
 
 from __future__ import annotations
 
@@ -15,9 +15,16 @@ class LocalSgd:
     an emulated drive, and a folder in /tmp, for something that a drive never uses.
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], learning_rate: float, momentum: float) -> None:
-        """Optimise `parameters`; momentum starts at zero, as in a fresh `torch.optim.SGD`."""
+    def __init__(
+        self, parameters: Iterable[torch.nn.Parameter], learning_rate: float, momentum: float, proximal: float = 0.0
+    ) -> None:
+        """Optimise `parameters`; momentum starts at zero, as in a fresh `torch.optim.SGD`.
+
+        With `proximal` = mu > 0 the gradient of mu/2 ||w - w_0||^2 is added, w_0 being the parameters as they are now.
+        """
         self._parameters = [p for p in parameters if p.requires_grad]
+        self._proximal = proximal
+        self._anchors = [p.detach().clone() for p in self._parameters] if proximal else []
         self._momentum_buffers: list[torch.Tensor | None] = [None] * len(self._parameters)
         self._learning_rate, self._momentum = learning_rate, momentum
 
@@ -32,6 +39,9 @@ class LocalSgd:
         active = [n for n, p in enumerate(self._parameters) if p.grad is not None]
         parameters: list[torch.Tensor] = [self._parameters[n] for n in active]
         gradients = [p.grad for p in parameters if p.grad is not None]
+        if self._proximal:
+            anchors = [self._anchors[n] for n in active]
+            gradients = [g + self._proximal * (p - a) for g, p, a in zip(gradients, parameters, anchors, strict=True)]
         buffers = [self._momentum_buffers[n] for n in active]
         sgd(
             *(parameters, gradients, buffers),

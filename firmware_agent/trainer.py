@@ -149,7 +149,8 @@ class Trainer:
             yield self._images[index], self._labels[index]
 
     def _optimiser(self) -> LocalSgd:
-        return LocalSgd(self.model.parameters(), self._job.learning_rate, self._job.momentum)
+        job = self._job
+        return LocalSgd(self.model.parameters(), job.learning_rate, job.momentum, job.proximal)
 
 
 def _load(shard: Shard) -> tuple[Array, Array, bool]:

@@ -73,7 +73,10 @@ class Welcome(Frame, frozen=True):
 
 
 class Job(Frame, frozen=True):
-    """Host: build this model and its optimiser. `source` is the text of the user's model file, if there is one."""
+    """Host: build this model and its optimiser. `source` is the text of the user's model file, if there is one.
+
+    `proximal` is mu of the term mu/2 ||w - w_0||^2 that is added to the loss, w_0 being the weights that were sent.
+    """
 
     model: Name
     arguments: dict[Name, int | float | str | bool]
@@ -83,6 +86,7 @@ class Job(Frame, frozen=True):
     learning_rate: Annotated[float, Meta(gt=0)]
     momentum: Annotated[float, Meta(ge=0, lt=1)]
     batch_size: Positive
+    proximal: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
 
 
 class Ready(Frame, frozen=True):

@@ -35,6 +35,10 @@ class Evaluator:
         """Return a copy of the model's present weights and buffers."""
         return {name: array.copy() for name, array in state_arrays(self._model).items()}
 
+    def parameter_names(self) -> frozenset[str]:
+        """Return which of the weights are trained parameters; the others are buffers, such as running statistics."""
+        return frozenset(name for name, _ in self._model.named_parameters(remove_duplicate=False))
+
     def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
         """Return (accuracy 0 to 1, mean cross-entropy) of `weights` on the held-out records."""
         load_arrays(self._model, weights)

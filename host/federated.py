@@ -1,178 +1,154 @@
-"""Federated rounds: weights out, local training in the drives, weights back, a weighted mean."""
+"""Federated training: in each round drives are chosen and train, and the strategy makes new weights of theirs."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from csd_emu.deadline import Deadline
-from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
-from firmware_agent.exchange import Array, cut_slices, tensor_specs
-from firmware_agent.models import ModelSpec
-from firmware_agent.wire import Job, Ready, Tensors, Train, Trained, encode
-from host.accounting import Accountant, Accounted, Returned
-from host.aggregate import weighted_mean
+from csd_emu.timeline import HOST
+from firmware_agent.exchange import Array
+from host.accounting import Accountant, Accounted
 from host.evaluation import Evaluator
-from host.fleet import Fleet
 from host.job import JobConfig
+from host.participation import choose_devices
 from host.records import DeviceRound, OnEvent, RoundRecord, What
-from host.session import DeviceSession
+from host.rounds import Answer, RoundExchange, Visited
+from host.strategies import Contribution, make_strategy
 
 
 @dataclass(frozen=True)
-class Contribution:
-    """What one device returned from a round."""
+class TrainingState:
+    """All that a training needs to go on as if it had never stopped; every draw comes from seed and round.
 
-    weights: dict[str, Array]
-    returned: Returned
-
-
-def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float) -> Job:
-    """Return the frame that tells a drive what it will train."""
-    return Job(
-        model=spec.name,
-        arguments=dict(spec.arguments),
-        source=spec.source,
-        image_scale=image_scale,
-        seed=job.seed,
-        learning_rate=job.learning_rate,
-        momentum=job.momentum,
-        batch_size=job.batch_size,
-    )
-
-
-async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline) -> Ready:
-    """Have the device build the job's model.
-
-    Raises:
-        DeviceError: it was lost, or could not build the model.
+    Attributes:
+        round: rounds done.
+        accuracy: after the last of them, 0 to 1.
+        array_seconds: the array's composed time.
+        weights: name -> array, the global weights.
+        strategy: the strategy's own tensors.
     """
-    await session.send(frame, deadline)
-    return await session.expect(Ready, deadline)
+
+    round: int
+    accuracy: float
+    array_seconds: float
+    weights: Mapping[str, Array]
+    strategy: Mapping[str, Array]
+
+
+def is_done(job: JobConfig, rounds: int, accuracy: float) -> bool:
+    """Return whether a job has ended after that many `rounds`, the last of which gave this `accuracy`."""
+    return rounds >= job.rounds or (rounds > 0 and job.target is not None and accuracy >= job.target.accuracy)
 
 
 class FederatedTraining:
-    """A federated job on the devices of a fleet; one instance per run."""
+    """A federated job on the devices of an array; one instance per run."""
 
     def __init__(
         self,
         job: JobConfig,
-        frame: Job,
-        fleet: Fleet,
         devices: Sequence[str],
+        exchange: RoundExchange,
         accountant: Accountant,
         evaluator: Evaluator,
-        on_round: Callable[[RoundRecord], None],
         on_event: OnEvent,
     ) -> None:
         """Prepare; nothing is sent yet.
 
         Args:
             job: what to train.
-            frame: the same, as drives get it.
-            fleet: the drives that have dialled in.
             devices: names of all drives of the array, in order.
+            exchange: reaches them.
             accountant: composes time and energy of the rounds.
             evaluator: builds the first weights and judges the others.
-            on_round: called with the record of every round.
             on_event: called with device, what happened, and more about it.
         """
-        self._job, self._frame, self._fleet, self._evaluator = job, frame, fleet, evaluator
-        self._on_round, self._on_event = on_round, on_event
-        self._devices, self._accountant = list(devices), accountant
-        self._prepared: set[DeviceSession] = set()
+        self._job, self._devices = job, list(devices)
+        self._exchange, self._accountant, self._evaluator = exchange, accountant, evaluator
+        self._on_event = on_event
+        self._strategy = make_strategy(job.strategy, job.momentum, evaluator.parameter_names())
+        self._round, self._accuracy = 0, 0.0
         self.weights = evaluator.initial_weights()
-        self._specs = tensor_specs(self.weights)
 
-    async def run(self) -> list[RoundRecord]:
-        """Train until the target is reached or the rounds are done; return all rounds.
+    @property
+    def done(self) -> bool:
+        """Whether the target is reached, or the rounds are done."""
+        return is_done(self._job, self._round, self._accuracy)
+
+    def state(self) -> TrainingState:
+        """Return where the training stands; the arrays are not copied, and no round changes them in place."""
+        seconds = self._accountant.array_seconds
+        return TrainingState(self._round, self._accuracy, seconds, self.weights, self._strategy.state())
+
+    def restore(self, state: TrainingState) -> None:
+        """Go on from `state`.
+
+        Raises:
+            CheckpointError: it is of another strategy.
+        """
+        self._strategy.load_state(state.strategy)
+        self._round, self._accuracy, self.weights = state.round, state.accuracy, dict(state.weights)
+        self._accountant.array_seconds = state.array_seconds
+
+    async def run_round(self) -> RoundRecord:
+        """Train one more round.
 
         Raises:
             DeviceLost: no device is left.
             DeviceFailed: no device returned its weights, and one said why.
         """
-        rounds: list[RoundRecord] = []
-        for number in range(1, self._job.rounds + 1):
-            record = await self._round(number)
-            self._on_round(record)
-            rounds.append(record)
-            if self._job.target is not None and record.accuracy >= self._job.target.accuracy:
-                break
-        return rounds
-
-    async def _round(self, number: int) -> RoundRecord:
-        begin = time.monotonic()
-        frames = self._encode_weights(number)
-        sessions = list(self._fleet.sessions().values())
-        results = await asyncio.gather(*(self._visit(session, number, frames) for session in sessions))
-        done = [result for result in results if isinstance(result, Contribution)]
-        if not done:
-            failed = next((result for result in results if isinstance(result, DeviceFailed)), None)
-            raise failed or DeviceLost(
-                f"round {number}: no device returned its weights; csd-emu status shows what is left"
-            )
-        self.weights = weighted_mean([(part.returned.trained.samples, part.weights) for part in done])
-        accuracy, loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
+        begin, number, job = time.monotonic(), self._round + 1, self._job
+        choice = choose_devices(self._devices, job.participation, job.seed, number)
+        visited = await self._exchange.visit(number, self.weights, choice)
         start_seconds = self._accountant.array_seconds
-        accounted = self._accountant.account([part.returned for part in done])
+        deadline_seconds = job.straggler.deadline if job.straggler is not None else None
+        accounted = self._accountant.account([answer.returned for answer in visited.answers], deadline_seconds)
+        self._report_stragglers(number, accounted)
+        self._aggregate(visited.answers, accounted)
+        self._accuracy, loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
+        self._round = number
         return RoundRecord(
             round=number,
-            accuracy=accuracy,
+            accuracy=self._accuracy,
             test_loss=loss,
             start_seconds=start_seconds,
             wall_seconds=time.monotonic() - begin,
-            lost=self._missing(accounted),
             array_seconds=accounted.array_seconds,
             devices=accounted.devices,
             spans=accounted.spans,
             energy_joules=accounted.energy_joules,
+            **self._absent(visited),
             **_totals(accounted.devices),
         )
 
-    def _missing(self, accounted: Accounted) -> list[str]:
-        returned = {part.device for part in accounted.devices}
-        return [device for device in self._devices if device not in returned]
+    def _report_stragglers(self, number: int, accounted: Accounted) -> None:
+        limit = f"the deadline is {accounted.array_seconds:g} s"
+        for part in accounted.devices:
+            if part.straggler:
+                seconds = accounted.finish_seconds[part.device]
+                self._on_event(part.device, What.STRAGGLER, f"in round {number}: it took {seconds:g} s, {limit}")
+        if all(part.straggler for part in accounted.devices):
+            self._on_event(HOST, What.NOTE, f"round {number}: every device was late, {limit}; the weights stay")
 
-    def _encode_weights(self, number: int) -> list[bytes]:
-        """Return the frames that carry this round's weights, encoded once for all devices."""
-        pieces = cut_slices(number, self.weights)
-        train = Train(number, self._job.epochs)
-        return [encode(frame) for frame in (Tensors(number, self._specs), *pieces, train)]
+    def _aggregate(self, answers: Sequence[Answer], accounted: Accounted) -> None:
+        late = {part.device for part in accounted.devices if part.straggler}
+        contributions = [
+            Contribution(answer.weights, answer.returned.trained.samples, answer.returned.trained.steps)
+            for answer in answers
+            if answer.returned.device not in late
+        ]
+        if contributions:
+            self.weights = self._strategy.aggregate(self.weights, contributions)
 
-    async def _visit(self, session: DeviceSession, number: int, frames: Sequence[bytes]) -> Contribution | CsdError:
-        """Train one round on one device; an error, which is recorded, if the device was lost or its task failed."""
-        try:
-            return await self._train_device(session, number, frames)
-        except DeviceFailed as error:  # the session goes on: the next round is another chance
-            self._on_event(session.device, What.FAILED, f"in round {number}: {error}")
-            return error
-        except (DeviceLost, ProtocolError) as error:
-            session.close(str(error))
-            self._on_event(session.device, What.LOST, f"in round {number}: {error}")
-            return error
-
-    async def _train_device(self, session: DeviceSession, number: int, frames: Sequence[bytes]) -> Contribution:
-        if session not in self._prepared:
-            await prepare_device(session, self._frame, Deadline(self._job.watchdog))
-            self._prepared.add(session)
-        sent, received = session.sent_bytes, session.received_bytes
-        for data in frames:
-            await session.send_encoded(data, Deadline(self._job.watchdog))
-        weights, trained = await session.receive_tensors(number, self._specs, Trained, Deadline(self._job.watchdog))
-        job, hello = self._job, session.hello
-        returned = Returned(
-            device=session.device,
-            hello_clock=hello.clock,
-            trained=trained,
-            epochs=job.epochs,
-            batch_size=job.batch_size,
-            sent_bytes=session.sent_bytes - sent,
-            received_bytes=session.received_bytes - received,
-        )
-        return Contribution(weights, returned)
+    def _absent(self, visited: Visited) -> dict[str, list[str]]:
+        """Return who was lost and who was not asked, by the names of `RoundRecord`."""
+        returned = {answer.returned.device for answer in visited.answers}
+        return {
+            "lost": [device for device in self._devices if device in visited.asked and device not in returned],
+            "idle": [device for device in self._devices if device not in visited.asked],
+        }
 
 
 def _totals(parts: Sequence[DeviceRound]) -> dict[str, Any]:

@@ -78,6 +78,7 @@ class Fleet:
         self._newest = {device: want.incarnation for device, want in expected.items()}
         self._sessions: dict[str, DeviceSession] = {}
         self._joined = {device: asyncio.Event() for device in expected}
+        self._newcomer = asyncio.Event()
         self._keys, self._port, self._on_event = keys, port, on_event
         self._known: set[str] = set()
         self._server: grpc.aio.Server | None = None
@@ -116,13 +117,19 @@ class Fleet:
         """Wait until `device` has a session."""
         await self._joined[device].wait()
 
+    @property
+    def newcomer(self) -> asyncio.Event:
+        """The event that is set when next a device joins."""
+        return self._newcomer
+
     def session(self, device: str) -> DeviceSession | None:
         """Return the live session of `device`, if it has one."""
         return self._sessions.get(device)
 
     def sessions(self) -> dict[str, DeviceSession]:
         """Return all live sessions, in the array's order of devices."""
-        return {device: self._sessions[device] for device in self._expected if device in self._sessions}
+        live = {device: session for device, session in self._sessions.items() if not session.closed}
+        return {device: live[device] for device in self._expected if device in live}
 
     async def _serve(self, _: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         device = _peer_name(context)
@@ -190,6 +197,8 @@ class Fleet:
             earlier.close("the device has dialled again")
         self._sessions[device] = session
         self._joined[device].set()
+        self._newcomer.set()
+        self._newcomer = asyncio.Event()
         self._on_event(device, What.REJOINED if device in self._known else What.JOINED, "")
         self._known.add(device)
 

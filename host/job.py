@@ -11,6 +11,8 @@ from csd_emu.config import Config, Seconds, load_config
 from firmware_agent.errors import ModelError
 from firmware_agent.models import ModelSpec, build_model, resolve_model
 from host.datasets import check_source
+from host.participation import Participation
+from host.strategies.sections import StrategySection
 
 
 class Partition(Config):
@@ -32,6 +34,24 @@ class Target(Config):
     accuracy: float = Field(gt=0, le=1, allow_inf_nan=False)
 
 
+class StragglerSection(Config):
+    """When a device is too late for a round: `deadline`, in seconds of the array's composed time."""
+
+    deadline: Seconds
+
+    @model_validator(mode="after")
+    def _positive(self) -> Self:
+        if self.deadline <= 0:
+            raise ValueError("deadline must be more than 0 s")
+        return self
+
+
+class CheckpointSection(Config):
+    """After how many rounds a checkpoint is written; 0 for never."""
+
+    every: int = Field(default=1, ge=0, le=100_000)
+
+
 class JobConfig(Config):
     """A training job.
 
@@ -40,11 +60,14 @@ class JobConfig(Config):
         model_arguments: keyword arguments of the builder.
         data: what to train on.
         mode: ``federated``: drives train for whole epochs, the host averages.
-        strategy: ``fedavg``: the mean weighted by samples.
+        strategy: how the host makes new weights of the devices': ``fedavg``, ``fedprox``, ``fednova`` or ``fedadam``.
+        participation: how many devices are chosen for a round: a share, or a count.
+        straggler: optional; a device that takes longer is left out of the round's mean.
         rounds: at most so many; a run ends early when the target is reached.
         epochs: passes over the shard per round.
         batch_size, learning_rate, momentum: of SGD in the drive.
         seed: of everything random.
+        checkpoint: how often a run writes down what it needs to be resumed.
         target: optional; without it a run succeeds when its rounds are done.
         watchdog: a device that has not returned its round within so much wall time counts as dead; be generous, for
             emulation is slow.
@@ -54,13 +77,16 @@ class JobConfig(Config):
     model_arguments: dict[str, int | float | str | bool] = Field(default_factory=dict)
     data: DataSection
     mode: Literal["federated"] = "federated"
-    strategy: Literal["fedavg"] = "fedavg"
+    strategy: StrategySection = Field(default="fedavg")  # type: ignore[assignment]
+    participation: Participation = Field(default=1.0)  # type: ignore[assignment]
+    straggler: StragglerSection | None = None
     rounds: int = Field(default=10, ge=1, le=100_000)
     epochs: int = Field(default=1, ge=1, le=10_000)
     batch_size: int = Field(default=32, ge=1, le=65536)
     learning_rate: float = Field(default=0.05, gt=0, le=100, allow_inf_nan=False)
     momentum: float = Field(default=0.9, ge=0, lt=1, allow_inf_nan=False)
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    checkpoint: CheckpointSection = CheckpointSection()
     target: Target | None = None
     watchdog: Seconds = Field(default="10 min")  # type: ignore[assignment]
 

@@ -1,0 +1,198 @@
+"""One round's exchange with the devices: weights out, local training in the drives, weights back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from csd_emu.deadline import Deadline
+from csd_emu.timeline import HOST
+from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
+from firmware_agent.exchange import Array, cut_slices, tensor_specs
+from firmware_agent.models import ModelSpec
+from firmware_agent.wire import Job, Ready, Tensors, TensorSpec, Train, Trained, encode
+from host.accounting import Returned
+from host.fleet import Fleet
+from host.job import JobConfig
+from host.participation import Choice
+from host.records import OnEvent, What
+from host.session import DeviceSession
+from host.strategies.sections import FedProxSection
+
+# How often a host that waits for its devices to dial again looks whether they still exist.
+_LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one device returned from a round."""
+
+    weights: dict[str, Array]
+    returned: Returned
+
+
+@dataclass(frozen=True)
+class Visited:
+    """Whom a round asked, or should have asked, and what came back, in the array's order of devices."""
+
+    asked: frozenset[str]
+    answers: list[Answer]
+
+
+def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float) -> Job:
+    """Return the frame that tells a drive what it will train."""
+    return Job(
+        model=spec.name,
+        arguments=dict(spec.arguments),
+        source=spec.source,
+        image_scale=image_scale,
+        seed=job.seed,
+        learning_rate=job.learning_rate,
+        momentum=job.momentum,
+        batch_size=job.batch_size,
+        proximal=job.strategy.mu if isinstance(job.strategy, FedProxSection) else 0.0,
+    )
+
+
+async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline) -> Ready:
+    """Have the device build the job's model.
+
+    Raises:
+        DeviceError: it was lost, or could not build the model.
+    """
+    await session.send(frame, deadline)
+    return await session.expect(Ready, deadline)
+
+
+class RoundExchange:
+    """Exchanges weights with the devices of a fleet, round by round; one instance per run.
+
+    A session takes part in a round at most once, and what a closed session still sends is never read. So an answer to an
+    old round cannot enter a newer one, whenever its device comes back.
+    """
+
+    def __init__(
+        self,
+        job: JobConfig,
+        frame: Job,
+        fleet: Fleet,
+        list_existing: Callable[[], Collection[str]],
+        on_event: OnEvent,
+    ) -> None:
+        """Prepare; nothing is sent yet.
+
+        Args:
+            job: what to train.
+            frame: the same, as drives get it.
+            fleet: the drives that have dialled in.
+            list_existing: returns which devices exist and may dial again; it may block.
+            on_event: called with device, what happened, and more about it.
+        """
+        self._job, self._frame, self._fleet = job, frame, fleet
+        self._list_existing, self._on_event = list_existing, on_event
+        self._prepared: set[DeviceSession] = set()
+
+    async def visit(self, number: int, weights: Mapping[str, Array], choice: Choice) -> Visited:
+        """Train one round on the chosen devices.
+
+        If none of them can be had, others stand in. If none at all can, those that still exist are given the watchdog's
+        time to dial again.
+
+        Raises:
+            DeviceLost: no device returned its weights, and none came back.
+            DeviceFailed: no device returned its weights, and one said why.
+        """
+        frames, specs = _encode_round(number, weights, self._job.epochs), tensor_specs(weights)
+        asked, tried = set(choice.chosen), set[DeviceSession]()
+        failure: DeviceFailed | None = None
+        patience: Deadline | None = None
+        while True:
+            sessions = self._candidates(number, choice, tried)
+            if not sessions:
+                patience = patience or Deadline(self._job.watchdog)
+                await self._wait_for_newcomer(number, tried, failure, patience)
+                continue
+            tried.update(sessions)
+            asked.update(session.device for session in sessions)
+            results = await asyncio.gather(*(self._visit(session, number, frames, specs) for session in sessions))
+            if answers := [result for result in results if isinstance(result, Answer)]:
+                return Visited(frozenset(asked), answers)
+            failure = next((result for result in results if isinstance(result, DeviceFailed)), failure)
+
+    def _candidates(self, number: int, choice: Choice, tried: Collection[DeviceSession]) -> list[DeviceSession]:
+        """Return whom to ask now: the chosen ones, else as many others as were chosen; nobody twice in a round."""
+        present = {device: session for device, session in self._fleet.sessions().items() if session not in tried}
+        if sessions := [session for device, session in present.items() if device in choice.chosen]:
+            return sessions
+        stand_ins = [device for device in choice.reserves if device in present][: len(choice.chosen)]
+        if stand_ins:
+            names = ", ".join(choice.chosen)
+            self._on_event(HOST, What.NOTE, f"round {number}: {names} cannot be had; {', '.join(stand_ins)} stand in")
+        return [session for device, session in present.items() if device in stand_ins]
+
+    async def _wait_for_newcomer(
+        self, number: int, tried: Collection[DeviceSession], failure: DeviceFailed | None, patience: Deadline
+    ) -> None:
+        """Return when there is a session that was not tried in this round.
+
+        Raises:
+            DeviceError: no device that exists is without a session, or patience has ended.
+        """
+        told = False
+        while True:
+            newcomer, sessions = self._fleet.newcomer, self._fleet.sessions()
+            if any(session not in tried for session in sessions.values()):
+                return
+            awaited = sorted(set(await asyncio.to_thread(self._list_existing)) - set(sessions))
+            if not awaited or patience.expired:
+                raise failure or DeviceLost(
+                    f"round {number}: no device returned its weights; csd-emu status shows what is left"
+                )
+            if not told:
+                told, limit = True, f"{patience.left_seconds:.0f} s"
+                self._on_event(HOST, What.NOTE, f"round {number}: waits up to {limit} for {', '.join(awaited)}")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(newcomer.wait(), min(_LOOK_SECONDS, patience.left_seconds))
+
+    async def _visit(
+        self, session: DeviceSession, number: int, frames: Sequence[bytes], specs: Sequence[TensorSpec]
+    ) -> Answer | CsdError:
+        """Train one round on one device; an error, which is recorded, if the device was lost or its task failed."""
+        try:
+            return await self._train_device(session, number, frames, specs)
+        except DeviceFailed as error:  # the session goes on: the next round is another chance
+            self._on_event(session.device, What.FAILED, f"in round {number}: {error}")
+            return error
+        except (DeviceLost, ProtocolError) as error:
+            session.close(str(error))
+            self._on_event(session.device, What.LOST, f"in round {number}: {error}")
+            return error
+
+    async def _train_device(
+        self, session: DeviceSession, number: int, frames: Sequence[bytes], specs: Sequence[TensorSpec]
+    ) -> Answer:
+        if session not in self._prepared:
+            await prepare_device(session, self._frame, Deadline(self._job.watchdog))
+            self._prepared.add(session)
+        sent, received = session.sent_bytes, session.received_bytes
+        for data in frames:
+            await session.send_encoded(data, Deadline(self._job.watchdog))
+        weights, trained = await session.receive_tensors(number, specs, Trained, Deadline(self._job.watchdog))
+        returned = Returned(
+            device=session.device,
+            hello_clock=session.hello.clock,
+            trained=trained,
+            epochs=self._job.epochs,
+            batch_size=self._job.batch_size,
+            sent_bytes=session.sent_bytes - sent,
+            received_bytes=session.received_bytes - received,
+        )
+        return Answer(weights, returned)
+
+
+def _encode_round(number: int, weights: Mapping[str, Array], epochs: int) -> list[bytes]:
+    """Return the frames that carry a round's weights and task, encoded once for all devices."""
+    pieces = cut_slices(number, weights)
+    return [encode(frame) for frame in (Tensors(number, tensor_specs(weights)), *pieces, Train(number, epochs))]

@@ -1,0 +1,21 @@
+"""FedAvg and FedProx: the mean of the drives' weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from firmware_agent.exchange import Array
+from host.aggregate import weighted_mean
+from host.strategies.base import Contribution, Stateless
+
+
+class FedAvg(Stateless):
+    """``w <- sum_k (n_k / n) w_k``: McMahan et al., "Communication-efficient learning of deep networks from
+    decentralized data" (AISTATS 2017), Algorithm 1; n_k are the samples of drive k.
+    """
+
+    def aggregate(
+        self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]
+    ) -> dict[str, Array]:
+        """Return the mean weighted by samples (see `Strategy.aggregate`)."""
+        return weighted_mean([(part.samples, part.weights) for part in contributions])
