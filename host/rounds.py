@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -92,7 +93,7 @@ class RoundExchange:
         """
         self._job, self._frame, self._fleet = job, frame, fleet
         self._list_existing, self._on_event = list_existing, on_event
-        self._prepared: set[DeviceSession] = set()
+        self._prepared: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
 
     async def visit(self, number: int, weights: Mapping[str, Array], choice: Choice) -> Visited:
         """Train one round on the chosen devices.

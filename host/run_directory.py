@@ -1,7 +1,8 @@
-"""A run's own folder: resolved configuration, versions, records as JSON lines, summary, final weights."""
+"""A run's own folder: resolved configuration, versions, records as JSON lines, checkpoint, summary, final weights."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
 import shutil
@@ -15,20 +16,44 @@ from typing import IO, Any
 import msgspec
 import yaml
 from pydantic import BaseModel
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
-from firmware_agent.errors import EnvironmentUnfit
+from firmware_agent.errors import CheckpointError, ConfigurationError, EnvironmentUnfit
 from firmware_agent.exchange import Array
+from host.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from host.files import remove_partial, replace_file
 from host.records import EventRecord, RoundRecord, Summary
 
+ARRAY_FILE, JOB_FILE, VERSIONS_FILE = "array.yaml", "job.yaml", "versions.json"
+RECORDS_FILE, SUMMARY_FILE, WEIGHTS_FILE = "records.jsonl", "summary.json", "model.safetensors"
+CHECKPOINT_FILE = "checkpoint.safetensors"
 _LEAST_BYTES = 10 << 20
 _PACKAGES = ("csd-emu", "torch", "numpy", "grpcio", "msgspec", "scikit-learn")
 
+Record = RoundRecord | EventRecord
+
 
 class RunDirectory:
-    """An open run directory; a context manager."""
+    """A run directory that this process alone works on; a context manager."""
 
-    def __init__(self, runs: Path, name: str) -> None:
+    def __init__(self, path: Path) -> None:
+        """Lock the folder at `path`; see `create` and `reopen`.
+
+        Raises:
+            EnvironmentUnfit: another process works on it.
+            OSError: it cannot be opened.
+        """
+        self.path = path
+        self._lock = _lock(path)
+        try:
+            # Without a buffer: a line that could not be written is not tried again when the file is closed.
+            self._lines: IO[bytes] = open(path / RECORDS_FILE, "ab", buffering=0)  # noqa: SIM115 - closed by __exit__
+        except OSError:
+            os.close(self._lock)
+            raise
+
+    @classmethod
+    def create(cls, runs: Path, name: str) -> RunDirectory:
         """Make ``runs/DATE-TIME-name``, with a number behind it if there is one already.
 
         Raises:
@@ -36,12 +61,32 @@ class RunDirectory:
         """
         stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
         try:
-            self.path = _make_folder(runs, stem)
-            self._lines: IO[bytes] = open(self.path / "records.jsonl", "wb")  # noqa: SIM115 - closed by __exit__
+            return cls(_make_folder(runs, stem))
         except OSError as error:
             raise EnvironmentUnfit(
                 f"{runs}: no run directory can be made ({error}); give another with --runs"
             ) from error
+
+    @classmethod
+    def reopen(cls, path: Path) -> RunDirectory:
+        """Open the directory of a run that was begun; what a killed process was writing is removed.
+
+        Raises:
+            ConfigurationError: it is none, or the run ended before its configuration was written.
+            EnvironmentUnfit: another process works on it, or it cannot be written.
+        """
+        if not (path / JOB_FILE).is_file() or not (path / ARRAY_FILE).is_file():
+            raise ConfigurationError(
+                f"{path}: is no run directory with {JOB_FILE} and {ARRAY_FILE}; give one that csd-emu run has made, or "
+                "start the run again if it ended before they were written"
+            )
+        try:
+            directory = cls(path)
+            for name in (CHECKPOINT_FILE, SUMMARY_FILE, WEIGHTS_FILE):
+                remove_partial(path / name)
+        except OSError as error:
+            raise EnvironmentUnfit(f"{path}: cannot be written ({error}); make it writable, or copy it") from error
+        return directory
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -50,6 +95,9 @@ class RunDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lines.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     @property
     def closed(self) -> bool:
@@ -63,32 +111,87 @@ class RunDirectory:
         facts: Mapping[str, Mapping[str, str]],
         profiles: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        """Write array.yaml and job.yaml as resolved, and versions.json.
+        """Write array.yaml and job.yaml as resolved, and versions.json; job.yaml comes last, and says that all is there.
 
-        The latter holds the host's and the devices' facts, and each profile's figures with their sources, on which all
-        device seconds of emulated drives rest.
+        versions.json holds the host's and the devices' facts, and each profile's figures with their sources, on which
+        all device seconds of emulated drives rest.
         """
-        for name, config in (("array.yaml", array), ("job.yaml", job)):
-            (self.path / name).write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
         versions: dict[str, Any] = {"host": {"python": platform.python_version(), "machine": platform.machine()}}
         versions["host"] |= {package: metadata.version(package) for package in _PACKAGES}
         versions["devices"] = facts
         versions["profiles"] = profiles
-        (self.path / "versions.json").write_bytes(msgspec.json.format(msgspec.json.encode(versions)))
+        replace_file(self.path / VERSIONS_FILE, msgspec.json.format(msgspec.json.encode(versions)))
+        for name, config in ((ARRAY_FILE, array), (JOB_FILE, job)):
+            text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+            replace_file(self.path / name, text.encode())
 
     def write_model(self, name: str, source: str) -> None:
-        """Write the user's model file under its own name, so that job.yaml can be run again from here."""
-        (self.path / Path(name.partition(":")[0]).name).write_text(source, encoding="utf-8")
+        """Write the user's model file under `name`, so that job.yaml can be run again from here."""
+        replace_file(self.path / name, source.encode())
 
-    def append(self, record: RoundRecord | EventRecord) -> None:
-        """Write one record; it is on disk when this returns, so that a killed run loses nothing that happened."""
-        self._lines.write(msgspec.json.encode(record) + b"\n")
-        self._lines.flush()
+    def append(self, record: Record) -> None:
+        """Write one record; it is with the system when this returns, so that a killed run loses nothing that happened.
+
+        Raises:
+            EnvironmentUnfit: it cannot be written; nothing is written any more.
+        """
+        line = msgspec.json.encode(record) + b"\n"
+        try:
+            while line:
+                line = line[self._lines.write(line) :]
+        except OSError as error:
+            self._lines.close()
+            raise EnvironmentUnfit(
+                f"{self.path / RECORDS_FILE}: cannot be written ({error.strerror}); free space, then go on with "
+                f"csd-emu run --resume {self.path}"
+            ) from error
+
+    def save_checkpoint(self, checkpoint: Checkpoint, job: str) -> None:
+        """Write the checkpoint of a round whose record was appended (see `host.checkpoint.save_checkpoint`)."""
+        os.fsync(self._lines.fileno())  # the checkpoint must never know more than the records
+        save_checkpoint(self.path / CHECKPOINT_FILE, checkpoint, job)
+
+    def load_checkpoint(self, job: str) -> Checkpoint | None:
+        """Return the checkpoint, or None (see `host.checkpoint.load_checkpoint`)."""
+        return load_checkpoint(self.path / CHECKPOINT_FILE, job)
+
+    def rewind(self, rounds: int) -> list[RoundRecord]:
+        """Drop all records behind that of the last of `rounds`, and return these rounds.
+
+        Raises:
+            CheckpointError: the records do not hold them; nothing is dropped.
+        """
+        kept: list[RoundRecord] = []
+        position = end = 0
+        for line in (self.path / RECORDS_FILE).read_bytes().splitlines(keepends=True):
+            position += len(line)
+            record = _decode(line)
+            if len(kept) == rounds or record is None:
+                break
+            if isinstance(record, RoundRecord):
+                kept.append(record)
+                end = position
+        if [record.round for record in kept] != list(range(1, rounds + 1)):
+            raise CheckpointError(
+                f"{self.path / RECORDS_FILE}: does not hold the {rounds} rounds of {CHECKPOINT_FILE}; restore it from "
+                f"a copy, or remove {CHECKPOINT_FILE} to begin again from the first round"
+            )
+        self._lines.truncate(end)
+        return kept
+
+    def read_summary(self) -> Summary | None:
+        """Return how the run ended, or None if it has not."""
+        try:
+            return msgspec.json.decode((self.path / SUMMARY_FILE).read_bytes(), type=Summary)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise CheckpointError(f"{self.path / SUMMARY_FILE}: is damaged ({error}); remove it") from error
 
     def finish(self, summary: Summary, weights: Mapping[str, Array]) -> None:
-        """Write summary.json and the final weights."""
-        (self.path / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
-        save_file(dict(weights), self.path / "model.safetensors")
+        """Write the final weights and summary.json, which says that the run has ended."""
+        replace_file(self.path / WEIGHTS_FILE, save(dict(weights)))
+        replace_file(self.path / SUMMARY_FILE, msgspec.json.format(msgspec.json.encode(summary)))
 
 
 def check_writable(runs: Path) -> None:
@@ -116,3 +219,21 @@ def _make_folder(runs: Path, stem: str) -> Path:
             return path
         except FileExistsError:
             number += 1
+
+
+def _lock(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise EnvironmentUnfit(f"{path}: another csd-emu process works on this run; wait for it, or end it") from None
+    return descriptor
+
+
+def _decode(line: bytes) -> Record | None:
+    """Return the record, or None if the line is torn or none."""
+    try:
+        return msgspec.json.decode(line, type=Record) if line.endswith(b"\n") else None
+    except msgspec.MsgspecError:
+        return None
