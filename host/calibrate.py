@@ -22,10 +22,10 @@ from csd_emu.progress import Progress
 from firmware_agent.wire import WARM_UP_STEPS, Hello, Job, Measure, Measured
 from host.calibration_request import CalibrationRequest
 from host.datasets import load_dataset, synthetic_source
-from host.federated import prepare_device
 from host.job import DataSection
 from host.lifecycle import ArrayRequest, StartedArray
 from host.machines import run_on_machines
+from host.rounds import prepare_device
 from host.session import DeviceSession
 
 # The reference core itself; the table's seconds are scaled for a profile when they are looked up.

@@ -50,15 +50,21 @@ class Checkpoint:
     wall_seconds: float
 
 
-def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None) -> str:
-    """Return the hash of everything that decides a run's trajectory: job, devices and the text of the user's model.
+def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: Any) -> str:
+    """Return the hash of everything that decides a run's trajectory.
 
     Left out is what may change before a run is resumed: rounds, target, checkpoints, watchdog, ports, where virtual
     machines run and how much DRAM they have.
+
+    Args:
+        array: the devices.
+        job: what they train.
+        source: text of the user's model file, if there is one.
+        figures: on which device seconds rest, such as profiles and calibration tables; anything that msgspec encodes.
     """
     devices = array.model_dump(mode="json", exclude=_FREE_ARRAY_KEYS | {"host"})
     host = array.host.model_dump(mode="json", exclude=_FREE_HOST_KEYS)
-    config = [devices, host, job.model_dump(mode="json", exclude=_FREE_JOB_KEYS), source]
+    config = [devices, host, job.model_dump(mode="json", exclude=_FREE_JOB_KEYS), source, figures]
     return hashlib.sha256(msgspec.json.encode(config, order="sorted")).hexdigest()
 
 
@@ -76,7 +82,9 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, job: str) -> None:
     state = checkpoint.state
     tensors = {_WEIGHTS + name: array for name, array in state.weights.items()}
     tensors |= {_STRATEGY + name: array for name, array in state.strategy.items()}
-    tensors = {name: np.asarray(array, np.dtype(array.dtype).newbyteorder("<"), order="C") for name, array in tensors.items()}
+    tensors = {
+        name: np.asarray(array, np.dtype(array.dtype).newbyteorder("<"), order="C") for name, array in tensors.items()
+    }
     header = Header(FORMAT, job, state.round, state.accuracy, state.array_seconds, checkpoint.wall_seconds)
     header = msgspec.structs.replace(header, content_sha256=_digest(header, tensors))
     content = save(tensors, {"checkpoint": msgspec.json.encode(header).decode()})
@@ -109,8 +117,9 @@ def load_checkpoint(path: Path, job: str) -> Checkpoint | None:
         raise CheckpointError(f"{path}: is damaged, its content does not match its sha256; {_REMEDY}")
     if header.job_sha256 != job:
         raise CheckpointError(
-            f"{path}: is of another job, array or model file than lie beside it; undo what was changed there "
-            "(only rounds, target, checkpoint, watchdog, ports, hypervisors and memory may change)"
+            f"{path}: is of another job than lies beside it: job, array, model file, or the figures of profiles and "
+            "calibration were changed; undo that (only rounds, target, checkpoint, watchdog, ports, hypervisors and "
+            "memory may change)"
         )
     state = TrainingState(
         header.round, header.accuracy, header.array_seconds, _part(tensors, _WEIGHTS), _part(tensors, _STRATEGY)

@@ -15,7 +15,7 @@ from host.evaluation import Evaluator
 from host.job import JobConfig
 from host.participation import choose_devices
 from host.records import DeviceRound, OnEvent, RoundRecord, What
-from host.rounds import Answer, RoundExchange, Visited
+from host.rounds import Answer, RoundExchange
 from host.strategies import Contribution, make_strategy
 
 
@@ -109,6 +109,7 @@ class FederatedTraining:
         self._aggregate(visited.answers, accounted)
         self._accuracy, loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
         self._round = number
+        returned = {part.device for part in accounted.devices}
         return RoundRecord(
             round=number,
             accuracy=self._accuracy,
@@ -119,7 +120,8 @@ class FederatedTraining:
             devices=accounted.devices,
             spans=accounted.spans,
             energy_joules=accounted.energy_joules,
-            **self._absent(visited),
+            lost=[device for device in self._devices if device in visited.asked and device not in returned],
+            idle=[device for device in self._devices if device not in visited.asked],
             **_totals(accounted.devices),
         )
 
@@ -141,14 +143,6 @@ class FederatedTraining:
         ]
         if contributions:
             self.weights = self._strategy.aggregate(self.weights, contributions)
-
-    def _absent(self, visited: Visited) -> dict[str, list[str]]:
-        """Return who was lost and who was not asked, by the names of `RoundRecord`."""
-        returned = {answer.returned.device for answer in visited.answers}
-        return {
-            "lost": [device for device in self._devices if device in visited.asked and device not in returned],
-            "idle": [device for device in self._devices if device not in visited.asked],
-        }
 
 
 def _totals(parts: Sequence[DeviceRound]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def _expand(value: object) -> object:
     """Return the mapping that a number alone stands for."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         if value > 1:
-            raise ValueError(f"a number alone is a share of the devices, at most 1; for a count write {{count: {value}}}")
+            raise ValueError(f"a number alone is a share, at most 1; for a count write {{count: {value}}}")
         return {"share": float(value)}
     return value
 

@@ -70,8 +70,8 @@ async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline)
 class RoundExchange:
     """Exchanges weights with the devices of a fleet, round by round; one instance per run.
 
-    A session takes part in a round at most once, and what a closed session still sends is never read. So an answer to an
-    old round cannot enter a newer one, whenever its device comes back.
+    A session takes part in a round at most once, and what a closed session still sends is never read. So an answer to
+    an old round cannot enter a newer one, whenever its device comes back.
     """
 
     def __init__(

@@ -44,6 +44,7 @@ class RunDirectory:
             OSError: it cannot be opened.
         """
         self.path = path
+        self._broken: EnvironmentUnfit | None = None
         self._lock = _lock(path)
         try:
             # Without a buffer: a line that could not be written is not tried again when the file is closed.
@@ -111,7 +112,7 @@ class RunDirectory:
         facts: Mapping[str, Mapping[str, str]],
         profiles: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        """Write array.yaml and job.yaml as resolved, and versions.json; job.yaml comes last, and says that all is there.
+        """Write versions.json, array.yaml and job.yaml as resolved; job.yaml comes last, and says that all is there.
 
         versions.json holds the host's and the devices' facts, and each profile's figures with their sources, on which
         all device seconds of emulated drives rest.
@@ -135,16 +136,19 @@ class RunDirectory:
         Raises:
             EnvironmentUnfit: it cannot be written; nothing is written any more.
         """
+        if self._broken is not None:
+            raise self._broken
         line = msgspec.json.encode(record) + b"\n"
         try:
             while line:
                 line = line[self._lines.write(line) :]
         except OSError as error:
             self._lines.close()
-            raise EnvironmentUnfit(
+            self._broken = EnvironmentUnfit(
                 f"{self.path / RECORDS_FILE}: cannot be written ({error.strerror}); free space, then go on with "
                 f"csd-emu run --resume {self.path}"
-            ) from error
+            )
+            raise self._broken from error
 
     def save_checkpoint(self, checkpoint: Checkpoint, job: str) -> None:
         """Write the checkpoint of a round whose record was appended (see `host.checkpoint.save_checkpoint`)."""

@@ -23,12 +23,12 @@ from csd_emu.qemu.tools import find_qemu
 from firmware_agent.models import ModelSpec
 from firmware_agent.wire import Job, Measure, Measured
 from host.datasets import load_dataset
-from host.federated import job_frame, prepare_device
 from host.job import JobConfig
 from host.lifecycle import ArrayRequest, StartedArray
 from host.machines import run_on_machines
 from host.outputs import BenchReport
 from host.requests import DEFAULT_DATA
+from host.rounds import job_frame, prepare_device
 from host.session import DeviceSession
 
 PROFILE = "newport"

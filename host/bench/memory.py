@@ -13,6 +13,7 @@ from host.evaluation import Evaluator
 from host.federated import FederatedTraining
 from host.lifecycle import StartedArray
 from host.outputs import BenchReport
+from host.rounds import RoundExchange
 
 DEVICES = 8
 ROUNDS = 3
@@ -29,11 +30,11 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     async def work(started: StartedArray, engine: QemuEngine) -> dict[str, int]:
         progress.stage(f"train {ROUNDS} rounds on {DEVICES} drives")
         names = [device.name for device in started.state.devices]
+        exchange = RoundExchange(job, bench_frame(seed), started.fleet, lambda: names, lambda *_: None)
         accountant = make_accountant(bench_config("memory", DEVICES))
-        training = FederatedTraining(
-            job, bench_frame(seed), started.fleet, names, accountant, evaluator, lambda _: None, lambda *_: None
-        )
-        await training.run()
+        training = FederatedTraining(job, names, exchange, accountant, evaluator, lambda *_: None)
+        while not training.done:
+            await training.run_round()
         return {handle.plan.device.name: engine.private_bytes(handle) for handle in started.handles}
 
     private = with_array("memory", DEVICES, paths, progress, seed, work)

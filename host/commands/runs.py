@@ -8,27 +8,42 @@ from typing import Annotated
 import typer
 
 from csd_emu.paths import Paths
+from firmware_agent.errors import ConfigurationError
 from host import printing
-from host.commands.options import ArrayOption, EngineOption, JobFile, Json
+from host.commands.options import EngineOption, Json
 from host.console import StageProgress
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
 
 
 def run(
-    job: JobFile,
-    array: ArrayOption,
+    job: Annotated[Path | None, typer.Argument(metavar="JOB.YAML", help="what to train")] = None,
+    array: Annotated[Path | None, typer.Option("--array", metavar="ARRAY.YAML", help="which drives")] = None,
     engine: EngineOption = None,
     runs: Annotated[Path, typer.Option(help="folder for run directories")] = Path("runs"),
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="DIR", help="go on with the run in this directory instead")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train a job on an array; unless the array is up, start it first and end it afterwards."""
     with INTERRUPTS.deferred():
         from host.requests import read_run
+        from host.resume import resume_run
         from host.run import run_job
 
-        request = read_run(job, array, engine and engine.value)
-    with StageProgress(quiet=as_json) as progress:
-        summary = run_job(request, Paths.default(), runs, progress, quiet=as_json)
+    chosen = engine and engine.value
+    if resume is not None:
+        if job is not None or array is not None:
+            raise ConfigurationError("--resume takes job and array from DIR; leave JOB.YAML and --array out")
+        with StageProgress(quiet=as_json) as progress:
+            summary = resume_run(resume, chosen, Paths.default(), progress, quiet=as_json)
+    elif job is None or array is None:
+        raise ConfigurationError("give JOB.YAML and --array ARRAY.YAML, or --resume DIR")
+    else:
+        with INTERRUPTS.deferred():
+            request = read_run(job, array, chosen)
+        with StageProgress(quiet=as_json) as progress:
+            summary = run_job(request, Paths.default(), runs, progress, quiet=as_json)
     print_json(summary) if as_json else printing.print_summary(summary)
     raise typer.Exit(0 if summary.reached else 1)

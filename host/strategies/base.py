@@ -29,16 +29,14 @@ class Contribution:
 class Strategy(Protocol):
     """An aggregation algorithm with its own state. Sums run in float64 and in the order of the contributions.
 
-    Only trained parameters are treated as the algorithm says. Everything else in a model, such as a batch norm's running
-    mean, variance and counter, is no step of an optimiser: it is averaged by samples, and integers are rounded.
+    Only trained parameters are treated as the algorithm says. Everything else in a model, such as a batch norm's
+    running mean, variance and counter, is no step of an optimiser: it is averaged by samples, and integers are rounded.
     """
 
     proximal: float
     """mu of the term mu/2 ||w - w_global||^2 that each drive adds to its loss; 0 for none."""
 
-    def aggregate(
-        self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]
-    ) -> dict[str, Array]:
+    def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
         """Return the new global weights; the inputs stay as they are.
 
         Args:

@@ -38,9 +38,7 @@ class FedAdam:
         self._first: dict[str, Moment] = {}
         self._second: dict[str, Moment] = {}
 
-    def aggregate(
-        self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]
-    ) -> dict[str, Array]:
+    def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
         """Return the new weights, and move the moments on (see `Strategy.aggregate`)."""
         buffers = mean_of_buffers(contributions, self._parameters)
         means = weighted_mean([(part.samples, self._doubled(part.weights)) for part in contributions])
@@ -51,7 +49,7 @@ class FedAdam:
 
     def state(self) -> dict[str, Array]:
         """Return both moments of every parameter; nothing before the first round."""
-        first = {_FIRST + name: moment for name, moment in self._first.items()}
+        first: dict[str, Array] = {_FIRST + name: moment for name, moment in self._first.items()}
         return first | {_SECOND + name: moment for name, moment in self._second.items()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
@@ -63,7 +61,7 @@ class FedAdam:
             n.removeprefix(_SECOND): a.astype(np.float64) for n, a in state.items() if n.startswith(_SECOND)
         }
 
-    def _doubled(self, weights: Mapping[str, Array]) -> dict[str, Array]:
+    def _doubled(self, weights: Mapping[str, Array]) -> Mapping[str, Array]:
         return {name: weights[name].astype(np.float64) for name in weights if name in self._parameters}
 
     def _stepped(self, name: str, before: Array, mean: Array) -> Array:
@@ -71,6 +69,7 @@ class FedAdam:
         delta = mean.astype(np.float64) - start
         first = self._first.get(name, np.zeros_like(delta))
         second = self._second.get(name, np.full_like(delta, self._tau**2))
-        self._first[name] = first = self._beta1 * first + (1.0 - self._beta1) * delta
-        self._second[name] = second = self._beta2 * second + (1.0 - self._beta2) * delta**2
-        return (start + self._learning_rate * first / (np.sqrt(second) + self._tau)).astype(before.dtype)
+        self._first[name] = first = np.asarray(self._beta1 * first + (1.0 - self._beta1) * delta)
+        self._second[name] = second = np.asarray(self._beta2 * second + (1.0 - self._beta2) * delta**2)
+        after = start + self._learning_rate * first / (np.sqrt(second) + self._tau)
+        return np.asarray(after, before.dtype)

@@ -10,12 +10,12 @@ from host.strategies.base import Contribution, Stateless
 
 
 class FedAvg(Stateless):
-    """``w <- sum_k (n_k / n) w_k``: McMahan et al., "Communication-efficient learning of deep networks from
-    decentralized data" (AISTATS 2017), Algorithm 1; n_k are the samples of drive k.
+    """``w <- sum_k (n_k / n) w_k``, with the n_k samples of drive k.
+
+    McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (AISTATS 2017),
+    Algorithm 1.
     """
 
-    def aggregate(
-        self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]
-    ) -> dict[str, Array]:
+    def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
         """Return the mean weighted by samples (see `Strategy.aggregate`)."""
         return weighted_mean([(part.samples, part.weights) for part in contributions])

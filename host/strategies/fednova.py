@@ -11,25 +11,24 @@ from host.strategies.base import Contribution, Stateless, mean_of_buffers
 
 
 class FedNova(Stateless):
-    """Wang et al., "Tackling the objective inconsistency problem in heterogeneous federated optimization" (NeurIPS
-    2020).
+    """Normalised averaging.
 
-    Drive k, of share ``p_k = n_k / n``, took ``tau_k`` steps. Its gradients have the weights ``a_k`` in what it returned,
-    so ``d_k = (w - w_k) / ||a_k||_1`` is its mean step, and
+    Wang et al., "Tackling the objective inconsistency problem in heterogeneous federated optimization" (NeurIPS 2020).
+
+    Drive k, of share ``p_k = n_k / n``, took ``tau_k`` steps. Its gradients have the weights ``a_k`` in what it
+    returned, so ``d_k = (w - w_k) / ||a_k||_1`` is its mean step, and
 
         ``w <- w - tau_eff sum_k p_k d_k``,  ``tau_eff = sum_k p_k ||a_k||_1``.
 
-    With plain averaging a drive counts in proportion to its steps, so rounds converge to the minimum of another objective
-    than ``sum_k p_k F_k``. With equal steps both are the same.
+    With plain averaging a drive counts in proportion to its steps, so rounds converge to the minimum of another
+    objective than ``sum_k p_k F_k``. With equal steps both are the same.
     """
 
     def __init__(self, momentum: float, parameters: Collection[str]) -> None:
         """Normalise `parameters`, trained with this `momentum` (0 to less than 1), which begins each round at zero."""
         self._momentum, self._parameters = momentum, frozenset(parameters)
 
-    def aggregate(
-        self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]
-    ) -> dict[str, Array]:
+    def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
         """Return the new weights (see `Strategy.aggregate`); a drive that took no step contributes no update."""
         buffers = mean_of_buffers(contributions, self._parameters)
         factors = self._factors(contributions)
@@ -51,8 +50,8 @@ def _moved(name: str, before: Array, factors: Sequence[float], contributions: Se
     start = before.astype(np.float64)
     total = start.copy()
     for factor, part in zip(factors, contributions, strict=True):
-        total += factor * (part.weights[name] - start)
-    return total.astype(before.dtype)
+        total += factor * (part.weights[name].astype(np.float64) - start)
+    return np.asarray(total, before.dtype)
 
 
 def effective_steps(steps: int, momentum: float) -> float:

@@ -6,11 +6,11 @@ from host.strategies.fedavg import FedAvg
 
 
 class FedProx(FedAvg):
-    """The drives minimise ``h_k(w) = F_k(w) + mu/2 ||w - w_global||^2``: Li et al., "Federated optimization in
-    heterogeneous networks" (MLSys 2020), Algorithm 2 and its equation (2).
+    """The drives minimise ``h_k(w) = F_k(w) + mu/2 ||w - w_global||^2``.
 
-    The host's part is FedAvg's: drives are drawn uniformly and the mean is weighted by samples, where the paper draws in
-    proportion to samples and takes the plain mean. Mu of 0 is FedAvg to the bit.
+    Li et al., "Federated optimization in heterogeneous networks" (MLSys 2020), Algorithm 2. The host's part is
+    FedAvg's: drives are drawn uniformly and the mean is weighted by samples, where the paper draws in proportion to
+    samples and takes the plain mean. Mu of 0 is FedAvg to the bit.
     """
 
     def __init__(self, mu: float) -> None:

@@ -50,7 +50,7 @@ def _expand(value: object) -> object:
         return value
     section: Any = {"name": value} if isinstance(value, str) else value
     if not isinstance(section, dict) or "name" not in section:
-        raise ValueError(f"must be a name, or a mapping with one, for example fedavg or {{name: fedprox, mu: 0.01}}")
+        raise ValueError("must be a name, or a mapping with one, for example fedavg or {name: fedprox, mu: 0.01}")
     name = section["name"]
     if name not in NAMES:
         near = difflib.get_close_matches(str(name), NAMES, n=1)

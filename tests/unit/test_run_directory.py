@@ -25,7 +25,7 @@ FACTS = {"model": "m", "target_accuracy": 0.95, "reached": False, "wall_seconds"
 
 
 def test_records_are_on_disk_at_once_and_come_back_as_they_were(tmp_path: Path) -> None:
-    with RunDirectory(tmp_path, "lab") as directory:
+    with RunDirectory.create(tmp_path, "lab") as directory:
         for record in (ROUND, EVENT):
             directory.append(record)
             lines = (directory.path / "records.jsonl").read_bytes().splitlines()
@@ -39,7 +39,7 @@ def test_records_are_on_disk_at_once_and_come_back_as_they_were(tmp_path: Path) 
 def test_configurations_are_written_so_that_they_can_be_used_again(tmp_path: Path) -> None:
     array = ArrayConfig.model_validate({"name": "lab", "engine": "native", "devices": [{"profile": "newport"}]})
     job = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}})
-    with RunDirectory(tmp_path, "lab") as directory:
+    with RunDirectory.create(tmp_path, "lab") as directory:
         directory.write_configuration(array, job, {"csd-00": {"torch": "2.9.1"}}, {"newport": {"cores": {"value": 4}}})
     versions = json.loads((directory.path / "versions.json").read_text())
     assert versions["devices"] == {"csd-00": {"torch": "2.9.1"}}
@@ -52,7 +52,7 @@ def test_configurations_are_written_so_that_they_can_be_used_again(tmp_path: Pat
 def test_the_files_of_a_run_directory_can_be_given_to_another_run(tmp_path: Path) -> None:
     array = ArrayConfig.model_validate({"name": "lab", "engine": "native", "devices": [{"profile": "newport"}]})
     job = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}})
-    with RunDirectory(tmp_path, "lab") as directory:
+    with RunDirectory.create(tmp_path, "lab") as directory:
         directory.write_configuration(array, job, {}, {})
     assert load_config(directory.path / "array.yaml", ArrayConfig) == array
     assert load_config(directory.path / "job.yaml", JobConfig) == job
@@ -61,7 +61,7 @@ def test_the_files_of_a_run_directory_can_be_given_to_another_run(tmp_path: Path
 def test_the_end_of_a_run(tmp_path: Path) -> None:
     summary = summarise([ROUND, ROUND], array="lab", engine="qemu", **FACTS)
     weights = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(3, np.int64)}
-    with RunDirectory(tmp_path, "lab") as directory:
+    with RunDirectory.create(tmp_path, "lab") as directory:
         directory.finish(summary, weights)
     assert msgspec.json.decode((directory.path / "summary.json").read_bytes(), type=type(summary)) == summary
     for name, array in load_file(directory.path / "model.safetensors").items():
@@ -78,7 +78,7 @@ def test_a_summary_adds_up_its_rounds() -> None:
 
 
 def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
-    directories = [RunDirectory(tmp_path / "runs", "lab") for _ in range(3)]
+    directories = [RunDirectory.create(tmp_path / "runs", "lab") for _ in range(3)]
     assert len({directory.path for directory in directories}) == 3
     for directory in directories:
         assert re.fullmatch(r"\d{8}-\d{6}-lab(-\d)?", directory.path.name)
@@ -88,4 +88,4 @@ def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
 def test_a_place_where_nothing_can_be_made_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentUnfit, match=r"no run directory can be made.*--runs"):
-        RunDirectory(tmp_path / "file", "lab")
+        RunDirectory.create(tmp_path / "file", "lab")

@@ -1,0 +1,106 @@
+"""What happens in a run goes to its directory, to Prometheus and to its checkpoint from here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from csd_emu.timeline import HOST
+from host.accounting import Accountant
+from host.checkpoint import Checkpoint
+from host.exporter import Exporter
+from host.federated import FederatedTraining, TrainingState
+from host.records import EventRecord, RoundRecord, What
+from host.run_directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a resumed run goes on from.
+
+    Attributes:
+        directory: open, with nothing in its records behind the last of `rounds`.
+        rounds: that are done.
+        checkpoint: after the last of them; None if the run ended before its first checkpoint.
+    """
+
+    directory: RunDirectory
+    rounds: list[RoundRecord] = field(default_factory=list)
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def state(self) -> TrainingState | None:
+        """Where the training stood."""
+        return self.checkpoint.state if self.checkpoint is not None else None
+
+
+class Recorder:
+    """Records one run, from its beginning or from its `past` on. Events that come before there is a directory wait."""
+
+    def __init__(self, exporter: Exporter, job: str, every: int, past: Past | None) -> None:
+        """Begin the run's wall time.
+
+        Args:
+            exporter: shown every event and round.
+            job: hash of the job, for checkpoints.
+            every: rounds between checkpoints; 0 for none.
+            past: of a resumed run.
+        """
+        self.rounds: list[RoundRecord] = list(past.rounds) if past is not None else []
+        self._exporter, self._job, self._every = exporter, job, every
+        spent_seconds = past.checkpoint.wall_seconds if past is not None and past.checkpoint is not None else 0.0
+        self._begin = time.monotonic() - spent_seconds
+        self._early: list[EventRecord] = []
+        self._directory: RunDirectory | None = None
+        self._accountant: Accountant | None = None
+        for record in self.rounds:  # so that counters go on where they were
+            exporter.add_round(record)
+        if past is not None:
+            self.open(past.directory)
+            self.add_event(HOST, What.RESUMED, f"after round {len(self.rounds)}")
+
+    @property
+    def wall_seconds(self) -> float:
+        """Wall time of the run, that of the parts before it was resumed included."""
+        return time.monotonic() - self._begin
+
+    def open(self, directory: RunDirectory) -> None:
+        """Record into `directory` from now on, the events that have waited first."""
+        self._directory = directory
+        for event in self._early:
+            directory.append(event)
+        self._early.clear()
+
+    def follow(self, accountant: Accountant) -> None:
+        """Give events the array time of `accountant` from now on."""
+        self._accountant = accountant
+
+    def add_event(self, device: str, what: What, detail: str) -> None:
+        """Record an event; once the directory is closed, for Prometheus alone."""
+        array_seconds = self._accountant.array_seconds if self._accountant is not None else 0.0
+        event = EventRecord(device, what, detail, self.wall_seconds, array_seconds)
+        self._exporter.add_event(event)
+        if self._directory is None:
+            self._early.append(event)
+        elif not self._directory.closed:
+            self._directory.append(event)
+
+    async def add_round(self, record: RoundRecord, training: FederatedTraining) -> None:
+        """Record a round, and write a checkpoint if one is due: the last round always has one.
+
+        Raises:
+            EnvironmentUnfit: the disk is full; the checkpoint before is intact.
+        """
+        directory = self._open_directory()
+        directory.append(record)
+        self.rounds.append(record)
+        self._exporter.add_round(record)
+        if self._every and (record.round % self._every == 0 or training.done):
+            checkpoint = Checkpoint(training.state(), self.wall_seconds)
+            await asyncio.to_thread(directory.save_checkpoint, checkpoint, self._job)
+
+    def _open_directory(self) -> RunDirectory:
+        if self._directory is None:
+            raise RuntimeError("a round was recorded before there was a run directory")
+        return self._directory

@@ -1,0 +1,65 @@
+"""`csd-emu run --resume`: a run that was ended goes on in its own directory, on the same trajectory."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from csd_emu.engines import make_engine
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from firmware_agent.errors import ConfigurationError
+from host.array_state import ArrayState, array_folder
+from host.console import console
+from host.federated import is_done
+from host.lifecycle import clear_array, list_running
+from host.recorder import Past
+from host.records import Summary
+from host.requests import read_run
+from host.run import RunRequest, finish_run, run_job
+from host.run_directory import ARRAY_FILE, JOB_FILE, RunDirectory
+
+
+def resume_run(path: Path, engine: str | None, paths: Paths, progress: Progress, quiet: bool) -> Summary:
+    """Go on with the run in the directory at `path`, and return the summary of all its rounds.
+
+    A run that has finished is left as it is. One that was ended before its first checkpoint begins again, in place.
+
+    Args:
+        path: the run directory.
+        engine: if given, must be the run's own: weights are the same to the bit on one engine alone.
+        paths: csd-emu's folders.
+        progress: shown the stages.
+        quiet: print nothing.
+
+    Raises:
+        ConfigurationError: it is no run directory, or was changed.
+        CsdError: as `host.run.run_job`.
+    """
+    with RunDirectory.reopen(path) as directory:
+        request = read_run(path / JOB_FILE, path / ARRAY_FILE)
+        if engine is not None and engine != request.config.engine:
+            raise ConfigurationError(
+                f"--engine {engine}: the run in {path} is on {request.config.engine} and can only go on there; "
+                "leave --engine out"
+            )
+        summary = directory.read_summary()
+        if summary is not None and is_done(request.job, summary.rounds, summary.accuracy):
+            if not quiet:
+                console.print(f"{path}: this run has finished; nothing was started")
+            return summary
+        checkpoint = directory.load_checkpoint(request.sha256)
+        past = Past(directory, directory.rewind(checkpoint.state.round if checkpoint else 0), checkpoint)
+        if checkpoint is not None and is_done(request.job, checkpoint.state.round, checkpoint.state.accuracy):
+            _end_leftovers(request, paths)
+            return finish_run(request, directory, past.rounds, checkpoint.state.weights, checkpoint.wall_seconds)
+        return run_job(request, paths, path.parent, progress, quiet, past)
+
+
+def _end_leftovers(request: RunRequest, paths: Paths) -> None:
+    """End the array that the killed run left; one that `csd-emu up` made stays."""
+    name = request.config.name
+    with array_folder(paths.arrays, name) as folder, contextlib.closing(make_engine(request.config, paths)) as engine:
+        state = ArrayState.load(folder)
+        if state is not None and not list_running(state, paths):
+            clear_array(engine, name, folder)
