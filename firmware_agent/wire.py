@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from firmware_agent.errors import ProtocolError
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 SERVICE_METHOD = "/csd.v1.Host/Session"
 MAX_SLICE_BYTES = 1 << 20
 MAX_FRAME_BYTES = MAX_SLICE_BYTES + (64 << 10)

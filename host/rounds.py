@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ from host.strategies.sections import FedProxSection
 
 # How often a host that waits for its devices to dial again looks whether they still exist.
 _LOOK_SECONDS = 1.0
+# How often one device is asked in a round in which nobody has answered yet.
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,42 @@ async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline)
     return await session.expect(Ready, deadline)
 
 
+class _Attempt:
+    """One round until somebody answers: who was asked how often, and what went wrong."""
+
+    def __init__(self, number: int, choice: Choice) -> None:
+        self.number, self._choice = number, choice
+        self.counts: Counter[str] = Counter()
+        self.errors: list[CsdError] = []
+        self.patience: Deadline | None = None
+        self._tried: set[DeviceSession] = set()
+
+    def may_ask(self, device: str) -> bool:
+        """Whether a device that dials in again is asked again: one that is lost every time ends some time."""
+        return self.counts[device] < _ATTEMPTS
+
+    def candidates(self, sessions: Mapping[str, DeviceSession]) -> list[DeviceSession]:
+        """Return whom to ask now: the chosen ones, else as many others as were chosen; no session twice."""
+        present = {d: session for d, session in sessions.items() if session not in self._tried and self.may_ask(d)}
+        if chosen := [session for device, session in present.items() if device in self._choice.chosen]:
+            return chosen
+        stand_ins = [device for device in self._choice.reserves if device in present][: len(self._choice.chosen)]
+        return [session for device, session in present.items() if device in stand_ins]
+
+    def begin(self, sessions: Sequence[DeviceSession]) -> None:
+        """Note that these are asked."""
+        self._tried.update(sessions)
+        self.counts.update(session.device for session in sessions)
+
+    def verdict(self) -> CsdError:
+        """Return why the round has failed: what a device said of its task, else that all are lost."""
+        failure = next((error for error in self.errors if isinstance(error, DeviceFailed)), None)
+        last = f" ({self.errors[-1]})" if self.errors else ""
+        return failure or DeviceLost(
+            f"round {self.number}: no device returned its weights{last}; csd-emu status shows what is left"
+        )
+
+
 class RoundExchange:
     """Exchanges weights with the devices of a fleet, round by round; one instance per run.
 
@@ -99,63 +138,52 @@ class RoundExchange:
         """Train one round on the chosen devices.
 
         If none of them can be had, others stand in. If none at all can, those that still exist are given the watchdog's
-        time to dial again.
+        time to dial again, and are asked again, a few times.
 
         Raises:
             DeviceLost: no device returned its weights, and none came back.
             DeviceFailed: no device returned its weights, and one said why.
         """
         frames, specs = _encode_round(number, weights, self._job.epochs), tensor_specs(weights)
-        asked, tried = set(choice.chosen), set[DeviceSession]()
-        failure: DeviceFailed | None = None
-        patience: Deadline | None = None
+        attempt = _Attempt(number, choice)
         while True:
-            sessions = self._candidates(number, choice, tried)
+            sessions = attempt.candidates(self._fleet.sessions())
             if not sessions:
-                patience = patience or Deadline(self._job.watchdog)
-                await self._wait_for_newcomer(number, tried, failure, patience)
+                await self._wait_for_newcomer(attempt)
                 continue
-            tried.update(sessions)
-            asked.update(session.device for session in sessions)
+            if stand_ins := [session.device for session in sessions if session.device in choice.reserves]:
+                chosen = ", ".join(choice.chosen)
+                self._tell(f"round {number}: {chosen} cannot be had; {', '.join(stand_ins)} stand in")
+            attempt.begin(sessions)
             results = await asyncio.gather(*(self._visit(session, number, frames, specs) for session in sessions))
             if answers := [result for result in results if isinstance(result, Answer)]:
-                return Visited(frozenset(asked), answers)
-            failure = next((result for result in results if isinstance(result, DeviceFailed)), failure)
+                return Visited(frozenset({*choice.chosen, *attempt.counts}), answers)
+            attempt.errors += [result for result in results if not isinstance(result, Answer)]
 
-    def _candidates(self, number: int, choice: Choice, tried: Collection[DeviceSession]) -> list[DeviceSession]:
-        """Return whom to ask now: the chosen ones, else as many others as were chosen; nobody twice in a round."""
-        present = {device: session for device, session in self._fleet.sessions().items() if session not in tried}
-        if sessions := [session for device, session in present.items() if device in choice.chosen]:
-            return sessions
-        stand_ins = [device for device in choice.reserves if device in present][: len(choice.chosen)]
-        if stand_ins:
-            names = ", ".join(choice.chosen)
-            self._on_event(HOST, What.NOTE, f"round {number}: {names} cannot be had; {', '.join(stand_ins)} stand in")
-        return [session for device, session in present.items() if device in stand_ins]
-
-    async def _wait_for_newcomer(
-        self, number: int, tried: Collection[DeviceSession], failure: DeviceFailed | None, patience: Deadline
-    ) -> None:
-        """Return when there is a session that was not tried in this round.
+    async def _wait_for_newcomer(self, attempt: _Attempt) -> None:
+        """Return when there is a session that can be asked in this round.
 
         Raises:
-            DeviceError: no device that exists is without a session, or patience has ended.
+            DeviceError: no device that can be asked still exists without a session, or patience has ended.
         """
+        patience = attempt.patience = attempt.patience or Deadline(self._job.watchdog)
         told = False
         while True:
             newcomer, sessions = self._fleet.newcomer, self._fleet.sessions()
-            if any(session not in tried for session in sessions.values()):
+            if attempt.candidates(sessions):
                 return
-            awaited = sorted(set(await asyncio.to_thread(self._list_existing)) - set(sessions))
+            existing = await asyncio.to_thread(self._list_existing)
+            awaited = sorted(device for device in set(existing) - set(sessions) if attempt.may_ask(device))
             if not awaited or patience.expired:
-                raise failure or DeviceLost(
-                    f"round {number}: no device returned its weights; csd-emu status shows what is left"
-                )
+                raise attempt.verdict()
             if not told:
                 told, limit = True, f"{patience.left_seconds:.0f} s"
-                self._on_event(HOST, What.NOTE, f"round {number}: waits up to {limit} for {', '.join(awaited)}")
+                self._tell(f"round {attempt.number}: waits up to {limit} for {', '.join(awaited)} to dial in")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(newcomer.wait(), min(_LOOK_SECONDS, patience.left_seconds))
+
+    def _tell(self, note: str) -> None:
+        self._on_event(HOST, What.NOTE, note)
 
     async def _visit(
         self, session: DeviceSession, number: int, frames: Sequence[bytes], specs: Sequence[TensorSpec]

@@ -128,6 +128,17 @@ class FakeFleet:
 
     def __init__(self, *drives: FakeDrive) -> None:
         self.drives = list(drives)
+        self.newcomer = asyncio.Event()
+
+    def join(self, drive: FakeDrive) -> None:
+        """Dial in, in place of an earlier session of the same device."""
+        names = [other.device for other in self.drives]
+        if drive.device in names:
+            self.drives[names.index(drive.device)] = drive
+        else:
+            self.drives.append(drive)
+        before, self.newcomer = self.newcomer, asyncio.Event()
+        before.set()
 
     def sessions(self) -> dict[str, DeviceSession]:
         for drive in self.drives:
@@ -145,6 +156,9 @@ class FakeEvaluator:
 
     def initial_weights(self) -> dict[str, Array]:
         return {"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float32), "n": np.zeros((), np.int64)}
+
+    def parameter_names(self) -> frozenset[str]:
+        return frozenset({"w", "b"})
 
     def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
         self.seen.append({name: array.copy() for name, array in weights.items()})

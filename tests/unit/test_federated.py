@@ -1,7 +1,8 @@
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -9,33 +10,61 @@ from csd_emu.array import ArrayConfig
 from csd_emu.profiles import get_profile
 from firmware_agent.errors import DeviceFailed, DeviceLost
 from firmware_agent.exchange import Array
-from firmware_agent.wire import Failed, Job, PhaseSeconds, Slice, Tensors, TensorSpec, Train, decode
+from firmware_agent.wire import Failed, Job, PhaseSeconds, Slice, Tensors, TensorSpec, Train, decode, encode
 from host.accounting import make_accountant
 from host.evaluation import Evaluator
 from host.federated import FederatedTraining
 from host.fleet import Fleet
 from host.job import JobConfig
+from host.participation import ParticipationSection, choose_devices
 from host.records import EventRecord, RoundRecord, What
+from host.rounds import RoundExchange
 from tests.fakes import JOB, SECONDS, Answer, Cut, FakeDrive, FakeEvaluator, FakeFleet
 
 Records = list[RoundRecord | EventRecord]
 
 
-def training(
-    *drives: FakeDrive, evaluator: FakeEvaluator | None = None, names: list[str] | None = None, **job: Any
-) -> tuple[FederatedTraining, Records]:
-    fields: dict[str, Any] = {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 2, "watchdog": "30 s"}
-    records: Records = []
-    order = names or [drive.device for drive in drives]
-    fleet, judge = cast(Fleet, FakeFleet(*drives)), cast(Evaluator, evaluator or FakeEvaluator())
-    config = JobConfig.model_validate(fields | job)
+class Run:
+    """A training on fakes, and what it told; devices that are in `existing` may come back."""
 
-    def on_event(device: str, what: What, detail: str) -> None:
-        records.append(EventRecord(device, what, detail))
+    def __init__(
+        self,
+        *drives: FakeDrive,
+        evaluator: FakeEvaluator | None = None,
+        names: list[str] | None = None,
+        existing: Collection[str] = (),
+        **job: Any,
+    ) -> None:
+        fields: dict[str, Any] = {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 2, "watchdog": "30 s"}
+        self.records: Records = []
+        self.existing = set(existing)
+        order = names or [drive.device for drive in drives]
+        self.fleet, self.evaluator = FakeFleet(*drives), evaluator or FakeEvaluator()
+        config = JobConfig.model_validate(fields | job)
+        array = {"name": "fakes", "devices": [{"profile": "newport", "count": len(order)}]}
+        self.accountant = make_accountant(ArrayConfig.model_validate(array), {})
+        exchange = RoundExchange(config, JOB, cast(Fleet, self.fleet), lambda: self.existing, self.on_event)
+        judge = cast(Evaluator, self.evaluator)
+        self.training = FederatedTraining(config, order, exchange, self.accountant, judge, self.on_event)
 
-    array = {"name": "fakes", "devices": [{"profile": "newport", "count": len(order)}]}
-    accountant = make_accountant(ArrayConfig.model_validate(array))
-    return FederatedTraining(config, JOB, fleet, order, accountant, judge, records.append, on_event), records
+    def on_event(self, device: str, what: What, detail: str) -> None:
+        self.records.append(EventRecord(device, what, detail))
+
+    async def run(self) -> list[RoundRecord]:
+        rounds = []
+        while not self.training.done:
+            rounds.append(await self.training.run_round())
+            self.records.append(rounds[-1])
+        return rounds
+
+    @property
+    def weights(self) -> Mapping[str, Array]:
+        return self.training.weights
+
+
+def training(*drives: FakeDrive, **job: Any) -> tuple[Run, Records]:
+    run = Run(*drives, **job)
+    return run, run.records
 
 
 def events(records: Records) -> list[str]:
@@ -46,7 +75,7 @@ def events(records: Records) -> list[str]:
     ]
 
 
-def first_weight(training: FederatedTraining) -> float:
+def first_weight(training: Run) -> float:
     values = set(training.weights["w"].flat) | set(training.weights["b"].flat)
     assert len(values) == 1
     return float(values.pop())
@@ -191,7 +220,7 @@ async def test_a_round_goes_on_without_a_drive_that_misbehaves(
     assert records.index(next(r for r in records if isinstance(r, EventRecord))) < records.index(rounds[1])
     # Nothing of what it sent in round 2 is in the weights.
     after_one = (100 * 50 + 10 * 1) / 110
-    assert run._evaluator.seen[1]["w"].flat[0] == pytest.approx(after_one + 1.0)  # type: ignore[attr-defined]
+    assert run.evaluator.seen[1]["w"].flat[0] == pytest.approx(after_one + 1.0)
 
 
 async def test_a_drive_that_was_never_there_is_recorded_as_lost() -> None:
@@ -201,10 +230,11 @@ async def test_a_drive_that_was_never_there_is_recorded_as_lost() -> None:
 
 
 async def test_a_drive_that_dials_in_between_rounds_builds_the_model_and_takes_part() -> None:
-    run, records = training(FakeDrive("csd-00"), names=["csd-00", "csd-01"], rounds=2)
+    run, _ = training(FakeDrive("csd-00"), names=["csd-00", "csd-01"], rounds=2)
     late = FakeDrive("csd-01")
-    run._on_round = lambda record: (records.append(record), cast(Any, run._fleet).drives.append(late))  # type: ignore
-    one, two = await run.run()
+    one = await run.training.run_round()
+    run.fleet.join(late)
+    two = await run.training.run_round()
     assert (one.lost, two.lost) == (["csd-01"], [])
     assert isinstance(late.frames[0], Job)
 
@@ -246,3 +276,192 @@ async def test_a_drive_that_leaves_right_after_its_weights_still_counts_with_its
     run, _ = training(Leaves(clock="counted"), rounds=1)
     (record,) = await run.run()
     assert (record.clock, record.lost) == ("counted", [])
+
+
+class Gone(FakeDrive):
+    """Its stream ends when it is asked to train."""
+
+    def train(self, task: Train, weights: Mapping[str, Array]) -> Iterator[Answer]:
+        raise Cut
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - the fakes give no event for it
+            await asyncio.sleep(0.001)
+
+
+async def test_the_only_drive_that_is_just_redialling_costs_no_round() -> None:
+    run, records = training(Gone("csd-00"), rounds=2, existing=["csd-00"])
+    task = asyncio.ensure_future(run.run())
+    await until(lambda: any("waits up to 30 s for csd-00" in text for text in events(records)))
+    run.fleet.join(FakeDrive("csd-00"))
+    rounds = await task
+    assert [(record.round, record.lost) for record in rounds] == [(1, []), (2, [])]
+    assert first_weight(run) == 2.0
+
+
+async def test_waiting_for_drives_that_exist_ends_with_the_watchdog() -> None:
+    run, _ = training(Gone("csd-00"), existing=["csd-00"], watchdog="50 ms")
+    with pytest.raises(DeviceLost, match="round 1: no device returned"):
+        await run.run()
+
+
+async def test_waiting_ends_when_the_last_drive_ceases_to_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("host.rounds._LOOK_SECONDS", 0.01)
+    run, records = training(Gone("csd-00"), existing=["csd-00"], watchdog="1 h")
+    task = asyncio.ensure_future(run.run())
+    await until(lambda: len(events(records)) == 2)
+    run.existing.clear()
+    with pytest.raises(DeviceLost):
+        await asyncio.wait_for(task, 20)
+
+
+async def test_a_drive_that_comes_back_and_is_lost_again_is_waited_for_again() -> None:
+    run, records = training(Gone("csd-00"), rounds=1, existing=["csd-00"])
+    task = asyncio.ensure_future(run.run())
+    for number in range(1, 3):
+        await until(lambda number=number: sum("lost" in text for text in events(records)) == number)  # type: ignore[misc]
+        run.fleet.join(Gone("csd-00") if number < 2 else FakeDrive("csd-00"))
+    (record,) = await task
+    assert record.lost == []
+
+
+async def test_a_drive_that_is_lost_whenever_it_is_asked_is_not_asked_for_ever() -> None:
+    run, records = training(Gone("csd-00"), existing=["csd-00"], watchdog="1 h")
+    task = asyncio.ensure_future(run.run())
+    while not task.done():
+        run.fleet.join(Gone("csd-00"))
+        for _ in range(100):
+            await asyncio.sleep(0)
+    with pytest.raises(DeviceLost, match=r"no device returned its weights \(csd-00: the device closed the stream\)"):
+        task.result()
+    assert sum(" lost " in text for text in events(records)) == 3
+
+
+async def test_a_frozen_drive_that_thaws_takes_part_again_and_its_old_answer_is_never_read() -> None:
+    class Frozen(FakeDrive):
+        """Takes the task of round 1, and answers it when it is thawed, into a stream that has ended."""
+
+        def train(self, task: Train, weights: Mapping[str, Array]) -> Iterator[Answer]:
+            self.late = list(super().train(task, weights))
+            return iter(())
+
+        async def thaw(self) -> None:
+            for frame in self.late:
+                await self._outbox.put(frame if isinstance(frame, bytes) else encode(frame))
+
+    frozen = Frozen("csd-00", step=50.0)
+    run, _ = training(frozen, FakeDrive("csd-01", step=1.0), rounds=3, watchdog="50 ms")
+    one = await run.training.run_round()
+    await frozen.thaw()
+    run.fleet.join(FakeDrive("csd-00", step=1.0))
+    two, three = await run.training.run_round(), await run.training.run_round()
+    assert [record.lost for record in (one, two, three)] == [["csd-00"], [], []]
+    assert first_weight(run) == 3.0
+
+
+DEVICES = [f"csd-{number:02d}" for number in range(5)]
+
+
+async def test_only_the_chosen_take_part_and_the_others_are_idle() -> None:
+    drives = [FakeDrive(device) for device in DEVICES]
+    run, _ = training(*drives, rounds=4, participation={"count": 2})
+    rounds = await run.run()
+    for record in rounds:
+        choice = choose_devices(DEVICES, ParticipationSection(count=2), 0, record.round)
+        assert [part.device for part in record.devices] == list(choice.chosen)
+        assert record.idle == [device for device in DEVICES if device not in choice.chosen]
+        assert record.lost == []
+    assert first_weight(run) == 4.0
+    for drive in drives:
+        rounds_asked = [frame.round for frame in drive.frames if isinstance(frame, Train)]
+        assert rounds_asked == [r.round for r in rounds if drive.device not in r.idle]
+
+
+async def test_a_drive_that_is_gone_is_lost_if_it_was_chosen_and_idle_if_not() -> None:
+    choices = [choose_devices(DEVICES, ParticipationSection(count=2), 0, number) for number in range(1, 7)]
+    gone = choices[0].chosen[0]
+    assert any(gone not in choice.chosen for choice in choices)
+    run, _ = training(*(FakeDrive(d) for d in DEVICES if d != gone), names=DEVICES, rounds=6, participation=0.4)
+    for record, choice in zip(await run.run(), choices, strict=True):
+        if gone in choice.chosen:
+            assert (record.lost, gone in record.idle) == ([gone], False)
+        else:
+            assert (record.lost, gone in record.idle) == ([], True)
+
+
+async def test_others_stand_in_if_none_of_the_chosen_can_be_had() -> None:
+    choice = choose_devices(DEVICES, ParticipationSection(count=1), 0, 1)
+    (gone,), stand_in = choice.chosen, choice.reserves[0]
+    run, records = training(
+        *(FakeDrive(d) for d in DEVICES if d != gone), names=DEVICES, rounds=1, participation={"count": 1}
+    )
+    (record,) = await run.run()
+    assert [part.device for part in record.devices] == [stand_in]
+    assert (record.lost, record.idle) == ([gone], [d for d in DEVICES if d not in (gone, stand_in)])
+    assert f"host: note round 1: {gone} cannot be had; {stand_in} stand in" in events(records)
+
+
+class Slow(FakeDrive):
+    """Needs ten times the seconds in round 2."""
+
+    def train(self, task: Train, weights: Mapping[str, Array]) -> Iterator[Answer]:
+        *tensors, _ = super().train(task, weights)
+        factor = 10.0 if task.round == 2 else 1.0
+        yield from tensors
+        yield self.trained(task, PhaseSeconds(forward=factor))
+
+
+async def test_a_straggler_is_left_out_and_the_round_ends_at_the_deadline() -> None:
+    drives = Slow("csd-00", step=50.0), FakeDrive("csd-01", step=1.0)
+    run, records = training(*drives, rounds=3, straggler={"deadline": "5 s"})
+    one, two, three = await run.run()
+    assert [[part.straggler for part in record.devices] for record in (one, two, three)] == [
+        [False, False],
+        [True, False],
+        [False, False],
+    ]
+    assert two.array_seconds == 5.0
+    assert one.array_seconds < 5.0
+    assert three.start_seconds == one.array_seconds + 5.0
+    assert two.lost == []
+    assert [text for text in events(records) if "straggler" in text and "round 2" in text and "deadline is 5 s" in text]
+    assert run.evaluator.seen[1]["w"].flat[0] == pytest.approx(51 / 2 + 1.0)
+
+
+async def test_if_every_drive_misses_the_deadline_the_weights_stay_and_training_goes_on() -> None:
+    run, records = training(Slow("csd-00"), Slow("csd-01"), rounds=3, straggler={"deadline": "5 s"})
+    rounds = await run.run()
+    assert [float(weights["w"].flat[0]) for weights in run.evaluator.seen] == [1.0, 1.0, 2.0]
+    assert rounds[1].array_seconds == 5.0
+    assert "host: note round 2: every device was late, the deadline is 5 s; the weights stay" in events(records)
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedprox", "fednova", "fedadam"])
+async def test_a_training_that_is_restored_goes_on_to_the_bit(strategy: str) -> None:
+    def drives() -> list[FakeDrive]:
+        return [FakeDrive("csd-00", 10, 0.1), FakeDrive("csd-01", 30, 0.7), FakeDrive("csd-02", 7, -1.3)]
+
+    job: dict[str, Any] = {"rounds": 6, "strategy": strategy, "participation": 0.5}
+    whole, _ = training(*drives(), **job)
+    rounds = await whole.run()
+    first, _ = training(*drives(), **job)
+    for _ in range(3):
+        await first.training.run_round()
+    second, _ = training(*drives(), **job)
+    second.training.restore(first.training.state())
+    later = await second.run()
+    assert [record.round for record in later] == [4, 5, 6]
+    for name, array in whole.weights.items():
+        assert array.tobytes() == second.weights[name].tobytes()
+    for want, got in zip(rounds[3:], later, strict=True):
+        assert msgspec.structs.replace(want, wall_seconds=0.0) == msgspec.structs.replace(got, wall_seconds=0.0)
+
+
+async def test_a_strategy_moves_parameters_and_averages_what_is_no_parameter() -> None:
+    """FedAdam's step is bounded by its learning rate; the counter n follows the mean."""
+    run, _ = training(FakeDrive(step=100.0), rounds=1, strategy={"name": "fedadam", "learning_rate": 0.5})
+    await run.run()
+    assert 0 < first_weight(run) <= 0.5
+    assert run.weights["n"] == 100

@@ -71,13 +71,33 @@ def test_a_round_does_not_depend_on_the_rounds_before_it(shard: Shard) -> None:
     assert weights(stayed) == weights(rejoined)
 
 
-@pytest.mark.parametrize("change", [{"device": 2}, {"seed": 4}, {"learning_rate": 0.01}, {"momentum": 0.0}])
+@pytest.mark.parametrize(
+    "change", [{"device": 2}, {"seed": 4}, {"learning_rate": 0.01}, {"momentum": 0.0}, {"proximal": 0.5}]
+)
 def test_device_seed_and_rates_change_the_result(shard: Shard, change: dict[str, Any]) -> None:
     one, other = trainer(shard), trainer(shard, **change)
     load_arrays(other.model, state_arrays(one.model))
     one.train(Train(1, 1))
     other.train(Train(1, 1))
     assert weights(one) != weights(other)
+
+
+def test_no_proximal_term_is_the_same_to_the_bit(shard: Shard) -> None:
+    one, other = trainer(shard), trainer(shard, proximal=0.0)
+    one.train(Train(1, 2))
+    other.train(Train(1, 2))
+    assert weights(one) == weights(other)
+
+
+def test_the_proximal_term_draws_towards_the_weights_of_each_round(shard: Shard) -> None:
+    """Not towards those of the round before: a drive that has seen round 1 does the same in round 2."""
+    stayed, rejoined = trainer(shard, proximal=1.0), trainer(shard, proximal=1.0)
+    start = {name: array.copy() for name, array in state_arrays(stayed.model).items()}
+    stayed.train(Train(1, 1))
+    load_arrays(stayed.model, start)
+    stayed.train(Train(2, 1))
+    rejoined.train(Train(2, 1))
+    assert weights(stayed) == weights(rejoined)
 
 
 def test_device_round_and_epoch_each_have_their_own_order(shard: Shard) -> None:
