@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from csd_emu.timeline import HOST
-from firmware_agent.exchange import Array
+from firmware_agent.errors import CheckpointError
+from firmware_agent.exchange import Array, tensor_specs
 from host.accounting import Accountant, Accounted
 from host.evaluation import Evaluator
 from host.job import JobConfig
@@ -86,10 +87,14 @@ class FederatedTraining:
         """Go on from `state`.
 
         Raises:
-            CheckpointError: it is of another strategy.
+            CheckpointError: it is of another model or strategy.
         """
+        # A file may give them in any order; drives expect the model's.
+        weights = {name: state.weights[name] for name in self.weights if name in state.weights}
+        if len(weights) != len(state.weights) or tensor_specs(weights) != tensor_specs(self.weights):
+            raise CheckpointError("the checkpoint's weights are not those of the model; resume with what wrote it")
         self._strategy.load_state(state.strategy)
-        self._round, self._accuracy, self.weights = state.round, state.accuracy, dict(state.weights)
+        self._round, self._accuracy, self.weights = state.round, state.accuracy, weights
         self._accountant.array_seconds = state.array_seconds
 
     async def run_round(self) -> RoundRecord:

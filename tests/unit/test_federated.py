@@ -1,5 +1,7 @@
 import asyncio
+import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -8,10 +10,11 @@ import pytest
 
 from csd_emu.array import ArrayConfig
 from csd_emu.profiles import get_profile
-from firmware_agent.errors import DeviceFailed, DeviceLost
+from firmware_agent.errors import CheckpointError, DeviceFailed, DeviceLost
 from firmware_agent.exchange import Array
 from firmware_agent.wire import Failed, Job, PhaseSeconds, Slice, Tensors, TensorSpec, Train, decode, encode
 from host.accounting import make_accountant
+from host.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from host.evaluation import Evaluator
 from host.federated import FederatedTraining
 from host.fleet import Fleet
@@ -439,7 +442,7 @@ async def test_if_every_drive_misses_the_deadline_the_weights_stay_and_training_
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedprox", "fednova", "fedadam"])
-async def test_a_training_that_is_restored_goes_on_to_the_bit(strategy: str) -> None:
+async def test_a_training_that_is_restored_goes_on_to_the_bit(strategy: str, tmp_path: Path) -> None:
     def drives() -> list[FakeDrive]:
         return [FakeDrive("csd-00", 10, 0.1), FakeDrive("csd-01", 30, 0.7), FakeDrive("csd-02", 7, -1.3)]
 
@@ -450,13 +453,29 @@ async def test_a_training_that_is_restored_goes_on_to_the_bit(strategy: str) -> 
     for _ in range(3):
         await first.training.run_round()
     second, _ = training(*drives(), **job)
-    second.training.restore(first.training.state())
+    save_checkpoint(tmp_path / "c", Checkpoint(first.training.state(), 0.0), "job")
+    checkpoint = load_checkpoint(tmp_path / "c", "job")
+    assert checkpoint is not None
+    second.training.restore(checkpoint.state)
+    assert list(second.weights) == list(whole.weights)  # drives refuse another order
     later = await second.run()
     assert [record.round for record in later] == [4, 5, 6]
     for name, array in whole.weights.items():
         assert array.tobytes() == second.weights[name].tobytes()
     for want, got in zip(rounds[3:], later, strict=True):
         assert msgspec.structs.replace(want, wall_seconds=0.0) == msgspec.structs.replace(got, wall_seconds=0.0)
+
+
+@pytest.mark.parametrize(
+    "change", [{"w": np.zeros((3, 2), np.float32)}, {"w": np.zeros((2, 3))}, {"extra": np.zeros(1)}, {"b": None}]
+)
+async def test_weights_of_another_model_are_refused_and_change_nothing(change: dict[str, Any]) -> None:
+    run, _ = training(FakeDrive(), rounds=2)
+    state = run.training.state()
+    weights = {name: array for name, array in (dict(state.weights) | change).items() if array is not None}
+    with pytest.raises(CheckpointError, match="not those of the model"):
+        run.training.restore(dataclasses.replace(state, round=1, weights=weights))
+    assert run.training.state() == state
 
 
 async def test_a_strategy_moves_parameters_and_averages_what_is_no_parameter() -> None:

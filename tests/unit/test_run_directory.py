@@ -1,5 +1,6 @@
 import json
 import re
+import resource
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ from safetensors.numpy import load_file
 
 from csd_emu.array import ArrayConfig
 from csd_emu.config import load_config
-from firmware_agent.errors import EnvironmentUnfit
+from firmware_agent.errors import CheckpointError, ConfigurationError, EnvironmentUnfit
 from firmware_agent.wire import PhaseSeconds
 from host.job import JobConfig
 from host.records import EventRecord, RoundRecord, What, summarise
@@ -83,6 +84,85 @@ def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path: Path) -> None:
     for directory in directories:
         assert re.fullmatch(r"\d{8}-\d{6}-lab(-\d)?", directory.path.name)
         directory.__exit__(None, None, None)
+
+
+def begun(runs: Path) -> RunDirectory:
+    """A directory of a run with its configuration, two rounds and events."""
+    array = ArrayConfig.model_validate({"name": "lab", "engine": "native", "devices": [{"profile": "newport"}]})
+    job = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}})
+    directory = RunDirectory.create(runs, "lab")
+    directory.write_configuration(array, job, {}, {})
+    for record in (EVENT, ROUND, EVENT, msgspec.structs.replace(ROUND, round=2), EVENT):
+        directory.append(record)
+    return directory
+
+
+@pytest.mark.parametrize(("rounds", "lines"), [(0, 0), (1, 2), (2, 4)])
+@pytest.mark.parametrize("torn", [b"", b'{"kind":"rou', b"\xff\xfe\n", b"{}\n"])
+def test_rewinding_drops_what_lies_behind_the_rounds_and_a_torn_line(
+    tmp_path: Path, rounds: int, lines: int, torn: bytes
+) -> None:
+    with begun(tmp_path) as directory:
+        path = directory.path
+    records = path / "records.jsonl"
+    before = records.read_bytes().splitlines()
+    with open(records, "ab") as stream:
+        stream.write(torn)
+    with RunDirectory.reopen(path) as directory:
+        assert [record.round for record in directory.rewind(rounds)] == list(range(1, rounds + 1))
+        assert records.read_bytes().splitlines() == before[:lines]
+        directory.append(EVENT)
+    assert records.read_bytes().splitlines() == [*before[:lines], before[0]]
+
+
+def test_records_that_do_not_hold_the_checkpoints_rounds_are_refused_and_stay(tmp_path: Path) -> None:
+    with begun(tmp_path) as directory:
+        path = directory.path
+    content = (path / "records.jsonl").read_bytes()
+    with RunDirectory.reopen(path) as directory, pytest.raises(CheckpointError, match="does not hold the 3 rounds"):
+        directory.rewind(3)
+    assert (path / "records.jsonl").read_bytes() == content
+
+
+def test_reopening_removes_what_a_killed_process_was_writing(tmp_path: Path) -> None:
+    with begun(tmp_path) as directory:
+        path = directory.path
+    (path / "checkpoint.safetensors.partial").write_bytes(b"half")
+    with RunDirectory.reopen(path):
+        assert not (path / "checkpoint.safetensors.partial").exists()
+
+
+def test_two_hosts_on_one_run_directory_are_refused(tmp_path: Path) -> None:
+    with begun(tmp_path) as directory:
+        with pytest.raises(EnvironmentUnfit, match="another csd-emu process works on this run"):
+            RunDirectory.reopen(directory.path)
+        directory.append(EVENT)
+    RunDirectory.reopen(directory.path).__exit__(None, None, None)
+
+
+def test_a_folder_without_a_configuration_is_no_run_directory(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(ConfigurationError, match="is no run directory"):
+            RunDirectory.reopen(path)
+    with begun(tmp_path / "runs") as directory:
+        (directory.path / "job.yaml").unlink()
+    with pytest.raises(ConfigurationError, match="start the run again if it ended before"):
+        RunDirectory.reopen(directory.path)
+
+
+def test_records_that_cannot_be_written_are_one_error_however_often_it_is_tried(tmp_path: Path) -> None:
+    limit, before = 1 << 20, resource.getrlimit(resource.RLIMIT_FSIZE)
+    with begun(tmp_path) as directory:
+        with open(directory.path / "records.jsonl", "ab") as stream:
+            stream.truncate(limit - 10)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            for _ in range(2):
+                with pytest.raises(EnvironmentUnfit, match=r"records\.jsonl: cannot be written .*--resume"):
+                    directory.append(EVENT)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert directory.closed
 
 
 def test_a_place_where_nothing_can_be_made_is_one_clear_error(tmp_path: Path) -> None:
