@@ -7,7 +7,7 @@ from collections.abc import Callable
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from firmware_agent.errors import ConfigurationError
-from host.bench import calibration, image, memory, repeatability, slowdown, startup, throttles
+from host.bench import calibration, image, memory, repeatability, resume, slowdown, startup, throttles
 from host.outputs import BenchReport
 
 BENCHES: dict[str, Callable[[Paths, Progress, int], BenchReport]] = {
@@ -18,6 +18,7 @@ BENCHES: dict[str, Callable[[Paths, Progress, int], BenchReport]] = {
     "image": image.run,
     "calibration": calibration.run,
     "throttles": throttles.run,
+    "resume": resume.run,
 }
 
 

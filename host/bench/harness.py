@@ -109,23 +109,26 @@ def spread(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / statistics.fmean(values)
 
 
-def report(bench: str, clock: str, seed: int, figures: dict[str, float], samples: dict[str, Any]) -> BenchReport:
+def report(
+    bench: str, clock: str, seed: int, figures: dict[str, float], samples: dict[str, Any], engine: str = "qemu"
+) -> BenchReport:
     """Return a report with this machine's description."""
-    return BenchReport(bench, "qemu", clock, seed, figures, samples, describe_machine())
+    return BenchReport(bench, engine, clock, seed, figures, samples, describe_machine(engine))
 
 
-def describe_machine() -> dict[str, Any]:
-    """Return what a figure's reader needs to know of the machine."""
-    tools = find_qemu()
-    return {
+def describe_machine(engine: str = "qemu") -> dict[str, Any]:
+    """Return what a figure's reader needs to know of the machine, QEMU included if the bench ran on it."""
+    machine = {
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "processor": _processor(),
         "system": platform.platform(),
-        "qemu": tools.version,
-        "machine_type": tools.machine,
         "load_average_1min": os.getloadavg()[0],
     }
+    if engine == "qemu":
+        tools = find_qemu()
+        machine |= {"qemu": tools.version, "machine_type": tools.machine}
+    return machine
 
 
 def _processor() -> str:

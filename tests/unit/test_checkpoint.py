@@ -99,7 +99,7 @@ def test_any_flipped_bit_is_found(tmp_path_factory: pytest.TempPathFactory, data
 
 def test_a_checkpoint_of_another_job_is_refused_with_what_may_change(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "c", checkpoint(), "job")
-    with pytest.raises(CheckpointError, match="of another job than lies beside it.*only rounds, target"):
+    with pytest.raises(CheckpointError, match=r"of another job than lies beside it.*only rounds, target"):
         load_checkpoint(tmp_path / "c", "other")
 
 
