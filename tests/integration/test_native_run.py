@@ -53,7 +53,8 @@ def test_a_run_reaches_its_target_repeats_to_the_bit_and_leaves_only_its_run_dir
 def check_run_directory(directory: Path, summary: dict[str, Any]) -> None:
     names = {path.name for path in directory.iterdir()}
     assert names == {
-        "array.yaml", "job.yaml", "versions.json", "records.jsonl", "summary.json", "model.safetensors"
+        "array.yaml", "job.yaml", "versions.json", "records.jsonl", "checkpoint.safetensors", "summary.json",
+        "model.safetensors", "trace.json"
     }  # fmt: skip
     assert msgspec.json.decode((directory / "summary.json").read_bytes()) == summary
     records = decoded(directory)

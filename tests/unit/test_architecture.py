@@ -18,6 +18,12 @@ ALLOWED = {
 PURE = [
     "host/aggregate.py",
     "host/partition.py",
+    "host/participation.py",
+    "host/strategies/base.py",
+    "host/strategies/fedadam.py",
+    "host/strategies/fedavg.py",
+    "host/strategies/fednova.py",
+    "host/strategies/fedprox.py",
     "csd_emu/profiles/files.py",
     "csd_emu/profiles/profile.py",
     "csd_emu/baseline.py",
