@@ -279,7 +279,7 @@ def agent_of(workshop: Workshop, device: str) -> psutil.Process:
 
 def test_a_drive_that_is_frozen_in_a_round_and_thaws_takes_part_again(workshop: Workshop) -> None:
     """The watchdog ends its session; it redials by itself, and its answer to the old round enters no newer one."""
-    process = workshop.start(*workshop.job_arguments(**JOB | {"rounds": 60, "epochs": 4, "watchdog": "4 s"}))
+    process = workshop.start(*workshop.job_arguments(**JOB | {"rounds": 60, "epochs": 4, "watchdog": "8 s"}))
     wait_until(lambda: len(workshop.rounds()) >= 2)
     agent = agent_of(workshop, "csd-01")
     agent.suspend()
@@ -301,7 +301,7 @@ def test_a_drive_that_is_frozen_in_a_round_and_thaws_takes_part_again(workshop: 
 def test_the_only_drive_cut_off_in_a_round_costs_no_round(workshop: Workshop) -> None:
     """Frozen beyond the watchdog, it is all that the round has; the host waits for it."""
     workshop.write("array.yaml", {"name": "lab", "engine": "native", "devices": [{"profile": "newport"}]})
-    process = workshop.start(*workshop.job_arguments(**JOB | {"rounds": 6, "epochs": 4, "watchdog": "3 s"}))
+    process = workshop.start(*workshop.job_arguments(**JOB | {"rounds": 6, "epochs": 4, "watchdog": "8 s"}))
     wait_until(lambda: len(workshop.rounds()) >= 2)
     agent = agent_of(workshop, "csd-00")
     agent.suspend()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -47,6 +47,7 @@ def rounds(draw: st.DrawFn) -> tuple[dict[str, Array], list[Contribution]]:
 
 
 @pytest.mark.parametrize("name", MAKERS)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_names_order_types_and_shapes_stay_and_the_inputs_too(name: str, data: st.DataObject) -> None:
     before, parts = data.draw(rounds())
@@ -59,6 +60,7 @@ def test_names_order_types_and_shapes_stay_and_the_inputs_too(name: str, data: s
 
 
 @pytest.mark.parametrize("name", MAKERS)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_what_is_no_parameter_is_averaged_by_samples(name: str, data: st.DataObject) -> None:
     before, parts = data.draw(rounds())
@@ -69,6 +71,7 @@ def test_what_is_no_parameter_is_averaged_by_samples(name: str, data: st.DataObj
 
 
 @pytest.mark.parametrize("name", MAKERS)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_the_same_input_gives_the_same_bits_also_after_a_checkpoint(name: str, data: st.DataObject) -> None:
     first, second = MAKERS[name](), MAKERS[name]()
@@ -96,6 +99,7 @@ def test_the_state_of_another_strategy_is_refused(name: str) -> None:
         MAKERS[name]().load_state({"m/other": np.zeros(2)})
 
 
+@settings(max_examples=50)
 @given(data=st.data(), momentum=momenta, steps=st.integers(1, 50))
 def test_fednova_with_equal_steps_is_fedavg(data: st.DataObject, momentum: float, steps: int) -> None:
     before, parts = data.draw(rounds())
@@ -141,6 +145,7 @@ def fixed_point(strategy: Strategy, centres: Sequence[float], samples: Sequence[
 RATE, MOMENTUM = 1e-6, 0.5
 
 
+@settings(max_examples=50)
 @given(data=st.data(), count=st.integers(2, 5))
 def test_fednova_converges_to_the_minimum_of_the_objective_whatever_the_local_steps(
     data: st.DataObject, count: int
@@ -209,6 +214,7 @@ def test_the_job_file_names_the_strategy(section: object, kind: type[Strategy], 
     assert strategy.proximal == proximal
 
 
+@settings(max_examples=25)
 @given(data=st.data())
 def test_fedprox_averages_as_fedavg(data: st.DataObject) -> None:
     before, parts = data.draw(rounds())
