@@ -46,7 +46,7 @@ def resume_run(path: Path, engine: str | None, paths: Paths, progress: Progress,
         summary = directory.read_summary()
         if summary is not None and is_done(request.job, summary.rounds, summary.accuracy):
             if not quiet:
-                console.print(f"{path}: this run has finished; nothing was started")
+                console.print(f"{path}: this run has finished; nothing was started", soft_wrap=True)
             return summary
         checkpoint = directory.load_checkpoint(request.sha256)
         past = Past(directory, directory.rewind(checkpoint.state.round if checkpoint else 0), checkpoint)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,10 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     """
     generator = random.Random(seed)
     with _laboratory(seed) as lab:
-        progress.stage("uninterrupted run")
-        lab.measure()
         lab.command("up", lab.files[KEPT], "--job", lab.job)
+        for array in (OWN, KEPT):
+            progress.stage(f"uninterrupted run on {array}")
+            lab.measure(array)
         trials = []
         for number in range(TRIALS):
             point, array = POINTS[number % len(POINTS)], (OWN, KEPT)[number // len(POINTS) % 2]
@@ -64,7 +65,7 @@ class _Lab:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, dict[str, float]] = {}
         self._weights: bytes | None = None
         self._environment = os.environ | {HOME_VARIABLE: str(folder / "home")}
         job = {"model": "digits_cnn", "data": DEFAULT_DATA.model_dump(), "rounds": ROUNDS, "seed": seed}
@@ -75,23 +76,26 @@ class _Lab:
             for name in (OWN, KEPT)
         }
 
-    def measure(self) -> None:
+    def measure(self, array: str) -> None:
         """Run once without a fault: take its weights, and how long its parts last."""
-        runs = self.folder / "reference"
+        runs = self.folder / f"reference-{array}"
         begin = time.monotonic()
-        with self._start("run", self.job, "--array", self.files[OWN], "--runs", runs) as process:
+        with self._start("run", self.job, "--array", self.files[array], "--runs", runs) as process:
             _wait(process, lambda: _records(runs) >= 1)
             first = time.monotonic()
             _wait(process, lambda: _records(runs) >= ROUNDS)
             last = time.monotonic()
             if process.wait(_WATCHDOG_SECONDS) != 0:
                 raise DeviceError("the uninterrupted run failed; csd-emu run of the quickstart says why")
-        self.seconds = {
+        self.seconds[array] = {
             "start-up": first - begin,
             "round": (last - first) / (ROUNDS - 1),
             "end": time.monotonic() - last,
         }
-        self._weights = _weights(runs)
+        weights = _weights(runs)
+        if self._weights not in (None, weights):
+            raise DeviceError("two uninterrupted runs end with different weights, so nothing can be compared")
+        self._weights = weights
 
     def trial(self, number: int, point: str, array: str, generator: random.Random) -> dict[str, Any]:
         """Kill one run at a random moment of `point`, resume it, and say whether its weights are the reference's."""
@@ -99,16 +103,18 @@ class _Lab:
         arguments = ("run", self.job, "--array", self.files[array], "--runs", runs)
         rounds, fraction = generator.randrange(1, ROUNDS), generator.random()
         with self._start(*arguments) as process:
-            self._await(process, runs, point, rounds, fraction)
+            self._await(process, runs, point, rounds, fraction, self.seconds[array])
             process.send_signal(signal.SIGKILL)
-            process.wait()
+            killed = process.wait() == -signal.SIGKILL
+            if process.returncode > 0:
+                raise DeviceError(f"a run failed with {process.returncode} before it was killed, in {point}")
         left = self._look(runs)
         directory = left.pop("directory")
         done = self.command(*(("run", "--resume", directory) if directory is not None else arguments), check=False)
         identical = done.returncode == 0 and _weights(runs) == self._weights
         words = "" if done.returncode == 0 else done.stderr.decode(errors="replace")[-500:]
         aim = {"point": point, "array": array, "round": rounds, "fraction": fraction}
-        return aim | left | {"exit_code": done.returncode, "error": words, "identical": identical}
+        return aim | left | {"killed": killed} | {"exit_code": done.returncode, "error": words, "identical": identical}
 
     def command(self, *arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[bytes]:
         """Run a command of csd-emu to its end."""
@@ -124,15 +130,23 @@ class _Lab:
             home = self.folder / "home"
             sweep([OWN, KEPT], Paths(home / "cache", home / "state", home / "run"))
 
-    def _await(self, process: subprocess.Popen[bytes], runs: Path, point: str, rounds: int, fraction: float) -> None:
+    @staticmethod
+    def _await(
+        process: subprocess.Popen[bytes],
+        runs: Path,
+        point: str,
+        rounds: int,
+        fraction: float,
+        seconds: Mapping[str, float],
+    ) -> None:
         """Return at the moment at which the host is to be killed; it may have ended before."""
         if point == "start-up":
-            return _pause(process, fraction * self.seconds["start-up"])
+            return _pause(process, fraction * seconds["start-up"])
         if point == "checkpoint":
             _wait(process, lambda: _records(runs) >= rounds)
             return _wait(process, lambda: _partial(runs))
         _wait(process, lambda: _records(runs) >= (ROUNDS if point == "end" else rounds))
-        return _pause(process, fraction * self.seconds[point])
+        return _pause(process, fraction * seconds[point])
 
     def _look(self, runs: Path) -> dict[str, Any]:
         """Return what the killed host left: nothing can be resumed before its configuration is written."""

@@ -15,7 +15,9 @@ from host.outputs import print_json
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="repeatability, startup, slowdown, memory, image or resume")],
+    name: Annotated[
+        str, typer.Argument(help="repeatability, startup, slowdown, memory, image, calibration, throttles or resume")
+    ],
     seed: Annotated[int, typer.Option(help="of everything random", min=0)] = 0,
     as_json: Json = False,
 ) -> None:
