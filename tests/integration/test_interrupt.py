@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from host import cli
+from host.commands import runs
 from host.interrupts import Interrupts
 from tests.commands import ARRAY, Done, Workshop, wait_until
 
@@ -81,7 +82,9 @@ def test_a_signal_while_modules_are_imported_waits_for_them(
         signal.raise_signal(signal.SIGINT)
         imported.append(True)
 
-    monkeypatch.setattr(cli, "INTERRUPTS", Interrupts())
+    fresh = Interrupts()  # the process-wide one remembers the signals of other tests
+    for module in (cli, runs):
+        monkeypatch.setattr(module, "INTERRUPTS", fresh)
     monkeypatch.setattr("host.requests.read_run", read_run)
     done = csd_emu(*workshop.job_arguments())
     assert (done.code, imported) == (130, [True])
