@@ -112,6 +112,8 @@ class ControlServer:
                 await writer.drain()
         finally:
             writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
     async def _answer(self, reader: asyncio.StreamReader) -> Answer:
         try:
