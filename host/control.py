@@ -156,15 +156,6 @@ def ask(path: Path, request: Request) -> str:
     return answer.detail
 
 
-def listens(path: Path) -> bool:
-    """Return whether a run listens at `path`."""
-    try:
-        _connect(path).close()
-    except NoRun:
-        return False
-    return True
-
-
 def _connect(path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     try:
