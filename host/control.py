@@ -112,6 +112,8 @@ class ControlServer:
                 await writer.drain()
         finally:
             writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
     async def _answer(self, reader: asyncio.StreamReader) -> Answer:
         try:
@@ -152,15 +154,6 @@ def ask(path: Path, request: Request) -> str:
     if answer.error:
         raise DeviceError(answer.error)
     return answer.detail
-
-
-def listens(path: Path) -> bool:
-    """Return whether a run listens at `path`."""
-    try:
-        _connect(path).close()
-    except NoRun:
-        return False
-    return True
 
 
 def _connect(path: Path) -> socket.socket:

@@ -22,7 +22,7 @@ from firmware_agent.errors import ConfigurationError, CsdError, DeviceError, Env
 from firmware_agent.handover import IDENTITY_FILE, SHARD_FILE
 from firmware_agent.identity import read_identity, write_identity
 from host.array_state import STATE_FILE, ArrayState, DeviceState, devices_held
-from host.control import Harm, NoRun, Request, ask, listens
+from host.control import Harm, NoRun, Request, ask
 from host.device_time import TRAINER_WEIGHT
 from host.interrupts import INTERRUPTS
 from host.lifecycle import DEVICES, ENTROPY_BYTES
@@ -197,12 +197,11 @@ class _Site:
 
     def _tell(self, harm: Harm, note: str) -> bool:
         """Have a run that is going on write this down; return whether there is one."""
-        if not listens(self._control):
-            return False
-        with contextlib.suppress(NoRun):
+        try:
             ask(self._control, Request(self._device.name, harm, note=note))
-            return True
-        return False
+        except NoRun:
+            return False
+        return True
 
     def _report(self, harm: Harm, detail: str, recorded: bool) -> InjectReport:
         return InjectReport(self._config.name, self._device.name, harm.value, detail, recorded)
