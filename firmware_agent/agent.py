@@ -15,7 +15,7 @@ from firmware_agent import __version__, bare_loop
 from firmware_agent.clock import Stopwatch
 from firmware_agent.disturbance import Disturbance
 from firmware_agent.errors import AgentRefused, CsdError, DeviceLost, ProtocolError
-from firmware_agent.exchange import Assembler, cut_slices, tensor_specs
+from firmware_agent.exchange import Assembler, tensor_specs
 from firmware_agent.identity import Identity
 from firmware_agent.memory import high_water_bytes
 from firmware_agent.probe import probe_read, probe_send
@@ -46,6 +46,8 @@ from firmware_agent.wire import (
     Train,
     Trained,
     Welcome,
+    encode,
+    pack,
 )
 
 log = logging.getLogger(__name__)
@@ -137,7 +139,8 @@ class Agent:
         if isinstance(frame, Slice):
             self._assembler().add(frame)
         elif isinstance(frame, Tensors):
-            self._inbound = Assembler(frame.exchange, frame.specs, tensor_specs(state_arrays(self._ready().model)))
+            arrays = state_arrays(self._ready().model)
+            self._inbound = Assembler(frame.exchange, frame.specs, tensor_specs(arrays), arrays)
         elif isinstance(frame, Job):
             session.send(self._prepare(frame))
         elif isinstance(frame, Train):
@@ -168,12 +171,11 @@ class Agent:
         self._inbound = None
         self._stopwatch.take()
         done = trainer.train(task)
-        arrays = trainer.encode()
-        session.send(Tensors(task.round, tensor_specs(arrays)))
-        for piece in self._saboteur.pass_on(cut_slices(task.round, arrays)):
-            session.send(piece)
+        frames = trainer.encode(task.round, self._saboteur.pass_on)
         seconds, peak_bytes = self._stopwatch.take(), high_water_bytes()
-        session.send(Trained(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes, peak_bytes))
+        trained = Trained(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes, peak_bytes)
+        for message in pack([*frames, encode(trained)]):
+            session.send_encoded(message)
 
     def _measure(self, task: Measure) -> Measured:
         trainer = self._ready()

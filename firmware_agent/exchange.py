@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from firmware_agent.errors import ProtocolError
 from firmware_agent.wire import MAX_SLICE_BYTES, Slice, TensorSpec
@@ -28,15 +29,28 @@ def spec_bytes(spec: TensorSpec) -> int:
 def cut_slices(exchange: int, arrays: Mapping[str, Array], slice_bytes: int = MAX_SLICE_BYTES) -> Iterator[Slice]:
     """Yield the arrays' bytes as slices of at most `slice_bytes`, tensor by tensor, offset rising.
 
-    An empty tensor has no slice.
+    An empty tensor has no slice. The slices are views: whoever changes an array before its slices are encoded changes
+    them too, and their checksums are wrong then.
     """
     if not 1 <= slice_bytes <= MAX_SLICE_BYTES:
         raise ProtocolError(f"slices of {slice_bytes} bytes: the wire takes 1 to {MAX_SLICE_BYTES}")
     for name, array in arrays.items():
         little = np.ascontiguousarray(array, dtype=np.dtype(array.dtype).newbyteorder("<"))
-        flat = little.reshape(-1).view(np.uint8)
+        flat = little.reshape(-1).view(np.uint8).data
         for offset in range(0, len(flat), slice_bytes):
-            yield Slice(exchange, name, offset, flat[offset : offset + slice_bytes].tobytes())
+            yield make_slice(exchange, name, offset, flat[offset : offset + slice_bytes])
+
+
+def make_slice(exchange: int, tensor: str, offset: int, data: bytes | memoryview) -> Slice:
+    """Return a slice with its checksum; `data` are not copied."""
+    view = memoryview(data).toreadonly()
+    return Slice(exchange, tensor, offset, slice_checksum(exchange, tensor, offset, view), view)
+
+
+def slice_checksum(exchange: int, tensor: str, offset: int, data: bytes | memoryview) -> bytes:
+    """Return the 8 bytes that guard a slice: XXH3 of the data, seeded by XXH3 of the place."""
+    place = xxhash.xxh3_64_intdigest(f"{exchange} {offset} {tensor}".encode())
+    return xxhash.xxh3_64_digest(data, place)
 
 
 class Assembler:
@@ -47,7 +61,11 @@ class Assembler:
     """
 
     def __init__(
-        self, exchange: int, specs: Sequence[TensorSpec], expected: Sequence[TensorSpec] | None = None
+        self,
+        exchange: int,
+        specs: Sequence[TensorSpec],
+        expected: Sequence[TensorSpec] | None = None,
+        into: Mapping[str, Array] | None = None,
     ) -> None:
         """Prepare for the tensors in `specs`.
 
@@ -55,6 +73,8 @@ class Assembler:
             exchange: the number that every slice must carry.
             specs: the tensors announced by the peer.
             expected: if given, what this side knows the tensors must be.
+            into: arrays whose memory takes the bytes as they come in; one that is missing, does not fit its spec, or
+                does not lie in memory as on the wire gets memory of its own.
 
         Raises:
             ProtocolError: a name occurs twice, the whole is too large, or `specs` differs from `expected`.
@@ -66,8 +86,8 @@ class Assembler:
         if expected is not None and list(specs) != list(expected):
             raise ProtocolError(f"the tensors announced are not the model's: {_difference(specs, expected)}")
         self.exchange = exchange
-        self._specs = {spec.name: spec for spec in specs}
-        self._bytes = {spec.name: np.zeros(spec_bytes(spec), np.uint8) for spec in specs}
+        self._arrays = {spec.name: _array_for(spec, (into or {}).get(spec.name)) for spec in specs}
+        self._bytes = {name: array.reshape(-1).view(np.uint8) for name, array in self._arrays.items()}
         self._spans: dict[str, dict[int, int]] = {spec.name: {} for spec in specs}
         self._missing = sum(map(spec_bytes, specs))
 
@@ -85,8 +105,8 @@ class Assembler:
         """Take one slice.
 
         Raises:
-            ProtocolError: the slice is of another exchange, names no tensor of it, lies outside of the tensor, or
-                overlaps what came before without being its exact repetition.
+            ProtocolError: the slice is of another exchange, names no tensor of it, lies outside of the tensor, overlaps
+                what came before without being its exact repetition, or its checksum is wrong.
         """
         target = self._target(piece)
         start, end = piece.offset, piece.offset + len(piece.data)
@@ -103,16 +123,14 @@ class Assembler:
         self._missing -= len(piece.data)
 
     def arrays(self) -> dict[str, Array]:
-        """Return the tensors, in the announced order.
+        """Return the tensors, in the announced order; those of `into` that took the bytes are among them.
 
         Raises:
             ProtocolError: bytes are still missing.
         """
         if not self.complete:
             raise ProtocolError(f"an exchange ended with {self._missing} bytes missing")
-        return {
-            name: self._bytes[name].view(np.dtype(spec.dtype)).reshape(spec.shape) for name, spec in self._specs.items()
-        }
+        return dict(self._arrays)
 
     def _target(self, piece: Slice) -> npt.NDArray[np.uint8]:
         if piece.exchange != self.exchange:
@@ -122,7 +140,20 @@ class Assembler:
             raise ProtocolError(f"a slice names the tensor {piece.tensor!r}, which this exchange does not have")
         if piece.offset + len(piece.data) > len(target):
             raise ProtocolError(f"{piece.tensor}+{piece.offset}: {len(piece.data)} bytes reach past its {len(target)}")
+        if piece.checksum != slice_checksum(piece.exchange, piece.tensor, piece.offset, piece.data):
+            raise ProtocolError(
+                f"{piece.tensor}+{piece.offset}: {len(piece.data)} bytes do not match their checksum; "
+                "they were damaged in memory or under way"
+            )
         return target
+
+
+def _array_for(spec: TensorSpec, offered: Array | None) -> Array:
+    """Return `offered` if the tensor's bytes can go straight into its memory, else a new array."""
+    dtype = np.dtype(spec.dtype)
+    if offered is None or offered.dtype != dtype or offered.shape != spec.shape:
+        return np.empty(spec.shape, dtype)
+    return offered if offered.flags.c_contiguous and offered.flags.writeable else np.empty(spec.shape, dtype)
 
 
 def _difference(specs: Sequence[TensorSpec], expected: Sequence[TensorSpec]) -> str:

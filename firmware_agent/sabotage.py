@@ -59,7 +59,7 @@ def damage(piece: Slice) -> Slice:
     """Return the slice with the bits of its middle byte flipped, and all else, its checksum too, as it was."""
     data = bytearray(piece.data)
     data[len(data) // 2] ^= 0xFF
-    return msgspec.structs.replace(piece, data=bytes(data))
+    return msgspec.structs.replace(piece, data=memoryview(bytes(data)))
 
 
 def _fill(path: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
 
@@ -10,7 +11,7 @@ import grpc
 
 from firmware_agent.errors import AgentRefused, DeviceLost
 from firmware_agent.identity import Identity
-from firmware_agent.wire import HOST_NAME, SERVICE_METHOD, AnyFrame, Frame, decode, encode
+from firmware_agent.wire import HOST_NAME, SERVICE_METHOD, AnyFrame, Frame, encode, unpack
 
 # Frames that may wait for the network before `send` blocks: bounds the memory that a slow link can take.
 _OUTBOX_FRAMES = 4
@@ -44,15 +45,19 @@ class Session:
         self._outbox: queue.Queue[bytes | None] = queue.Queue(_OUTBOX_FRAMES)
         method: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(SERVICE_METHOD)
         self._call = method(iter(self._outbox.get, None), wait_for_ready=True)
-        self._frames: Iterator[bytes] = iter(self._call)
+        self._messages: Iterator[bytes] = iter(self._call)
+        self._frames: deque[AnyFrame] = deque()
 
     def send(self, frame: Frame) -> None:
-        """Hand one frame to the stream; blocks while the network is behind.
+        """Hand one frame to the stream (see `send_encoded`)."""
+        self.send_encoded(encode(frame))
+
+    def send_encoded(self, data: bytes) -> None:
+        """Hand one message (see `wire.pack`) to the stream; blocks while the network is behind.
 
         Raises:
             DeviceLost: the stream has ended.
         """
-        data = encode(frame)
         while True:
             if not self._call.is_active():
                 raise DeviceLost(f"the stream to {self._address} has ended: {self._reason()}")
@@ -69,13 +74,9 @@ class Session:
             AgentRefused: the host does not want this agent, now or later.
             ProtocolError: the host sent no valid frame.
         """
-        try:
-            data = next(self._frames)
-        except StopIteration:
-            raise DeviceLost(f"{self._address} closed the stream") from None
-        except grpc.RpcError as error:
-            raise self._lost(error) from error
-        return decode(data)
+        if not self._frames:
+            self._frames.extend(unpack(self._next_message()))
+        return self._frames.popleft()
 
     def __enter__(self) -> Session:
         return self
@@ -88,6 +89,14 @@ class Session:
         while not self._outbox.empty():  # the sender thread waits on the queue: make room, then end it
             self._outbox.get_nowait()
         self._outbox.put(None)
+
+    def _next_message(self) -> bytes:
+        try:
+            return next(self._messages)
+        except StopIteration:
+            raise DeviceLost(f"{self._address} closed the stream") from None
+        except grpc.RpcError as error:
+            raise self._lost(error) from error
 
     def _reason(self) -> str:
         return str(self._call.details() or self._call.code())

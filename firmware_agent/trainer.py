@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,17 +12,17 @@ import torch
 from torch.nn import functional
 
 from firmware_agent.clock import PHASES, Stopwatch, wait_for_fresh_slice
-from firmware_agent.exchange import Array
+from firmware_agent.exchange import Array, cut_slices, tensor_specs
 from firmware_agent.memory import PeakMemory
 from firmware_agent.models import ModelSpec, build_model
 from firmware_agent.sgd import LocalSgd
 from firmware_agent.shard import Shard
 from firmware_agent.weights import state_arrays
-from firmware_agent.wire import Job, Measure, Measured, PhaseSeconds, Train
+from firmware_agent.wire import Job, Measure, Measured, PhaseSeconds, Slice, Tensors, Train, encode
 
 
 class LocalPass(NamedTuple):
-    """What a round of local training did; `loss` is the mean over the samples seen."""
+    """What a round of local training did; `loss` is the mean over the samples seen, 0 if there were none."""
 
     samples: int
     steps: int
@@ -68,7 +68,7 @@ class Trainer:
                 loss_sum += self._step(optimiser, images, labels) * len(labels)
                 samples, steps = samples + len(labels), steps + 1
                 read_bytes += images.nbytes + labels.nbytes
-        return LocalPass(samples, steps, loss_sum / samples, read_bytes)
+        return LocalPass(samples, steps, loss_sum / samples if samples else 0.0, read_bytes)
 
     def measure(self, task: Measure) -> Measured:
         """Run the loop of `train` as `task` says; with `task.restore` the weights stay as they were.
@@ -101,15 +101,20 @@ class Trainer:
             self.model.load_state_dict(before)
         return Measured(samples, steps, seconds, elapsed_seconds, each, encode_seconds, peak_bytes, memory.source)
 
-    def encode(self) -> dict[str, Array]:
-        """Copy the weights out of the model: the part of sending in which a task is always runnable."""
+    def encode(self, exchange: int, pass_on: Callable[[Iterable[Slice]], Iterable[Slice]] = iter) -> list[bytes]:
+        """Return the frames that carry the weights: the part of sending in which a task is always runnable.
+
+        Slices go through `pass_on` before they are encoded.
+        """
         self._stopwatch.mark()
-        arrays = {name: array.copy() for name, array in state_arrays(self.model).items()}
+        arrays = state_arrays(self.model)
+        pieces = pass_on(cut_slices(exchange, arrays))
+        frames = [encode(frame) for frame in (Tensors(exchange, tensor_specs(arrays)), *pieces)]
         self._stopwatch.lap("encode")
-        return arrays
+        return frames
 
     def _encode_seconds(self) -> float:
-        self.encode()
+        self.encode(0)
         return self._stopwatch.take().encode
 
     def _warm_up(self, optimiser: LocalSgd, task: Measure) -> None:

@@ -25,7 +25,9 @@ def state_arrays(model: nn.Module) -> dict[str, Array]:
 
 
 def load_arrays(model: nn.Module, arrays: Mapping[str, Array]) -> None:
-    """Copy arrays, named and shaped as by `state_arrays`, into the model."""
+    """Copy arrays, named and shaped as by `state_arrays`, into the model; what lies in its memory already stays."""
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
-            tensor.copy_(torch.from_numpy(np.array(arrays[name])))
+            array = arrays[name]
+            if not np.may_share_memory(array, tensor.numpy()):
+                tensor.copy_(torch.from_numpy(array if array.flags.writeable else array.copy()))

@@ -3,10 +3,13 @@
 One bidirectional gRPC stream per device carries them. The drive speaks first (`Hello`); the host answers with `Welcome`
 or ends the stream with PERMISSION_DENIED, then sends tasks. Tensors cross as `Slice` frames, keyed by (tensor, offset),
 so that the slice size may change between any two steps. No frame can carry a training record.
+
+A gRPC message is one frame, or an array of small ones: every message costs both ends a wake-up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 import msgspec
@@ -22,6 +25,8 @@ HOST_NAME = "csd-host"
 # Steps whose seconds one `Measured` frame can carry, and what a measurement does before it counts.
 MAX_RAW_STEPS = 4096
 WARM_UP_STEPS = 5
+# Messages of several frames: at most so many frames, and so many bytes of them.
+_PACK_FRAMES, _PACK_BYTES = 1024, 64 << 10
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
@@ -107,31 +112,39 @@ class Tensors(Frame, frozen=True):
 
 
 class Slice(Frame, frozen=True):
-    """Either side: bytes of one tensor, from `offset` bytes on."""
+    """Either side: bytes of one tensor, from `offset` bytes on.
+
+    A decoded slice's `data` are a view of the frame that it came in. `checksum` covers place and data, from end to end
+    (`firmware_agent.exchange.slice_checksum`): TLS guards the way, but not the memory at either end of it.
+    """
 
     exchange: Count
     tensor: Name
     offset: Count
-    data: Annotated[bytes, Meta(min_length=1, max_length=MAX_SLICE_BYTES)]
+    checksum: Annotated[bytes, Meta(min_length=8, max_length=8)]
+    data: Annotated[memoryview, Meta(min_length=1, max_length=MAX_SLICE_BYTES)]
 
 
 class Train(Frame, frozen=True):
-    """Host: train from the weights just sent, for whole passes over the shard, and send the weights back."""
+    """Host: train from the weights just sent, for whole passes over the shard, and send the weights back.
+
+    Without a pass the weights go back as they came: a round that only exchanges.
+    """
 
     round: Positive
-    epochs: Positive
+    epochs: Count
 
 
 class Trained(Frame, frozen=True):
     """Drive: done; the tensors came before this frame.
 
-    `loss` is the mean over the samples seen, `peak_memory_bytes` the most that the agent's process had in RAM, 0 if not
-    read.
+    `loss` is the mean over the samples seen, 0 without any; `peak_memory_bytes` the most that the agent's process had
+    in RAM, 0 if not read.
     """
 
     round: Positive
-    samples: Positive
-    steps: Positive
+    samples: Count
+    steps: Count
     loss: float
     seconds: PhaseSeconds
     read_bytes: Count
@@ -248,7 +261,7 @@ AnyFrame = (
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyFrame)
+_decoder = msgspec.msgpack.Decoder(AnyFrame | Annotated[list[AnyFrame], Meta(min_length=1, max_length=_PACK_FRAMES)])
 
 
 def encode(frame: Frame) -> bytes:
@@ -263,16 +276,49 @@ def encode(frame: Frame) -> bytes:
     return data
 
 
-def decode(data: bytes) -> AnyFrame:
-    """Return the frame in `data`.
+def pack(frames: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield encoded frames as messages, in order: small neighbours together, a large one as it is."""
+    waiting: list[bytes] = []
+    size = 0
+    for data in frames:
+        if waiting and (size + len(data) > _PACK_BYTES or len(waiting) == _PACK_FRAMES):
+            yield _joined(waiting)
+            waiting, size = [], 0
+        waiting.append(data)
+        size += len(data)
+    if waiting:
+        yield _joined(waiting)
+
+
+def decode(message: bytes) -> AnyFrame:
+    """Return the one frame in `message`.
 
     Raises:
-        ProtocolError: the bytes are no frame: too long, malformed, unknown, or a field is out of range.
+        ProtocolError: as `unpack`; or there are several.
     """
-    if len(data) > MAX_FRAME_BYTES:
-        raise ProtocolError(f"a frame of {len(data)} bytes came in, the wire allows {MAX_FRAME_BYTES}")
+    first, *others = unpack(message)
+    if others:
+        raise ProtocolError(f"{1 + len(others)} frames came in where one was due")
+    return first
+
+
+def unpack(message: bytes) -> list[AnyFrame]:
+    """Return the frames in `message`, at least one.
+
+    Raises:
+        ProtocolError: the bytes are no frames: too long, malformed, unknown, or a field is out of range.
+    """
+    if len(message) > MAX_FRAME_BYTES:
+        raise ProtocolError(f"a message of {len(message)} bytes came in, the wire allows {MAX_FRAME_BYTES}")
     try:
-        frame: AnyFrame = _decoder.decode(data)
+        frames: AnyFrame | list[AnyFrame] = _decoder.decode(message)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"a malformed frame came in: {error}") from error
-    return frame
+    return frames if isinstance(frames, list) else [frames]
+
+
+def _joined(frames: list[bytes]) -> bytes:
+    """Return frames as a msgpack array, a single one as it is."""
+    if len(frames) == 1:
+        return frames[0]
+    return b"\xdc" + len(frames).to_bytes(2, "big") + b"".join(frames)

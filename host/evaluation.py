@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 from torch.nn import functional
@@ -14,6 +15,19 @@ from firmware_agent.weights import load_arrays, state_arrays
 from host.datasets import Dataset
 
 _BATCH = 512
+
+
+class Judge(Protocol):
+    """Where weights start, and how good they are."""
+
+    def initial_weights(self) -> dict[str, Array]:
+        """Return a copy of the weights and buffers that training starts from."""
+
+    def parameter_names(self) -> frozenset[str]:
+        """Return which of them are trained parameters."""
+
+    def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
+        """Return (accuracy 0 to 1, loss) of `weights`."""
 
 
 class Evaluator:

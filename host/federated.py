@@ -12,7 +12,8 @@ from csd_emu.timeline import HOST
 from firmware_agent.errors import CheckpointError
 from firmware_agent.exchange import Array, tensor_specs
 from host.accounting import Accountant, Accounted
-from host.evaluation import Evaluator
+from host.aggregate import round_weights
+from host.evaluation import Judge
 from host.job import JobConfig
 from host.participation import choose_devices
 from host.records import DeviceRound, OnEvent, RoundRecord, What
@@ -53,7 +54,7 @@ class FederatedTraining:
         devices: Sequence[str],
         exchange: RoundExchange,
         accountant: Accountant,
-        evaluator: Evaluator,
+        evaluator: Judge,
         on_event: OnEvent,
     ) -> None:
         """Prepare; nothing is sent yet.
@@ -111,7 +112,9 @@ class FederatedTraining:
         deadline_seconds = job.straggler.deadline if job.straggler is not None else None
         accounted = self._accountant.account([answer.returned for answer in visited.answers], deadline_seconds)
         self._report_stragglers(number, accounted)
-        self._aggregate(visited.answers, accounted)
+        await asyncio.to_thread(self._aggregate, visited.answers, accounted)
+        for answer in visited.answers:
+            answer.session.recycle(answer.weights)
         self._accuracy, loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
         self._round = number
         returned = {part.device for part in accounted.devices}
@@ -141,10 +144,11 @@ class FederatedTraining:
 
     def _aggregate(self, answers: Sequence[Answer], accounted: Accounted) -> None:
         late = {part.device for part in accounted.devices if part.straggler}
+        answers = [answer for answer in answers if answer.returned.device not in late]
+        counts = round_weights([answer.returned.trained.samples for answer in answers])
         contributions = [
-            Contribution(answer.weights, answer.returned.trained.samples, answer.returned.trained.steps)
-            for answer in answers
-            if answer.returned.device not in late
+            Contribution(answer.weights, count, answer.returned.trained.steps)
+            for answer, count in zip(answers, counts, strict=True)
         ]
         if contributions:
             self.weights = self._strategy.aggregate(self.weights, contributions)
@@ -156,7 +160,7 @@ def _totals(parts: Sequence[DeviceRound]) -> dict[str, Any]:
     seconds = [part.device_seconds.total for part in parts]
     return {
         "clock": "+".join(sorted({part.clock for part in parts})),
-        "train_loss": sum(part.loss * part.samples for part in parts) / samples,
+        "train_loss": sum(part.loss * part.samples for part in parts) / samples if samples else 0.0,
         "images_per_device_second": samples / sum(seconds) if any(seconds) else 0.0,
         "slowest_device_seconds": max(seconds),
     }

@@ -1,20 +1,24 @@
-"""Virtual machines for the time of one piece of work."""
+"""An array for the time of one piece of work."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from csd_emu.engines.qemu import QemuEngine
+from csd_emu.engines import Engine
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from host.array_state import array_folder
 from host.interrupts import INTERRUPTS
 from host.lifecycle import ArrayRequest, StartedArray, clear_array, start_array
 
+if TYPE_CHECKING:
+    from csd_emu.engines.qemu import QemuEngine
+
 T = TypeVar("T")
+E = TypeVar("E", bound=Engine)
 
 
 def run_on_machines(
@@ -29,9 +33,27 @@ def run_on_machines(
         EnvironmentUnfit: QEMU or libvirt is missing, or another process uses an array of this name.
         DeviceError: a machine did not come up.
     """
+    from csd_emu.engines.qemu import QemuEngine  # needs libvirt
+
+    return run_on_engine(QemuEngine(request.config, paths), request, paths, progress, work)
+
+
+def run_on_engine(
+    engine: E,
+    request: ArrayRequest,
+    paths: Paths,
+    progress: Progress,
+    work: Callable[[StartedArray, E], Awaitable[T]],
+) -> T:
+    """Start the array of `request` on `engine`, do `work` on it, end the array and close the engine in any case.
+
+    Raises:
+        EnvironmentUnfit: the engine lacks something, or another process uses an array of this name.
+        DeviceError: a device did not come up.
+    """
     with (
         array_folder(paths.arrays, request.config.name) as folder,
-        contextlib.closing(QemuEngine(request.config, paths)) as engine,
+        contextlib.closing(engine),
     ):
         try:
             clear_array(engine, request.config.name, folder)
@@ -45,9 +67,9 @@ def run_on_machines(
 async def _work(
     request: ArrayRequest,
     folder: Path,
-    engine: QemuEngine,
+    engine: E,
     progress: Progress,
-    work: Callable[[StartedArray, QemuEngine], Awaitable[T]],
+    work: Callable[[StartedArray, E], Awaitable[T]],
 ) -> T:
     async with contextlib.AsyncExitStack() as box:
         progress.stage(f"start {len(request.config.list_devices())} drives")

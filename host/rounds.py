@@ -14,7 +14,7 @@ from csd_emu.timeline import HOST
 from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.exchange import Array, cut_slices, tensor_specs
 from firmware_agent.models import ModelSpec
-from firmware_agent.wire import Job, Ready, Tensors, TensorSpec, Train, Trained, encode
+from firmware_agent.wire import Job, Ready, Tensors, TensorSpec, Train, Trained, encode, pack
 from host.accounting import Returned
 from host.fleet import Fleet
 from host.job import JobConfig
@@ -31,8 +31,9 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Answer:
-    """What one device returned from a round."""
+    """What one device returned from a round; the weights' memory goes back to the session once they are aggregated."""
 
+    session: DeviceSession
     weights: dict[str, Array]
     returned: Returned
 
@@ -229,10 +230,11 @@ class RoundExchange:
             sent_bytes=session.sent_bytes - sent,
             received_bytes=session.received_bytes - received,
         )
-        return Answer(weights, returned)
+        return Answer(session, weights, returned)
 
 
 def _encode_round(number: int, weights: Mapping[str, Array], epochs: int) -> list[bytes]:
-    """Return the frames that carry a round's weights and task, encoded once for all devices."""
+    """Return the messages that carry a round's weights and task, encoded once for all devices."""
     pieces = cut_slices(number, weights)
-    return [encode(frame) for frame in (Tensors(number, tensor_specs(weights)), *pieces, Train(number, epochs))]
+    frames = (Tensors(number, tensor_specs(weights)), *pieces, Train(number, epochs))
+    return list(pack(encode(frame) for frame in frames))

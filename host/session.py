@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from csd_emu.deadline import Deadline
 from firmware_agent.errors import DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.exchange import Array, Assembler
-from firmware_agent.wire import AnyFrame, Failed, Frame, Hello, Slice, Tensors, TensorSpec, decode, encode
+from firmware_agent.wire import AnyFrame, Failed, Frame, Hello, Slice, Tensors, TensorSpec, encode, unpack
 
 # Frames that may wait to be handled before the stream is held back.
 _INBOX_FRAMES = 16
 
 F = TypeVar("F", bound=Frame)
+T = TypeVar("T")
 
 
 class Stream(Protocol):
@@ -37,9 +38,11 @@ class DeviceSession:
         self.sent_bytes = 0
         self.received_bytes = 0
         self._stream = stream
-        self._inbox: asyncio.Queue[AnyFrame | None] = asyncio.Queue(_INBOX_FRAMES)
+        self._inbox: asyncio.Queue[AnyFrame] = asyncio.Queue(_INBOX_FRAMES)
         self._closed = asyncio.Event()
+        self._guards: set[asyncio.Timeout] = set()
         self._why = "the device closed the stream"
+        self._spare: dict[str, Array] = {}
 
     @property
     def closed(self) -> bool:
@@ -55,13 +58,17 @@ class DeviceSession:
         if not self.closed:
             self._why = why
             self._closed.set()
+            for guard in self._guards:
+                if not guard.expired():
+                    guard.reschedule(0.0)
 
     async def pump(self) -> None:
         """Read frames into the inbox until the stream ends or a frame is malformed."""
         try:
             while isinstance(data := await self._stream.read(), bytes):
                 self.received_bytes += len(data)
-                await self._inbox.put(decode(data))
+                for frame in unpack(data):
+                    await self._inbox.put(frame)
         except ProtocolError as error:
             self.close(str(error))
         finally:
@@ -72,13 +79,12 @@ class DeviceSession:
         await self.send_encoded(encode(frame), deadline)
 
     async def send_encoded(self, data: bytes, deadline: Deadline | None = None) -> None:
-        """Send the bytes of one frame; without a deadline, for as long as the stream lives.
+        """Send one message (see `wire.pack`); without a deadline, for as long as the stream lives.
 
         Raises:
             DeviceLost: the stream has ended, or the device took nothing until the deadline.
         """
-        write = asyncio.ensure_future(self._stream.write(data))
-        await self._race(write, deadline)
+        await self._while_open(self._stream.write, deadline, data)
         self.sent_bytes += len(data)
 
     async def receive(self, deadline: Deadline) -> AnyFrame:
@@ -88,9 +94,10 @@ class DeviceSession:
             DeviceLost: the stream has ended, or the deadline passed: a device that is silent so long counts as dead.
             DeviceFailed: the device says that its task failed.
         """
-        frame = self._inbox.get_nowait() if not self._inbox.empty() else None
-        if frame is None:
-            frame = await self._race(asyncio.ensure_future(self._inbox.get()), deadline)
+        if self._inbox.empty():
+            frame = await self._while_open(self._inbox.get, deadline)
+        else:
+            frame = self._inbox.get_nowait()
         if isinstance(frame, Failed):
             raise DeviceFailed(f"{self.device}: {frame.task} failed in the device: {frame.error}")
         return frame
@@ -116,7 +123,8 @@ class DeviceSession:
         """
         try:
             announced = await self.expect(Tensors, deadline)
-            assembler = Assembler(exchange, announced.specs, expected)
+            spare, self._spare = self._spare, {}
+            assembler = Assembler(exchange, announced.specs, expected, spare)
             while isinstance(frame := await self.receive(deadline), Slice):
                 assembler.add(frame)
             if not isinstance(frame, then):
@@ -125,23 +133,36 @@ class DeviceSession:
         except ProtocolError as error:
             raise self._broken(str(error)) from error
 
+    def recycle(self, arrays: dict[str, Array]) -> None:
+        """Take back what `receive_tensors` returned: the next exchange overwrites it, and takes no new memory."""
+        self._spare = arrays
+
     def _broken(self, what: str) -> ProtocolError:
         self.close(what)
         return ProtocolError(f"{self.device}: {what}")
 
-    async def _race(self, work: asyncio.Future[Any], deadline: Deadline | None) -> Any:
-        """Return the result of `work`, unless the stream ends or the deadline passes first."""
-        closed = asyncio.ensure_future(self._closed.wait())
+    async def _while_open(self, work: Callable[..., Awaitable[T]], deadline: Deadline | None, *arguments: object) -> T:
+        """Return the result of `work`, unless the stream ends or the deadline passes first: `close` ends the guard."""
+        if self.closed:
+            raise self._lost()
+        guard = asyncio.timeout(None if deadline is None else deadline.left_seconds)
         try:
-            timeout = None if deadline is None else deadline.left_seconds
-            done, _ = await asyncio.wait({work, closed}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if work in done and not work.cancelled() and work.exception() is None:
-                return work.result()
-            if work in done:
-                self.close("the stream broke" if work.cancelled() else f"the stream broke: {work.exception()}")
-            elif not done and deadline is not None:
+            async with guard:
+                self._guards.add(guard)
+                try:
+                    return await work(*arguments)
+                finally:
+                    self._guards.remove(guard)
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            self.close("the stream broke")  # gRPC says so by cancelling the call
+            raise self._lost() from None
+        except Exception as error:  # whatever the transport raises, the device is out of reach
+            if deadline is not None and guard.expired():
                 self.close(f"silent for {deadline.seconds:.0f} s")
-            raise DeviceLost(f"{self.device}: {self._why}")
-        finally:
-            closed.cancel()
-            work.cancel()
+            self.close(f"the stream broke: {error}")  # no news if it is closed
+            raise self._lost() from error
+
+    def _lost(self) -> DeviceLost:
+        return DeviceLost(f"{self.device}: {self._why}")

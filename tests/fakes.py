@@ -30,6 +30,7 @@ from firmware_agent.wire import (
     Trained,
     decode,
     encode,
+    unpack,
 )
 from host.session import DeviceSession
 
@@ -78,11 +79,11 @@ class FakeDrive:
 
     async def write(self, message: bytes) -> None:
         self.written.append(message)
-        frame = decode(message)
-        self.frames.append(frame)
         try:
-            for answer in self.answer(frame):
-                await self._outbox.put(answer if isinstance(answer, bytes) else encode(answer))
+            for frame in unpack(message):
+                self.frames.append(frame)
+                for answer in self.answer(frame):
+                    await self._outbox.put(answer if isinstance(answer, bytes) else encode(answer))
         except Cut:
             await self._outbox.put(None)
 

@@ -39,6 +39,8 @@ def _values(kind: inspect.Type) -> st.SearchStrategy:  # type: ignore[type-arg]
             return st.floats(low, high, allow_nan=False, **exclude)
         case inspect.StrType(pattern=str()):
             return st.from_regex(kind.pattern, fullmatch=True).filter(lambda text: "\n" not in text)
+        case inspect.MemoryViewType():
+            return st.binary(min_size=kind.min_length or 0, max_size=20).map(memoryview)
         case inspect.StrType() | inspect.BytesType():
             make = st.text if isinstance(kind, inspect.StrType) else st.binary
             return make(min_size=kind.min_length or 0, max_size=min(kind.max_length or 20, 20))

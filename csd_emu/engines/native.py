@@ -21,6 +21,8 @@ from firmware_agent.handover import IDENTITY_FILE, SHARD_FILE
 _STOP_SECONDS = 5.0
 # -P: a file of the user's called like one of Python's own modules must not take its place.
 _AGENT = [sys.executable, "-P", "-m", "firmware_agent", "native"]
+# As in a drive: what malloc has taken it keeps, or every exchange of weights would fetch its memory page by page.
+_MALLOC = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "67108864"}
 _SIGNALS = {Fault.KILL: signal.SIGKILL, Fault.FREEZE: signal.SIGSTOP, Fault.THAW: signal.SIGCONT}
 
 
@@ -47,7 +49,12 @@ class NativeEngine:
         command = [*_AGENT, str(plan.folder)]
         with open(plan.console, "wb") as console:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=_MALLOC | os.environ,
             )
         self._children.append(process)
         return Handle(plan, str(process.pid))

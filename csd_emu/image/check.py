@@ -71,7 +71,7 @@ def judge(console: str) -> dict[str, Any]:
     lines = [line.strip() for line in console.replace("\r", "\n").split("\n") if line.strip()]
     report = _report(lines)
     if report is None:
-        raise _failed("torch, NumPy, gRPC and msgspec could not be checked", lines)
+        raise _failed("torch, NumPy, gRPC, msgspec and xxhash could not be checked", lines)
     if report["system"] != "running" or report["failed_units"]:
         raise _failed(f"systemd is {report['system']}, failed units: {report['failed_units'] or 'none'}", lines)
     if not (math.isfinite(report["gradient_norm"]) and report["gradient_norm"] > 0):

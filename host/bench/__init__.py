@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
-from firmware_agent.errors import ConfigurationError
-from host.bench import calibration, image, memory, metrics, repeatability, resume, slowdown, startup, throttles
+from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 from host.outputs import BenchReport
 
-BENCHES: dict[str, Callable[[Paths, Progress, int], BenchReport]] = {
-    "repeatability": repeatability.run,
-    "startup": startup.run,
-    "slowdown": slowdown.run,
-    "memory": memory.run,
-    "image": image.run,
-    "calibration": calibration.run,
-    "throttles": throttles.run,
-    "metrics": metrics.run,
-    "resume": resume.run,
-}
+# Each is a module here with a function `run`; imported when it is asked for, since most need libvirt.
+BENCHES = (
+    *("repeatability", "startup", "slowdown", "memory", "image", "calibration", "throttles", "metrics", "resume"),
+    "rounds",
+)
 
 
 def run_bench(name: str, paths: Paths, progress: Progress, seed: int) -> BenchReport:
@@ -28,8 +21,16 @@ def run_bench(name: str, paths: Paths, progress: Progress, seed: int) -> BenchRe
 
     Raises:
         ConfigurationError: there is none.
+        EnvironmentUnfit: it needs libvirt, which is not there.
         CsdError: it could not be measured; nothing it started is left.
     """
     if name not in BENCHES:
         raise ConfigurationError(f"bench {name!r} is not known; choose one of: {', '.join(BENCHES)}")
-    return BENCHES[name](paths, progress, seed)
+    try:
+        module = importlib.import_module(f"host.bench.{name}")
+    except ModuleNotFoundError as error:
+        if error.name not in ("libvirt", "libvirt_qemu"):
+            raise
+        raise EnvironmentUnfit(f"bench {name} needs libvirt-python; run scripts/setup-python qemu") from error
+    measured: BenchReport = module.run(paths, progress, seed)
+    return measured

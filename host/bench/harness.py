@@ -11,11 +11,10 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from csd_emu.array import ArrayConfig
 from csd_emu.deadline import Deadline
-from csd_emu.engines.qemu import QemuEngine
 from csd_emu.paths import Paths
 from csd_emu.profiles import get_profile
 from csd_emu.progress import Progress
@@ -31,6 +30,9 @@ from host.requests import DEFAULT_DATA
 from host.rounds import job_frame, prepare_device
 from host.session import DeviceSession
 
+if TYPE_CHECKING:  # a machine without libvirt runs the native benches
+    from csd_emu.engines.qemu import QemuEngine
+
 PROFILE = "newport"
 BATCH_SIZE = 64
 MEASURE_SECONDS = 2.0
@@ -40,10 +42,10 @@ WATCHDOG_SECONDS = 600.0
 T = TypeVar("T")
 
 
-def bench_config(name: str, devices: int) -> ArrayConfig:
-    """Return an array of `devices` Newport-class VMs that belongs to the bench called `name`."""
+def bench_config(name: str, devices: int, engine: str = "qemu") -> ArrayConfig:
+    """Return an array of `devices` Newport-class drives that belongs to the bench called `name`."""
     return ArrayConfig.model_validate(
-        {"name": f"bench-{name}", "engine": "qemu", "devices": [{"profile": PROFILE, "count": devices}]}
+        {"name": f"bench-{name}", "engine": engine, "devices": [{"profile": PROFILE, "count": devices}]}
     )
 
 

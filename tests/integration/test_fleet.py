@@ -14,7 +14,7 @@ import pytest
 from csd_emu.deadline import Deadline
 from firmware_agent import session as session_module
 from firmware_agent.errors import AgentRefused, DeviceLost, EnvironmentUnfit
-from firmware_agent.exchange import cut_slices, tensor_specs
+from firmware_agent.exchange import cut_slices, make_slice, tensor_specs
 from firmware_agent.identity import Identity
 from firmware_agent.session import Session
 from firmware_agent.wire import (
@@ -24,7 +24,6 @@ from firmware_agent.wire import (
     AnyFrame,
     Hello,
     Ready,
-    Slice,
     Tensors,
     Trained,
     Welcome,
@@ -241,7 +240,7 @@ async def test_a_redial_of_the_same_incarnation_replaces_the_session(lab: Lab) -
     ("message", "why"),
     [
         (encode(Ready(5)), "did not begin with a hello"),
-        (encode(Slice(1, "w", 0, b"1234")), "did not begin with a hello"),
+        (encode(make_slice(1, "w", 0, b"1234")), "did not begin with a hello"),
         (b"\xc1 garbage \xff", "malformed frame"),
         (b"", "malformed frame"),
     ],

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from firmware_agent.wire import Slice
 from tests.commands import ARRAY, Done, Workshop, wait_until
 from tests.going import Going
 
@@ -91,7 +90,6 @@ def test_a_slowed_drive_takes_twice_the_modelled_time(start: Callable[..., Going
     assert run.details("lost") == []
 
 
-@pytest.mark.skipif("checksum" not in Slice.__struct_fields__, reason="slices carry no checksum yet")
 def test_a_damaged_slice_costs_its_sender_the_round(start: Callable[..., Going]) -> None:
     run = start(rounds=20)
     run.refused("its disk is the host machine's; use qemu", 1, "csd-00", "fill")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ from firmware_agent.agent import Agent
 from firmware_agent.clock import Stopwatch
 from firmware_agent.disturbance import Disturbance
 from firmware_agent.errors import AgentRefused, DeviceLost, ProtocolError
-from firmware_agent.exchange import Assembler, cut_slices, tensor_specs
+from firmware_agent.exchange import Assembler, cut_slices, make_slice, tensor_specs
 from firmware_agent.identity import Identity
 from firmware_agent.sabotage import Saboteur, damage
 from firmware_agent.session import Session
@@ -39,6 +40,7 @@ from firmware_agent.wire import (
     Trained,
     Welcome,
     encode,
+    unpack,
 )
 from tests.fakes import JOB
 
@@ -54,6 +56,9 @@ class FakeHost:
 
     def send(self, frame: Frame) -> None:
         self.sent.append(frame)
+
+    def send_encoded(self, data: bytes) -> None:
+        self.sent += unpack(data)
 
     def receive(self) -> AnyFrame:
         step = next(self._script, DeviceLost("the script has ended"))
@@ -126,6 +131,35 @@ def test_it_says_hello_and_does_what_the_host_asks(shard: Shard) -> None:
     assert all(part > 0 for part in (done.seconds.forward, done.seconds.backward, done.seconds.update))
 
 
+def test_without_an_epoch_it_returns_exactly_what_was_sent(shard: Shard) -> None:
+    generator = np.random.default_rng(0)
+    model = state_arrays(Trainer(JOB, shard, 0, Stopwatch()).model)
+    arrays = {name: np.asarray(generator.standard_normal(a.shape), a.dtype) for name, a in model.items()}
+    pieces = cut_slices(5, arrays, 1000)
+    host = FakeHost(Welcome(), JOB, Tensors(5, tensor_specs(arrays)), *pieces, Train(5, 0))
+    serve(shard, host)
+    _, _, announced, *returned, done = host.sent
+    assert isinstance(announced, Tensors)
+    assembler = Assembler(5, announced.specs, tensor_specs(arrays))
+    for piece in returned:
+        assert isinstance(piece, Slice)
+        assembler.add(piece)
+    assert {name: a.tobytes() for name, a in assembler.arrays().items()} == {n: a.tobytes() for n, a in arrays.items()}
+    assert isinstance(done, Trained)
+    assert (done.round, done.samples, done.steps, done.loss, done.read_bytes) == (5, 0, 0, 0.0, 0)
+    assert done.seconds.forward == done.seconds.backward == done.seconds.update == 0
+    assert done.seconds.encode > 0
+
+
+def test_weights_with_a_flipped_bit_are_not_trained_on(shard: Shard) -> None:
+    tensors, first, *pieces = weights_frames(1, shard)
+    assert isinstance(first, Slice)
+    damaged = msgspec.structs.replace(first, data=memoryview(bytes(first.data[:-1]) + b"\x55"))
+    host = FakeHost(Welcome(), JOB, tensors, damaged, *pieces, Train(1, 1), AssertionError("still listening"))
+    serve(shard, host)
+    assert [type(frame) for frame in host.sent] == [Hello, Ready]
+
+
 def test_two_agents_with_the_same_shard_and_weights_send_the_same_bits(shard: Shard) -> None:
     script = [Welcome(), JOB, *weights_frames(1, shard), Train(1, 1)]
     one, other = FakeHost(*script), FakeHost(*script)
@@ -158,7 +192,7 @@ def test_one_who_is_refused_does_not_come_back(shard: Shard) -> None:
         [Welcome(), Train(1, 1)],
         [Welcome(), Tensors(1, [])],
         [Welcome(), JOB, Train(1, 1)],
-        [Welcome(), JOB, Slice(1, "w", 0, b"1")],
+        [Welcome(), JOB, make_slice(1, "w", 0, b"1")],
         [Welcome(), JOB, Tensors(1, [])],
         [Welcome(), Measure(8, 1.0)],
     ],

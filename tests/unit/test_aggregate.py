@@ -8,7 +8,8 @@ from hypothesis.extra import numpy as hnp
 
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.exchange import Array
-from host.aggregate import weighted_mean
+from host import aggregate
+from host.aggregate import round_weights, weighted_mean
 
 Contribution = tuple[float, dict[str, Array]]
 numbers = st.floats(-1e6, 1e6, width=32)
@@ -68,6 +69,34 @@ def test_only_the_ratio_of_weights_counts(parts: list[Contribution], factor: flo
 def test_the_same_input_gives_the_same_bits(parts: list[Contribution]) -> None:
     one, other = weighted_mean(parts), weighted_mean(parts)
     assert {name: array.tobytes() for name, array in one.items()} == {n: a.tobytes() for n, a in other.items()}
+
+
+@given(parts=contributions(), block=st.integers(1, 100))
+def test_it_is_the_plain_formula_to_the_bit_whatever_the_blocks(parts: list[Contribution], block: int) -> None:
+    mean = weighted_mean(parts, block)
+    shares = np.array([weight for weight, _ in parts]) / np.array([weight for weight, _ in parts]).sum()
+    for name, array in mean.items():
+        total = np.zeros(array.shape, np.float64)
+        for share, (_, arrays) in zip(shares, parts, strict=True):
+            total += share * arrays[name].astype(np.float64)
+        assert array.tobytes() == total.astype(np.float32).tobytes()
+
+
+def test_large_and_strided_tensors_are_summed_alike() -> None:
+    generator = np.random.default_rng(0)
+    size = aggregate._SHARED_ELEMENTS // 1000 + 1
+    parts = [(float(n + 1), {"w": generator.standard_normal((1000, size)).astype(np.float32).T}) for n in range(5)]
+    plain = sum(np.float64(weight / 15.0) * arrays["w"].astype(np.float64) for weight, arrays in parts)
+    np.testing.assert_array_equal(weighted_mean(list(parts))["w"], np.asarray(plain).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("samples", "want"), [([3, 0, 5], [3, 0, 5]), ([0, 0, 0], [1, 1, 1]), ([0], [1]), ([7], [7]), ([], [])]
+)
+def test_participants_count_by_samples_and_all_the_same_where_nobody_trained(
+    samples: list[int], want: list[int]
+) -> None:
+    assert round_weights(samples) == want
 
 
 @given(parts=contributions())

@@ -1,16 +1,17 @@
 import copy
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.errors import ProtocolError
-from firmware_agent.exchange import Array, Assembler, cut_slices, spec_bytes, tensor_specs
-from firmware_agent.wire import MAX_SLICE_BYTES, Slice, TensorSpec
+from firmware_agent.exchange import Array, Assembler, cut_slices, make_slice, spec_bytes, tensor_specs
+from firmware_agent.wire import MAX_SLICE_BYTES, Slice, TensorSpec, decode, encode
 from tests import strategies
 
 EXCHANGE = 7
@@ -29,7 +30,7 @@ def cuts(draw: st.DrawFn, arrays: dict[str, Array]) -> list[Slice]:
         if content:
             inner = draw(st.sets(st.integers(1, len(content) - 1), max_size=6)) if len(content) > 1 else set()
             edges = [0, *sorted(inner), len(content)]
-            pieces += [Slice(EXCHANGE, name, a, content[a:b]) for a, b in itertools.pairwise(edges)]
+            pieces += [make_slice(EXCHANGE, name, a, content[a:b]) for a, b in itertools.pairwise(edges)]
     repeated = draw(st.lists(st.sampled_from(pieces), max_size=4)) if pieces else []
     return draw(st.permutations(pieces + repeated))
 
@@ -103,9 +104,9 @@ def test_a_slice_that_does_not_fit_is_refused_and_changes_nothing(
     foreign = data.draw(st.text(min_size=1, max_size=5).filter(lambda text: text not in arrays))
     over = data.draw(st.integers(max(0, size - 3), size + 2**40))
     other = data.draw(st.integers(0, 2**53).filter(lambda number: number != EXCHANGE))
-    assert_refused_unchanged(assembler, Slice(other, name, 0, b"x"), "exchange")
-    assert_refused_unchanged(assembler, Slice(EXCHANGE, foreign, 0, b"x"), "does not have")
-    assert_refused_unchanged(assembler, Slice(EXCHANGE, name, over, b"xxxx"), "reach past")
+    assert_refused_unchanged(assembler, make_slice(other, name, 0, b"x"), "exchange")
+    assert_refused_unchanged(assembler, make_slice(EXCHANGE, foreign, 0, b"x"), "does not have")
+    assert_refused_unchanged(assembler, make_slice(EXCHANGE, name, over, b"xxxx"), "reach past")
 
 
 @given(data=st.data(), size=st.integers(2, 40))
@@ -114,19 +115,89 @@ def test_a_contradiction_or_an_overlap_is_refused_and_changes_nothing(data: st.D
     content = flat_bytes(arrays["w"])
     start = data.draw(st.integers(0, size - 1))
     end = data.draw(st.integers(start + 1, size))
-    assembler = fed(arrays, [Slice(EXCHANGE, "w", start, content[start:end])])
+    assembler = fed(arrays, [make_slice(EXCHANGE, "w", start, content[start:end])])
     position = data.draw(st.integers(start, end - 1))
     changed = bytearray(content)
     changed[position] ^= data.draw(st.integers(1, 255))
-    assert_refused_unchanged(assembler, Slice(EXCHANGE, "w", start, bytes(changed[start:end])), "other bytes")
+    assert_refused_unchanged(assembler, make_slice(EXCHANGE, "w", start, bytes(changed[start:end])), "other bytes")
     # Any span that touches [start, end) without being it, the bytes themselves being right.
     low = data.draw(st.integers(0, end - 1))
     high = data.draw(st.integers(max(low, start) + 1, size))
     if (low, high) != (start, end):
-        assert_refused_unchanged(assembler, Slice(EXCHANGE, "w", low, content[low:high]), "overlap")
+        assert_refused_unchanged(assembler, make_slice(EXCHANGE, "w", low, content[low:high]), "overlap")
     for n in (*range(start), *range(end, size)):
-        assembler.add(Slice(EXCHANGE, "w", n, content[n : n + 1]))
+        assembler.add(make_slice(EXCHANGE, "w", n, content[n : n + 1]))
     assert_same(assembler.arrays(), arrays)
+
+
+@given(arrays=strategies.arrays().filter(lambda arrays: any(a.size for a in arrays.values())), data=st.data())
+def test_any_flipped_bit_of_a_slice_is_refused_and_changes_nothing(
+    arrays: dict[str, Array], data: st.DataObject
+) -> None:
+    piece = data.draw(st.sampled_from(list(cut_slices(EXCHANGE, arrays, 16))))
+    damaged = bytearray(encode(piece))
+    bit = data.draw(st.integers(0, 8 * len(damaged) - 1))
+    damaged[bit // 8] ^= 1 << bit % 8
+    assembler = Assembler(EXCHANGE, tensor_specs(arrays))
+    before = state(assembler)
+    with pytest.raises(ProtocolError):
+        assembler.add(cast(Slice, decode(bytes(damaged))))
+    np.testing.assert_equal(state(assembler), before)
+
+
+def test_every_flipped_bit_of_the_data_is_named_by_tensor_and_offset() -> None:
+    arrays: dict[str, Array] = {"layer.weight": np.arange(64, dtype=np.uint8)}
+    assembler = fed(arrays, [])
+    piece = list(cut_slices(EXCHANGE, arrays, 32))[1]
+    for bit in range(8 * 32):
+        content = bytearray(piece.data)
+        content[bit // 8] ^= 1 << bit % 8
+        damaged = msgspec.structs.replace(piece, data=memoryview(content))
+        assert_refused_unchanged(assembler, damaged, r"layer\.weight\+32: 32 bytes do not match their checksum")
+
+
+def test_whole_data_under_another_ones_address_are_refused() -> None:
+    arrays: dict[str, Array] = {"a": np.zeros(8, np.uint8), "b": np.zeros(8, np.uint8)}
+    piece = make_slice(EXCHANGE, "a", 0, b"1234")
+    for change in ({"tensor": "b"}, {"offset": 4}):
+        assert_refused_unchanged(fed(arrays, []), msgspec.structs.replace(piece, **change), "checksum")
+    later = Assembler(EXCHANGE + 1, tensor_specs(arrays))
+    assert_refused_unchanged(later, msgspec.structs.replace(piece, exchange=EXCHANGE + 1), "checksum")
+
+
+def test_slices_are_views_of_the_array_they_were_cut_from() -> None:
+    array = np.arange(100, dtype=np.float32)
+    assert all(np.shares_memory(np.frombuffer(p.data, np.uint8), array) for p in cut_slices(EXCHANGE, {"w": array}, 64))
+
+
+@given(arrays=strategies.arrays(), data=st.data())
+def test_bytes_go_into_the_memory_that_was_offered(arrays: dict[str, Array], data: st.DataObject) -> None:
+    offered = {name: np.zeros(a.shape, a.dtype.newbyteorder("<")) for name, a in arrays.items()}
+    assembler = Assembler(EXCHANGE, tensor_specs(arrays), into=offered)
+    for piece in data.draw(cuts(arrays)):
+        assembler.add(piece)
+    got = assembler.arrays()
+    assert_same(got, arrays)
+    assert all(got[name] is offered[name] for name in arrays)
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [
+        np.zeros((3, 2), np.float32),
+        np.zeros((2, 3), np.int32),
+        np.zeros((2, 3), ">f4"),
+        np.zeros((3, 2), np.float32).T,
+        np.broadcast_to(np.float32(0), (2, 3)),
+    ],
+)
+def test_memory_that_does_not_fit_is_left_alone(offered: Array) -> None:
+    arrays: dict[str, Array] = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    assembler = Assembler(EXCHANGE, tensor_specs(arrays), into={"w": offered})
+    for piece in cut_slices(EXCHANGE, arrays):
+        assembler.add(piece)
+    assert_same(assembler.arrays(), arrays)
+    assert not offered.any()
 
 
 def test_the_assembled_arrays_are_not_the_senders() -> None:

@@ -11,8 +11,8 @@ import pytest
 from csd_emu.array import ArrayConfig
 from csd_emu.profiles import get_profile
 from firmware_agent.errors import CheckpointError, DeviceFailed, DeviceLost
-from firmware_agent.exchange import Array
-from firmware_agent.wire import Failed, Job, PhaseSeconds, Slice, Tensors, TensorSpec, Train, decode, encode
+from firmware_agent.exchange import Array, make_slice
+from firmware_agent.wire import Failed, Job, PhaseSeconds, Slice, Tensors, TensorSpec, Train, Trained, encode, unpack
 from host.accounting import make_accountant
 from host.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from host.evaluation import Evaluator
@@ -166,7 +166,7 @@ class WrongTensors(InRound):
 
 class Poison(InRound):
     def misbehave(self, task: Train, weights: Mapping[str, Array]) -> Iterator[Answer]:
-        yield Slice(task.round, "w", 0, b"1234")
+        yield make_slice(task.round, "w", 0, b"1234")
 
 
 class OldRound(InRound):
@@ -193,14 +193,23 @@ class TakesNothing(InRound):
     """Frozen: its transport's buffers are full, so nothing can be sent to it."""
 
     async def write(self, message: bytes) -> None:
-        if isinstance(frame := decode(message), Tensors) and frame.exchange == self.bad_round:
+        if any(isinstance(frame, Tensors) and frame.exchange == self.bad_round for frame in unpack(message)):
             await asyncio.Event().wait()
         await super().write(message)
+
+
+class BitFlip(InRound):
+    def misbehave(self, task: Train, weights: Mapping[str, Array]) -> Iterator[Answer]:
+        for frame in FakeDrive.train(self, task, weights):
+            if isinstance(frame, Slice) and frame.tensor == "b":
+                frame = msgspec.structs.replace(frame, data=memoryview(bytes(frame.data[:-1]) + b"\xff"))
+            yield frame
 
 
 @pytest.mark.parametrize(
     ("kind", "cause", "job"),
     [
+        (BitFlip, "b+0: 12 bytes do not match their checksum", {}),
         (CutOff, "the device closed the stream", {}),
         (WrongTensors, "not the model's", {}),
         (Poison, "sent Slice where Tensors was due", {}),
@@ -224,6 +233,23 @@ async def test_a_round_goes_on_without_a_drive_that_misbehaves(
     # Nothing of what it sent in round 2 is in the weights.
     after_one = (100 * 50 + 10 * 1) / 110
     assert run.evaluator.seen[1]["w"].flat[0] == pytest.approx(after_one + 1.0)
+
+
+async def test_a_round_without_training_returns_what_was_sent_and_counts_all_drives_the_same() -> None:
+    class Echo(FakeDrive):
+        def train(self, task: Train, weights: Mapping[str, Array]) -> Iterator[Answer]:
+            assert task.epochs == 0
+            yield from self.tensors(task.round, weights)
+            yield Trained(task.round, 0, 0, 0.0, PhaseSeconds(), 0)
+
+    run, _ = training(*(Echo(f"csd-0{n}") for n in range(3)))
+    for part in (run.training, run.training._exchange):
+        part._job = part._job.model_copy(update={"epochs": 0})
+    run.training.weights = {"w": np.float32([[1, 2, 3], [4, 5, 6]]), "b": np.float32([0.1, 0.2, 0.3]), "n": np.int64(7)}
+    before = {name: array.tobytes() for name, array in run.weights.items()}
+    record = await run.training.run_round()
+    assert {name: array.tobytes() for name, array in run.weights.items()} == before
+    assert (record.train_loss, record.images_per_device_second, record.lost) == (0.0, 0.0, [])
 
 
 async def test_a_drive_that_was_never_there_is_recorded_as_lost() -> None:

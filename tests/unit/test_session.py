@@ -2,13 +2,14 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from csd_emu.deadline import Deadline
 from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
-from firmware_agent.exchange import Array, tensor_specs
-from firmware_agent.wire import AnyFrame, Failed, Job, Measured, Ready, Slice, Tensors, Train, Trained, encode
+from firmware_agent.exchange import Array, cut_slices, make_slice, tensor_specs
+from firmware_agent.wire import AnyFrame, Failed, Job, Measured, Ready, Slice, Tensors, Train, Trained, encode, pack
 from tests.fakes import JOB, SECONDS, Answer, Cut, FakeDrive
 
 WEIGHTS: dict[str, Array] = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(3, np.float32)}
@@ -67,11 +68,11 @@ DONE = Trained(1, 10, 2, 0.5, SECONDS, 640)
         (Misbehaves(TENSORS, DONE), "36 bytes missing"),
         (Misbehaves(Tensors(1, SPECS[:1])), "1 tensors in place of 2"),
         (Misbehaves(Tensors(1, SPECS[::-1])), "not the model's"),
-        (Misbehaves(TENSORS, Slice(2, "w", 0, b"1234")), "exchange 2"),
-        (Misbehaves(TENSORS, Slice(1, "secret", 0, b"1234")), "'secret', which this exchange does not have"),
-        (Misbehaves(TENSORS, Slice(1, "w", 21, b"1234")), "reach past"),
-        (Misbehaves(TENSORS, Slice(1, "w", 0, b"1234"), Slice(1, "w", 0, b"1235")), "other bytes"),
-        (Misbehaves(TENSORS, Slice(1, "w", 0, b"1234"), Slice(1, "w", 2, b"1234")), "overlap"),
+        (Misbehaves(TENSORS, make_slice(2, "w", 0, b"1234")), "exchange 2"),
+        (Misbehaves(TENSORS, make_slice(1, "secret", 0, b"1234")), "'secret', which this exchange does not have"),
+        (Misbehaves(TENSORS, make_slice(1, "w", 21, b"1234")), "reach past"),
+        (Misbehaves(TENSORS, make_slice(1, "w", 0, b"1234"), make_slice(1, "w", 0, b"1235")), "other bytes"),
+        (Misbehaves(TENSORS, make_slice(1, "w", 0, b"1234"), make_slice(1, "w", 2, b"1234")), "overlap"),
         (Misbehaves(TENSORS, Ready(1)), "sent Ready where Trained was due"),
     ],
 )
@@ -98,6 +99,64 @@ async def test_slices_twice_and_in_reverse_are_as_good() -> None:
     np.testing.assert_array_equal(weights["w"], WEIGHTS["w"] + 1)
 
 
+def flipped(piece: Slice) -> Slice:
+    """The slice with one bit of its data flipped, as by a bad cell of memory."""
+    content = bytearray(piece.data)
+    content[len(content) // 2] ^= 16
+    return msgspec.structs.replace(piece, data=memoryview(content))
+
+
+async def test_a_flipped_bit_ends_the_session_and_names_the_slice() -> None:
+    pieces = list(cut_slices(1, WEIGHTS, 8))
+    with pytest.raises(ProtocolError, match=r"csd-00: w\+16: 8 bytes do not match their checksum"):
+        await trained(Misbehaves(TENSORS, *pieces[:2], flipped(pieces[2]), *pieces[3:], DONE))
+
+
+async def test_frames_that_came_packed_are_read_one_by_one() -> None:
+    pieces = [encode(piece) for piece in cut_slices(1, WEIGHTS, 4)]
+    packed = list(pack([encode(TENSORS), *pieces, encode(DONE)]))
+    assert len(packed) == 1
+    weights, frame = await trained(Misbehaves(*packed))
+    np.testing.assert_array_equal(weights["w"], WEIGHTS["w"])
+    assert frame == DONE
+
+
+async def test_arrays_given_back_are_used_again_and_others_never() -> None:
+    drive = FakeDrive()
+    first, _ = await trained(drive)
+    second, _ = await trained(drive)
+    assert not any(np.shares_memory(first[name], second[name]) for name in first)
+    drive.session.recycle(second)
+    third, _ = await trained(drive)
+    assert all(third[name] is second[name] for name in third)
+    np.testing.assert_array_equal(third["w"], WEIGHTS["w"] + 1)
+    fourth, _ = await trained(drive)
+    assert not np.shares_memory(fourth["w"], third["w"])
+
+
+async def test_closing_a_session_whose_deadline_is_just_passing_does_no_harm() -> None:
+    drive = FakeDrive()
+    waiting = asyncio.ensure_future(drive.session.receive(Deadline(0.0)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    drive.session.close("closed meanwhile")
+    with pytest.raises(DeviceLost, match="closed meanwhile"):
+        await waiting
+
+
+async def test_whoever_cancels_a_wait_gets_a_cancellation_and_the_session_goes_on() -> None:
+    drive = FakeDrive()
+    drive.pump()
+    waiting = asyncio.ensure_future(drive.session.receive(soon()))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not drive.session.closed
+    await drive.session.send(JOB)
+    assert await drive.session.expect(Ready, soon()) == Ready(5)
+
+
 async def test_a_failed_task_is_told_and_the_session_goes_on() -> None:
     class FailsOnce(FakeDrive):
         def answer(self, frame: AnyFrame) -> Iterator[Answer]:
@@ -116,7 +175,7 @@ async def test_a_failed_task_is_told_and_the_session_goes_on() -> None:
     assert await drive.session.expect(Ready, soon()) == Ready(5)
 
 
-@pytest.mark.parametrize("sent", [(), (TENSORS,), (TENSORS, Slice(1, "w", 0, b"1234"))])
+@pytest.mark.parametrize("sent", [(), (TENSORS,), (TENSORS, make_slice(1, "w", 0, b"1234"))])
 async def test_a_stream_that_ends_anywhere_is_a_lost_device(sent: tuple[Answer, ...]) -> None:
     with pytest.raises(DeviceLost, match="csd-00: the device closed the stream"):
         await trained(Misbehaves(*sent, cut=True))
@@ -166,13 +225,15 @@ async def test_a_write_that_the_transport_never_takes_ends_with_the_session() ->
         await sending
 
 
-@pytest.mark.parametrize("error", [OSError("reset"), asyncio.InvalidStateError("done")])
-async def test_a_broken_transport_is_a_lost_device(error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [OSError("reset"), asyncio.InvalidStateError("done"), asyncio.CancelledError(), TimeoutError()]
+)
+async def test_a_broken_transport_is_a_lost_device(error: BaseException) -> None:
     class Broken(FakeDrive):
         async def write(self, message: bytes) -> None:
             raise error
 
-    with pytest.raises(DeviceLost, match="csd-00"):
+    with pytest.raises(DeviceLost, match="csd-00: the stream broke"):
         await Broken().session.send(JOB)
 
 

@@ -8,11 +8,11 @@ import torch
 
 from firmware_agent.clock import Stopwatch
 from firmware_agent.errors import ModelError
-from firmware_agent.exchange import Array
+from firmware_agent.exchange import Array, Assembler
 from firmware_agent.shard import Shard, open_shard, write_shard
 from firmware_agent.trainer import Trainer
 from firmware_agent.weights import load_arrays, state_arrays
-from firmware_agent.wire import Job, Measure, Train
+from firmware_agent.wire import Job, Measure, PhaseSeconds, Slice, Tensors, Train, decode
 
 SAMPLES = 50
 JOB = Job("digits_cnn", {}, None, 1 / 16, 3, 0.05, 0.9, 8)
@@ -219,13 +219,25 @@ def test_peak_memory_is_measured_and_its_source_named(shard: Shard) -> None:
     assert 20e6 < measured.peak_memory_bytes < 64e9
 
 
-def test_encoding_copies_the_weights_and_charges_its_phase(shard: Shard) -> None:
+def test_encoding_copies_the_weights(shard: Shard) -> None:
     one = trainer(shard)
-    arrays = one.encode()
-    assert {name: array.tobytes() for name, array in arrays.items()} == weights(one)
-    before = {name: array.copy() for name, array in arrays.items()}
+    before = weights(one)
+    frames = one.encode(3)
     one.train(Train(1, 1))
-    assert all(np.array_equal(arrays[name], before[name]) for name in arrays)
+    announced, *pieces = [decode(frame) for frame in frames]
+    assert isinstance(announced, Tensors)
+    assembler = Assembler(3, announced.specs)
+    for piece in pieces:
+        assert isinstance(piece, Slice)
+        assembler.add(piece)
+    assert {name: array.tobytes() for name, array in assembler.arrays().items()} == before
+
+
+def test_encoding_is_charged_to_its_phase_alone(shard: Shard) -> None:
+    clock = ticks()
+    watch = Stopwatch(lambda: next(clock))
+    Trainer(JOB, shard, 0, watch).encode(1)
+    assert watch.take() == PhaseSeconds(encode=0.125)
 
 
 def test_arrays_go_into_the_model_and_come_back(shard: Shard) -> None:

@@ -18,7 +18,7 @@ VALID: dict[str, dict[str, object]] = {
     | {"learning_rate": 0.1, "momentum": 0.9, "batch_size": 8},
     "Ready": {"parameters": 5},
     "Tensors": {"exchange": 1, "specs": [{"name": "w", "dtype": "<f4", "shape": [2, 2]}]},
-    "Slice": {"exchange": 1, "tensor": "w", "offset": 0, "data": b"1234"},
+    "Slice": {"exchange": 1, "tensor": "w", "offset": 0, "checksum": b"12345678", "data": b"1234"},
     "Train": {"round": 1, "epochs": 1},
     "Trained": {"round": 1, "samples": 5, "steps": 1, "loss": 0.5, "seconds": {"forward": 0.1}, "read_bytes": 10},
     "Measure": {"batch_size": 8, "device_seconds": 1.0, "bare": False},
@@ -59,12 +59,16 @@ BAD_VALUES: list[tuple[str, str, object]] = [
     ("Tensors", "specs", [{"name": "w", "dtype": "<f4"}]),
     ("Slice", "data", b""),
     ("Slice", "data", bytes(wire.MAX_SLICE_BYTES + 1)),
+    ("Slice", "data", "text"),
+    ("Slice", "checksum", b"1234567"),
+    ("Slice", "checksum", b"123456789"),
+    ("Slice", "checksum", 12345678),
     ("Slice", "offset", -1),
     ("Slice", "tensor", ""),
     ("Train", "round", 0),
-    ("Train", "epochs", 0),
-    ("Trained", "samples", 0),
-    ("Trained", "steps", 0),
+    ("Train", "epochs", -1),
+    ("Trained", "samples", -1),
+    ("Trained", "steps", -1),
     ("Trained", "read_bytes", -1),
     ("Trained", "seconds", {"forward": -0.1}),
     ("Trained", "seconds", {"sleep": 0.1}),
@@ -187,7 +191,7 @@ def test_a_frame_that_is_too_long_is_refused_before_it_is_read_and_never_sent() 
     hello = wire.Hello(1, "csd-00", 1, "wall", "a" * 64, 1, facts, "0" * 16)
     with pytest.raises(ProtocolError, match="Hello"):
         wire.encode(hello)
-    largest = wire.Slice(2**53, "w" * 256, 2**53, bytes(wire.MAX_SLICE_BYTES))
+    largest = wire.Slice(2**53, "w" * 256, 2**53, b"12345678", memoryview(bytes(wire.MAX_SLICE_BYTES)))
     assert wire.decode(wire.encode(largest)) == largest
 
 
@@ -195,6 +199,54 @@ def test_a_frame_that_is_too_long_is_refused_before_it_is_read_and_never_sent() 
 def test_deep_nesting_and_boasting_lengths_are_refused(byte: bytes) -> None:
     with pytest.raises(ProtocolError):
         wire.decode(byte * (200_000 // len(byte)))
+
+
+@given(frames=st.lists(strategies.frames(), max_size=12), data=st.data())
+def test_packed_frames_come_back_in_order_and_a_large_one_travels_alone(
+    frames: list[wire.Frame], data: st.DataObject
+) -> None:
+    large = wire.Slice(1, "w", 0, b"12345678", memoryview(bytes(wire.MAX_SLICE_BYTES)))
+    frames.insert(data.draw(st.integers(0, len(frames))), large)
+    encoded = [wire.encode(frame) for frame in frames]
+    messages = list(wire.pack(encoded))
+    assert [frame for message in messages for frame in wire.unpack(message)] == frames
+    assert wire.encode(large) in messages
+    assert len(messages) <= 3
+    assert list(wire.pack([encoded[0]])) == encoded[:1]
+
+
+def test_messages_of_many_frames_stay_small() -> None:
+    welcome, failed = wire.encode(wire.Welcome()), wire.encode(wire.Failed("Train", "x" * 10_000))
+    for frames in ([welcome] * 5000, [failed] * 100, [failed, *[welcome] * 3000] * 3):
+        messages = list(wire.pack(frames))
+        assert sum(len(wire.unpack(message)) for message in messages) == len(frames)
+        assert max(map(len, messages)) < 1 << 17
+        assert len(messages) < len(frames) / 4
+    assert list(wire.pack([])) == []
+
+
+def test_a_message_without_a_frame_with_too_many_or_with_something_else_is_refused() -> None:
+    welcome = wire.encode(wire.Welcome())
+    assert wire.unpack(b"\x92" + 2 * welcome) == [wire.Welcome()] * 2
+    for message in (
+        b"\x90",
+        b"\x91\x90",
+        b"\x92" + welcome + b"\x91" + welcome,
+        b"\x92" + welcome,
+        b"\x91" + 2 * welcome,
+        b"\xdd\x00\x01\x00\x00" + (1 << 16) * welcome,
+    ):
+        with pytest.raises(ProtocolError):
+            wire.unpack(message)
+    with pytest.raises(ProtocolError, match="2 frames came in where one was due"):
+        wire.decode(b"\x92" + 2 * welcome)
+
+
+def test_the_data_of_a_decoded_slice_are_a_view_of_its_frame() -> None:
+    encoded = wire.encode(wire.Slice(1, "w", 0, b"12345678", memoryview(b"1234")))
+    decoded = wire.decode(encoded)
+    assert isinstance(decoded, wire.Slice)
+    assert decoded.data.obj is encoded
 
 
 def test_the_sum_of_phases() -> None:

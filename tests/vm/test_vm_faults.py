@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from firmware_agent.wire import Slice
 from tests.commands import Done
 from tests.going import Going
 from tests.machines import DAEMON_OUTLIVES
@@ -116,7 +115,6 @@ def test_a_competing_task_of_equal_weight_doubles_the_counted_time(start: Callab
 
 
 @pytest.mark.long
-@pytest.mark.skipif("checksum" not in Slice.__struct_fields__, reason="slices carry no checksum yet")
 def test_a_damaged_slice_costs_its_sender_the_round(start: Callable[..., Going]) -> None:
     run = start()
     assert run.injected("csd-01", "corrupt") == "corrupt: the next slice that it sends"
