@@ -27,6 +27,9 @@ class StepModel(Protocol):
     def encode_seconds(self) -> float:
         """Seconds of taking the weights out."""
 
+    def covers(self, batch_size: int) -> bool:
+        """Return whether steps of this size were measured, or ones that run the same kernels."""
+
 
 @dataclass(frozen=True)
 class TableModel:
@@ -44,6 +47,10 @@ class TableModel:
         """The profile's seconds of taking the weights out."""
         seconds = self.table.encode_seconds_median
         return seconds * self.profile.scale("encode") if self.table.core == REFERENCE_CORE else seconds
+
+    def covers(self, batch_size: int) -> bool:
+        """Return whether the table has rows of the kernels that run at this batch size."""
+        return self.table.covers(batch_size)
 
 
 class DeviceTime:

@@ -9,6 +9,7 @@ from pathlib import Path
 from csd_emu.engines import Engine, make_engine
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
+from csd_emu.timeline import HOST
 from host.accounting import Accountant, make_accountant
 from host.array_state import ArrayState, array_folder
 from host.console import RoundTable, console
@@ -30,6 +31,11 @@ from host.run_directory import RunDirectory, check_writable
 from host.run_end import finish_run, report_run
 from host.run_request import RunRequest
 from host.shards import check_shards
+
+_NOT_COVERED = (
+    "modelled from a calibration table that has no row near batch size {}; it can be off by a third: "
+    "measure more with csd-emu calibrate"
+)
 
 
 def run_job(
@@ -159,6 +165,8 @@ class _Run:
         training = FederatedTraining(request.job, names, exchange, accountant, request.evaluator, recorder.add_event)
         if self._past is not None and self._past.state is not None:
             training.restore(self._past.state)
+        if guessed := [name for name, model in request.models.items() if not model.covers(request.job.batch_size)]:
+            recorder.add_event(HOST, What.NOTE, f"{', '.join(guessed)}: {_NOT_COVERED.format(request.job.batch_size)}")
         control = ControlServer(self._control, faults.handle)
         with RoundTable(clock, self._quiet) as table:
             async with control, faults:

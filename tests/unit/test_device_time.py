@@ -19,6 +19,9 @@ class Line:
         half = (1 + batch_size) * 0.5e-3
         return PhaseSeconds(forward=half, backward=half)
 
+    def covers(self, batch_size: int) -> bool:
+        return True
+
 
 def device_time(model: Line | None = None) -> DeviceTime:
     return DeviceTime({"csd-00": NEWPORT}, {} if model is None else {"csd-00": model})
