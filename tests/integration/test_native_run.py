@@ -170,7 +170,9 @@ def test_a_run_goes_on_without_an_agent_that_dies_or_hangs_and_records_it(worksh
     assert all_rounds[-1].lost == ["csd-01"]
     assert [part.device for part in all_rounds[-1].devices] == ["csd-00"]
     events = [record for record in records if isinstance(record, EventRecord) and record.device == "csd-01"]
-    assert {What.LOST, What.LEFT} <= {event.what for event in events}
+    # One that dies between two rounds was not asked for anything: it has left, and the next round misses it.
+    assert What.LEFT in {event.what for event in events}
+    assert fault == "kill" or What.LOST in {event.what for event in events}
     workshop.assert_clean()
 
 
