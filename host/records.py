@@ -78,6 +78,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         idle: devices that were not chosen for this round.
         spans: who did what when, in the array's composed time.
         energy_joules: of the ``host`` and of drives that returned nothing, per node and component.
+        machine_joules: of this machine's processors by their RAPL counters, over the wall time; None without counters.
     """
 
     round: int
@@ -95,6 +96,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     idle: list[str] = msgspec.field(default_factory=list)
     spans: list[Span] = msgspec.field(default_factory=list)
     energy_joules: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+    machine_joules: float | None = None
 
     @property
     def total_joules(self) -> float:

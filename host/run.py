@@ -9,6 +9,7 @@ from pathlib import Path
 from csd_emu.engines import Engine, make_engine
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
+from csd_emu.rapl import RaplMeter
 from csd_emu.timeline import HOST
 from host.accounting import Accountant, make_accountant
 from host.array_state import ArrayState, array_folder
@@ -20,6 +21,7 @@ from host.fleet import Fleet, check_port
 from host.interrupts import INTERRUPTS
 from host.lifecycle import DEVICES, attach_array, check_same, clear_array, list_running, start_array
 from host.live import LiveRun, announce
+from host.machine_meter import MachineMeter
 from host.metrics.counting import DeviceFacts
 from host.metrics.facts import describe_devices, describe_run
 from host.metrics.server import Exporter
@@ -99,7 +101,7 @@ class _Run:
         self._request, self._folder, self._control = request, folder, control
         self._runs, self._engine = runs, engine
         self._progress, self._quiet, self._exporter, self._past = progress, quiet, exporter, past
-        self._metrics = exporter.state
+        self._metrics, self._meter = exporter.state, MachineMeter(RaplMeter.open())
         self._recorder = Recorder(exporter.state, request.sha256, request.job.checkpoint.every, past)
 
     def report(self) -> None:
@@ -171,7 +173,7 @@ class _Run:
         with RoundTable(clock, self._quiet) as table:
             async with control, faults:
                 while not training.done:
-                    record = await training.run_round()
+                    record = self._meter.metered(await training.run_round())
                     self._metrics.describe(self._describe(fleet, accountant), clock)
                     await recorder.add_round(record, training)
                     table.add(record)

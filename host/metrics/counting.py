@@ -13,7 +13,7 @@ from host.metrics.store import Labels, Store
 from host.records import DeviceRound, RoundRecord
 
 # Where an energy figure comes from.
-MODEL = "model"
+MODEL, METER = "model", "meter"
 WALL = "wall"
 READ = "read"
 TO_DEVICE, FROM_DEVICE = DIRECTIONS = ("to_device", "from_device")
@@ -94,6 +94,8 @@ def add_round(store: Store, mode: str, record: RoundRecord) -> None:
     store.set(names.LOSS, ("test",), record.test_loss)
     store.set(names.LOSS, ("train",), record.train_loss)
     store.add(names.WALL_SECONDS, (WALL,), record.wall_seconds)
+    if record.machine_joules is not None:
+        store.add(names.MACHINE_JOULES, (METER, WALL), record.machine_joules)
 
 
 def charged_nodes(record: RoundRecord) -> Collection[str]:

@@ -142,6 +142,13 @@ POWER_WATTS = Metric(
     "Mean power over the device time of the last round",
     hardware=True,
 )
+MACHINE_JOULES = Metric(
+    "csd_machine_energy_joules_total",
+    "counter",
+    "joules",
+    ("source", "clock"),
+    "Energy of this machine's processors during the rounds, where they have RAPL counters: the cost of emulation",
+)
 
 ROUND = Metric("csd_round", "gauge", "", ("mode",), "The last round that ended; 0 before the first")
 ROUND_SECONDS = Metric(
@@ -181,7 +188,7 @@ METRICS: tuple[Metric, ...] = (
     *(DEVICE_SECONDS, COMPUTE_SECONDS, NVME_SECONDS, LINK_SECONDS, STEP_SECONDS),
     *(SAMPLES, STEPS, BATCH_SIZE, MEMORY_BYTES),
     *(NVME_BYTES, RECEIVED_BYTES, TRANSMITTED_BYTES, HOST_LINK_BYTES),
-    *(ENERGY_JOULES, POWER_WATTS),
+    *(ENERGY_JOULES, POWER_WATTS, MACHINE_JOULES),
     *(ROUND, ROUND_SECONDS, PARTICIPANTS, STRAGGLERS, ACCURACY, LOSS, WALL_SECONDS),
     *(REJOINS, ERRORS),
 )

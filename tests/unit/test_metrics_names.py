@@ -26,7 +26,7 @@ def full() -> str:
     parts = [
         device_round(name, 10, PhaseSeconds(forward=1.0), energy_joules=joules, peak_memory_bytes=1) for name in DEVICES
     ]
-    state.add_round(round_record(parts, energy_joules={"host": joules}))
+    state.add_round(round_record(parts, energy_joules={"host": joules}, machine_joules=5.0))
     return exposed(state)
 
 
