@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -78,19 +78,21 @@ class Accountant:
     def account(self, returned: Sequence[Returned], deadline_seconds: float | None = None) -> Accounted:
         """Return the round made of what devices returned, and move the array's time on by its length.
 
-        A device whose part takes longer than `deadline_seconds` is marked as a straggler, and the round ends then.
+        A device whose part takes longer than `deadline_seconds` is marked as a straggler, and the round ends then: the
+        device is taken to stop, so that its spans and its energy end there too.
         """
         parts = [self._device(part) for part in returned]
         composed = compose([self._activity(part) for part in parts], self._link)
-        spans = _by_device(composed.spans)
         late = {d for d, s in composed.finish_seconds.items() if deadline_seconds is not None and s > deadline_seconds}
         seconds = deadline_seconds if late and deadline_seconds is not None else composed.seconds
+        spans = _cut(composed.spans, seconds)
+        own = _by_device(spans)
         start_seconds, self.array_seconds = self.array_seconds, self.array_seconds + seconds
         return Accounted(
-            devices=[self._finished(part, spans[part.device], seconds, part.device in late) for part in parts],
+            devices=[self._finished(part, own[part.device], seconds, part.device in late) for part in parts],
             array_seconds=seconds,
             finish_seconds=composed.finish_seconds,
-            spans=list(shift(composed.spans, start_seconds)),
+            spans=list(shift(spans, start_seconds)),
             energy_joules=self._others(parts, seconds),
         )
 
@@ -154,6 +156,22 @@ class Accountant:
             if device not in returned
         }
         return {HOST: host_energy(self._host, elapsed_seconds, 0.0, 0.0, link_bytes), **idle}
+
+
+def _cut(spans: Iterable[Span], end_seconds: float) -> list[Span]:
+    """Return what of the spans lies before `end_seconds`; of a span that is cut, its share of the bytes."""
+    return [
+        _shortened(span, end_seconds)
+        for span in spans
+        if span.start_seconds < end_seconds or span.end_seconds <= end_seconds
+    ]
+
+
+def _shortened(span: Span, end_seconds: float) -> Span:
+    if span.end_seconds <= end_seconds:
+        return span
+    share = (end_seconds - span.start_seconds) / span.seconds
+    return replace(span, end_seconds=end_seconds, bytes=round(span.bytes * share))
 
 
 def _by_device(spans: Iterable[Span]) -> defaultdict[str, list[Span]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -155,12 +156,17 @@ class FederatedTraining:
 
 
 def _totals(parts: Sequence[DeviceRound]) -> dict[str, Any]:
-    """Return a round's figures over its devices, by the names of `RoundRecord`."""
-    samples = sum(part.samples for part in parts)
-    seconds = [part.device_seconds.total for part in parts]
+    """Return a round's figures over its devices, by the names of `RoundRecord`: what came too late does not count."""
+    counted = [part for part in parts if not part.straggler]
+    samples = sum(part.samples for part in counted)
+    seconds = [part.device_seconds.total for part in counted]
     return {
         "clock": "+".join(sorted({part.clock for part in parts})),
-        "train_loss": sum(part.loss * part.samples for part in parts) / samples if samples else 0.0,
+        "train_loss": _mean_loss(counted, samples) if counted else math.nan,
         "images_per_device_second": samples / sum(seconds) if any(seconds) else 0.0,
-        "slowest_device_seconds": max(seconds),
+        "slowest_device_seconds": max(seconds, default=0.0),
     }
+
+
+def _mean_loss(parts: Sequence[DeviceRound], samples: int) -> float:
+    return sum(part.loss * part.samples for part in parts) / samples if samples else 0.0

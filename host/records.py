@@ -67,9 +67,9 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         clock: of the devices' seconds; several are joined by ``+``.
         accuracy: of the new weights on held-out records, 0 to 1.
         test_loss: mean cross-entropy of the same.
-        train_loss: mean over the records trained on.
-        images_per_device_second: records over compute seconds of the devices together: the mean rate of a device.
-        slowest_device_seconds: compute of the slowest device.
+        train_loss: mean over the records trained on in time.
+        images_per_device_second: records over compute seconds of the devices in time: the mean rate of a device.
+        slowest_device_seconds: compute of the slowest device in time.
         start_seconds: when the round began, in the array's composed time.
         array_seconds: how long it took the array: compute, flash and link composed by the timeline.
         wall_seconds: the cost of emulation.
@@ -160,12 +160,16 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def summarise(rounds: list[RoundRecord], **facts: Any) -> Summary:
-    """Return the summary of the `rounds`; `facts` are the fields that they do not know."""
+    """Return the summary of the `rounds`; `facts` are the fields that they do not know.
+
+    What came too late counts in bytes and energy, not in samples and seconds.
+    """
     parts = [part for record in rounds for part in record.devices]
+    counted = [part for part in parts if not part.straggler]
     seconds: dict[str, float] = {}
-    for part in parts:
+    for part in counted:
         seconds[part.device] = seconds.get(part.device, 0.0) + part.device_seconds.total
-    samples, total = sum(part.samples for part in parts), sum(seconds.values())
+    samples, total = sum(part.samples for part in counted), sum(seconds.values())
     return Summary(
         clock=rounds[-1].clock,
         rounds=len(rounds),

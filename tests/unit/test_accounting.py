@@ -84,6 +84,24 @@ def test_a_device_past_the_deadline_is_a_straggler_and_the_round_ends_then() -> 
     assert in_time.array_seconds == max(in_time.finish_seconds.values())
 
 
+@given(returned_parts, st.floats(0.001, 50))
+def test_a_late_device_is_taken_to_stop_at_the_deadline(values: list[Any], deadline_seconds: float) -> None:
+    books = accountant()
+    books.account(parts_of(values), deadline_seconds)
+    begin = books.array_seconds
+    result = books.account(parts_of(values), deadline_seconds)
+    end = begin + result.array_seconds
+    assert result.array_seconds <= deadline_seconds
+    assert all(begin - 1e-9 <= span.start_seconds <= span.end_seconds <= end + 1e-9 for span in result.spans)
+    power = NEWPORT.power
+    most_watts = power.idle_watts.value + power.dram_watts.value + NEWPORT.cores.value * power.core_watts.value
+    for part in result.devices:
+        assert part.straggler == (result.finish_seconds[part.device] > deadline_seconds)
+        computing = {name: part.energy_joules[name] for name in ("idle", "cpu", "dram")}
+        assert sum(computing.values()) <= most_watts * result.array_seconds * (1 + 1e-9) + 1e-9
+        assert sum(part.energy_joules.values()) >= 0
+
+
 def test_a_narrower_link_makes_the_round_longer() -> None:
     parts = [returned(name, 0.1, 0.0, 0, 10**8, 10**8) for name in NAMES]
     wide, narrow = (accountant(bandwidth=rate).account(parts) for rate in ("2 GB/s", "100 MB/s"))
