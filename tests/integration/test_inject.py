@@ -30,6 +30,7 @@ def start(workshop: Workshop, csd_emu: Callable[..., Done]) -> Iterator[Callable
         run.end()
 
 
+@pytest.mark.long
 def test_a_drive_that_is_killed_and_revived_takes_part_again(
     start: Callable[..., Going], csd_emu: Callable[..., Done]
 ) -> None:
@@ -53,6 +54,7 @@ def test_a_drive_that_is_killed_and_revived_takes_part_again(
     assert run.details("injected") == ["kill", "revive: incarnation 2"]
 
 
+@pytest.mark.long
 def test_a_drive_that_is_frozen_or_cut_off_comes_back_by_itself(start: Callable[..., Going]) -> None:
     """Frozen, it is silent until the watchdog ends its session; thawed, it finds that out and dials again."""
     run = start(watchdog="4 s")

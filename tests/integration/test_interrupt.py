@@ -31,6 +31,7 @@ def end_of(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, err
 
 
+@pytest.mark.long
 def test_ctrl_c_at_ten_random_moments(workshop: Workshop) -> None:
     arguments = one_drive(workshop)
     begin = time.monotonic()

@@ -62,6 +62,7 @@ def test_ctrl_c_at_three_moments_leaves_no_machine_and_no_daemon(workshop: VmWor
         workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_a_machine_that_dies_is_recorded_and_the_run_goes_on(workshop: VmWorkshop) -> None:
     process = workshop.start(*workshop.job_arguments(rounds=4, epochs=1, target={"accuracy": 1.0}), "--json")
     wait_until(workshop.rounds, seconds=180)
