@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from host.records import RoundRecord
+from host.report.competing import counted_parts
 from host.report.figures import total_run
 from host.report.formats import format_number
 from host.report.svg import MUTED, NARROW, SERIES, Chart, draw, legend, printable
@@ -106,7 +107,7 @@ def throughput_chart(rounds: Sequence[RoundRecord], devices: Sequence[str]) -> C
         "throughput",
         "Throughput of the drives",
         f"Images per device second ({totals.clock}) in each round: records over compute seconds of the drive."
-        + (" The area spans all drives." if many else " A gap: the drive returned nothing."),
+        + (" The area spans all drives." if many else " A gap: the drive returned nothing in time."),
         draw(
             "throughput",
             f"Throughput per round: {told}.",
@@ -117,9 +118,13 @@ def throughput_chart(rounds: Sequence[RoundRecord], devices: Sequence[str]) -> C
 
 
 def _rates(rounds: Sequence[RoundRecord], devices: Sequence[str]) -> dict[str, list[float]]:
-    """Return device -> images per device second in each round; NaN where it returned nothing."""
+    """Return device -> images per device second in each round; NaN where it returned nothing in time."""
     known = [
-        {part.device: part.samples / part.device_seconds.total for part in record.devices if part.device_seconds.total}
+        {
+            part.device: part.samples / part.device_seconds.total
+            for part in counted_parts([record])
+            if part.device_seconds.total
+        }
         for record in rounds
     ]
     return {name: [rates.get(name, math.nan) for rates in known] for name in devices}

@@ -12,6 +12,7 @@ from csd_emu.power import list_assumed
 from csd_emu.profiles import Profile
 from host.device_time import WALL
 from host.report.comparison import AssumedFigure, Comparison
+from host.report.competing import counted_parts
 from host.report.figures import RunTotals, total_run
 from host.report.load import RunData
 from host.report.work import Work
@@ -25,7 +26,8 @@ def compare(run: RunData) -> Comparison:
     drives = [profile for name in run.devices if (profile := run.drive_profile(name)) is not None]
     work, host, link = None, run.host, run.link()
     if not reason and host is not None and link is not None:
-        work = Work(run.rounds, {name: run.drive_profile(name) or drives[0] for name in run.devices}, host, link)
+        profiles = {name: run.drive_profile(name) or drives[0] for name in run.devices}
+        work = Work(run.rounds, profiles, host, link, run.events)
     band = work.band() if work is not None else []
     return Comparison(
         clock=totals.clock,
@@ -62,6 +64,8 @@ def list_assumptions(profiles: Sequence[Profile]) -> list[AssumedFigure]:
 
 def _reason(run: RunData, totals: RunTotals) -> str:
     """Return why time and energy of the baseline cannot be told; empty if they can."""
+    if run.rounds and not totals.samples and any(record.devices for record in run.rounds):
+        return "Nothing counted: every drive was late in every round, so all of their work was discarded."
     if not totals.samples:
         return "No round was finished, so there is nothing to compare."
     if WALL in totals.clock and run.array.get("engine") != "remote":
@@ -80,10 +84,10 @@ def _reason(run: RunData, totals: RunTotals) -> str:
 
 
 def _bytes_read_once(run: RunData) -> int:
-    """Return the bytes of the shards: of each drive the most that it read in one pass."""
+    """Return the bytes of the shards: of each drive the most that it read in one pass in time."""
     epochs = run.job.get("epochs", 1)
     passes = epochs if isinstance(epochs, int) and epochs > 0 else 1
     shards: dict[str, int] = {}
-    for part in (part for record in run.rounds for part in record.devices):
+    for part in counted_parts(run.rounds):
         shards[part.device] = max(shards.get(part.device, 0), part.flash_read_bytes // passes)
     return sum(shards.values())

@@ -69,7 +69,7 @@ class Comparison:
 
     Attributes:
         clock: of the run's seconds.
-        samples: records that both train on, repetitions counted.
+        samples: records that both train on, repetitions counted; not those of late drives.
         drives: of the array.
         seconds: array seconds of the run.
         energy_joules: of the run, 0 if not known.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from csd_emu.power import CHASSIS
 from csd_emu.timeline import HOST
 from host.records import DeviceRound, RoundRecord
+from host.report.competing import counted_parts
 
 # Who draws what, in the order in which it is stacked.
 GROUPS = ("drives: idle", "drives: cpu", "drives: dram", "drives: flash", "drives: link", HOST, CHASSIS)
@@ -23,9 +24,9 @@ class DeviceTotals:
         rounds: in which it returned weights.
         lost: rounds in which it should have and did not.
         stragglers: rounds whose deadline it missed.
-        samples: records trained on, repetitions counted.
-        device_seconds: of compute.
-        read_bytes: from its flash.
+        samples: records trained on in time, repetitions counted: what a late drive did is discarded.
+        device_seconds: of compute, in time.
+        read_bytes: from its flash, late or not.
         sent_bytes: host to drive.
         received_bytes: drive to host.
         peak_memory_bytes: the most that its agent held, 0 if it does not know.
@@ -53,7 +54,10 @@ class DeviceTotals:
 
 @dataclass(frozen=True)
 class RunTotals:
-    """What a whole run did; see `DeviceTotals`. `wall_seconds` is the cost of emulating its rounds."""
+    """What a whole run did; see `DeviceTotals`. `wall_seconds` is the cost of emulating its rounds.
+
+    `read_bytes` are of the records in `samples`; link bytes and energy are of everything, late drives included.
+    """
 
     clock: str
     rounds: int
@@ -89,15 +93,15 @@ class RunTotals:
 
 def total_run(rounds: Sequence[RoundRecord]) -> RunTotals:
     """Return the sums over all rounds and devices."""
-    parts = [part for record in rounds for part in record.devices]
+    parts, counted = [part for record in rounds for part in record.devices], list(counted_parts(rounds))
     return RunTotals(
         clock="+".join(sorted({part.clock for part in parts})),
         rounds=len(rounds),
-        samples=sum(part.samples for part in parts),
-        device_seconds=sum(part.device_seconds.total for part in parts),
+        samples=sum(part.samples for part in counted),
+        device_seconds=sum(part.device_seconds.total for part in counted),
         array_seconds=sum(record.array_seconds for record in rounds),
         wall_seconds=sum(record.wall_seconds for record in rounds),
-        read_bytes=sum(part.flash_read_bytes for part in parts),
+        read_bytes=sum(part.flash_read_bytes for part in counted),
         sent_bytes=sum(part.sent_bytes for part in parts),
         received_bytes=sum(part.received_bytes for part in parts),
         energy_joules=sum(record.total_joules for record in rounds),
@@ -132,8 +136,8 @@ def _total_device(
         rounds=len(parts),
         lost=lost,
         stragglers=sum(part.straggler for part in parts),
-        samples=sum(part.samples for part in parts),
-        device_seconds=sum(part.device_seconds.total for part in parts),
+        samples=sum(part.samples for part in parts if not part.straggler),
+        device_seconds=sum(part.device_seconds.total for part in parts if not part.straggler),
         read_bytes=sum(part.flash_read_bytes for part in parts),
         sent_bytes=sum(part.sent_bytes for part in parts),
         received_bytes=sum(part.received_bytes for part in parts),

@@ -18,6 +18,7 @@ from csd_emu.timeline import Link
 from firmware_agent.errors import ConfigurationError
 from host.accounting import link_of
 from host.records import EventRecord, RoundRecord, Summary
+from host.report.competing import explain
 
 RECORDS, SUMMARY, VERSIONS = "records.jsonl", "summary.json", "versions.json"
 _DECODER: msgspec.json.Decoder[RoundRecord | EventRecord] = msgspec.json.Decoder(RoundRecord | EventRecord)
@@ -37,7 +38,7 @@ class RunData:
         versions: versions.json.
         devices: name -> name of its profile, for the drives of the array.
         profiles: name -> profile, as the run used them.
-        notes: what is missing, in sentences.
+        notes: what is missing or must be known, in sentences.
     """
 
     path: Path
@@ -82,6 +83,9 @@ def load_run(path: Path) -> RunData:
     rounds, events = _read_records(path / RECORDS, notes)
     array, job = _read_yaml(path / "array.yaml", notes), _read_yaml(path / "job.yaml", notes)
     versions = _read_versions(path / VERSIONS, notes)
+    devices = _list_devices(path / "array.yaml", array)
+    if competing := explain(rounds, events, devices):
+        notes.append(competing)
     return RunData(
         path=path,
         rounds=rounds,
@@ -90,7 +94,7 @@ def load_run(path: Path) -> RunData:
         array=array,
         job=job,
         versions=versions,
-        devices=_list_devices(path / "array.yaml", array),
+        devices=devices,
         profiles=_read_profiles(path / VERSIONS, versions),
         notes=notes,
     )

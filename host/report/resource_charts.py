@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from firmware_agent.units import format_bytes
 from host.records import RoundRecord
 from host.report.charts import HEIGHT, LINE_STYLES, MARKED_POINTS, MARKERS, MOST_POINTS, set_axis
+from host.report.competing import counted_parts
 from host.report.figures import GROUPS, group_energy, total_run
 from host.report.svg import NARROW, SERIES, SURFACE, Chart, draw, legend
 
@@ -89,10 +90,12 @@ def _bin_power(
 
 def link_chart(rounds: Sequence[RoundRecord]) -> Chart:
     """Return the bytes over the host link up to each round, beside what the baseline would have read."""
-    sent, received, read = (
+    sent, received = (
         np.cumsum([sum(getattr(part, name) for part in record.devices) for record in rounds], dtype=float)
-        for name in ("sent_bytes", "received_bytes", "flash_read_bytes")
+        for name in ("sent_bytes", "received_bytes")
     )
+    counted = [sum(part.flash_read_bytes for part in counted_parts([record])) for record in rounds]
+    read = np.cumsum(counted, dtype=float)
     total = format_bytes(float(sent[-1] + received[-1]))
     told = f"{total} in this run, {format_bytes(float(read[-1]))} for a host that reads every record it trains on"
     return Chart(

@@ -41,7 +41,7 @@ def list_tiles(run: RunData, totals: RunTotals, comparison: Comparison) -> list[
             f"{format_seconds(totals.array_seconds)} of compute, flash and link, composed",
         ),
     ]
-    if totals.energy_joules:
+    if totals.energy_joules and totals.samples:
         tiles.append(
             Tile(
                 "energy per image",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 
 from csd_emu.baseline import Baseline, Storage, train_on_host
@@ -10,8 +11,9 @@ from csd_emu.power import PUBLISHED, busy_core_seconds, device_energy, host_ener
 from csd_emu.profiles import PROFILES, Profile
 from csd_emu.timeline import HOST, Activity, Link, compose
 from firmware_agent.wire import PhaseSeconds
-from host.records import DeviceRound, RoundRecord
+from host.records import DeviceRound, EventRecord, RoundRecord
 from host.report.comparison import Against, PublishedCheck
+from host.report.competing import counted_parts, stand_ins
 from host.report.figures import total_run
 
 REFERENCE = "newport"
@@ -34,21 +36,28 @@ class Work:
     """What a run did, and what it would take the host to do it."""
 
     def __init__(
-        self, rounds: Sequence[RoundRecord], profiles: Mapping[str, Profile], host: Profile, link: Link
+        self,
+        rounds: Sequence[RoundRecord],
+        profiles: Mapping[str, Profile],
+        host: Profile,
+        link: Link,
+        events: Sequence[EventRecord] = (),
     ) -> None:
-        """Add up the rounds.
+        """Add up the rounds. What late drives did is discarded work: only its link bytes and energy count.
 
         Args:
-            rounds: at least one, with records trained on and bytes read.
+            rounds: at least one, with records trained on in time and bytes read.
             profiles: drive -> profile, for each drive of the array; at least one.
             host: its profile, with a ratio.
             link: the host's side of the link.
+            events: of the run; they say which drives a competing task slowed down.
         """
         self._host, self._link, self._drives = host, link, list(profiles.values())
         self._totals, self._rounds = total_run(rounds), len(rounds)
-        parts = [part for record in rounds for part in record.devices]
+        parts = list(counted_parts(rounds))
         self._parts, self._batch_size = len(parts), max(part.batch_size for part in parts)
-        newport = [newport_seconds(part, profiles.get(part.device, self._drives[0])) for part in parts]
+        self._steps, self._exchanges = sum(part.steps for part in parts), sum(len(record.devices) for record in rounds)
+        newport = _baseline_compute(rounds, profiles, self._drives[0], events)
         self._newport = {phase: math.fsum(each[phase] for each in newport) for phase in newport[0]}
         self._seconds = {
             phase: math.fsum(getattr(part.device_seconds, phase) for part in parts)
@@ -116,28 +125,29 @@ class Work:
 
     def predict_seconds(self, drives: int) -> float:
         """Return the run's array seconds with so many equal drives that share its records equally."""
-        kind, count, rounds = self._drives[0], self._parts, self._rounds
+        kinds, exchanges, shares = self._drives, self._exchanges, self._rounds * drives
         # Records are shared out, but each drive packs all weights, however few records it has.
         phases = {
-            phase: seconds / (count if phase in NOT_IN_BASELINE else rounds * drives)
+            phase: seconds / (self._parts if phase in NOT_IN_BASELINE else shares)
             for phase, seconds in self._seconds.items()
         }
         activity = Activity(
             device="",
-            receive_bytes=self._totals.sent_bytes // count,
-            read_bytes=self._totals.read_bytes // (rounds * drives),
-            read_operations=1,
+            receive_bytes=self._totals.sent_bytes // exchanges,
+            read_bytes=self._totals.read_bytes // shares,
+            read_operations=max(1, math.ceil(self._steps / shares)),
             phases=phases,
-            send_bytes=self._totals.received_bytes // count,
-            flash_bytes_per_second=kind.flash_bytes_per_second.value,
-            flash_latency_seconds=kind.flash_latency_seconds.value,
-            link_bytes_per_second=kind.link_bytes_per_second.value,
-            link_latency_seconds=kind.link_latency_seconds.value,
+            send_bytes=self._totals.received_bytes // exchanges,
+            # As many bytes over each: the mean of the times, like that of compute.
+            flash_bytes_per_second=statistics.harmonic_mean([kind.flash_bytes_per_second.value for kind in kinds]),
+            flash_latency_seconds=statistics.fmean(kind.flash_latency_seconds.value for kind in kinds),
+            link_bytes_per_second=statistics.harmonic_mean([kind.link_bytes_per_second.value for kind in kinds]),
+            link_latency_seconds=statistics.fmean(kind.link_latency_seconds.value for kind in kinds),
         )
         # Equal drives on a shared link end together: one with an equal part of the link is all of them.
         share_of_link = self._link.bytes_per_second / drives if self._link.shared else self._link.bytes_per_second
         link = Link(share_of_link, self._link.latency_seconds, shared=False)
-        return rounds * compose([activity], link, self._host_seconds).seconds
+        return self._rounds * compose([activity], link, self._host_seconds).seconds
 
     def check_published(self, middle: Against) -> list[PublishedCheck]:
         """Return the watts that published results leave to each drive, beside those of the profile."""
@@ -169,6 +179,21 @@ class Work:
             else:
                 low = middle + 1
         return low
+
+
+def _baseline_compute(
+    rounds: Sequence[RoundRecord], profiles: Mapping[str, Profile], other: Profile, events: Sequence[EventRecord]
+) -> list[dict[str, float]]:
+    """Return `newport_seconds` of each part that came in time, without competing tasks where the run can tell."""
+    found = stand_ins(rounds, events, {device: profile.name for device, profile in profiles.items()})
+    seconds = []
+    for record in rounds:
+        for part in counted_parts([record]):
+            like = found.get((record.round, part.device)) or part
+            scale = part.samples / like.samples if like is not part else 1.0
+            mine = newport_seconds(like, profiles.get(part.device, other))
+            seconds.append({phase: each * scale for phase, each in mine.items()})
+    return seconds
 
 
 def _grid() -> list[int]:

@@ -1,0 +1,113 @@
+"""Which parts of a run a competing task slowed down, and what stands for them in the baseline.
+
+The task was put on the drive (`csd-emu inject ARRAY DEVICE slow`). The baseline's host does not have it, so its compute must
+not come from such parts where the run has others. Parts in, parts out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from host.records import DeviceRound, EventRecord, RoundRecord, What
+
+# What `host.faults` writes down; without a weight the task has ended.
+_WEIGHT = re.compile(r"slow.* weight (\d+)")
+# With its session a drive's competing task ends too; a resumed run has new sessions.
+_SESSION_ENDS = (What.LOST, What.LEFT, What.REJOINED)
+
+
+def counted_parts(rounds: Sequence[RoundRecord]) -> Iterator[DeviceRound]:
+    """Yield the parts that came in time: those of stragglers are discarded work."""
+    return (part for record in rounds for part in record.devices if not part.straggler)
+
+
+def stand_ins(
+    rounds: Sequence[RoundRecord], events: Sequence[EventRecord], kinds: Mapping[str, str]
+) -> dict[tuple[int, str], DeviceRound | None]:
+    """Return what stands for each slowed part that came in time.
+
+    That is the drive's own part with the least seconds per record among those with the same batch size and clock that
+    no task slowed; without any, that of a drive of the same profile.
+
+    Args:
+        rounds: of the run.
+        events: of the run.
+        kinds: drive -> name of its profile.
+
+    Returns:
+        (round, drive) -> a part that was not slowed, None if there is none.
+    """
+    spells = list(_spells(events))
+    if not spells:
+        return {}
+    slowed: list[tuple[int, DeviceRound]] = []
+    own: dict[tuple[object, ...], DeviceRound] = {}
+    alike: dict[tuple[object, ...], DeviceRound] = {}
+    for record in rounds:
+        for part in counted_parts([record]):
+            if any(device == part.device and _overlap(record, begin, end) for device, begin, end in spells):
+                slowed.append((record.round, part))
+            elif part.samples:
+                _keep_faster(own, _own_key(part), part)
+                _keep_faster(alike, _alike_key(part, kinds), part)
+    return {
+        (number, part.device): own.get(_own_key(part)) or alike.get(_alike_key(part, kinds)) for number, part in slowed
+    }
+
+
+def explain(rounds: Sequence[RoundRecord], events: Sequence[EventRecord], kinds: Mapping[str, str]) -> str:
+    """Return what a reader must know of competing tasks, in a sentence or two; empty without any."""
+    found = stand_ins(rounds, events, kinds)
+    if not found:
+        return ""
+    without = sum(part is None for part in found.values())
+    text = f"A competing task slowed drives down in {len(found)} parts of rounds. "
+    if without == len(found):
+        return text + "No like part was free of it, so the baseline is slowed down too and looks slower than it is."
+    text += "The baseline's compute is taken from like parts without it"
+    rest = f", but {without} have none: there the baseline is slowed down too and looks slower than it is"
+    return text + (rest if without else "") + "."
+
+
+def _own_key(part: DeviceRound) -> tuple[object, ...]:
+    return (part.device, part.batch_size, part.clock)
+
+
+def _alike_key(part: DeviceRound, kinds: Mapping[str, str]) -> tuple[object, ...]:
+    return (kinds.get(part.device), part.batch_size, part.clock)
+
+
+def _keep_faster(parts: dict[tuple[object, ...], DeviceRound], key: tuple[object, ...], part: DeviceRound) -> None:
+    known = parts.get(key)
+    if known is None or part.device_seconds.total / part.samples < known.device_seconds.total / known.samples:
+        parts[key] = part
+
+
+def _spells(events: Sequence[EventRecord]) -> Iterator[tuple[str, float, float]]:
+    """Yield drive, begin and end, in array seconds, of each time in which a competing task ran."""
+    begun: dict[str, float] = {}
+    for event in events:
+        weight = _weight(event)
+        if event.what is What.RESUMED:
+            ended = list(begun)
+        else:
+            ended = [event.device] if weight == 0 or event.what in _SESSION_ENDS else []
+        for device in ended:
+            if device in begun:
+                yield device, begun.pop(device), event.array_seconds
+        if weight:
+            begun.setdefault(event.device, event.array_seconds)
+    yield from ((device, begin, float("inf")) for device, begin in begun.items())
+
+
+def _weight(event: EventRecord) -> int | None:
+    """Return the weight of the task that an event begins, 0 if it ends one, None if it is of something else."""
+    if event.what is not What.INJECTED or not event.detail.startswith("slow"):
+        return None
+    found = _WEIGHT.match(event.detail)
+    return int(found[1]) if found else 0
+
+
+def _overlap(record: RoundRecord, begin: float, end: float) -> bool:
+    return record.start_seconds < end and begin < record.start_seconds + record.array_seconds
