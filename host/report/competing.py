@@ -1,7 +1,7 @@
 """Which parts of a run a competing task slowed down, and what stands for them in the baseline.
 
-The task was put on the drive (`csd-emu inject ARRAY DEVICE slow`). The baseline's host does not have it, so its compute must
-not come from such parts where the run has others. Parts in, parts out.
+The task was put on the drive by `csd-emu inject ARRAY DEVICE slow`. The baseline's host does not have it, so its
+compute must not come from such parts where the run has others. Parts in, parts out.
 """
 
 from __future__ import annotations
