@@ -19,6 +19,7 @@ PURE = [
     "host/aggregate.py",
     "host/partition.py",
     "host/report/comparison.py",
+    "host/report/competing.py",
     "host/report/figures.py",
     "host/report/formats.py",
     "host/report/work.py",
