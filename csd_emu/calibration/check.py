@@ -8,12 +8,14 @@ from itertools import pairwise
 
 import msgspec
 
+from csd_emu.calibration.key import REFERENCE_CORE
 from csd_emu.calibration.table import FORMAT, PHASES, CalibrationRow, CalibrationTable
 from firmware_agent.errors import CalibrationError
 
 MIN_ROWS = 2
 # A larger batch may seem cheaper than a smaller one by so much: steps vary, and kernels change with the size.
 MONOTONE_TOLERANCE = 0.02
+_CLOCKS = ("counted", "wall")
 _REMEDY = "remove the file, or measure again with csd-emu calibrate"
 
 
@@ -46,7 +48,10 @@ def encode_table(table: CalibrationTable) -> bytes:
 
 
 def check_table(table: CalibrationTable, where: str) -> None:
-    """Return if the table keeps the rules: two rows or more, batches in order, finite seconds, costs that grow.
+    """Return if the table keeps the rules.
+
+    These are: a model that can be, two rows or more, batches in order, finite seconds, costs that grow, and the clock
+    of the core: ``counted`` of the reference core, ``wall`` of a real drive's.
 
     Raises:
         CalibrationError: it does not; the message names the row.
@@ -58,8 +63,7 @@ def check_table(table: CalibrationTable, where: str) -> None:
 def _problems(table: CalibrationTable) -> Iterator[str]:
     if table.format != FORMAT:
         yield f"format {table.format}, this csd-emu reads {FORMAT}"
-    if min(table.input_shape) < 1 or table.classes < 1:
-        yield f"input shape {table.input_shape} with {table.classes} classes is no model's"
+    yield from _head_problems(table)
     if len(table.rows) < MIN_ROWS:
         yield f"has {len(table.rows)} rows, a table needs {MIN_ROWS} batch sizes or more"
     if not table.encode_seconds or not all(_sound(seconds) for seconds in table.encode_seconds):
@@ -78,6 +82,17 @@ def _problems(table: CalibrationTable) -> Iterator[str]:
                 f"{where}: a step takes {after:.6g} s, less than the {before:.6g} s of batch {small.batch_size}; "
                 f"more than {MONOTONE_TOLERANCE:.0%} is no noise, so one of them is wrong"
             )
+
+
+def _head_problems(table: CalibrationTable) -> Iterator[str]:
+    if min(table.input_shape) < 1 or table.classes < 1:
+        yield f"input shape {table.input_shape} with {table.classes} classes is no model's"
+    if table.parameters < 1:
+        yield f"{table.parameters} parameters are no model's that trains"
+    if table.clock not in _CLOCKS:
+        yield f"clock {table.clock!r} is none of {', '.join(_CLOCKS)}"
+    elif (table.clock == "counted") != (table.core == REFERENCE_CORE):
+        yield f"the clock is {table.clock} and the core {table.core}; {REFERENCE_CORE} is counted, any other wall"
 
 
 def _row_problems(row: CalibrationRow) -> Iterator[str]:

@@ -2,11 +2,15 @@
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from csd_emu.paths import Paths
+from csd_emu.progress import Silent
+from host.bench import harness, throttles
 from host.bench.throttles import LONGEST_SECONDS, READ_RATES, RUNS, SEND_RATES, SHORTEST_SECONDS, draw, worst_error
 
 
@@ -24,3 +28,12 @@ def test_every_rate_is_asked_for_equally_often_over_drawn_seconds(seed: int) -> 
 def test_the_worst_error_is_the_largest_either_way(errors: list[float], rate: float) -> None:
     samples = [{"asked_bytes_per_second": rate, "seen_bytes_per_second": rate * (1 + error)} for error in errors]
     assert worst_error(samples) == pytest.approx(max(map(abs, errors)), abs=1e-9)
+
+
+def test_the_report_names_the_clock_of_a_guest_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample: dict[str, Any] = {"asked_bytes_per_second": 100, "seen_bytes_per_second": 99.0}
+    monkeypatch.setattr(throttles, "with_array", lambda *_: {"idle": [sample], "loaded": [sample]})
+    monkeypatch.setattr(harness, "describe_machine", lambda _: {})
+    made = throttles.run(Paths.default(), Silent(), 0)
+    assert made.clock == "wall"  # counted would promise figures that do not depend on load
+    assert made.figures == {"worst_error_idle": pytest.approx(0.01), "worst_error_loaded": pytest.approx(0.01)}

@@ -143,6 +143,13 @@ BAD: dict[str, tuple[Callable[[Plain], Any], str]] = {
     "an impossible format": (with_field(format=0), "format 0"),
     "an unknown key": (with_field(colour="red"), "unknown field `colour`"),
     "a missing key": (lambda content: content.pop("rows"), "missing required field `rows`"),
+    "an unknown clock": (with_field(clock="nonsense"), "clock 'nonsense' is none of counted, wall"),
+    "a modelled clock": (with_field(clock="modelled"), "clock 'modelled' is none of counted, wall"),
+    "wall seconds of the reference core": (with_field(clock="wall"), "the clock is wall and the core reference"),
+    "counted seconds of a real drive": (with_field(core="newport"), "the clock is counted and the core newport"),
+    "negative parameters": (with_field(parameters=-3), "-3 parameters are no model's"),
+    "no parameters": (with_field(parameters=0), "0 parameters are no model's"),
+    "no classes": (with_field(classes=0), "with 0 classes is no model's"),
     "no shape": (with_field(input_shape=[1, 0, 8]), r"input shape \(1, 0, 8\)"),
     "a word for a number": (with_row(0, batch_size="1"), r"Expected `int`.*rows\[0\].batch_size"),
 }
