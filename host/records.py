@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
@@ -131,6 +132,38 @@ class EventRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="event"):
     detail: str = ""
     wall_seconds: float = 0.0
     array_seconds: float = 0.0
+
+
+Record = RoundRecord | EventRecord
+_DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+# Fields that may be null; of all others null stands for a number that JSON does not have.
+_MAY_BE_NULL = {"machine_joules"}
+
+
+def decode_record(line: bytes) -> Record:
+    """Return the record of one JSON line; a loss that was NaN or infinite comes back as NaN.
+
+    Raises:
+        ValueError: the line is no record; the message says why.
+    """
+    try:
+        try:
+            return _DECODER.decode(line)
+        except msgspec.ValidationError:  # of a diverged run, most likely
+            return msgspec.convert(_restore_nan(msgspec.json.decode(line)), RoundRecord | EventRecord)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _restore_nan(value: Any) -> Any:
+    """Return `value` with NaN for null, which JSON has in its place."""
+    if value is None:
+        return math.nan
+    if isinstance(value, dict):
+        return {
+            key: each if each is None and key in _MAY_BE_NULL else _restore_nan(each) for key, each in value.items()
+        }
+    return [_restore_nan(each) for each in value] if isinstance(value, list) else value
 
 
 OnEvent = Callable[[str, What, str], None]

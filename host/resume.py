@@ -57,6 +57,7 @@ def resume_run(path: Path, engine: str | None, paths: Paths, progress: Progress,
             summary = finish_run(request, directory, past.rounds, checkpoint.state.weights, checkpoint.wall_seconds)
             report_run(path, progress)
             return summary
+        directory.remove_end()
         return run_job(request, paths, path.parent, progress, quiet, past)
 
 

@@ -22,15 +22,13 @@ from firmware_agent.errors import CheckpointError, ConfigurationError, Environme
 from firmware_agent.exchange import Array
 from host.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from host.files import remove_partial, replace_file
-from host.records import EventRecord, RoundRecord, Summary
+from host.records import Record, RoundRecord, Summary, decode_record
 
 ARRAY_FILE, JOB_FILE, VERSIONS_FILE = "array.yaml", "job.yaml", "versions.json"
 RECORDS_FILE, SUMMARY_FILE, WEIGHTS_FILE = "records.jsonl", "summary.json", "model.safetensors"
-CHECKPOINT_FILE, REPORT_FILE = "checkpoint.safetensors", "report.html"
+CHECKPOINT_FILE, REPORT_FILE, TRACE_FILE = "checkpoint.safetensors", "report.html", "trace.json"
 _LEAST_BYTES = 10 << 20
 _PACKAGES = ("csd-emu", "torch", "numpy", "grpcio", "msgspec", "scikit-learn")
-
-Record = RoundRecord | EventRecord
 
 
 class RunDirectory:
@@ -83,7 +81,7 @@ class RunDirectory:
             )
         try:
             directory = cls(path)
-            for name in (CHECKPOINT_FILE, SUMMARY_FILE, WEIGHTS_FILE):
+            for name in (CHECKPOINT_FILE, SUMMARY_FILE, WEIGHTS_FILE, TRACE_FILE):
                 remove_partial(path / name)
         except OSError as error:
             raise EnvironmentUnfit(f"{path}: cannot be written ({error}); make it writable, or copy it") from error
@@ -116,19 +114,26 @@ class RunDirectory:
 
         versions.json holds the host's and the devices' facts, and each profile's figures with their sources, on which
         all device seconds of emulated drives rest.
+
+        Raises:
+            EnvironmentUnfit: they cannot be written.
         """
         versions: dict[str, Any] = {"host": {"python": platform.python_version(), "machine": platform.machine()}}
         versions["host"] |= {package: metadata.version(package) for package in _PACKAGES}
         versions["devices"] = facts
         versions["profiles"] = profiles
-        replace_file(self.path / VERSIONS_FILE, msgspec.json.format(msgspec.json.encode(versions)))
+        _write_input(self.path / VERSIONS_FILE, msgspec.json.format(msgspec.json.encode(versions)))
         for name, config in ((ARRAY_FILE, array), (JOB_FILE, job)):
             text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-            replace_file(self.path / name, text.encode())
+            _write_input(self.path / name, text.encode())
 
     def write_model(self, name: str, source: str) -> None:
-        """Write the user's model file under `name`, so that job.yaml can be run again from here."""
-        replace_file(self.path / name, source.encode())
+        """Write the user's model file under `name`, so that job.yaml can be run again from here.
+
+        Raises:
+            EnvironmentUnfit: it cannot be written.
+        """
+        _write_input(self.path / name, source.encode())
 
     def append(self, record: Record) -> None:
         """Write one record; it is with the system when this returns, so that a killed run loses nothing that happened.
@@ -144,10 +149,7 @@ class RunDirectory:
                 line = line[self._lines.write(line) :]
         except OSError as error:
             self._lines.close()
-            self._broken = EnvironmentUnfit(
-                f"{self.path / RECORDS_FILE}: cannot be written ({error.strerror}); free space, then go on with "
-                f"csd-emu run --resume {self.path}"
-            )
+            self._broken = _cannot_write(self.path / RECORDS_FILE, error)
             raise self._broken from error
 
     def save_checkpoint(self, checkpoint: Checkpoint, job: str) -> None:
@@ -193,9 +195,42 @@ class RunDirectory:
             raise CheckpointError(f"{self.path / SUMMARY_FILE}: is damaged ({error}); remove it") from error
 
     def finish(self, summary: Summary, weights: Mapping[str, Array]) -> None:
-        """Write the final weights and summary.json, which says that the run has ended."""
-        replace_file(self.path / WEIGHTS_FILE, save(dict(weights)))
-        replace_file(self.path / SUMMARY_FILE, msgspec.json.format(msgspec.json.encode(summary)))
+        """Write the final weights and summary.json, which says that the run has ended.
+
+        Raises:
+            EnvironmentUnfit: they cannot be written.
+        """
+        write_result(self.path / WEIGHTS_FILE, save(dict(weights)))
+        write_result(self.path / SUMMARY_FILE, msgspec.json.format(msgspec.json.encode(summary)))
+
+    def remove_end(self) -> None:
+        """Remove what says that the run has ended, for it goes on: summary, timeline, report and final weights.
+
+        Weights stay if there is no checkpoint, which holds them otherwise.
+
+        Raises:
+            EnvironmentUnfit: a file cannot be removed.
+        """
+        weights = (WEIGHTS_FILE,) if (self.path / CHECKPOINT_FILE).exists() else ()
+        for name in (SUMMARY_FILE, TRACE_FILE, REPORT_FILE, *weights):  # the summary first: it says that all is there
+            try:
+                (self.path / name).unlink(missing_ok=True)
+            except OSError as error:
+                raise EnvironmentUnfit(
+                    f"{self.path / name}: cannot be removed ({error.strerror}); make {self.path} writable"
+                ) from error
+
+
+def write_result(path: Path, content: bytes) -> None:
+    """Write a file of a run's end, in one step.
+
+    Raises:
+        EnvironmentUnfit: it cannot be written, for example because the disk is full; `path` is as it was.
+    """
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
 
 
 def check_writable(runs: Path) -> None:
@@ -207,6 +242,22 @@ def check_writable(runs: Path) -> None:
     existing = next(folder for folder in (runs.absolute(), *runs.absolute().parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK) or not _has_room(existing):
         raise EnvironmentUnfit(f"{runs}: no run directory can be made there; free space, or give another with --runs")
+
+
+def _write_input(path: Path, content: bytes) -> None:
+    """Write a file without which no run can be resumed."""
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"{path}: cannot be written ({error.strerror}); free space, then start the run again"
+        ) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> EnvironmentUnfit:
+    return EnvironmentUnfit(
+        f"{path}: cannot be written ({error.strerror}); free space, then go on with csd-emu run --resume {path.parent}"
+    )
 
 
 def _has_room(folder: Path) -> bool:
@@ -238,6 +289,6 @@ def _lock(path: Path) -> int:
 def _decode(line: bytes) -> Record | None:
     """Return the record, or None if the line is torn or none."""
     try:
-        return msgspec.json.decode(line, type=Record) if line.endswith(b"\n") else None
-    except msgspec.MsgspecError:
+        return decode_record(line) if line.endswith(b"\n") else None
+    except ValueError:
         return None

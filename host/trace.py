@@ -9,14 +9,17 @@ import msgspec
 
 from csd_emu.timeline import chrome_trace
 from host.records import RoundRecord
-
-TRACE_FILE = "trace.json"
+from host.run_directory import TRACE_FILE, write_result
 
 
 def write_trace(folder: Path, rounds: Sequence[RoundRecord], array: str) -> Path:
-    """Write all spans of the rounds, in the array's composed time, one row per device; return the file's path."""
+    """Write all spans of the rounds, in the array's composed time, one row per device; return the file's path.
+
+    Raises:
+        EnvironmentUnfit: it cannot be written.
+    """
     clock = "+".join(sorted({record.clock for record in rounds}))
     spans = [span for record in rounds for span in record.spans]
     path = folder / TRACE_FILE
-    path.write_bytes(msgspec.json.encode(chrome_trace(spans, clock, array)))
+    write_result(path, msgspec.json.encode(chrome_trace(spans, clock, array)))
     return path

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from csd_emu.array import ArrayConfig, HostSection
 from csd_emu.paths import Paths
 from csd_emu.power import sum_energy
@@ -24,7 +22,7 @@ from host.bench.prometheus import Prometheus, free_port, run_prometheus
 from host.job import JobConfig
 from host.metrics.queries import IMAGES_PER_DEVICE_SECOND, JOULES, JOULES_PER_IMAGE, WATTS, Query
 from host.outputs import BenchReport
-from host.records import EventRecord, RoundRecord
+from host.records import RoundRecord, decode_record
 from host.run import run_job
 from host.run_request import check_run
 
@@ -98,7 +96,7 @@ def scrape_run(
 def read_rounds(directory: Path) -> list[RoundRecord]:
     """Return the rounds of a run directory."""
     lines = (directory / "records.jsonl").read_bytes().splitlines()
-    records = [msgspec.json.decode(line, type=RoundRecord | EventRecord) for line in lines]
+    records = [decode_record(line) for line in lines]
     return [record for record in records if isinstance(record, RoundRecord)]
 
 

@@ -52,8 +52,8 @@ class DeviceFacts:
 
 
 def begin_array(store: Store, mode: str, clock: str) -> None:
-    """Make the series of array and host, counters at 0; `clock` is that of the array's seconds."""
-    store.set(names.ROUND, (mode,), 0)
+    """Make the series of array and host, counters at 0 if they are new; `clock` is that of the array's seconds."""
+    store.add(names.ROUND, (mode,))  # nothing is added: a resumed run is past round 0
     store.observe(names.ROUND_SECONDS, (mode, clock))
     store.add(names.STRAGGLERS, (mode,))
     store.add(names.WALL_SECONDS, (WALL,))
@@ -111,8 +111,8 @@ def _begin_energy(store: Store, node: str, components: Iterable[str], clock: str
 
 def _add_part(store: Store, part: DeviceRound) -> None:
     device, clock = part.device, part.clock
-    store.add(names.SAMPLES, (device,), part.samples)
-    store.add(names.STEPS, (device,), part.steps)
+    if not part.straggler:  # its work was thrown away, and is longer than the round
+        _add_training(store, part)
     store.add(names.NVME_BYTES, (device,), part.flash_read_bytes)
     store.add(names.NVME_SECONDS, (device, READ, clock), part.read_seconds)
     store.add(names.RECEIVED_BYTES, (device,), part.sent_bytes)
@@ -124,8 +124,16 @@ def _add_part(store: Store, part: DeviceRound) -> None:
     store.set(names.BATCH_SIZE, (device,), part.batch_size)
     if part.peak_memory_bytes:
         store.set(names.MEMORY_BYTES, (device,), part.peak_memory_bytes)
+
+
+def _add_training(store: Store, part: DeviceRound) -> None:
+    device, clock = part.device, part.clock
+    store.add(names.SAMPLES, (device,), part.samples)
+    store.add(names.STEPS, (device,), part.steps)
     for phase in PHASES:
         store.add(names.COMPUTE_SECONDS, (device, phase, clock), getattr(part.device_seconds, phase))
+    if not part.steps:  # it has only exchanged weights
+        return
     for phase in STEP_PHASES:
         seconds = getattr(part.device_seconds, phase)
         store.observe(names.STEP_SECONDS, (device, phase, clock), seconds / part.steps, part.steps)

@@ -76,9 +76,14 @@ busy, and holds the answers against the run record.
 
 `clock` says what seconds are: `counted` (virtual machines), `modelled` (from a calibration table) or `wall`; see
 [fidelity.md](fidelity.md). Elapsed time, energy and power carry the clock of the array, in which several are joined by
-`+`. `device` is a drive, or `host` for energy, power and elapsed time. Counters begin at 0 with every run and are there
-when training begins. There are no `_created` series. A metric for which there are no data is not exported: memory is
-missing with agents that do not report it, the boot duration on an array that was up before the run.
+`+`. `device` is a drive, or `host` for energy, power and elapsed time. There are no `_created` series. A metric for
+which there are no data is not exported: memory is missing with agents that do not report it, the boot duration on an
+array that was up before the run.
+
+Counters are there when training begins. Those of a new run begin at 0, those of a resumed run where its checkpoint was;
+only errors and rejoins begin at 0 again. A run that was killed does the rounds behind its checkpoint once more, so that
+a counter can be lower after the resume than before it. Prometheus takes that for a reset to 0, and `rate()` and
+`increase()` add the whole counter again: take a window that begins after the resume.
 
 | metric | type | labels | meaning |
 |---|---|---|---|
@@ -90,6 +95,8 @@ _TAIL = """\
   `model`. `component` is `idle`, `cpu`, `dram`, `flash` or `link`, of the host also `chassis`.
 * `direction` is `to_device` or `from_device`; `phase` is `forward`, `backward`, `update` or, but not in steps,
   `encode`; `kind` of errors is `lost`, `failed` or `refused`; `op` is `read`.
+* Of a drive that missed a round's deadline the work was thrown away: its bytes, energy, and flash and link seconds
+  until the deadline count, but not its records, steps and compute seconds.
 * A step's seconds are known as a mean per round and phase, so the histogram's sum and count are exact, its buckets are
   those of the means.
 * States: `defined` until the run starts the drives, `booting` until the drive's hello, `ready`, `training` from the

@@ -93,7 +93,7 @@ class MetricsState:
                 self._store.set(names.BOOT_SECONDS, (device, WALL), value)
 
     def begin(self, devices: Iterable[DeviceFacts], clock: str) -> None:
-        """Begin to train on drives that have a session: all counters are there, at 0.
+        """Begin to train on drives that have a session: all counters are there, at 0 or where past rounds left them.
 
         `clock` is that of the array's seconds.
         """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +16,10 @@ from csd_emu.profiles import PROFILES, Profile
 from csd_emu.timeline import Link
 from firmware_agent.errors import ConfigurationError
 from host.accounting import link_of
-from host.records import EventRecord, RoundRecord, Summary
+from host.records import EventRecord, Record, RoundRecord, Summary, decode_record
 from host.report.competing import explain
 
 RECORDS, SUMMARY, VERSIONS = "records.jsonl", "summary.json", "versions.json"
-_DECODER: msgspec.json.Decoder[RoundRecord | EventRecord] = msgspec.json.Decoder(RoundRecord | EventRecord)
 
 
 @dataclass(frozen=True)
@@ -123,25 +121,13 @@ def _read_records(path: Path, notes: list[str]) -> tuple[list[RoundRecord], list
     return rounds, events
 
 
-def _decode_record(path: Path, number: int, line: bytes) -> RoundRecord | EventRecord:
+def _decode_record(path: Path, number: int, line: bytes) -> Record:
     try:
-        try:
-            return _DECODER.decode(line)
-        except msgspec.ValidationError:  # of a diverged run, most likely
-            return msgspec.convert(_restore_nan(msgspec.json.decode(line)), RoundRecord | EventRecord)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return decode_record(line)
+    except ValueError as error:
         raise ConfigurationError(
             f"{path}: line {number} is no record ({error}); the file is damaged: remove the line to report the rest"
         ) from error
-
-
-def _restore_nan(value: Any) -> Any:
-    """Return `value` with NaN for null: JSON has no NaN, and no field of a record may be null."""
-    if value is None:
-        return math.nan
-    if isinstance(value, dict):
-        return {key: _restore_nan(each) for key, each in value.items()}
-    return [_restore_nan(each) for each in value] if isinstance(value, list) else value
 
 
 def _read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:

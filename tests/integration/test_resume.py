@@ -118,6 +118,25 @@ def test_raised_rounds_go_on_from_the_end(workshop: Workshop, finished: Path) ->
     assert [record["round"] for record in workshop.rounds()] == [1, 2, 3]
 
 
+def test_a_run_that_is_prolonged_and_killed_has_not_finished(workshop: Workshop, finished: Path) -> None:
+    """What was written when it ended before is gone as soon as it goes on."""
+    assert workshop.run("run", "--resume", finished).code == 1
+    ended = {"summary.json", "model.safetensors", "trace.json", "report.html"}
+    assert ended <= {path.name for path in finished.iterdir()}
+    job = finished / "job.yaml"
+    job.write_text(job.read_text().replace("rounds: 2", "rounds: 200"))
+    process = workshop.start("run", "--resume", finished)
+    wait_until(lambda: len(workshop.rounds()) >= 3)
+    process.kill()
+    process.communicate()
+    assert not ended & {path.name for path in finished.iterdir()}
+    job.write_text(job.read_text().replace("rounds: 200", "rounds: 4"))
+    done = workshop.run("run", "--resume", finished, "--json")
+    assert done.json("run")["rounds"] >= 4
+    assert ended <= {path.name for path in finished.iterdir()}
+    workshop.assert_clean()
+
+
 def cut_short(directory: Path) -> None:
     path = directory / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:-10])

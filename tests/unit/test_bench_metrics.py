@@ -2,13 +2,15 @@
 
 import math
 import re
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from firmware_agent.wire import PhaseSeconds
-from host.bench.metrics import Window, ask, joules, joules_per_image, list_windows, rates, watts
-from host.records import RoundRecord
-from tests.records import device_round, round_record
+from host.bench.metrics import Window, ask, joules, joules_per_image, list_windows, rates, read_rounds, watts
+from host.records import EventRecord, RoundRecord, What
+from tests.records import device_round, round_record, write_run
 
 
 def rounds() -> list[RoundRecord]:
@@ -50,6 +52,11 @@ class FakePrometheus:
         else:
             answer = joules([record for record in self.records if record.round <= at_seconds])
         return {name: value * self.factor for name, value in answer.items() if name != self.silent_on}
+
+
+def test_rounds_of_a_run_that_diverged_are_read(tmp_path: Path) -> None:
+    write_run(tmp_path, [EventRecord("csd-00", What.JOINED), *(replace(r, test_loss=math.nan) for r in rounds())])
+    assert [record.round for record in read_rounds(tmp_path) if math.isnan(record.test_loss)] == [1, 2, 3, 4]
 
 
 def answers(prometheus: FakePrometheus) -> list[float]:

@@ -23,7 +23,7 @@ def parts(draw: st.DrawFn, device: str) -> DeviceRound:
         draw(st.integers(1, 10**6)),
         PhaseSeconds(forward=draw(seconds), backward=draw(seconds), update=draw(seconds), encode=draw(seconds)),
         clock=clock,
-        steps=draw(st.integers(1, 1000)),
+        steps=draw(st.integers(0, 1000)),
         read_seconds=draw(seconds),
         receive_seconds=draw(seconds),
         send_seconds=draw(seconds),
@@ -60,8 +60,6 @@ def rounds(draw: st.DrawFn) -> list[RoundRecord]:
 
 # Sample name -> what one device's part in a round adds to it, by labels in the order of their names.
 COUNTED_OF_PART: dict[str, Any] = {
-    "csd_train_samples_total": lambda p: {(p.device,): p.samples},
-    "csd_train_steps_total": lambda p: {(p.device,): p.steps},
     "csd_nvme_read_bytes_total": lambda p: {(p.device,): p.flash_read_bytes},
     "csd_nvme_io_seconds_total": lambda p: {(p.clock, p.device, "read"): p.read_seconds},
     "csd_network_receive_bytes_total": lambda p: {(p.device,): p.sent_bytes},
@@ -74,12 +72,18 @@ COUNTED_OF_PART: dict[str, Any] = {
         (p.clock, p.device, "to_device"): p.receive_seconds,
         (p.clock, p.device, "from_device"): p.send_seconds,
     },
+}
+# The same of a part that came in time.
+COUNTED_IN_TIME: dict[str, Any] = {
+    "csd_train_samples_total": lambda p: {(p.device,): p.samples},
+    "csd_train_steps_total": lambda p: {(p.device,): p.steps},
     "csd_compute_seconds_total": lambda p: {
         (p.clock, p.device, phase): getattr(p.device_seconds, phase)
         for phase in ("forward", "backward", "update", "encode")
     },
     "csd_train_step_duration_seconds_sum": lambda p: {
-        (p.clock, p.device, phase): getattr(p.device_seconds, phase) for phase in ("forward", "backward", "update")
+        (p.clock, p.device, phase): getattr(p.device_seconds, phase) if p.steps else 0.0
+        for phase in ("forward", "backward", "update")
     },
     "csd_train_step_duration_seconds_count": lambda p: {
         (p.clock, p.device, phase): p.steps for phase in ("forward", "backward", "update")
@@ -118,11 +122,48 @@ def test_counters_are_the_sums_of_the_records(records: list[RoundRecord]) -> Non
     metrics = scraped(state)
     done = [part for record in records for part in record.devices]
     expected = {name: total([of(part) for part in done]) for name, of in COUNTED_OF_PART.items()}
+    in_time = [part for part in done if not part.straggler]
+    expected |= {name: total([of(part) for part in in_time]) for name, of in COUNTED_IN_TIME.items()}
     expected |= {name: total([of(record) for record in records]) for name, of in COUNTED_OF_ROUND.items()}
     for name, sums in expected.items():
         seen = metrics[name]
         assert {labels: seen[labels] for labels in sums} == pytest.approx(sums, rel=1e-9), name
         assert all(value == 0 for labels, value in seen.items() if labels not in sums), name
+
+
+def test_a_part_that_only_exchanged_weights_has_no_step_durations() -> None:
+    state = begun()
+    state.add_round(round_record([device_round("csd-00", 0, PhaseSeconds(encode=0.5), steps=0)]))
+    metrics = scraped(state)
+    assert set(metrics["csd_train_step_duration_seconds_count"].values()) == {0}
+    assert metrics["csd_compute_seconds_total"]["counted", "csd-00", "encode"] == 0.5
+
+
+def test_a_drive_never_computes_for_longer_than_the_rounds_took() -> None:
+    """A drive that missed the deadline went on behind the round's end: that work was thrown away."""
+    state = begun()
+    late = device_round("csd-00", 10, PhaseSeconds(forward=9.0), straggler=True, energy_joules={"idle": 1.0})
+    state.add_round(round_record([late], array_seconds=2.0))
+    metrics = scraped(state)
+    assert metrics["csd_device_seconds_total"]["counted", "csd-00"] == 2.0
+    assert metrics["csd_compute_seconds_total"]["counted", "csd-00", "forward"] == 0
+    assert metrics["csd_train_samples_total"]["csd-00",] == 0
+    assert metrics["csd_network_receive_bytes_total"]["csd-00",] == 100
+    assert metrics["csd_energy_joules_total"]["counted", "idle", "csd-00", "model"] == 1.0
+
+
+def test_a_resumed_run_goes_on_from_its_rounds() -> None:
+    """Its rounds are played to the state before there is any drive."""
+    state, done = defined(), [device_round(device, 10, PhaseSeconds(forward=1.0)) for device in DEVICES]
+    for number in (1, 2, 3):
+        state.add_round(round_record(done, round=number))
+    for device in DEVICES:
+        state.add_event(EventRecord(device, What.JOINED))
+    state.begin([facts(device) for device in DEVICES], "counted")
+    metrics = scraped(state)
+    assert metrics["csd_round"] == {("federated",): 3}
+    assert metrics["csd_train_samples_total"]["csd-00",] == 30
+    assert metrics["csd_round_duration_seconds_count"]["counted", "federated"] == 3
 
 
 @given(records=rounds())

@@ -40,6 +40,7 @@ def test_losses_that_are_no_numbers_come_back(tmp_path: Path) -> None:
     assert math.isnan(record.test_loss)
     assert math.isnan(record.train_loss)  # JSON has neither
     assert record.accuracy > 0
+    assert record.machine_joules is None  # not measured, which is another null
 
 
 def test_a_line_cut_short_is_left_out_and_said(tmp_path: Path) -> None:

@@ -1,6 +1,10 @@
+import errno
 import json
+import math
+import os
 import re
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -16,6 +20,7 @@ from firmware_agent.wire import PhaseSeconds
 from host.job import JobConfig
 from host.records import EventRecord, RoundRecord, What, summarise
 from host.run_directory import RunDirectory
+from host.trace import write_trace
 from tests.records import device_round, round_record
 
 SECONDS = PhaseSeconds(1.0, 2.0, 0.5, 0.25)
@@ -122,6 +127,82 @@ def test_records_that_do_not_hold_the_checkpoints_rounds_are_refused_and_stay(tm
     with RunDirectory.reopen(path) as directory, pytest.raises(CheckpointError, match="does not hold the 3 rounds"):
         directory.rewind(3)
     assert (path / "records.jsonl").read_bytes() == content
+
+
+@pytest.mark.parametrize("machine_joules", [None, 2.5])
+def test_rounds_whose_losses_are_no_numbers_are_rewound(tmp_path: Path, machine_joules: float | None) -> None:
+    fields = {"test_loss": math.nan, "train_loss": math.inf, "machine_joules": machine_joules}
+    part = msgspec.structs.replace(PART, loss=math.nan)
+    with RunDirectory.create(tmp_path, "lab") as directory:
+        for number in (1, 2):
+            directory.append(msgspec.structs.replace(ROUND, round=number, devices=[part], **fields))
+        first, second = directory.rewind(2)
+    assert (first.round, second.round) == (1, 2)
+    assert math.isnan(second.test_loss)
+    assert math.isnan(second.train_loss)  # JSON has neither
+    assert math.isnan(second.devices[0].loss)
+    assert second.machine_joules == machine_joules
+
+
+def test_a_run_that_goes_on_has_no_end(tmp_path: Path) -> None:
+    summary = summarise([ROUND], array="lab", engine="qemu", **FACTS)
+    ended = {"summary.json", "model.safetensors", "trace.json", "report.html"}
+    with begun(tmp_path) as directory:
+        (directory.path / "checkpoint.safetensors").write_bytes(b"all that is needed")
+        before = {path.name for path in directory.path.iterdir()}
+        directory.remove_end()  # there may be none
+        assert {path.name for path in directory.path.iterdir()} == before
+        write_trace(directory.path, [ROUND], "lab")
+        directory.finish(summary, {"w": np.zeros(2)})
+        (directory.path / "report.html").write_text("it has ended")
+        assert {path.name for path in directory.path.iterdir()} == before | ended
+        directory.remove_end()
+        assert {path.name for path in directory.path.iterdir()} == before
+        assert directory.read_summary() is None
+
+
+def test_the_only_weights_are_not_removed(tmp_path: Path) -> None:
+    with begun(tmp_path) as directory:
+        directory.finish(summarise([ROUND], array="lab", engine="qemu", **FACTS), {"w": np.zeros(2)})
+        directory.remove_end()
+        assert directory.read_summary() is None
+        assert (directory.path / "model.safetensors").exists()
+
+
+def write_configuration(directory: RunDirectory) -> None:
+    array = ArrayConfig.model_validate({"name": "lab", "engine": "native", "devices": [{"profile": "newport"}]})
+    job = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}})
+    directory.write_configuration(array, job, {}, {})
+
+
+def write_end(directory: RunDirectory) -> None:
+    directory.finish(summarise([ROUND], array="lab", engine="qemu", **FACTS), {"w": np.zeros(2)})
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "remedy"),
+    [
+        (write_end, "model.safetensors", "go on with csd-emu run --resume"),
+        (
+            lambda directory: write_trace(directory.path, [ROUND], "lab"),
+            "trace.json",
+            "go on with csd-emu run --resume",
+        ),
+        (write_configuration, "versions.json", "start the run again"),
+        (lambda directory: directory.write_model("net.py", "x = 1"), "net.py", "start the run again"),
+    ],
+)
+def test_a_full_disk_is_one_clear_error_and_leaves_no_half_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[RunDirectory], object], name: str, remedy: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with RunDirectory.create(tmp_path, "lab") as directory:
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(EnvironmentUnfit, match=rf"{name}: cannot be written \(No space left.*{remedy}"):
+            write(directory)
+        assert [path.name for path in directory.path.iterdir()] == ["records.jsonl"]
 
 
 def test_reopening_removes_what_a_killed_process_was_writing(tmp_path: Path) -> None:
