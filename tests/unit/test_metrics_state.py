@@ -82,11 +82,12 @@ COUNTED_IN_TIME: dict[str, Any] = {
         for phase in ("forward", "backward", "update", "encode")
     },
     "csd_train_step_duration_seconds_sum": lambda p: {
-        (p.clock, p.device, phase): getattr(p.device_seconds, phase) if p.steps else 0.0
+        (p.clock, p.device, phase): getattr(p.device_seconds, phase)
         for phase in ("forward", "backward", "update")
+        if p.steps
     },
     "csd_train_step_duration_seconds_count": lambda p: {
-        (p.clock, p.device, phase): p.steps for phase in ("forward", "backward", "update")
+        (p.clock, p.device, phase): p.steps for phase in ("forward", "backward", "update") if p.steps
     },
 }
 
