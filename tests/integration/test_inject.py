@@ -77,6 +77,7 @@ def test_a_drive_that_is_frozen_or_cut_off_comes_back_by_itself(start: Callable[
         assert events[-1] == "rejoined"
 
 
+@pytest.mark.long
 def test_a_slowed_drive_takes_twice_the_modelled_time(start: Callable[..., Going], workshop: Workshop) -> None:
     workshop.write("array.yaml", ARRAY | {"clock": "modelled"})
     run = start(rounds=20)
