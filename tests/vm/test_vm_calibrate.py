@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from csd_emu.calibration import load_table
-from csd_emu.paths import Paths
 from tests.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import VmWorkshop
 
@@ -22,24 +21,30 @@ def build(width: int = 8):
 
 
 @pytest.fixture
-def net(workshop: VmWorkshop) -> Iterator[Path]:
-    """A model file that no table was ever measured for; its table is removed afterwards."""
-    path = workshop.write("net.py", f"# {uuid.uuid4()}\n{NET}")
-    kept = set(Paths.default().calibration.glob("*"))
-    yield path
-    for table in set(Paths.default().calibration.glob("*net.py*")) - kept:
-        table.unlink()
+def net(workshop: VmWorkshop) -> Path:
+    """A model file that no table was ever measured for."""
+    return workshop.write("net.py", f"# {uuid.uuid4()}\n{NET}")
 
 
-def test_a_users_model_is_measured_kept_and_confirmed(workshop: VmWorkshop, net: Path) -> None:
+@pytest.fixture
+def tables() -> Iterator[list[Path]]:
+    """Files to remove afterwards: the command keeps its table among the user's own."""
+    paths: list[Path] = []
+    yield paths
+    for path in paths:
+        path.unlink()
+
+
+def test_a_users_model_is_measured_kept_and_confirmed(workshop: VmWorkshop, net: Path, tables: list[Path]) -> None:
     model = [f"{net}:build", "--input", "1x8x8", "--argument", "width=16"]
     first = workshop.run("calibrate", *model, "--batches", "64,8", "--json", seconds=400)
     assert first.code == 0, first.err
     report = first.json("calibrate")
     assert [row["batch_size"] for row in report["rows"]] == [8, 64]
     assert (report["clock"], report["classes"], report["parameters"]) == ("counted", 3, 65 * 16 + 17 * 3)
-    table = load_table(Path(report["path"]))
-    assert Path(report["path"]).parent == Paths.default().calibration
+    tables.append(Path(report["path"]))
+    assert tables[0].parent.name == "calibration"
+    table = load_table(tables[0])
     assert (table.image, table.memory_source) == (report["image"], "VmHWM")
     for row in table.rows:
         assert len(row.steps) > 1
@@ -50,7 +55,7 @@ def test_a_users_model_is_measured_kept_and_confirmed(workshop: VmWorkshop, net:
     (verified,) = again.json("calibrate")["verified"]
     assert verified["batch_size"] in (8, 64)
     assert abs(verified["relative_difference"]) < 0.02
-    assert load_table(Path(report["path"])) == table
+    assert load_table(tables[0]) == table
     workshop.assert_clean()
 
 
