@@ -17,11 +17,14 @@ from msgspec import Meta
 
 from firmware_agent.errors import ProtocolError
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 SERVICE_METHOD = "/csd.v1.Host/Session"
 MAX_SLICE_BYTES = 1 << 20
 MAX_FRAME_BYTES = MAX_SLICE_BYTES + (64 << 10)
 HOST_NAME = "csd-host"
+# Records of one step, and values of one `Reduce`: both fit into a frame.
+MAX_STEP_RECORDS = 1 << 16
+MAX_REDUCE_BYTES = 1 << 20
 # Steps whose seconds one `Measured` frame can carry, and what a measurement does before it counts.
 MAX_RAW_STEPS = 4096
 WARM_UP_STEPS = 5
@@ -85,6 +88,8 @@ class Job(Frame, frozen=True):
     """Host: build this model and its optimiser. `source` is the text of the user's model file, if there is one.
 
     `proximal` is mu of the term mu/2 ||w - w_0||^2 that is added to the loss, w_0 being the weights that were sent.
+    `batch_norm` and `precision` are of synchronous steps: statistics of the device's own records, of all participants'
+    together, or the running ones; and the dtype in which the model computes.
     """
 
     model: Name
@@ -96,6 +101,8 @@ class Job(Frame, frozen=True):
     momentum: Annotated[float, Meta(ge=0, lt=1)]
     batch_size: Positive
     proximal: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    batch_norm: Literal["device", "synchronised", "frozen"] = "device"
+    precision: Literal["float32", "float64"] = "float32"
 
 
 class Ready(Frame, frozen=True):
@@ -149,6 +156,53 @@ class Trained(Frame, frozen=True):
     seconds: PhaseSeconds
     read_bytes: Count
     peak_memory_bytes: Count = 0
+
+
+class Step(Frame, frozen=True):
+    """Host: at the weights just sent, compute the gradient of the mean loss over these records, and send it back.
+
+    Attributes:
+        step: its number in the run, from 1; with the job's seed and the device it decides every random draw in it.
+        records: indices into the shard, little-endian uint32, at least one.
+        micro_batch: at most so many records are computed at a time; the gradients of more are accumulated.
+    """
+
+    step: Positive
+    records: Annotated[bytes, Meta(min_length=4, max_length=4 * MAX_STEP_RECORDS)]
+    micro_batch: Positive
+
+
+class Stepped(Frame, frozen=True):
+    """Drive: the gradient, and the buffers as the step left them, came before this frame.
+
+    `loss` is the mean over the step's records; `seconds` have no update: the host does it.
+    """
+
+    step: Positive
+    samples: Positive
+    loss: float
+    seconds: PhaseSeconds
+    read_bytes: Count
+    peak_memory_bytes: Count = 0
+
+
+class Reduce(Frame, frozen=True):
+    """Drive, within a step: values to be added up over all participants, little-endian float64.
+
+    `index` counts the exchanges of the step, in the order in which the model comes to them.
+    """
+
+    step: Positive
+    index: Count
+    values: Annotated[bytes, Meta(min_length=8, max_length=MAX_REDUCE_BYTES)]
+
+
+class Reduced(Frame, frozen=True):
+    """Host: the sum over all participants that are left, in participant order."""
+
+    step: Positive
+    index: Count
+    values: Annotated[bytes, Meta(min_length=8, max_length=MAX_REDUCE_BYTES)]
 
 
 class Measure(Frame, frozen=True):
@@ -256,7 +310,8 @@ class Failed(Frame, frozen=True):
 
 
 AnyFrame = (
-    Hello | Welcome | Job | Ready | Tensors | Slice | Train | Trained | Measure | Measured
+    Hello | Welcome | Job | Ready | Tensors | Slice | Train | Trained | Step | Stepped | Reduce | Reduced
+    | Measure | Measured
     | Disturb | Disturbed | ProbeRead | ProbeSend | Probed | Sabotage | Sabotaged | Failed
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ from firmware_agent.models import ModelSpec, build_model, resolve_model
 from host.datasets import check_source
 from host.participation import Participation
 from host.strategies.sections import StrategySection
+from host.sync.sections import DisturbSection, SyncSection
 
 
 class Partition(Config):
@@ -22,10 +23,18 @@ class Partition(Config):
 
 
 class DataSection(Config):
-    """Which data set, and how it is dealt out."""
+    """Which data set, and how it is dealt out.
+
+    Attributes:
+        source: name of the data set.
+        partition: how the private records are dealt out.
+        private: share of the records that are private, each to one drive, which they never leave; the others are public
+            and lie on every drive. None: all of them in federated mode, none in synchronous mode.
+    """
 
     source: str
     partition: Partition = Partition()
+    private: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
 
 
 class Target(Config):
@@ -59,7 +68,12 @@ class JobConfig(Config):
         model: a built-in name, ``my_net.py:build`` (from the job file's folder) or ``package.module:function``.
         model_arguments: keyword arguments of the builder.
         data: what to train on.
-        mode: ``federated``: drives train for whole epochs, the host averages.
+        mode: ``federated``: drives train for whole epochs, the host averages; ``sync``: every step, drives push
+            gradients, the host steps the optimiser, drives pull weights.
+        tuner: of synchronous jobs: ``none`` gives every device `batch_size`, ``stannis`` chooses batches so that all
+            finish a step together, ``hypertune`` also keeps that so while devices change.
+        sync: more about synchronous jobs.
+        disturb: of synchronous jobs: competing work in drives, by step.
         strategy: how the host makes new weights of the devices': ``fedavg``, ``fedprox``, ``fednova`` or ``fedadam``.
         participation: how many devices are chosen for a round: a share, or a count.
         straggler: optional; a device that takes longer is left out of the round's mean.
@@ -76,7 +90,10 @@ class JobConfig(Config):
     model: str
     model_arguments: dict[str, int | float | str | bool] = Field(default_factory=dict)
     data: DataSection
-    mode: Literal["federated"] = "federated"
+    mode: Literal["federated", "sync"] = "federated"
+    tuner: Literal["none", "stannis", "hypertune"] = "none"
+    sync: SyncSection = SyncSection()
+    disturb: list[DisturbSection] = Field(default_factory=list)
     strategy: StrategySection = Field(default="fedavg")  # type: ignore[assignment]
     participation: Participation = Field(default=1.0)  # type: ignore[assignment]
     straggler: StragglerSection | None = None

@@ -60,6 +60,75 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
         return self.sent_bytes + self.received_bytes
 
 
+class DeviceStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One device's part in a synchronous step.
+
+    Attributes:
+        device: its name; ``host`` for the host's own part.
+        batch_size: records.
+        compute_seconds: device seconds of forward, backward and encoding.
+        expected_seconds: what its table says of that batch, undisturbed; 0 without a table.
+        weight: of its gradient in the step's, b_i / sum b.
+    """
+
+    device: str
+    batch_size: int
+    compute_seconds: float
+    expected_seconds: float = 0.0
+    weight: float = 0.0
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One synchronous step.
+
+    Attributes:
+        step: its number in the run, from 1.
+        loss: mean over its records, before the step.
+        learning_rate: that the optimiser stepped with.
+        array_seconds: composed length: compute, flash and link.
+        possible_images_per_second: what the tables, scaled by the speeds observed, would have allowed with no batch
+            larger than at the run's beginning; 0 without tables.
+        devices: who took part, in participant order.
+        late: who was not waited for; its gradient was dropped.
+        lost: who was lost in the step.
+        mixed: whether slices of one that was lost are in part of the gradient.
+        disturbed: drives with competing work, and its cgroup weight.
+    """
+
+    step: int
+    loss: float
+    learning_rate: float
+    array_seconds: float
+    possible_images_per_second: float = 0.0
+    devices: list[DeviceStep] = msgspec.field(default_factory=list)
+    late: list[str] = msgspec.field(default_factory=list)
+    lost: list[str] = msgspec.field(default_factory=list)
+    mixed: bool = False
+    disturbed: dict[str, int] = msgspec.field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        """Records in the step's gradient."""
+        return sum(part.batch_size for part in self.devices)
+
+
+class RetuneRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """New batch sizes.
+
+    Attributes:
+        step: the first that has them.
+        reason: for people.
+        before, after: device -> records per step, of all devices.
+        gain_steps: what it was expected to win over the remaining steps.
+    """
+
+    step: int
+    reason: str
+    before: dict[str, int]
+    after: dict[str, int]
+    gain_steps: float = 0.0
+
+
 class RoundRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="round"):
     """One round.
 
@@ -80,6 +149,8 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         spans: who did what when, in the array's composed time.
         energy_joules: of the ``host`` and of drives that returned nothing, per node and component.
         machine_joules: of this machine's processors by their RAPL counters, over the wall time; None without counters.
+        steps: of a synchronous round, in order.
+        retunes: in force from a step of this round on, in order.
     """
 
     round: int
@@ -98,6 +169,8 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     spans: list[Span] = msgspec.field(default_factory=list)
     energy_joules: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
     machine_joules: float | None = None
+    steps: list[StepRecord] = msgspec.field(default_factory=list)
+    retunes: list[RetuneRecord] = msgspec.field(default_factory=list)
 
     @property
     def total_joules(self) -> float:
@@ -118,6 +191,7 @@ class What(StrEnum):
     STRAGGLER = "straggler"
     INJECTED = "injected"
     RESUMED = "resumed"
+    RETUNED = "retuned"
     NOTE = "note"
 
 

@@ -1,0 +1,1 @@
+"""Batch sizes for unequal devices: chosen before training (STANNIS), and kept right while it runs (HyperTune). Pure."""

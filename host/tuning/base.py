@@ -1,0 +1,64 @@
+"""What a run asks of a tuner. Devices are numbered in participant order; arrays are as long as there are devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Batches = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Retune:
+    """New batch sizes, for all devices from one step on.
+
+    Attributes:
+        batches: (devices,) records per step; 0 parks a device.
+        changed: numbers of the devices whose batch changes.
+        slowdowns: (devices,) observed over expected seconds of the same batch, as the tuner now believes.
+        reason: for people: which devices, how much slower or faster, since which step.
+        gain_steps: what it is expected to win over the remaining steps, in steps of the present length.
+    """
+
+    batches: Batches
+    changed: tuple[int, ...]
+    slowdowns: Floats
+    reason: str
+    gain_steps: float
+
+
+class Tuner(Protocol):
+    """Decides on batch sizes while a run goes on."""
+
+    @property
+    def batches(self) -> Batches:
+        """(devices,) records per step as of now; 0 for a device that is parked or gone."""
+
+    @property
+    def slowdowns(self) -> Floats:
+        """(devices,) observed over expected seconds of the same batch, as believed now; 1 is as fast as the table."""
+
+    def observe(self, step: int, compute_seconds: Floats) -> Retune | None:
+        """Take what a step cost, and return new batches if they are worth it.
+
+        Args:
+            step: its number, from 1.
+            compute_seconds: (devices,) device seconds in which each computed its present batch (forward, backward,
+                encoding); NaN for a device that returned nothing.
+
+        Returns:
+            A retune that is in force from the next step on (`batches` are the new ones already), or None.
+        """
+
+    def leave(self, device: int) -> Retune:
+        """Note that a device is gone; the others keep their batches, and the step goes on without it."""
+
+    def join(self, device: int) -> Retune:
+        """Note that a device is back, its speed taken for the table's until it is observed."""
+
+    def possible_images_per_second(self) -> float:
+        """Return what the tables, scaled by the believed slowdowns, allow with no batch larger than at the start."""
