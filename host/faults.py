@@ -110,15 +110,12 @@ class RunFaults:
                 if not pending.answer.done():
                     pending.answer.set_result(detail)
 
-    async def _apply(self, session: DeviceSession, request: Request, deadline: Deadline) -> str:
-        if request.harm is Harm.SLOW:
-            return await self._slow(session, request.weight, deadline)
-        frame, detail = _SABOTAGE[request.harm]
-        await session.send(frame, deadline)
-        done = await session.expect(Sabotaged, deadline)
-        return detail.format(done.filled_bytes)
+    async def slow(self, session: DeviceSession, weight: int, deadline: Deadline) -> str:
+        """Give a device a competing task of this cgroup weight, 0 for none; return what was done.
 
-    async def _slow(self, session: DeviceSession, weight: int, deadline: Deadline) -> str:
+        Raises:
+            DeviceError: the device is lost, or cannot do it.
+        """
         if self._time.clock(session.device, session.hello.clock) == MODELLED:
             self._time.set_competitor(session.device, weight)
             self._slowed[session.device] = session
@@ -126,6 +123,14 @@ class RunFaults:
             await session.send(Disturb(weight), deadline)
             await session.expect(Disturbed, deadline)
         return f"slow: a competing task of weight {weight}" if weight else "slow: the competing task has ended"
+
+    async def _apply(self, session: DeviceSession, request: Request, deadline: Deadline) -> str:
+        if request.harm is Harm.SLOW:
+            return await self.slow(session, request.weight, deadline)
+        frame, detail = _SABOTAGE[request.harm]
+        await session.send(frame, deadline)
+        done = await session.expect(Sabotaged, deadline)
+        return detail.format(done.filled_bytes)
 
     def _record(self, device: str, detail: str) -> str:
         self._on_event(device, What.INJECTED, detail)

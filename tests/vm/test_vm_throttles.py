@@ -50,12 +50,12 @@ async def test_both_throttles_hold_and_are_gone_afterwards_even_after_a_failure(
         handle = await asyncio.to_thread(lab.engine.start, lab.plan(0, fleet.port))
         await lab.ready(handle, fleet)
         (session,) = fleet.sessions().values()
-        sink = f"{lab.engine.host_address}:{port}"
+        sink = f"{lab.around(0).host_address}:{port}"
         for throttle, asked in RATES.items():
             size = SECONDS * asked
             assert await rate(session, Asked(throttle, asked, size), sink) == pytest.approx(asked, rel=0.1)
             assert await rate(session, Asked(throttle, 0, size), sink) > 2 * asked
-        await session.send(ProbeSend(1, RATES["tbf"], f"{lab.engine.host_address}:1"))
+        await session.send(ProbeSend(1, RATES["tbf"], f"{lab.around(0).host_address}:1"))
         with pytest.raises(DeviceFailed, match="open it first"):
             await session.receive(Deadline(300.0))
         assert await rate(session, Asked("tbf", 0, SECONDS * RATES["tbf"]), sink) > 2 * RATES["tbf"]
