@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from csd_emu.array import ArrayConfig
-from csd_emu.paths import Paths
+from csd_emu.paths import HOME_VARIABLE, Paths
 from tests.commands import ARRAY, Workshop, wait_until
 from tests.machines import prepared_qemu
 
@@ -25,7 +25,10 @@ class VmWorkshop(Workshop):
 
     @property
     def environment(self) -> dict[str, str]:
-        return {key: value for key, value in super().environment.items() if key != "CSD_EMU_HOME"}
+        """As for any workshop, but with the caller's folders: those of `Paths.default` in this process too."""
+        own = super().environment
+        del own[HOME_VARIABLE]
+        return own | {key: value for key, value in os.environ.items() if key == HOME_VARIABLE}
 
     def machines(self) -> list[psutil.Process]:
         """The QEMU processes of this array."""
