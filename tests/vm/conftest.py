@@ -1,3 +1,4 @@
+import contextlib
 import os
 import shutil
 import tempfile
@@ -9,10 +10,13 @@ import pytest
 
 from csd_emu.array import ArrayConfig
 from csd_emu.paths import HOME_VARIABLE, Paths
+from host.array_state import array_folder
 from tests.commands import ARRAY, Workshop, wait_until
+from tests.contract.laboratory import Laboratory
 from tests.machines import prepared_qemu
 
 NAME = f"test-vm-{os.getpid()}"  # two test runs on one machine must not meet
+LAB_NAME = f"test-lab-{os.getpid()}"
 
 
 class VmWorkshop(Workshop):
@@ -69,3 +73,17 @@ def workshop(template: None) -> Iterator[VmWorkshop]:
     yield workshop
     workshop.run("sweep", NAME)
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def lab() -> Iterator[Laboratory]:
+    """An array of virtual machines whose devices a test starts one by one, without a run."""
+    config = ArrayConfig.model_validate(ARRAY | {"name": LAB_NAME, "engine": "qemu"})
+    with contextlib.closing(prepared_qemu(config)) as engine, array_folder(Paths.default().arrays, LAB_NAME) as folder:
+        engine.sweep(LAB_NAME)
+        shutil.rmtree(folder / "devices", ignore_errors=True)
+        laboratory = Laboratory(engine, config, folder)
+        try:
+            yield laboratory
+        finally:
+            laboratory.clear()
