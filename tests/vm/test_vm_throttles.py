@@ -1,43 +1,21 @@
 """A drive's own throttles, on a real virtual machine: they hold what is asked for, and they are gone afterwards."""
 
 import asyncio
-import contextlib
-import os
-import shutil
-from collections.abc import Iterator
 
 import pytest
 
-from csd_emu.array import ArrayConfig
 from csd_emu.deadline import Deadline
-from csd_emu.paths import Paths
 from firmware_agent.errors import DeviceFailed
 from firmware_agent.wire import ProbeSend
-from host.array_state import array_folder
 from host.bench.throttles import Asked, open_sink, probe
 from host.session import DeviceSession
-from tests.commands import ARRAY
 from tests.contract.laboratory import Laboratory
-from tests.machines import DAEMON_OUTLIVES, prepared_qemu
+from tests.machines import DAEMON_OUTLIVES
 
 pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
-NAME = f"test-throttles-{os.getpid()}"
 # Far below what the machine does without a throttle, even beside other work.
 RATES = {"io.max": 20_000_000, "tbf": 5_000_000}
 SECONDS = 3
-
-
-@pytest.fixture
-def lab() -> Iterator[Laboratory]:
-    config = ArrayConfig.model_validate(ARRAY | {"name": NAME, "engine": "qemu"})
-    with contextlib.closing(prepared_qemu(config)) as engine, array_folder(Paths.default().arrays, NAME) as folder:
-        engine.sweep(NAME)
-        shutil.rmtree(folder / "devices", ignore_errors=True)
-        laboratory = Laboratory(engine, config, folder)
-        try:
-            yield laboratory
-        finally:
-            laboratory.clear()
 
 
 async def rate(session: DeviceSession, asked: Asked, sink: str) -> float:
