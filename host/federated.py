@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from csd_emu.timeline import HOST
@@ -31,7 +31,8 @@ class TrainingState:
         accuracy: after the last of them, 0 to 1.
         array_seconds: the array's composed time.
         weights: name -> array, the global weights.
-        strategy: the strategy's own tensors.
+        strategy: the strategy's, or optimiser's, own tensors.
+        progress: of a synchronous run, where it stands beside all that; what JSON can hold.
     """
 
     round: int
@@ -39,6 +40,7 @@ class TrainingState:
     array_seconds: float
     weights: Mapping[str, Array]
     strategy: Mapping[str, Array]
+    progress: Mapping[str, Any] = field(default_factory=dict)
 
 
 def is_done(job: JobConfig, rounds: int, accuracy: float) -> bool:
@@ -131,7 +133,7 @@ class FederatedTraining:
             energy_joules=accounted.energy_joules,
             lost=[device for device in self._devices if device in visited.asked and device not in returned],
             idle=[device for device in self._devices if device not in visited.asked],
-            **_totals(accounted.devices),
+            **round_totals(accounted.devices),
         )
 
     def _report_stragglers(self, number: int, accounted: Accounted) -> None:
@@ -155,7 +157,7 @@ class FederatedTraining:
             self.weights = self._strategy.aggregate(self.weights, contributions)
 
 
-def _totals(parts: Sequence[DeviceRound]) -> dict[str, Any]:
+def round_totals(parts: Sequence[DeviceRound]) -> dict[str, Any]:
     """Return a round's figures over its devices, by the names of `RoundRecord`: what came too late does not count."""
     counted = [part for part in parts if not part.straggler]
     samples = sum(part.samples for part in counted)
