@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from csd_emu.array import ArrayConfig, LinkSection
+from csd_emu.host_node import host_activity, storage_of
 from csd_emu.power import add_up, device_energy, host_energy
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.timeline import AGGREGATE, HOST, READ, RECEIVE, SEND, Activity, Link, Span, compose, shift
@@ -83,6 +84,7 @@ class Accountant:
         self.time = time
         self.array_seconds = 0.0
         self._profiles, self._host, self._link = dict(profiles), host, link
+        self._storage = storage_of(host, [profile for device, profile in profiles.items() if device != HOST])
 
     def account(
         self, returned: Sequence[Returned], deadline_seconds: float | None = None, host_seconds: float = 0.0
@@ -139,7 +141,8 @@ class Accountant:
     def _activity(self, part: DeviceRound) -> Activity:
         profile = self._profiles[part.device]
         if part.device == HOST:
-            return self._host_activity(part)
+            record_bytes = part.flash_read_bytes // part.samples
+            return host_activity(part.samples, record_bytes, phases(part.device_seconds), self._storage)
         return Activity(
             device=part.device,
             receive_bytes=part.sent_bytes,
@@ -151,23 +154,6 @@ class Accountant:
             flash_latency_seconds=profile.flash_latency_seconds.value,
             link_bytes_per_second=profile.link_bytes_per_second.value,
             link_latency_seconds=profile.link_latency_seconds.value,
-        )
-
-    def _host_activity(self, part: DeviceRound) -> Activity:
-        """Return the host's own part: its records come from all drives together, over NVMe."""
-        drives = [profile for name, profile in self._profiles.items() if name != HOST]
-        rate = sum(min(p.flash_bytes_per_second.value, p.nvme_bytes_per_second.value) for p in drives)
-        return Activity(
-            device=HOST,
-            receive_bytes=0,
-            read_bytes=part.flash_read_bytes,
-            read_operations=part.steps if part.flash_read_bytes else 0,
-            phases=phases(part.device_seconds),
-            send_bytes=0,
-            flash_bytes_per_second=min(self._host.nvme_bytes_per_second.value, rate),
-            flash_latency_seconds=max(profile.flash_latency_seconds.value for profile in drives),
-            link_bytes_per_second=self._host.link_bytes_per_second.value,
-            link_latency_seconds=0.0,
         )
 
     def _finished(self, part: DeviceRound, spans: Sequence[Span], elapsed_seconds: float, late: bool) -> DeviceRound:

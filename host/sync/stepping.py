@@ -7,9 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from csd_emu.host_node import reduce_seconds
 from csd_emu.timeline import HOST
 from firmware_agent.errors import CsdError
-from firmware_agent.exchange import Array, tensor_specs
+from firmware_agent.exchange import Array, spec_bytes, tensor_specs
 from firmware_agent.wire import PhaseSeconds, Stepped, Trained
 from host.accounting import Accountant, Accounted, Returned
 from host.device_time import StepModel, gradient_seconds, micro_batch_counts
@@ -71,6 +72,7 @@ class Stepper:
         self.weights, self._structure, self._optimiser = weights, structure, optimiser
         self._buffers = structure.buffers if buffers else ()
         self._specs = tensor_specs({name: weights[name] for name in (*structure.trained, *self._buffers)})
+        self._gradient_bytes = sum(spec_bytes(spec) for spec in self._specs)
         self._exchange, self._accountant, self._models, self._patience = exchange, accountant, models, patience
 
     async def step(self, number: int, works: Sequence[Work], learning_rate: float) -> StepResult:
@@ -109,7 +111,7 @@ class Stepper:
         if self._patience is not None and returned and all(part.device in self._models for part in returned):
             expected = {part.device: self._expected(part.device, part.batches) for part in returned}
             deadline_seconds = self._patience * self._accountant.predict_seconds(returned, expected)
-        return self._accountant.account(returned, deadline_seconds)
+        return self._accountant.account(returned, deadline_seconds, reduce_seconds(self._gradient_bytes, len(returned)))
 
     def _expected(self, device: str, batches: Mapping[int, int]) -> PhaseSeconds:
         """Return what a device's table says of a step, undisturbed."""
