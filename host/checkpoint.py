@@ -17,9 +17,9 @@ from csd_emu.array import ArrayConfig
 from firmware_agent.errors import CheckpointError, EnvironmentUnfit
 from firmware_agent.exchange import Array
 from firmware_agent.units import format_bytes
-from host.federated import TrainingState
 from host.files import replace_file
 from host.job import JobConfig
+from host.training import TrainingState
 
 FORMAT = 1
 _WEIGHTS, _STRATEGY = "weights/", "strategy/"

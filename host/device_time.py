@@ -168,6 +168,19 @@ def find_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: Calib
     return models if table is None else models | {HOST: host_model(table, get_profile(config.host.profile))}
 
 
+def table_models(
+    config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore
+) -> dict[str, StepModel]:
+    """Return what steps should cost on each node of the array that has a calibration table, undisturbed."""
+    models: dict[str, StepModel] = {}
+    for node in config.list_nodes():
+        profile = get_profile(node.profile)
+        table = store.find(spec, shape, RATIO_DRIVE if node.name == HOST else node.profile)
+        if table is not None:
+            models[node.name] = host_model(table, profile) if node.name == HOST else TableModel(table, profile)
+    return models
+
+
 def host_model(table: CalibrationTable, host: Profile) -> HostModel:
     """Return what steps cost on the host: a reference drive's seconds over the middle of the profile's ratio.
 
@@ -179,9 +192,7 @@ def host_model(table: CalibrationTable, host: Profile) -> HostModel:
     return HostModel(TableModel(table, get_profile(RATIO_DRIVE)), host.ratio.middle.value)
 
 
-def _drive_models(
-    config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore
-) -> dict[str, StepModel]:
+def _drive_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
     if config.engine != "native" or config.clock == WALL:
         return {}
     find = store.require if config.clock == MODELLED else store.find

@@ -39,9 +39,6 @@ class Judge(Protocol):
     def initial_weights(self) -> dict[str, Array]:
         """Return a copy of the weights and buffers that training starts from."""
 
-    def parameter_names(self) -> frozenset[str]:
-        """Return which of them are trained parameters."""
-
     def structure(self) -> Structure:
         """Return what the weights consist of."""
 
@@ -67,10 +64,6 @@ class Evaluator:
     def initial_weights(self) -> dict[str, Array]:
         """Return a copy of the model's present weights and buffers."""
         return {name: array.copy() for name, array in state_arrays(self._model).items()}
-
-    def parameter_names(self) -> frozenset[str]:
-        """Return which of the weights are trained parameters; the others are buffers, such as running statistics."""
-        return frozenset(name for name, _ in self._model.named_parameters(remove_duplicate=False))
 
     def structure(self) -> Structure:
         """Return what the weights consist of."""

@@ -70,13 +70,13 @@ class RunFaults:
         if device not in self._devices:
             raise ConfigurationError(f"{device} is not a device of this run's array")
         if request.note:
-            return self._record(device, request.note)
+            return self.record(device, request.note)
         if harm is Harm.CUT:
             self._fleet.cut(device)
-            return self._record(device, "cut: the host drops its session and lets it dial in vain")
+            return self.record(device, "cut: the host drops its session and lets it dial in vain")
         if harm is Harm.HEAL:
             self._fleet.heal(device)
-            return self._record(device, "heal")
+            return self.record(device, "heal")
         if harm is not Harm.SLOW and harm not in _SABOTAGE:
             raise ConfigurationError(f"{harm} is not a run's to do")
         if self._fleet.session(device) is None:
@@ -106,7 +106,7 @@ class RunFaults:
                 _fail(pending, error)
                 raise
             else:
-                self._record(device, detail)
+                self.record(device, detail)
                 if not pending.answer.done():
                     pending.answer.set_result(detail)
 
@@ -132,7 +132,8 @@ class RunFaults:
         done = await session.expect(Sabotaged, deadline)
         return detail.format(done.filled_bytes)
 
-    def _record(self, device: str, detail: str) -> str:
+    def record(self, device: str, detail: str) -> str:
+        """Write down that something was done to a device, and return what."""
         self._on_event(device, What.INJECTED, detail)
         return detail
 

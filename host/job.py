@@ -61,6 +61,11 @@ class CheckpointSection(Config):
     every: int = Field(default=1, ge=0, le=100_000)
 
 
+# Keys that one mode has and the other has not.
+_FEDERATED_KEYS = ("participation", "straggler", "strategy")
+_SYNC_KEYS = ("tuner", "sync", "disturb")
+
+
 class JobConfig(Config):
     """A training job.
 
@@ -106,6 +111,15 @@ class JobConfig(Config):
     checkpoint: CheckpointSection = CheckpointSection()
     target: Target | None = None
     watchdog: Seconds = Field(default="10 min")  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def _keys_of_the_mode(self) -> Self:
+        other = "federated" if self.mode == "sync" else "sync"
+        keys = _FEDERATED_KEYS if self.mode == "sync" else _SYNC_KEYS
+        for key in keys:
+            if getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True):
+                raise ValueError(f"{key} is for mode: {other}, this job is mode: {self.mode}; leave one of the two out")
+        return self
 
     @model_validator(mode="after")
     def _watchdog_positive(self) -> Self:

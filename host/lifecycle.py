@@ -192,9 +192,7 @@ async def _start_devices(engine: Engine, fleet: Fleet, plans: list[DevicePlan]) 
     return [handle for handle, _ in started], StartTimes(times, time.monotonic() - begin)
 
 
-def _identity(
-    authority: Authority, device: Device, request: ArrayRequest, around: Surroundings, port: int
-) -> Identity:
+def _identity(authority: Authority, device: Device, request: ArrayRequest, around: Surroundings, port: int) -> Identity:
     credential = authority.issue_device(device.name)
     return Identity(
         array=request.config.name,

@@ -170,9 +170,6 @@ class FakeEvaluator:
     def initial_weights(self) -> dict[str, Array]:
         return {"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float32), "n": np.zeros((), np.int64)}
 
-    def parameter_names(self) -> frozenset[str]:
-        return frozenset({"w", "b"})
-
     def structure(self) -> Structure:
         return Structure(("w", "b"), ("n",), {})
 

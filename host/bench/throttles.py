@@ -55,8 +55,7 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
             for state, hogs in (("idle", 0), ("loaded", 2 * (os.cpu_count() or 1))):
                 with cpu_hogs(hogs):
                     samples[state] = [
-                        await _sample(session, asked, f"{gateway}:{port}", progress)
-                        for asked in draw(generator)
+                        await _sample(session, asked, f"{gateway}:{port}", progress) for asked in draw(generator)
                     ]
         return samples
 

@@ -1,4 +1,4 @@
-"""Competing work in drives, as the job file scripts it: by step, so that it falls into the same place on any machine."""
+"""Competing work in drives, as the job file scripts it: by step, so that it falls into the same place everywhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from csd_emu.deadline import Deadline
 from host.session import DeviceSession
-from host.sync.sections import DisturbSection
+from host.sync.sections import MAX_WEIGHT, DisturbSection
 
 SetCompetitor = Callable[[DeviceSession, int, Deadline], Awaitable[str]]
 """Gives a device a competing task of this weight, 0 for none; says what was done."""
@@ -15,9 +15,8 @@ SetCompetitor = Callable[[DeviceSession, int, Deadline], Awaitable[str]]
 
 def weight_at(disturb: Sequence[DisturbSection], device: str, step: int) -> int:
     """Return the cgroup weight of the competing work of `device` in `step`, 0 for none; of several, their sum."""
-    return sum(
-        each.weight for each in disturb if each.device == device and each.at_step <= step < each.at_step + each.steps
-    )
+    now = (each for each in disturb if each.device == device and each.at_step <= step < each.at_step + each.steps)
+    return min(MAX_WEIGHT, sum(each.weight for each in now))
 
 
 class Disturbances:

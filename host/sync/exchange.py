@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,17 +21,20 @@ from firmware_agent.wire import (
     Step,
     Stepped,
     Tensors,
-    TensorSpec,
     encode,
     pack,
 )
 from host.records import OnEvent, What
-from host.rounds import BeforeTask, leave_alone, prepare_device
+from host.rounds import prepare_device
 from host.session import DeviceSession
 from host.sync.gathering import Gathering
 from host.sync.reduce_exchange import Reductions
 
 Records = npt.NDArray[np.uint32]
+
+
+BeforeStep = Callable[[DeviceSession, int, Deadline], Awaitable[None]]
+"""May speak with a device before its part of this step; raises `DeviceError` if that device is lost."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class StepExchange:
         frame: Job,
         watchdog_seconds: float,
         on_event: OnEvent,
-        before_task: BeforeTask = leave_alone,
+        before_step: BeforeStep,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -81,10 +84,10 @@ class StepExchange:
             frame: the job as devices get it.
             watchdog_seconds: wall time after which a silent device counts as dead.
             on_event: called with device, what happened, and more about it.
-            before_task: called for each device before a step's frames go to it.
+            before_step: called for each device before a step's frames go to it.
         """
         self._frame, self._watchdog_seconds = frame, watchdog_seconds
-        self._on_event, self._before_task = on_event, before_task
+        self._on_event, self._before_step = on_event, before_step
         self._prepared: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
         self._spare: weakref.WeakKeyDictionary[DeviceSession, dict[str, Array]] = weakref.WeakKeyDictionary()
 
@@ -102,7 +105,9 @@ class StepExchange:
         Returns:
             What came of each work, in order; a device that was lost or failed is noted in `gathering`.
         """
-        frames = list(pack(encode(frame) for frame in (Tensors(number, tensor_specs(weights)), *cut_slices(number, weights))))
+        frames = list(
+            pack(encode(frame) for frame in (Tensors(number, tensor_specs(weights)), *cut_slices(number, weights)))
+        )
         reductions = Reductions([work.session.device for work in works])
         tasks = [self._visit(number, frames, work, gathering, reductions) for work in works]
         return list(await asyncio.gather(*tasks))
@@ -131,7 +136,7 @@ class StepExchange:
         if session not in self._prepared:
             await prepare_device(session, self._frame, self._deadline())
             self._prepared.add(session)
-        await self._before_task(session, self._deadline())
+        await self._before_step(session, number, self._deadline())
         sent, received = session.sent_bytes, session.received_bytes
         for data in frames:
             await session.send_encoded(data, self._deadline())
@@ -169,7 +174,9 @@ class StepExchange:
                 self._spare[session] = assembler.arrays()
                 return frame
             else:
-                raise ProtocolError(f"{session.device} sent {type(frame).__name__}, which has no place in step {number}")
+                raise ProtocolError(
+                    f"{session.device} sent {type(frame).__name__}, which has no place in step {number}"
+                )
 
     def _deadline(self) -> Deadline:
         return Deadline(self._watchdog_seconds)

@@ -9,7 +9,6 @@ from firmware_agent.exchange import Assembler
 from firmware_agent.wire import TensorSpec
 from host.sync.reduction import Contribution
 
-
 Apply = Callable[[str, Sequence[Contribution]], None]
 """Takes one tensor's name and its contributions, in participant order; it may compute for long."""
 
@@ -98,4 +97,3 @@ class Gathering:
             self._used.add(device)
             found.append(Contribution(weight, array, spans))
         return found
-

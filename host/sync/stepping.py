@@ -117,9 +117,7 @@ class Stepper:
         """Return what a device's table says of a step, undisturbed."""
         return gradient_seconds(self._models[device], batches)
 
-    def _result(
-        self, outcomes: Sequence[Outcome], accounted: Accounted, late: list[str], mixed: bool
-    ) -> StepResult:
+    def _result(self, outcomes: Sequence[Outcome], accounted: Accounted, late: list[str], mixed: bool) -> StepResult:
         in_time = [outcome for outcome in outcomes if outcome.stepped is not None and outcome.device not in late]
         parts = {part.device: part for part in accounted.devices}
         total = sum(len(outcome.work.records) for outcome in in_time)

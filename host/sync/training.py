@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from csd_emu.timeline import HOST
@@ -14,18 +15,19 @@ from firmware_agent.errors import CheckpointError
 from firmware_agent.exchange import Array, tensor_specs
 from host.accounting import Accountant
 from host.evaluation import Judge
-from host.federated import TrainingState, is_done, round_totals
 from host.job import JobConfig
 from host.records import OnEvent, RetuneRecord, RoundRecord, StepRecord, What
 from host.session import DeviceSession
 from host.sync.disturbances import Disturbances
-from host.sync.epochs import EpochQueue
+from host.sync.epochs import QueueState
 from host.sync.exchange import Work
 from host.sync.ledger import Ledger
 from host.sync.optimiser import HostOptimiser, scale_learning_rate
 from host.sync.participants import Participants
+from host.sync.plan import SyncPlan
 from host.sync.stepping import Stepper, StepResult
-from host.tuning.base import Retune, Tuner
+from host.training import TrainingState, is_done, round_totals
+from host.tuning.base import Batches, Retune
 
 
 class SyncTraining:
@@ -34,13 +36,10 @@ class SyncTraining:
     def __init__(
         self,
         job: JobConfig,
-        nodes: Sequence[str],
         participants: Participants,
         stepper: Stepper,
         optimiser: HostOptimiser,
-        queue: EpochQueue,
-        tuner: Tuner,
-        micro_batches: Mapping[str, int],
+        plan: SyncPlan,
         disturbances: Disturbances,
         accountant: Accountant,
         evaluator: Judge,
@@ -50,26 +49,23 @@ class SyncTraining:
 
         Args:
             job: what to train.
-            nodes: names of all nodes of the array, in participant order.
             participants: who of them is there.
             stepper: takes the steps, on weights that start as the evaluator's.
             optimiser: the stepper's.
-            queue: deals out the records.
-            tuner: decides on batches.
-            micro_batches: node -> how many records it computes at a time, at most.
+            plan: makes the tuner, and what deals out the records.
             disturbances: competing work by step.
             accountant: the stepper's.
             evaluator: judges the weights.
             on_event: called with device, what happened, and more about it.
         """
-        self._job, self._nodes = job, list(nodes)
+        self._job, self._nodes = job, list(plan.nodes)
         self._participants, self._stepper, self._optimiser = participants, stepper, optimiser
-        self._queue, self._tuner, self._micro_batches = queue, tuner, micro_batches
+        self._plan, self._queue, self._tuner = plan, plan.make_queue(None), plan.make_tuner()
         self._disturbances, self._accountant, self._evaluator = disturbances, accountant, evaluator
         self._on_event = on_event
         self._round, self._step, self._accuracy = 0, 0, 0.0
         self._here = set(range(len(self._nodes)))
-        self._first_batch = int(tuner.batches.sum())
+        self._first_batch = int(self._tuner.batches.sum())
 
     @property
     def weights(self) -> dict[str, Array]:
@@ -89,9 +85,9 @@ class SyncTraining:
             DeviceFailed: those that are left cannot do their task.
         """
         begin, ledger = time.monotonic(), Ledger(self._accountant.array_seconds)
-        steps, end_epoch = self._job.sync.round_steps, self._queue.epoch + self._job.epochs
-        while (self._queue.epoch < end_epoch) if steps is None else len(ledger.steps) < steps:
-            await self._run_step(ledger)
+        steps, epochs = self._job.sync.round_steps, 0
+        while (epochs < self._job.epochs) if steps is None else (len(ledger.steps) < steps):
+            epochs += await self._run_step(ledger)
         self._accuracy, test_loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
         self._round += 1
         fields = ledger.fields(self._nodes)
@@ -114,7 +110,7 @@ class SyncTraining:
             "here": sorted(self._here),
             "first_batch": self._first_batch,
             "tuner": self._tuner.state(),
-            "queue": self._queue.state(),
+            "queue": msgspec.to_builtins(self._queue.state),
         }
         return TrainingState(
             self._round, self._accuracy, self._accountant.array_seconds, self.weights, self._optimiser.state(), progress
@@ -141,26 +137,24 @@ class SyncTraining:
             self._step, self._first_batch = int(progress["step"]), int(progress["first_batch"])
             self._here = set(progress["here"])
             self._tuner.load_state(progress["tuner"])
-            self._queue.load_state(progress["queue"])
-        except (KeyError, TypeError, ValueError) as error:
+            self._queue = self._plan.make_queue(msgspec.convert(progress["queue"], QueueState))
+        except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             raise CheckpointError(
                 f"the checkpoint does not say where a synchronous run stood ({error!r}); resume with what wrote it"
             ) from error
 
-    async def _run_step(self, ledger: Ledger) -> None:
-        """Take one step; if nobody returned anything, it is taken again with those who are left."""
+    async def _run_step(self, ledger: Ledger) -> bool:
+        """Take one step, and return whether an epoch has ended with it; nothing counts if nobody returned anything."""
         number = self._step + 1
         sessions = await self._participants.present(number)
         self._admit(number, sessions, ledger)
         works = self._works(sessions)
-        if not works:  # who is there has no record left: the epoch ends
-            return
         learning_rate = self._learning_rate(works)
         result = await self._stepper.step(number, works, learning_rate)
         self._participants.took_part([part.device for part in result.devices], result.failed)
         self._put_back(works, result)
         if not result.devices:
-            return
+            return False
         self._step = number
         possible = self._tuner.possible_images_per_second()
         ledger.add(self._record(number, result, learning_rate, possible), result.accounted)
@@ -170,23 +164,24 @@ class SyncTraining:
         before = self._tuner.batches.copy()
         if (retune := self._tuner.observe(number, seconds)) is not None:
             self._announce(number + 1, retune, before, ledger)
+        return self._queue.left(self._batches().tolist()) == 0
 
     def _admit(self, number: int, sessions: Mapping[str, DeviceSession], ledger: Ledger) -> None:
         """Tell tuner and queue who has left and who is back since the last step."""
         here = {self._nodes.index(node) for node in sessions}
         for node in sorted(self._here - here):
             before = self._tuner.batches.copy()
-            self._queue.leave(node)
             self._announce(number, self._tuner.leave(node), before, ledger)
         for node in sorted(here - self._here):
             before = self._tuner.batches.copy()
-            self._queue.join(node)
             self._announce(number, self._tuner.join(node), before, ledger)
         self._here = here
 
-    def _announce(self, step: int, retune: Retune, before: Any, ledger: Ledger) -> None:
+    def _announce(self, step: int, retune: Retune, before: Batches, ledger: Ledger) -> None:
         """Write down new batches, which all devices have from `step` on."""
-        batches = {node: (int(old), int(new)) for node, old, new in zip(self._nodes, before, retune.batches, strict=True)}
+        batches = {
+            node: (int(old), int(new)) for node, old, new in zip(self._nodes, before, retune.batches, strict=True)
+        }
         changed = [f"{node} {old} -> {new}" for node, (old, new) in batches.items() if old != new]
         if not changed:
             return
@@ -202,13 +197,16 @@ class SyncTraining:
         self._on_event(HOST, What.RETUNED, f"from step {step}: {', '.join(changed)}: {retune.reason}")
 
     def _works(self, sessions: Mapping[str, DeviceSession]) -> list[Work]:
-        batches = np.array([b if node in self._here else 0 for node, b in enumerate(self._tuner.batches)], np.int64)
-        dealt = self._queue.next_step(batches)
+        dealt = self._queue.next_step(self._batches().tolist()).records
         return [
-            Work(sessions[node], records.astype(np.uint32), self._micro_batches[node])
+            Work(sessions[node], records.astype(np.uint32), self._plan.micro_batch(node))
             for node, records in zip(self._nodes, dealt, strict=True)
             if len(records)
         ]
+
+    def _batches(self) -> Batches:
+        """Return the records per step of each node, 0 for one that is not there."""
+        return np.array([b if node in self._here else 0 for node, b in enumerate(self._tuner.batches)], np.int64)
 
     def _put_back(self, works: Sequence[Work], result: StepResult) -> None:
         """Give back the records of those whose gradients did not go into the step."""
