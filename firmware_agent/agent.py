@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import platform
 import secrets
@@ -40,6 +41,8 @@ from firmware_agent.wire import (
     ProbeRead,
     ProbeSend,
     Ready,
+    Reduce,
+    Reduced,
     Sabotage,
     Sabotaged,
     Slice,
@@ -174,7 +177,7 @@ class Agent:
         load_arrays(self._ready().model, self._assembler().arrays())
         self._inbound = None
         self._stopwatch.take()
-        for message in pack(self._train(task) if isinstance(task, Train) else self._step(task)):
+        for message in pack(self._train(task) if isinstance(task, Train) else self._step(session, task)):
             session.send_encoded(message)
 
     def _train(self, task: Train) -> list[bytes]:
@@ -185,9 +188,9 @@ class Agent:
         trained = Trained(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes, peak_bytes)
         return [*frames, encode(trained)]
 
-    def _step(self, task: Step) -> list[bytes]:
+    def _step(self, session: Session, task: Step) -> list[bytes]:
         worker = self._worker()
-        done = worker.compute(task)
+        done = worker.compute(task, functools.partial(_meet, session))
         frames = worker.encode(task.step, self._saboteur.pass_on)
         seconds, peak_bytes = self._stopwatch.take(), high_water_bytes()
         stepped = Stepped(task.step, done.samples, done.loss, seconds, done.read_bytes, peak_bytes)
@@ -213,6 +216,17 @@ class Agent:
         if self._inbound is None:
             raise ProtocolError("the host sent slices or a task before announcing tensors")
         return self._inbound
+
+
+def _meet(session: Session, mine: Reduce) -> bytes:
+    """Return the sum of the values in `mine` and those of all other participants."""
+    session.send(mine)
+    total = session.receive()
+    if not isinstance(total, Reduced) or (total.step, total.index) != (mine.step, mine.index):
+        raise ProtocolError(f"the host sent a {type(total).__name__} where sum {mine.index} of the step was due")
+    if len(total.values) != len(mine.values):
+        raise ProtocolError(f"the host returned {len(total.values)} bytes as the sum of {len(mine.values)}")
+    return total.values
 
 
 def device_facts() -> dict[str, str]:

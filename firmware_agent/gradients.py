@@ -5,6 +5,7 @@ The drive keeps no optimiser: the host steps, and sends the weights of the next 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -16,11 +17,16 @@ from firmware_agent.clock import Stopwatch
 from firmware_agent.errors import DeviceFailed, ProtocolError
 from firmware_agent.exchange import Array, cut_slices, tensor_specs
 from firmware_agent.loaded_job import LoadedJob
+from firmware_agent.sync_batch_norm import Reduction, Values, alone
 from firmware_agent.weights import buffer_names, state_arrays, trained_names
-from firmware_agent.wire import Job, Slice, Step, Tensors, encode
+from firmware_agent.wire import Job, Reduce, Slice, Step, Tensors, encode
 
 Index = npt.NDArray[np.uint32]
 PassOn = Callable[[Iterable[Slice]], Iterable[Slice]]
+Meet = Callable[[Reduce], bytes]
+"""Sends values to the host; returns their sum over all participants, little-endian float64."""
+
+_ONE_VALUE = "more than 1 value per channel"  # of torch's own message
 
 
 class LocalStep(NamedTuple):
@@ -44,35 +50,40 @@ class GradientWorker:
             stopwatch: charges the phases.
         """
         self._job, self._loaded, self._stopwatch = job, loaded, stopwatch
-        self._seed = (job.seed, device_number)
+        self._seed, self._phase = (job.seed, device_number), "forward"
         self._parameters = dict(loaded.model.named_parameters())
         self._trained = trained_names(loaded.model)
         self._buffers = [] if job.batch_norm == "frozen" else buffer_names(loaded.model)
 
-    def compute(self, task: Step) -> LocalStep:
+    def compute(self, task: Step, meet: Meet | None = None) -> LocalStep:
         """Leave the gradient of the mean loss over the step's records in the model.
 
         Random draws, such as dropout masks, depend on the job's seed, the drive and the step's number alone. Records
         are computed in parts of nearly equal size, each of at most `task.micro_batch`; a part of m records out of b
-        counts m / b.
+        counts m / b. Synchronised batch normalisation exchanges by `meet`, with the stopwatch stopped.
 
         Raises:
             ProtocolError: the records are no whole indices.
-            DeviceFailed: a record is not in this drive's shard; nothing was computed.
+            DeviceFailed: a record is not in this drive's shard, and nothing was computed; or batch normalisation
+                cannot work on batches of this size.
         """
         index = self._checked(task)
-        self._drop_gradients()
+        for parameter in self._parameters.values():
+            parameter.grad = None
         torch.manual_seed(int(np.random.SeedSequence([*self._seed, task.step]).generate_state(1)[0]))
-        loss_sum, read_bytes = 0.0, 0
-        self._stopwatch.mark()
-        for part in np.array_split(index, -(-len(index) // task.micro_batch)):
-            images, labels = self._loaded.take(part)
-            loss = self._loaded.forward(images, labels)
-            (loss * (len(part) / len(index))).backward()  # type: ignore[no-untyped-call]
-            loss_sum += loss.item() * len(part)
-            read_bytes += images.nbytes + labels.nbytes
-            self._stopwatch.lap("backward")
-        return LocalStep(len(index), loss_sum / len(index), read_bytes)
+        self._loaded.meeting.reduce = alone if meet is None else self._charged(task.step, meet)
+        try:
+            return self._accumulate(index, task.micro_batch)
+        except ValueError as error:
+            if _ONE_VALUE not in str(error):
+                raise
+            raise DeviceFailed(
+                f"step {task.step}: batch normalisation cannot train on a single value per channel, which a batch of "
+                f"{len(index)} in parts of {task.micro_batch} comes to; give this drive larger ones, or choose "
+                "batch_norm: synchronised or frozen"
+            ) from error
+        finally:
+            self._loaded.meeting.reduce = alone
 
     def encode(self, exchange: int, pass_on: PassOn = iter) -> list[bytes]:
         """Return the frames that carry the gradients and then the buffers; slices go through `pass_on` first.
@@ -100,7 +111,38 @@ class GradientWorker:
                 f"step {task.step} names record {outside[0]}, but this drive holds {self._loaded.samples} and no other "
                 "drive's; send indices into its own shard"
             )
+        if self._job.batch_norm == "synchronised" and len(index) > task.micro_batch:
+            raise DeviceFailed(
+                f"step {task.step}: {len(index)} records in parts of {task.micro_batch}, but synchronised batch "
+                "normalisation needs them at once; leave micro_batch out, or choose batch_norm: device or frozen"
+            )
         return index
+
+    def _accumulate(self, index: Index, micro_batch: int) -> LocalStep:
+        loss_sum, read_bytes = 0.0, 0
+        self._stopwatch.mark()
+        for part in np.array_split(index, -(-len(index) // micro_batch)):
+            images, labels = self._loaded.take(part)
+            self._phase = "forward"
+            loss = self._loaded.forward(images, labels)
+            self._phase = "backward"
+            (loss * (len(part) / len(index))).backward()  # type: ignore[no-untyped-call]
+            loss_sum += loss.item() * len(part)
+            read_bytes += images.nbytes + labels.nbytes
+            self._stopwatch.lap("backward")
+        return LocalStep(len(index), loss_sum / len(index), read_bytes)
+
+    def _charged(self, step: int, meet: Meet) -> Reduction:
+        """Return `meet` for a step: work up to an exchange is charged, the exchange itself is not."""
+        numbers = itertools.count()
+
+        def reduce(values: Values) -> Values:
+            self._stopwatch.lap(self._phase)
+            total = meet(Reduce(step, next(numbers), values.astype("<f8").tobytes()))
+            self._stopwatch.mark()
+            return np.frombuffer(total, "<f8").astype(np.float64)
+
+        return reduce
 
     def _take_gradient(self, name: str) -> Array:
         parameter = self._parameters[name]
@@ -109,10 +151,6 @@ class GradientWorker:
             gradient = torch.zeros_like(parameter)
         array: Array = gradient.to_dense().detach().numpy()
         return array
-
-    def _drop_gradients(self) -> None:
-        for parameter in self._parameters.values():
-            parameter.grad = None
 
 
 def _encoded(exchange: int, arrays: dict[str, Array], pass_on: PassOn) -> list[bytes]:

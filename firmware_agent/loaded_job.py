@@ -13,6 +13,7 @@ from firmware_agent.clock import Stopwatch
 from firmware_agent.exchange import Array
 from firmware_agent.models import ModelSpec, build_model
 from firmware_agent.shard import Shard
+from firmware_agent.sync_batch_norm import Meeting, freeze_statistics, synchronise
 from firmware_agent.wire import Job
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -26,7 +27,8 @@ class LoadedJob:
     them is not counted. What a real drive's flash would take is composed from the bytes read either way.
 
     Attributes:
-        model: built with the job's seed, in the job's precision.
+        model: built with the job's seed, in the job's precision, with batch normalisation as the job wants it.
+        meeting: where synchronised batch normalisation exchanges.
         samples: how many records the shard has.
     """
 
@@ -43,6 +45,11 @@ class LoadedJob:
         self.model = build_model(ModelSpec(job.model, job.source, job.arguments)).train()
         if self._dtype != torch.float32:
             self.model.to(self._dtype)
+        self.meeting = Meeting()
+        if job.batch_norm == "synchronised":
+            self.model = synchronise(self.model, self.meeting)
+        elif job.batch_norm == "frozen":
+            freeze_statistics(self.model)
 
     def take(self, index: npt.NDArray[np.integer]) -> tuple[Array, Array]:
         """Return images and labels, as stored, of the records at these places in the shard."""

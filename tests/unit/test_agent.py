@@ -1,7 +1,7 @@
 """The agent's side of a session, over a fake session: it answers, and what the host may not do it survives."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +32,7 @@ from firmware_agent.wire import (
     ProbeRead,
     ProbeSend,
     Ready,
+    Reduce,
     Reduced,
     Sabotage,
     Sabotaged,
@@ -353,3 +354,52 @@ def test_a_damaged_slice_of_a_gradient_too(shard: Shard) -> None:
 
 def step(number: int, records: list[int]) -> Step:
     return Step(number, np.array(records, "<u4").tobytes(), 100)
+
+
+NORMED = """
+from torch import nn
+def build():
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 10))
+"""
+
+
+class Meets(FakeHost):
+    """Answers every exchange of a step, as if this drive were alone or with what `answer` makes of it."""
+
+    def __init__(self, *script: Frame | Exception, answer: Callable[[Reduce], Frame]) -> None:
+        super().__init__(*script)
+        self._answer = answer
+
+    def receive(self) -> AnyFrame:
+        if isinstance(last := self.sent[-1], Reduce):
+            return cast(AnyFrame, self._answer(last))
+        return super().receive()
+
+
+def normed_script(shard: Shard) -> list[Frame]:
+    job = msgspec.structs.replace(JOB, model="n.py:build", source=NORMED, batch_norm="synchronised")
+    arrays = state_arrays(Trainer(job, shard, 0, Stopwatch()).model)
+    return [Welcome(), job, Tensors(1, tensor_specs(arrays)), *cut_slices(1, arrays), step(1, [1, 2, 3])]
+
+
+def test_within_a_step_it_meets_the_others_by_the_host(shard: Shard) -> None:
+    host = Meets(*normed_script(shard), answer=lambda mine: Reduced(mine.step, mine.index, mine.values))
+    serve(shard, host)
+    assert [(frame.step, frame.index) for frame in host.sent if isinstance(frame, Reduce)] == [(1, 0), (1, 1)]
+    assert isinstance(host.sent[-1], Stepped)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda mine: Reduced(mine.step, mine.index + 1, mine.values),
+        lambda mine: Reduced(mine.step + 1, mine.index, mine.values),
+        lambda mine: Reduced(mine.step, mine.index, mine.values[8:]),
+        lambda mine: Disturb(1),
+    ],
+)
+def test_another_answer_than_the_sum_ends_the_session(shard: Shard, answer: Callable[[Reduce], Frame]) -> None:
+    bad, good = Meets(*normed_script(shard), answer=answer), FakeHost(Welcome())
+    serve(shard, bad, good)
+    assert isinstance(bad.sent[-1], Reduce)
+    assert isinstance(good.sent[0], Hello)

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from firmware_agent.clock import Stopwatch
-from firmware_agent.errors import DeviceFailed, ProtocolError
+from firmware_agent.errors import DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.exchange import Array, Assembler
 from firmware_agent.gradients import GradientWorker
 from firmware_agent.loaded_job import LoadedJob
 from firmware_agent.shard import Shard, open_shard, write_shard
 from firmware_agent.weights import buffer_names, state_arrays, tied_names, trained_names
-from firmware_agent.wire import Job, PhaseSeconds, Slice, Step, Tensors, decode
+from firmware_agent.wire import Job, PhaseSeconds, Reduce, Slice, Step, Tensors, decode
 from tests.unit.test_trainer import ticks
 
 SAMPLES = 30
@@ -45,6 +45,14 @@ class Odd(nn.Module):
         self.a.bias.requires_grad_(False)
     def forward(self, x):
         return self.b(self.a(x.flatten(1)).tanh())
+"""
+BROKEN = """
+from torch import nn
+class build(nn.Linear):
+    def __init__(self):
+        super().__init__(2, 2)
+    def forward(self, x):
+        raise ValueError("no such thing")
 """
 
 
@@ -193,3 +201,65 @@ def test_records_that_are_not_this_drives_are_refused_before_anything_is_compute
 def test_half_an_index_is_no_index(shard: Shard) -> None:
     with pytest.raises(ProtocolError, match="no whole indices"):
         Drive(shard).worker.compute(Step(1, b"12345", 1))
+
+
+def test_frozen_statistics_stay_and_no_buffer_is_sent(shard: Shard) -> None:
+    drive = Drive(shard, NORMED, batch_norm="frozen")
+    before = copy.deepcopy(drive.model.state_dict())
+    got = drive.step([1, 2, 3], 1)  # a batch of one is no trouble here
+    assert list(got) == trained_names(drive.model)
+    assert got["1.weight"].any()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in drive.model.state_dict().items())
+
+
+def test_synchronised_with_itself_alone_is_the_devices_own(shard: Shard) -> None:
+    plain, alone = Drive(shard, NORMED), Drive(shard, NORMED, batch_norm="synchronised")
+    frames: list[Reduce] = []
+
+    def meet(frame: Reduce) -> bytes:
+        frames.append(frame)
+        return frame.values
+
+    alone.worker.compute(task([1, 2, 3]), meet)
+    want, got = plain.step([1, 2, 3]), arrived(alone.worker.encode(1))
+    assert list(got) == list(want)
+    for name, array in want.items():
+        np.testing.assert_allclose(got[name], array, rtol=1e-10, atol=1e-13)
+    assert [(frame.step, frame.index, len(frame.values)) for frame in frames] == [(1, 0, 8 * 7), (1, 1, 8 * 6)]
+
+
+def test_an_exchange_costs_the_drive_no_seconds(shard: Shard) -> None:
+    """The clock goes on by an eighth of a second per look: each exchange adds one lap, and the wait nothing."""
+    drive = Drive(shard, NORMED, batch_norm="synchronised")
+
+    def meet(frame: Reduce) -> bytes:
+        for _ in range(1000):
+            drive.watch.now()
+        return frame.values
+
+    drive.worker.compute(task([1, 2, 3]), meet)
+    assert drive.watch.take() == PhaseSeconds(forward=0.25, backward=0.25)
+
+
+def test_a_step_that_failed_in_an_exchange_leaves_nothing_behind(shard: Shard) -> None:
+    drive = Drive(shard, NORMED, batch_norm="synchronised")
+
+    def cut(_: Reduce) -> bytes:
+        raise DeviceLost("cut")
+
+    with pytest.raises(DeviceLost, match="cut"):
+        drive.worker.compute(task([1, 2, 3]), cut)
+    drive.worker.compute(task([1, 2, 3]))  # alone again
+
+
+def test_a_single_value_per_channel_is_explained(shard: Shard) -> None:
+    vector = "from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64))\n"
+    with pytest.raises(DeviceFailed, match=r"batch of 3 in parts of 1 .* batch_norm: synchronised or frozen"):
+        Drive(shard, vector).worker.compute(task([1, 2, 3], 1))
+    with pytest.raises(ValueError, match="no such thing"):
+        Drive(shard, BROKEN).worker.compute(task([1]))
+
+
+def test_synchronised_normalisation_needs_the_whole_batch_at_once(shard: Shard) -> None:
+    with pytest.raises(DeviceFailed, match="3 records in parts of 2"):
+        Drive(shard, NORMED, batch_norm="synchronised").worker.compute(task([1, 2, 3], 2))
