@@ -223,7 +223,7 @@ def plan_shards(
         raise ConfigurationError("there is no record to train on; add data")
     overflowing = tuple(int(number) for number in np.flatnonzero(p * total > records * b))
     if not overflowing:
-        seen = _apportion(records, b)
+        seen = apportion(records, b)
         return ShardPlan(-(-records // total), p, p, seen - p, 0, (), "")
     if overflow == "repeat":
         return _repeat(b, p, public_size, overflowing)
@@ -248,7 +248,7 @@ def _subsample(b: Batches, p: Batches, public_size: int) -> ShardPlan:
     steps = max(1, -(-records // total))
     seen = np.where(inside, p, np.minimum(p, np.maximum(1, records * b // total)))
     public = np.zeros_like(p)
-    public[inside] = _apportion(records, b[inside]) - p[inside]
+    public[inside] = apportion(records, b[inside]) - p[inside]
     over = tuple(int(number) for number in np.flatnonzero(~inside))
     action = f"an epoch leaves {int((p - seen).sum())} private records out, others in each epoch"
     return ShardPlan(steps, p, seen, public, 0, over, action)
@@ -276,7 +276,7 @@ def water_level(b: Batches, p: Batches, public_size: int) -> tuple[int, int, np.
         inside &= ~above
 
 
-def _apportion(records: int, b: Batches) -> Batches:
+def apportion(records: int, b: Batches) -> Batches:
     """Return whole numbers that sum to `records`, in proportion to `b`, by the largest remainders."""
     shares, rest = np.divmod(records * b, int(b.sum()))
     most = np.argsort(-rest, kind="stable")[: records - int(shares.sum())]
