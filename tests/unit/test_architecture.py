@@ -17,6 +17,10 @@ ALLOWED = {
 }
 PURE = [
     "host/aggregate.py",
+    "host/sync/epochs.py",
+    "host/tuning/classes.py",
+    "host/tuning/speed.py",
+    "host/tuning/stannis.py",
     "host/partition.py",
     "host/report/comparison.py",
     "host/report/competing.py",
