@@ -168,9 +168,7 @@ def find_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: Calib
     return models if table is None else models | {HOST: host_model(table, get_profile(config.host.profile))}
 
 
-def table_models(
-    config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore
-) -> dict[str, StepModel]:
+def table_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
     """Return what steps should cost on each node of the array that has a calibration table, undisturbed."""
     models: dict[str, StepModel] = {}
     for node in config.list_nodes():

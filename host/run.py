@@ -36,6 +36,7 @@ from host.shards import check_shards
 from host.sync.setup import make_sync_training
 from host.training import Training
 
+
 def run_job(
     request: RunRequest, paths: Paths, runs: Path, progress: Progress, quiet: bool, past: Past | None = None
 ) -> Summary:
@@ -179,9 +180,7 @@ class _Run:
     def _make_training(self, fleet: Fleet, accountant: Accountant, faults: RunFaults) -> Training:
         request, on_event = self._request, self._recorder.add_event
         if request.sync is not None:
-            return make_sync_training(
-                request, request.sync, fleet, self._list_existing, accountant, faults, on_event
-            )
+            return make_sync_training(request, request.sync, fleet, self._list_existing, accountant, faults, on_event)
         frame = job_frame(request.job, request.spec, request.dataset.image_scale)
         names = [device.name for device in request.config.list_devices()]
         exchange = RoundExchange(request.job, frame, fleet, self._list_existing, on_event, faults.before_task)
