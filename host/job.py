@@ -36,6 +36,11 @@ class DataSection(Config):
     partition: Partition = Partition()
     private: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
 
+    def resolved(self, mode: str) -> DataSection:
+        """Return the section with the share of private records that a job of this `mode` has."""
+        usual = 1.0 if mode == "federated" else 0.0
+        return self.model_copy(update={"private": usual if self.private is None else self.private})
+
 
 class Target(Config):
     """When a run has succeeded."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from csd_emu.array import Device
+from csd_emu.timeline import HOST
 from firmware_agent.errors import ShardError
 from firmware_agent.handover import SHARD_FILE
 from firmware_agent.shard import REMEDY, open_shard, write_shard
@@ -26,16 +27,37 @@ class ShardRecord:
     samples: int
 
 
-def deal_out(dataset: Dataset, data: DataSection, shards: int, seed: int) -> list[Indices]:
-    """Return the indices of each shard; they depend on the data, `shards` and `seed` alone.
+@dataclass(frozen=True)
+class Dealt:
+    """Which records lie where: `private` of each node, in order, and the `public` pool, which lies on all."""
+
+    private: list[Indices]
+    public: Indices
+
+
+def deal_out(dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed: int) -> Dealt:
+    """Return which records lie where; it depends on the data, the drives' number and `seed` alone.
+
+    The host, if it is among the nodes, holds public records alone.
 
     Raises:
-        DataError: there are fewer records than shards.
+        DataError: there are fewer private records than drives.
     """
-    generator = np.random.default_rng([seed, shards])
-    if data.partition.dirichlet is None:
-        return partition_evenly(len(dataset.labels), shards, generator)
-    return partition_dirichlet(dataset.labels, shards, data.partition.dirichlet, generator)
+    drives = [node for node in nodes if node.name != HOST]
+    generator = np.random.default_rng([seed, len(drives)])
+    count = len(dataset.labels)
+    share = 1.0 if data.private is None else data.private
+    public = np.sort(generator.permutation(count)[: count - round(share * count)])
+    private = np.setdiff1d(np.arange(count), public)
+    parts = [np.empty(0, np.int64)] * len(drives)
+    if len(private):
+        labels, concentration = dataset.labels[private], data.partition.dirichlet
+        if concentration is None:
+            dealt = partition_evenly(len(private), len(drives), generator)
+        else:
+            dealt = partition_dirichlet(labels, len(drives), concentration, generator)
+        parts = [private[part] for part in dealt]
+    return Dealt(parts + [np.empty(0, np.int64)] * (len(nodes) - len(drives)), public)
 
 
 def write_shards(devices: Sequence[Device], data: DataSection, seed: int, folder: Path) -> list[ShardRecord]:
@@ -45,10 +67,12 @@ def write_shards(devices: Sequence[Device], data: DataSection, seed: int, folder
         DataError: the data set is unknown or too small.
     """
     dataset = load_dataset(data.source, seed)
+    dealt = deal_out(dataset, data, devices, seed)
     records = []
-    for device, indices in zip(devices, deal_out(dataset, data, len(devices), seed), strict=True):
+    for device, private in zip(devices, dealt.private, strict=True):
         path = folder / device.name / SHARD_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
+        indices = np.concatenate([private, dealt.public])
         digest = write_shard(path, dataset.name, dataset.images[indices], dataset.labels[indices])
         records.append(ShardRecord(path, digest, len(indices)))
     return records

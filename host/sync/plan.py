@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from csd_emu.array import ArrayConfig
 from csd_emu.calibration import CalibrationStore, Shape
 from csd_emu.timeline import HOST
@@ -20,6 +22,8 @@ from host.tuning.fixed import FixedBatches
 from host.tuning.hypertune import HyperTune
 from host.tuning.retuner import Rules
 from host.tuning.stannis import plan_batches, plan_shards
+
+_NOT_COVERED = "its calibration table has no row near its batches, which can be off by a third: measure more with csd-emu calibrate"
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,18 @@ class SyncPlan:
         shards = plan_shards(self.batches, self.private_sizes, self.public_size, self.job.sync.overflow)
         return self.job.rounds * self.job.epochs * shards.steps
 
+    @property
+    def notes(self) -> list[str]:
+        """What must be known of the run, in sentences."""
+        notes = [plan_shards(self.batches, self.private_sizes, self.public_size, self.job.sync.overflow).action]
+        guessed = [node for node, known in self.classes.items() if not known.covered]
+        if guessed and self.job.tuner != "none":
+            notes.append(f"{', '.join(guessed)}: {_NOT_COVERED}")
+        for node, batch in zip(self.nodes, self.batches, strict=True):
+            if batch > (most := self.micro_batch(node)):
+                notes.append(f"{node}: its {batch} records per step are computed {most} at a time (memory)")
+        return [note for note in notes if note]
+
     def micro_batch(self, node: str) -> int:
         """Return how many records a node computes at a time, at most."""
         asked = self.job.sync.micro_batch or MAX_STEP_RECORDS
@@ -68,7 +84,7 @@ class SyncPlan:
             return FixedBatches(self.batches, tables)
         tuning = self.job.sync.tuning
         rules = Rules(window=tuning.window, threshold=tuning.threshold, cost_steps=tuning.cost_steps)
-        return HyperTune(tables, self.batches, rules, self.steps, names=self.nodes)
+        return HyperTune(tables, np.array(self.batches), rules, self.steps, names=self.nodes)
 
 
 def make_plan(
