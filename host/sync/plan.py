@@ -49,6 +49,11 @@ class SyncPlan:
     batches: tuple[int, ...]
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Records that each node holds."""
+        return tuple(size + self.public_size for size in self.private_sizes)
+
+    @property
     def steps(self) -> int:
         """How many steps the run has, as long as batches stay and no target is reached."""
         if self.job.sync.round_steps is not None:

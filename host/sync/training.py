@@ -27,7 +27,7 @@ from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
 from host.sync.stepping import Stepper, StepResult
 from host.training import TrainingState, is_done, round_totals
-from host.tuning.base import Batches, Retune
+from host.tuning.base import Batches, Floats, Retune
 
 
 class SyncTraining:
@@ -150,7 +150,7 @@ class SyncTraining:
         self._admit(number, sessions, ledger)
         works = self._works(sessions)
         learning_rate = self._learning_rate(works)
-        result = await self._stepper.step(number, works, learning_rate)
+        result = await self._stepper.step(number, works, learning_rate, self._probes(number, sessions))
         self._participants.took_part([part.device for part in result.devices], result.failed)
         self._put_back(works, result)
         if not result.devices:
@@ -158,11 +158,8 @@ class SyncTraining:
         self._step = number
         possible = self._tuner.possible_images_per_second()
         ledger.add(self._record(number, result, learning_rate, possible), result.accounted)
-        seconds = np.full(len(self._nodes), np.nan)
-        for part in result.accounted.devices:
-            seconds[self._nodes.index(part.device)] = part.device_seconds.total
         before = self._tuner.batches.copy()
-        if (retune := self._tuner.observe(number, seconds)) is not None:
+        if (retune := self._tuner.observe(number, self._observed(result, before))) is not None:
             self._announce(number + 1, retune, before, ledger)
         return self._queue.left(self._batches().tolist()) == 0
 
@@ -202,6 +199,28 @@ class SyncTraining:
             Work(sessions[node], records.astype(np.uint32), self._plan.micro_batch(node))
             for node, records in zip(self._nodes, dealt, strict=True)
             if len(records)
+        ]
+
+    def _observed(self, result: StepResult, batches: Batches) -> Floats:
+        """Return what each node's seconds would have been with its whole batch; the last step of an epoch is smaller."""
+        seconds = np.full(len(self._nodes), np.nan)
+        for part in result.accounted.devices:
+            node = self._nodes.index(part.device)
+            whole = int(batches[node])
+            scale = 1.0
+            if whole and whole != part.samples and part.device in self._plan.classes:
+                speed = self._plan.classes[part.device].speed
+                scale = speed.seconds(whole) / speed.seconds(part.samples)
+            seconds[node] = part.device_seconds.total * scale
+        return seconds
+
+    def _probes(self, number: int, sessions: Mapping[str, DeviceSession]) -> list[Work]:
+        """Return what parked devices compute beside the step: records from the beginning of their shards."""
+        wanted = zip(self._nodes, self._tuner.probes(number), self._plan.sizes, strict=True)
+        return [
+            Work(sessions[node], np.arange(min(int(count), size), dtype=np.uint32), self._plan.micro_batch(node))
+            for node, count, size in wanted
+            if count and size and node in sessions
         ]
 
     def _batches(self) -> Batches:
