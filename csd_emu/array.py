@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from csd_emu.config import Bytes, BytesPerSecond, Config, Seconds
 from csd_emu.profiles import PROFILES, get_profile
+from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
 
 MAX_DEVICES = 1024
@@ -48,9 +49,11 @@ class HostSection(Config):
         profile: its figures for time and energy.
         port: on which drives dial in.
         metrics_port: on which Prometheus scrapes.
+        trains: whether it takes part in synchronous training, as the node ``host``.
     """
 
     profile: str = "xeon-4108"
+    trains: bool = False
     port: int | None = Field(default=None, ge=1024, le=65535)
     metrics_port: int | None = Field(default=None, ge=1024, le=65535)
 
@@ -81,7 +84,7 @@ class LinkSection(Config):
 
 
 class Device(Config):
-    """One drive of an array."""
+    """One drive of an array, or its host as a node that trains."""
 
     name: DeviceName
     number: int
@@ -141,6 +144,12 @@ class ArrayConfig(Config):
             seen[prefix] = seen.get(prefix, -1) + 1
             devices.append(Device(name=f"{prefix}-{seen[prefix]:0{width}d}", number=number, profile=profile))
         return devices
+
+    def list_nodes(self) -> list[Device]:
+        """Return who trains: the drives, and the host behind them if it does."""
+        drives = self.list_devices()
+        host = Device(name=HOST, number=len(drives), profile=self.host.profile)
+        return [*drives, host] if self.host.trains else drives
 
 
 __all__ = ["PROFILES", "ArrayConfig", "Device", "DeviceGroup", "HostSection", "LinkSection"]

@@ -11,10 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from csd_emu.sharing import check_numbers
-from csd_emu.timeline import HOST, READ, RECEIVE, Span
-
-# The host's end of the reads has a row of its own: it overlaps what the host computes.
-HOST_READER = "host reader"
+from csd_emu.timeline import HOST, HOST_READER, READ, RECEIVE, Span
 
 
 @dataclass(frozen=True)

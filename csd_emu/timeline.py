@@ -3,6 +3,10 @@
 A device's sequence in a step: receive over the link, read from flash, compute phase by phase, send over the link. The
 host's own work follows when the last send has arrived.
 
+The host may train too, as a participant called ``host``. It gets no weights and sends no gradient, and its records come
+from the drives by plain NVMe reads, beside the link of messages. It reads ahead: while a step lasts, the records of the
+next one come, so of reading and computing only the longer one counts.
+
 The link is full duplex. Each direction of the host's side, if it is shared, serves all transfers in progress at equal
 shares of its bandwidth and is never idle while there is one (processor sharing). The device's own side runs beside it,
 for the host buffers: a transfer ends when both have carried it. A device's latency lies between it and the host's side:
@@ -31,6 +35,8 @@ from csd_emu.sharing import check_numbers, share_link
 from firmware_agent.errors import ConfigurationError
 
 HOST = "host"
+# The host's end of its reads has a row of its own: it overlaps what the host computes.
+HOST_READER = "host reader"
 RECEIVE, READ, SEND, AGGREGATE = "receive", "read", "send", "aggregate"
 COMMUNICATION = frozenset({RECEIVE, SEND})
 
@@ -55,13 +61,13 @@ class Activity:
     """What one device does in one step.
 
     Attributes:
-        device: its name, one activity each.
+        device: its name, one activity each; ``host`` for the host's own part: it neither receives nor sends.
         receive_bytes: from the host.
-        read_bytes: from flash.
+        read_bytes: from flash; by the host, of its next step's records from the drives.
         read_operations: in so many reads, one after the other.
         phases: compute phase -> seconds, in order.
         send_bytes: to the host.
-        flash_bytes_per_second: of the device, as are the next three.
+        flash_bytes_per_second: of the device, as are the next three; of the host, what its drives deliver together.
         flash_latency_seconds: of one read.
         link_bytes_per_second: its own side of the link, each way.
         link_latency_seconds: of one message.
@@ -90,6 +96,13 @@ class Activity:
         """Sum of the compute phases."""
         return sum(self.phases.values())
 
+    @property
+    def work_seconds(self) -> float:
+        """Reading and computing: one after the other in a drive, side by side on the host."""
+        if self.device == HOST:
+            return max(self.read_seconds, self.compute_seconds)
+        return self.read_seconds + self.compute_seconds
+
 
 @dataclass(frozen=True)
 class Span:
@@ -115,7 +128,7 @@ class Composed:
         spans: of all devices, device by device in the order of the activities, then the host's.
         seconds: from 0 to the end of the step.
         finish_seconds: device -> when its send has arrived.
-        exposed_seconds: device -> how long it did nothing but communicate.
+        exposed_seconds: device -> how long it did nothing but communicate; of the host, how long it only read.
     """
 
     spans: tuple[Span, ...]
@@ -128,13 +141,13 @@ def compose(activities: Sequence[Activity], link: Link, host_seconds: float = 0.
     """Return when each device does what in a step, and how long the step takes.
 
     Args:
-        activities: one per device, in any order: it does not change the result.
+        activities: one per device, and one of the host if it trains, in any order: it does not change the result.
         link: the host's side of the link.
         host_seconds: of the host's own work once the last send has arrived.
 
     Raises:
-        ConfigurationError: a bandwidth is not positive, another number is negative or not finite, or a device occurs
-            twice.
+        ConfigurationError: a bandwidth is not positive, another number is negative or not finite, a device occurs
+            twice, or the host is to receive or send.
     """
     _check(activities, link, host_seconds)
     begins = [activity.start_seconds for activity in activities]
@@ -143,7 +156,7 @@ def compose(activities: Sequence[Activity], link: Link, host_seconds: float = 0.
         _arrive(activity, activity.receive_bytes, begin, end, link, activity.link_latency_seconds)
         for activity, begin, end in zip(activities, begins, received, strict=True)
     ]
-    ready = [end + act.read_seconds + act.compute_seconds for act, end in zip(activities, received, strict=True)]
+    ready = [end + act.work_seconds for act, end in zip(activities, received, strict=True)]
     # The device's latency comes first, so that a device far away never makes the shared side end earlier.
     entered = [
         moment + (activity.link_latency_seconds if activity.send_bytes else 0.0)
@@ -164,7 +177,8 @@ def compose(activities: Sequence[Activity], link: Link, host_seconds: float = 0.
         spans.append(Span(HOST, AGGREGATE, last, last + host_seconds))
     names = [activity.device for activity in activities]
     exposed = [
-        (got - begin) + (end - done) for begin, got, done, end in zip(begins, received, ready, finish, strict=True)
+        (got - begin) + (end - done) + _only_reads(activity)
+        for activity, begin, got, done, end in zip(activities, begins, received, ready, finish, strict=True)
     ]
     return Composed(
         tuple(spans),
@@ -217,8 +231,10 @@ def _check(activities: Sequence[Activity], link: Link, host_seconds: float) -> N
     check_numbers("the host", {}, {"seconds": host_seconds})
     seen = set()
     for part in activities:
-        if part.device in seen or part.device == HOST:
+        if part.device in seen:
             raise ConfigurationError(f"device {part.device!r} occurs twice in a step; give each one activity")
+        if part.device == HOST and (part.receive_bytes or part.send_bytes):
+            raise ConfigurationError("the host's own part of a step crosses no link; give it no bytes to move")
         seen.add(part.device)
         rates = {"flash bandwidth": part.flash_bytes_per_second, "link bandwidth": part.link_bytes_per_second}
         counts = {
@@ -247,13 +263,22 @@ def _arrive(activity: Activity, size: int, begin: float, carried: float, link: L
     return max(carried, begin + size / activity.link_bytes_per_second) + link.latency_seconds + latency
 
 
+def _only_reads(activity: Activity) -> float:
+    """Return how long the host has nothing to compute because its next records still come."""
+    return max(0.0, activity.read_seconds - activity.compute_seconds) if activity.device == HOST else 0.0
+
+
 def _spans(activity: Activity, received: float, ready: float, finish: float) -> Iterable[Span]:
-    name = activity.device
+    name, now = activity.device, received
     if activity.receive_bytes:
         yield Span(name, RECEIVE, activity.start_seconds, received, activity.receive_bytes)
-    now = received + activity.read_seconds
     if activity.read_bytes or activity.read_operations:
-        yield Span(name, READ, received, now, activity.read_bytes)
+        end = received + activity.read_seconds
+        if name == HOST:
+            yield Span(HOST_READER, RECEIVE, received, end, activity.read_bytes)
+        else:
+            yield Span(name, READ, received, end, activity.read_bytes)
+            now = end
     for phase, seconds in activity.phases.items():
         if seconds:
             yield Span(name, phase, now, now + seconds)

@@ -13,6 +13,7 @@ from firmware_agent.clock import PHASES, Stopwatch, wait_for_fresh_slice
 from firmware_agent.exchange import Array, cut_slices, tensor_specs
 from firmware_agent.loaded_job import LoadedJob
 from firmware_agent.memory import PeakMemory
+from firmware_agent.monitor import monitor_seconds
 from firmware_agent.sgd import LocalSgd
 from firmware_agent.shard import Shard
 from firmware_agent.weights import state_arrays
@@ -92,10 +93,13 @@ class Trainer:
         elapsed_seconds = now() - start
         seconds = _sum(each) if each else watch.take()
         peak_bytes = memory.peak_bytes()
-        encode_seconds = self._encode_seconds() if each else 0.0
+        encode_seconds, watching_seconds = (self._encode_seconds(), monitor_seconds(now)) if each else (0.0, 0.0)
         if before is not None:
             self.model.load_state_dict(before)
-        return Measured(samples, steps, seconds, elapsed_seconds, each, encode_seconds, peak_bytes, memory.source)
+        return Measured(
+            *(samples, steps, seconds, elapsed_seconds, each, encode_seconds, peak_bytes, memory.source),
+            watching_seconds,
+        )
 
     def encode(self, exchange: int, pass_on: Callable[[Iterable[Slice]], Iterable[Slice]] = iter) -> list[bytes]:
         """Return the frames that carry the weights: the part of sending in which a task is always runnable.

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from csd_emu.timeline import Span
+from csd_emu.timeline import HOST, Span
 from firmware_agent.wire import PhaseSeconds
 
 
@@ -56,8 +56,8 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host_link_bytes(self) -> int:
-        """Bytes that crossed the link between host and drive."""
-        return self.sent_bytes + self.received_bytes
+        """Bytes that crossed the link between host and drive: of the host's own part, the records that it read."""
+        return self.flash_read_bytes if self.device == HOST else self.sent_bytes + self.received_bytes
 
 
 class DeviceStep(msgspec.Struct, frozen=True, kw_only=True):

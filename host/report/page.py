@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from markupsafe import Markup
 
 from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.units import format_bytes
+from host.files import replace_file
 from host.outputs import FigureEntry, ReportOutput
 from host.records import EventRecord, What
 from host.report.charts import progress_charts, throughput_chart
@@ -191,16 +190,7 @@ def _profiles(run: RunData) -> dict[str, list[FigureEntry]]:
 def _replace(path: Path, text: str) -> None:
     """Write the file at once or not at all, so that an earlier report is never half gone."""
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            try:
-                file.write(text.encode("utf-8", "replace"))
-                file.flush()
-                os.chmod(temporary, 0o644)
-                temporary.replace(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+        replace_file(path, text.encode("utf-8", "replace"))
     except OSError as error:
         raise EnvironmentUnfit(
             f"{path}: the report cannot be written ({error}); free space, or give another file with --output"

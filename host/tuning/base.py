@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -62,3 +63,9 @@ class Tuner(Protocol):
 
     def possible_images_per_second(self) -> float:
         """Return what the tables, scaled by the believed slowdowns, allow with no batch larger than at the start."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs, as JSON can hold it."""
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.baseline import HOST_READER, Storage, train_on_host
-from csd_emu.timeline import HOST, READ
+from csd_emu.baseline import Storage, train_on_host
+from csd_emu.timeline import HOST, HOST_READER, READ
 from firmware_agent.errors import ConfigurationError
 
 storages = st.builds(Storage, st.integers(1, 36), st.floats(1e6, 1e10), st.floats(1e6, 1e11), st.floats(0, 1e-3))

@@ -82,7 +82,8 @@ def test_a_folder_with_records_alone_is_a_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"spans": []}, {"energy_joules": {}}, {"test_loss": math.nan, "train_loss": math.inf}]
+    "changes",
+    [{"spans": []}, {"energy_joules": {}}, {"test_loss": math.nan, "train_loss": math.inf}, {"test_loss": 1.7e308}],
 )
 def test_what_records_do_not_know_is_left_out(tmp_path: Path, changes: dict[str, Any]) -> None:
     page_of(write_run(tmp_path, array_rounds(3, NAMES, **changes)))

@@ -10,6 +10,7 @@ from csd_emu.timeline import (
     AGGREGATE,
     COMMUNICATION,
     HOST,
+    HOST_READER,
     READ,
     RECEIVE,
     SEND,
@@ -203,7 +204,8 @@ def test_nothing_to_do_takes_no_time() -> None:
         ({"send_bytes": -1}, "csd: send bytes is -1; it must be a number that is not negative"),
         ({"phases": {"forward": float("inf")}}, "csd: forward is inf"),
         ({"start_seconds": float("nan")}, "csd: start is nan"),
-        ({"device": HOST}, "device 'host' occurs twice"),
+        ({"device": HOST, "send_bytes": 1}, "the host's own part of a step crosses no link"),
+        ({"device": HOST, "receive_bytes": 1}, "the host's own part of a step crosses no link"),
     ],
 )
 def test_numbers_that_no_device_has_are_refused(change: dict[str, object], words: str) -> None:
@@ -211,9 +213,32 @@ def test_numbers_that_no_device_has_are_refused(change: dict[str, object], words
         compose([replace(simple("csd"), **change)], Link(1.0, 0.0))  # type: ignore[arg-type]
 
 
+@given(array=arrays, link=links, part=activities, after=seconds)
+def test_the_hosts_own_part_runs_beside_the_drives_and_reads_ahead(
+    array: list[Activity], link: Link, part: Activity, after: float
+) -> None:
+    host = replace(part, device=HOST, receive_bytes=0, send_bytes=0)
+    alone, step = compose(array, link), compose([*array, host], link, after)
+    done = host.start_seconds + max(host.read_seconds, host.compute_seconds)
+    assert step.finish_seconds[HOST] == pytest.approx(done)
+    assert step.seconds == pytest.approx(max(alone.seconds, done) + after)
+    drives = {device: end for device, end in step.finish_seconds.items() if device != HOST}
+    assert drives == alone.finish_seconds
+    assert step.exposed_seconds[HOST] == pytest.approx(max(0.0, host.read_seconds - host.compute_seconds), abs=1e-9)
+    reader = [span for span in step.spans if span.device == HOST_READER]
+    assert [(span.phase, span.bytes) for span in reader] == [(RECEIVE, host.read_bytes)] * bool(
+        host.read_bytes or host.read_operations
+    )
+    own = [span for span in step.spans if span.device == HOST and span.phase != AGGREGATE]
+    assert sum(span.seconds for span in own) == pytest.approx(host.compute_seconds, abs=1e-9)
+    assert all(span.start_seconds >= host.start_seconds for span in own)
+
+
 def test_a_device_twice_and_a_link_without_bandwidth_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="device 'a' occurs twice"):
         compose([simple("a"), simple("a")], Link(1.0, 0.0))
+    with pytest.raises(ConfigurationError, match="device 'host' occurs twice"):
+        compose([simple(HOST), simple(HOST)], Link(1.0, 0.0))
     with pytest.raises(ConfigurationError, match="the link: bandwidth is 0"):
         compose([simple("a")], Link(0, 0.0))
 

@@ -1,0 +1,1 @@
+"""Synchronous training by timeline and power model alone: no process, no training, any number of drives."""

@@ -1,0 +1,59 @@
+"""The baseline of a simulation: the host trains alone, at the batch that suits it best, and the drives are plain storage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from csd_emu.baseline import train_on_host
+from csd_emu.fast_power import PowerFigures
+from csd_emu.host_node import reduce_seconds, storage_of
+from csd_emu.power import busy_core_seconds, host_energy
+from csd_emu.timeline import AGGREGATE
+from host.simulation.nodes import Nodes
+
+
+@dataclass(frozen=True)
+class HostAlone:
+    """The host alone, over some records.
+
+    Attributes:
+        batch_size: records per step of its optimiser, the one at which it is fastest.
+        images_per_second: records per array second.
+        joules_per_image: of the server, plain drives and chassis included.
+        link_bytes_per_image: every record is read once each time it is trained on.
+        watts: of the whole server.
+    """
+
+    batch_size: int
+    images_per_second: float
+    joules_per_image: float
+    link_bytes_per_image: float
+    watts: float
+
+
+def host_alone(nodes: Nodes, images: int) -> HostAlone:
+    """Return how the host does on `images` records; see `csd_emu.baseline`.
+
+    It packs no gradients, and its optimiser costs what `host_node.reduce_seconds` says. It has all drives of `nodes`,
+    which idle but for its reads.
+    """
+    host, load = nodes.host, nodes.load
+    optimiser = reduce_seconds(load.gradient_bytes, 0)
+    batches = np.arange(1, host.speed.largest_batch + 1)
+    compute = host.speed.step_seconds - host.encode_seconds
+    best = int(np.argmax(batches / (compute + optimiser)))
+    batch = best + 1
+    phases = {"forward": images * float(compute[best]) / batch, AGGREGATE: images * optimiser / batch}
+    profiles = nodes.profiles()
+    # It reads as much at a time as it computes at once.
+    at_once = min(batch, host.costs.micro_batch)
+    base = train_on_host(images, load.record_bytes, at_once, phases, storage_of(host.profile, profiles))
+    share = np.full(len(profiles), base.bytes / len(profiles))
+    none = np.zeros(len(profiles))
+    drives = PowerFigures.of(profiles).energy(base.seconds, none, none, share, share)
+    cores = busy_core_seconds(host.profile, phases)
+    own = host_energy(host.profile, base.seconds, cores, base.compute_seconds, base.bytes)
+    joules = sum(own.values()) + sum(float(each.sum()) for each in drives.values())
+    return HostAlone(batch, images / base.seconds, joules / images, base.bytes / images, joules / base.seconds)

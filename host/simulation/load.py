@@ -1,0 +1,23 @@
+"""What a simulation trains: bytes of a model's state and of a record."""
+
+from __future__ import annotations
+
+import math
+
+from csd_emu.calibration import Shape
+from firmware_agent.models import ModelSpec, build_model
+from host.simulation.nodes import Load
+
+_LABEL_BYTES = 8
+
+
+def inspect_load(spec: ModelSpec, shape: Shape) -> Load:
+    """Build the model and add up its bytes; images are stored as bytes, labels as 64-bit numbers.
+
+    Raises:
+        ModelError: it cannot be built.
+    """
+    model = build_model(spec)
+    state = sum(value.numel() * value.element_size() for value in model.state_dict().values())
+    gradients = sum(value.numel() * value.element_size() for value in model.parameters() if value.requires_grad)
+    return Load(spec, shape, state, gradients, math.prod(shape) + _LABEL_BYTES)

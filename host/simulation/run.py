@@ -1,0 +1,131 @@
+"""A simulated run: steps one after the other, with a tuner that watches, and competing work that comes and goes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from host.device_time import TRAINER_WEIGHT
+from host.simulation.nodes import Nodes
+from host.simulation.steps import StepModel
+from host.sync.sections import DisturbSection
+from host.tuning.base import Batches, Floats, Retune, Tuner
+
+Slowdowns = Callable[[int], Floats]
+"""Step, from 1 -> (nodes,) what each node's seconds are multiplied by; asked for in order."""
+
+
+class FixedBatches:
+    """A `Tuner` that leaves batches as they are: ``none`` and ``stannis``."""
+
+    def __init__(self, batches: Batches) -> None:
+        """Keep (nodes,) batches."""
+        self.batches: Batches = batches
+        self.slowdowns: Floats = np.ones(len(batches))
+
+    def observe(self, step: int, compute_seconds: Floats) -> Retune | None:
+        """Return None: nothing changes."""
+        return None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a simulated run did. Arrays over the steps have one value per step.
+
+    Attributes:
+        seconds: (steps,) of the array.
+        images: (steps,) records.
+        joules: (steps,) of everything in the array.
+        link_bytes: (steps,) over the host's link.
+        compute_seconds: (nodes,) of all steps.
+        components: energy component -> joules of all steps.
+        first: (nodes,) batches of the first step.
+        last: (nodes,) batches of the last step.
+        retunes: the step from which each is in force, and what it was.
+    """
+
+    seconds: Floats
+    images: Floats
+    joules: Floats
+    link_bytes: Floats
+    compute_seconds: Floats
+    components: dict[str, float]
+    first: Batches
+    last: Batches
+    retunes: list[tuple[int, Retune]] = field(default_factory=list)
+
+    def images_per_second(self, part: slice = slice(None)) -> float:
+        """Return records per array second over `part` of the steps (0 is the first)."""
+        return float(self.images[part].sum() / self.seconds[part].sum())
+
+    def joules_per_image(self, part: slice = slice(None)) -> float:
+        """Return joules per record over `part` of the steps."""
+        return float(self.joules[part].sum() / self.images[part].sum())
+
+    def link_bytes_per_image(self, part: slice = slice(None)) -> float:
+        """Return bytes over the host's link per record over `part` of the steps."""
+        return float(self.link_bytes[part].sum() / self.images[part].sum())
+
+
+class Competition:
+    """The slowdowns of competing work with cgroup weights, as a job's ``disturb`` has it.
+
+    A weight w takes w / (100 + w) of a node's core, so its seconds are those of the table times (100 + w) / 100; the
+    weights of several at once add up.
+    """
+
+    def __init__(self, nodes: Nodes, disturb: Sequence[DisturbSection]) -> None:
+        """Begin before step 1.
+
+        Raises:
+            ConfigurationError: a node is not among those simulated.
+        """
+        self._changes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for each in disturb:
+            node = nodes.index(each.device)
+            self._changes[each.at_step].append((node, each.weight))
+            self._changes[each.at_step + each.steps].append((node, -each.weight))
+        self._weights = np.zeros(len(nodes.names))
+        self._slowdowns = np.ones(len(nodes.names))
+
+    def __call__(self, step: int) -> Floats:
+        """Return the slowdowns of `step`; every step has to be asked for."""
+        for node, weight in self._changes.get(step, ()):
+            self._weights[node] += weight
+            self._slowdowns = (TRAINER_WEIGHT + self._weights) / TRAINER_WEIGHT
+        return self._slowdowns
+
+
+def simulate(nodes: Nodes, tuner: Tuner, slowdowns: Slowdowns, steps: int) -> Trace:
+    """Return what `steps` steps do.
+
+    The tuner sees the compute seconds of every node after each step, NaN of one without records, and what it answers
+    holds from the next step on.
+
+    Args:
+        nodes: who takes part.
+        tuner: which says the batches; as many as there are nodes.
+        slowdowns: of each step.
+        steps: at least 1.
+    """
+    model = StepModel(nodes)
+    columns = np.zeros((4, steps))
+    compute = np.zeros(len(nodes.names))
+    components: defaultdict[str, float] = defaultdict(float)
+    first, retunes = tuner.batches.copy(), []
+    batches = first
+    for step in range(1, steps + 1):
+        batches = tuner.batches
+        cost = model.cost(batches, slowdowns(step))
+        columns[:, step - 1] = cost.seconds, cost.images, sum(cost.joules.values()), cost.link_bytes
+        compute += cost.compute_seconds
+        for component, joules in cost.joules.items():
+            components[component] += joules
+        seen = np.where(batches > 0, cost.compute_seconds, np.nan)
+        retune = tuner.observe(step, seen)
+        if retune is not None:
+            retunes.append((step + 1, retune))
+    return Trace(*columns, compute, dict(components), first, np.array(batches), retunes)
