@@ -12,7 +12,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
 from firmware_agent.units import format_bytes
-from host.records import RoundRecord, Summary
+from host.records import RoundRecord
+from host.summary import Summary
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)

@@ -27,12 +27,13 @@ from host.metrics.facts import describe_devices, describe_run
 from host.metrics.server import Exporter
 from host.metrics.state import MetricsState
 from host.recorder import Past, Recorder
-from host.records import Summary, What
+from host.records import What
 from host.rounds import RoundExchange, job_frame
 from host.run_directory import RunDirectory, check_writable
 from host.run_end import finish_run, report_run
 from host.run_request import RunRequest
 from host.shards import check_shards
+from host.summary import Summary
 
 _NOT_COVERED = (
     "modelled from a calibration table that has no row near batch size {}; it can be off by a third: "
