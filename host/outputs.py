@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from firmware_agent.wire import PhaseSeconds
-from host.records import Summary
 from host.report.comparison import Comparison
+from host.summary import Summary
 from host.top_report import TopReport
 
 

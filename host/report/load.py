@@ -16,8 +16,9 @@ from csd_emu.profiles import PROFILES, Profile
 from csd_emu.timeline import Link
 from firmware_agent.errors import ConfigurationError
 from host.accounting import link_of
-from host.records import EventRecord, Record, RoundRecord, Summary, decode_record
+from host.records import EventRecord, Record, RoundRecord, decode_record
 from host.report.competing import explain
+from host.summary import Summary
 
 RECORDS, SUMMARY, VERSIONS = "records.jsonl", "summary.json", "versions.json"
 

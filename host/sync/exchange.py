@@ -109,7 +109,7 @@ class StepExchange:
             probes: of further devices, whose gradients are dropped.
 
         Returns:
-            What came of each work, then of each probe, in order; a device that was lost or failed is noted in `gathering`.
+            What came of each work, then of each probe, in order; `gathering` knows of a device that was lost or failed.
         """
         frames = list(
             pack(encode(frame) for frame in (Tensors(number, tensor_specs(weights)), *cut_slices(number, weights)))

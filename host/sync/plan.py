@@ -23,7 +23,10 @@ from host.tuning.hypertune import HyperTune
 from host.tuning.retuner import Rules
 from host.tuning.stannis import plan_batches, plan_shards
 
-_NOT_COVERED = "its calibration table has no row near its batches, which can be off by a third: measure more with csd-emu calibrate"
+_NOT_COVERED = (
+    "its calibration table has no row near its batches, and can be off by a third there: measure more with csd-emu "
+    "calibrate"
+)
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,7 @@ class SyncTraining:
         ]
 
     def _observed(self, result: StepResult, batches: Batches) -> Floats:
-        """Return what each node's seconds would have been with its whole batch; the last step of an epoch is smaller."""
+        """Return what each node's seconds would have been with its whole batch: an epoch's last step is smaller."""
         seconds = np.full(len(self._nodes), np.nan)
         for part in result.accounted.devices:
             node = self._nodes.index(part.device)

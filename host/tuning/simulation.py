@@ -100,9 +100,7 @@ def simulate(
     return Outcome(*sums)
 
 
-def wait(
-    seconds: Floats, batches: Batches, expected_seconds: Floats, patience: float | None
-) -> tuple[Floats, Flags]:
+def wait(seconds: Floats, batches: Batches, expected_seconds: Floats, patience: float | None) -> tuple[Floats, Flags]:
     """Return how long each array waits for its devices, (rows,), and which of them, (rows, devices), are late.
 
     The deadline is `patience` times the expected seconds of the slowest participant. At the deadline the step ends
