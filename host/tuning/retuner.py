@@ -1,0 +1,232 @@
+"""HyperTune's mind, for many arrays at once: the same code decides in a run (one array) and in a simulation. Pure.
+
+After HyperTune (Heydarigorji et al., ICCAD 2020), whose algorithm could not be read; the rules are ours. See
+docs/hypertune.md for them and for the statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from host.tuning.allocation import Allocator
+from host.tuning.base import Batches, Floats
+from host.tuning.detector import Detector, Flags
+from host.tuning.speed import SpeedTable
+
+# The plan's target is kept, and devices that did not change are left alone, unless more than this is lost by it.
+PREFERENCE = 0.01
+# A retune has to make the array faster by this share at least.
+MIN_GAIN = 0.005
+# A level so near the table's, and within so many standard errors of it, is the table's.
+SNAP, SNAP_DEVIATIONS = 0.02, 2.0
+# How long a disturbance is taken to last, before any has ended.
+PRIOR_STEPS = 64.0
+# Arrays with a device off its table are thought over so often, without a new cause.
+RECHECK_STEPS = 16
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When a retune is made (see `host.sync.sections.TuningSection`).
+
+    Attributes:
+        threshold: a step that takes this share longer or shorter than believed is a deviation.
+        window: so many in a row, the same way, are a change.
+        cost_steps: what a retune costs, in steps of the present length.
+        probe_steps: a parked device computes a record every so many steps, to be seen when it recovers.
+    """
+
+    threshold: float = 0.08
+    window: int = 3
+    cost_steps: float = 0.1
+    probe_steps: int = 8
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A retune of one array.
+
+    Attributes:
+        row: which array.
+        before, after: (devices,) batches.
+        gain_steps: expected, in steps of the present length.
+    """
+
+    row: int
+    before: Batches
+    after: Batches
+    gain_steps: float
+
+
+class Retuner:
+    """Batches of `rows` equal arrays, each on its own. Arrays are (rows, devices).
+
+    Attributes:
+        batches: records per step as of now.
+        alive: devices that are there.
+        detector: what is believed of their speeds.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[SpeedTable],
+        batches: Batches,
+        rules: Rules,
+        total_steps: int | None = None,
+        sync_seconds: float = 0.0,
+        rows: int = 1,
+    ) -> None:
+        """Begin with the plan's batches, (devices,), which are also the largest that any device ever gets."""
+        shape = (rows, len(tables))
+        self.allocator = Allocator(tables, sync_seconds)
+        self._rules, self._total_steps, self._initial = rules, total_steps, batches.copy()
+        self._target = float(self.allocator.table_seconds(batches).max())
+        shares = batches / max(1, int(batches.sum()))
+        self._quantiles = np.array([_newsvendor(float(share)) for share in shares])
+        self.batches = np.broadcast_to(batches, shape).copy()
+        self.alive = np.ones(shape, dtype=np.bool_)
+        self.detector = Detector(shape, rules.threshold, rules.window)
+        # Levels that are new since the last plan.
+        self.dirty = np.zeros(shape, dtype=np.bool_)
+        # Steps that devices were disturbed, or not, and how often either ended.
+        self.lengths = np.full((rows, 2), PRIOR_STEPS)
+        self.ends = np.ones((rows, 2))
+        self._expected = np.empty(shape)
+        self._refresh()
+
+    @property
+    def slowdowns(self) -> Floats:
+        """(rows, devices) believed."""
+        slowdowns: Floats = np.exp(self.detector.level)
+        return slowdowns
+
+    @property
+    def expected_seconds(self) -> Floats:
+        """(rows, devices) believed compute seconds of the present batches; 0 for a batch of 0."""
+        seconds: Floats = np.where(self.batches > 0, self._expected * self.slowdowns, 0.0)
+        return seconds
+
+    def probes(self, step: int) -> Batches:
+        """Return (rows, devices) records that parked devices should compute beside this step, to be seen."""
+        due = step % self._rules.probe_steps == 0
+        parked = self.alive & (self.batches == 0) & (self._initial > 0)
+        probes: Batches = (parked & due).astype(np.int64)
+        return probes
+
+    def observe(self, step: int, compute_seconds: Floats) -> list[Decision]:
+        """Take what a step cost, NaN where nothing came; return what is decided, in force already.
+
+        Args:
+            step: its number, from 1.
+            compute_seconds: (rows, devices), positive or NaN; of a parked device those of its probe.
+        """
+        log_ratio = np.log(np.where(self.alive, compute_seconds, np.nan) / self._expected)
+        before = self.detector.level != 0
+        changes = self.detector.observe(log_ratio)
+        changed = changes.any
+        if changed.any():
+            self._settle(changed, before)
+        off = self.detector.level != 0
+        self.lengths += np.stack([(off & self.alive).sum(axis=1), (~off & self.alive).sum(axis=1)], axis=1)
+        due = changed.any(axis=1)
+        if step % RECHECK_STEPS == 0:
+            due |= (off & self.alive).any(axis=1) | self.dirty.any(axis=1)
+        decided = [self._decide(int(row), step) for row in np.flatnonzero(due)]
+        return [decision for decision in decided if decision is not None]
+
+    def leave(self, which: Flags) -> None:
+        """Take devices away, (rows, devices)."""
+        self.alive &= ~which
+        self.batches[which] = 0
+        self.detector.reset(which)
+        self.dirty |= which
+        self._refresh()
+
+    def join(self, which: Flags) -> None:
+        """Take devices back, with their first batches and their tables' speeds."""
+        self.alive |= which
+        self.batches = np.where(which, self._initial, self.batches)
+        self.detector.reset(which)
+        self.dirty |= which
+        self._refresh()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take the state of one array, as `host.tuning.hypertune.HyperTune.state` writes it."""
+        for name in ("batches", "alive", "dirty", "lengths", "ends"):
+            getattr(self, name)[0] = state[name]
+        self.detector.load_state(state["detector"])
+        self._refresh()
+
+    def best_rate(self, row: int) -> float:
+        """Return the records per second that the believed speeds allow."""
+        slowdowns, caps = self.slowdowns[row], np.where(self.alive[row], self._initial, 0)
+        return self.allocator.rate(
+            self.allocator.fill(self.allocator.best_target(slowdowns, caps), slowdowns, caps), slowdowns
+        )
+
+    def _settle(self, changed: Flags, was_off: Flags) -> None:
+        """Take levels near the tables' for the tables', and count what has ended."""
+        level, error = self.detector.level, self.detector.standard_error
+        near = changed & (np.abs(level) < np.maximum(SNAP, SNAP_DEVIATIONS * error))
+        self.detector.snap(near)
+        now_off = self.detector.level != 0
+        self.ends += np.stack([(was_off & ~now_off).sum(axis=1), (~was_off & now_off).sum(axis=1)], axis=1)
+        self.dirty |= changed
+
+    def _decide(self, row: int, step: int) -> Decision | None:
+        present, slowdowns = self.batches[row].copy(), self.slowdowns[row]
+        batches = self._choose(row, slowdowns)
+        if np.array_equal(batches, present):
+            self.dirty[row] = False
+            return None
+        now, then = self.allocator.rate(present, slowdowns), self.allocator.rate(batches, slowdowns)
+        share = 1 - now / then if then > 0 else 0.0
+        gain = share * self._horizon(row, present, batches, step)
+        if share < MIN_GAIN or gain <= self._rules.cost_steps:
+            return None
+        self.batches[row] = batches
+        self.dirty[row] = False
+        self._refresh()
+        return Decision(row, present, batches, gain)
+
+    def _choose(self, row: int, slowdowns: Floats) -> Batches:
+        """Return the best batches, or others that are nearly as good and change less."""
+        allocator, caps = self.allocator, np.where(self.alive[row], self._initial, 0)
+        safe = np.exp(self.detector.level[row] + self._quantiles * self.detector.standard_error[row])
+        plan = allocator.fill(self._target, safe, caps)
+        if not (self.detector.level[row][self.alive[row]] != 0).any():
+            return plan
+        rest = ~self.dirty[row]
+        others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]
+        kept = allocator.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
+        kept[rest] = self.batches[row][rest]
+        free = allocator.fill(allocator.best_target(slowdowns, caps), safe, caps)
+        best = kept
+        for other in (plan, free):
+            if allocator.rate(other, slowdowns) > (1 + PREFERENCE) * allocator.rate(best, slowdowns):
+                best = other
+        return best
+
+    def _horizon(self, row: int, before: Batches, after: Batches, step: int) -> float:
+        """Return for how many steps a retune is expected to help."""
+        off = self.detector.level[row][before != after] != 0
+        disturbed, quiet = self.lengths[row] / self.ends[row]
+        steps = disturbed if off.any() else quiet
+        return float(steps if self._total_steps is None else min(steps, self._total_steps - step))
+
+    def _refresh(self) -> None:
+        # A parked device's probe is one record.
+        self._expected = self.allocator.table_seconds(np.maximum(self.batches, 1))
+
+
+def _newsvendor(share: float) -> float:
+    """Return how many standard errors above its mean a slowdown is taken for: the quantile 1 - h, 0.5 at least.
+
+    A record too many makes everyone wait, one too few costs the device's share h of it: the newsvendor's problem.
+    """
+    return NormalDist().inv_cdf(min(max(0.5, 1 - share), 0.999))
