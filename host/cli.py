@@ -12,6 +12,7 @@ from host.commands import arrays, benches, inject, power, runs
 from host.commands.calibrate import calibrate
 from host.commands.images import image_app
 from host.commands.report import report
+from host.commands.simulate import simulate
 from host.commands.top import top
 from host.console import errors
 from host.interrupts import INTERRUPTS
@@ -29,6 +30,7 @@ COMMANDS = (
     power.profiles,
     top,
     report,
+    simulate,
     inject.inject,
 )
 for command in COMMANDS:

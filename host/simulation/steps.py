@@ -46,7 +46,8 @@ class StepModel:
         self._power = PowerFigures.of(profiles)
         self._storage = storage_of(nodes.host.profile, profiles)
         self._batches: Batches = np.full(len(nodes.names), -1)
-        self._exchange = self._reads = self._reads_of = np.zeros(nodes.drives)
+        self._exchange: Floats = np.zeros(nodes.drives)
+        self._reads: Floats = np.zeros(nodes.drives)
 
     def expected_seconds(self, batches: Batches) -> Floats:
         """Return (nodes,) compute seconds of undisturbed nodes."""
@@ -119,4 +120,4 @@ class StepModel:
         drives, load = self._nodes.drives, self._nodes.load
         self._batches = batches.copy()
         self._exchange = np.where(batches[:drives] > 0, float(load.state_bytes), 0.0)
-        self._reads = batches[:drives] * float(load.record_bytes)
+        self._reads = np.asarray(batches[:drives], np.float64) * load.record_bytes
