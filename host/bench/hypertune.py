@@ -62,7 +62,7 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     phases, blips, steps = script()
     request = sync_request(
         "hypertune",
-        {"devices": [{"profile": "newport", "count": 2}, {"profile": "solana", "count": 1}]},
+        {"devices": [{"profile": "newport", "count": 3}]},
         {
             "tuner": "hypertune",
             "rounds": 4,  # one is run: as in the middle of a longer run, the end is far

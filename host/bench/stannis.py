@@ -7,7 +7,7 @@ import statistics
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from host.bench.harness import report
-from host.bench.synchronous import imbalance, plan_of, run_one_round, step_samples, sync_request
+from host.bench.synchronous import imbalance, run_one_round, step_samples, sync_request
 from host.outputs import BenchReport
 
 CLOCK = "counted+modelled"
@@ -29,9 +29,6 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
         seed,
     )
     record = run_one_round(request, paths, progress)
-    # An epoch ends with whatever is left: such a step is smaller than its batches, and not what STANNIS planned.
-    whole = sum(plan_of(request).batches)
-    steps = [step for step in record.steps[WARM_UP_STEPS:] if step.samples == whole]
-    found = [imbalance(step) for step in steps]
+    found = [imbalance(step) for step in record.steps[WARM_UP_STEPS:]]
     figures = {"step_imbalance": max(found), "step_imbalance_median": statistics.median(found)}
     return report("stannis", CLOCK, seed, figures, {"steps": step_samples(record.steps)})

@@ -9,9 +9,10 @@ from csd_emu.array import ArrayConfig
 from csd_emu.engines import Engine, make_engine
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
-from firmware_agent.models import ModelSpec
+from firmware_agent.models import ZOO, ModelSpec
 from host.accounting import make_accountant
 from host.bench.harness import WATCHDOG_SECONDS
+from host.datasets import synthetic_source
 from host.faults import RunFaults
 from host.job import JobConfig
 from host.lifecycle import StartedArray
@@ -22,6 +23,8 @@ from host.sync.plan import SyncPlan
 from host.sync.setup import make_sync_training
 
 MODEL = "digits_cnn"
+# So many that no epoch ends while it is measured: its last step is smaller than the batches.
+RECORDS = 100_000
 
 
 def sync_request(name: str, array: Mapping[str, Any], job: Mapping[str, Any], seed: int) -> RunRequest:
@@ -29,7 +32,7 @@ def sync_request(name: str, array: Mapping[str, Any], job: Mapping[str, Any], se
     config = ArrayConfig.model_validate({"name": f"bench-{name}", "engine": "qemu", **array})
     wanted = {
         "model": MODEL,
-        "data": {"source": "digits"},
+        "data": {"source": synthetic_source(ZOO[MODEL].input_shape, ZOO[MODEL].classes, RECORDS)},
         "mode": "sync",
         "seed": seed,
         "watchdog": f"{WATCHDOG_SECONDS} s",
