@@ -241,4 +241,4 @@ class Epochs(RuleBasedStateMachine):
 
 
 TestEpochs = Epochs.TestCase
-TestEpochs.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestEpochs.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
