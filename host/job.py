@@ -135,6 +135,11 @@ def check_mode(job: JobConfig, where: str) -> None:
         if getattr(job, key) != getattr(usual, key):
             other = "federated" if job.mode == "sync" else "sync"
             raise ConfigurationError(f"{where}: {key} is for mode: {other}, this job is mode: {job.mode}; leave it out")
+    if job.mode == "federated" and job.data.resolved(job.mode).private != 1:
+        raise ConfigurationError(
+            f"{where}: data.private: a public pool, which lies on every drive, is for mode: sync; a federated job's "
+            "records are all private, so leave it out"
+        )
 
 
 def load_job(path: Path) -> tuple[JobConfig, ModelSpec]:

@@ -10,7 +10,7 @@ from host.job import DataSection, load_job
 from host.lifecycle import ArrayRequest
 from host.run_request import RunRequest, check_run
 
-DEFAULT_DATA = DataSection.model_validate({"source": "digits", "partition": {"dirichlet": 0.5}})
+DEFAULT_DATA = DataSection.model_validate({"source": "digits", "partition": {"dirichlet": 0.5}, "private": 1.0})
 
 
 def read_array(path: Path, engine: str | None = None) -> ArrayConfig:

@@ -10,7 +10,7 @@ import numpy as np
 
 from csd_emu.array import Device
 from csd_emu.timeline import HOST
-from firmware_agent.errors import ShardError
+from firmware_agent.errors import DataError, ShardError
 from firmware_agent.handover import SHARD_FILE
 from firmware_agent.shard import REMEDY, open_shard, write_shard
 from host.datasets import Dataset, load_dataset
@@ -20,11 +20,12 @@ from host.partition import Indices, partition_dirichlet, partition_evenly
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """What was written for one device."""
+    """What was written for one device: `samples` records, the first `private_samples` of them on this one alone."""
 
     path: Path
     manifest_sha256: str
     samples: int
+    private_samples: int
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,19 @@ def deal_out(dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed:
     The host, if it is among the nodes, holds public records alone.
 
     Raises:
-        DataError: there are fewer private records than drives.
+        DataError: there are fewer private records than drives, or no public one and the host trains.
     """
     drives = [node for node in nodes if node.name != HOST]
     generator = np.random.default_rng([seed, len(drives)])
     count = len(dataset.labels)
     share = 1.0 if data.private is None else data.private
-    public = np.sort(generator.permutation(count)[: count - round(share * count)])
+    pool = count - round(share * count)
+    public = np.sort(generator.permutation(count)[:pool]) if pool else np.empty(0, np.int64)
+    if not pool and len(drives) < len(nodes):
+        raise DataError(
+            "the host trains on public records, and there are none: the drives' private records do not leave them; set "
+            "mode: sync and data.private below 1, or host.trains: false"
+        )
     private = np.setdiff1d(np.arange(count), public)
     parts = [np.empty(0, np.int64)] * len(drives)
     if len(private):
@@ -63,6 +70,8 @@ def deal_out(dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed:
 def write_shards(devices: Sequence[Device], data: DataSection, seed: int, folder: Path) -> list[ShardRecord]:
     """Write ``folder/NAME/shard.tar`` for each device, and return what was written, in the order of `devices`.
 
+    Private records come first, then the whole public pool, in the same order on every device.
+
     Raises:
         DataError: the data set is unknown or too small.
     """
@@ -73,8 +82,8 @@ def write_shards(devices: Sequence[Device], data: DataSection, seed: int, folder
         path = folder / device.name / SHARD_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         indices = np.concatenate([private, dealt.public])
-        digest = write_shard(path, dataset.name, dataset.images[indices], dataset.labels[indices])
-        records.append(ShardRecord(path, digest, len(indices)))
+        digest = write_shard(path, dataset.name, dataset.images[indices], dataset.labels[indices], len(private))
+        records.append(ShardRecord(path, digest, len(indices), len(private)))
     return records
 
 
