@@ -92,6 +92,7 @@ def render(run: RunData, comparison: Comparison) -> str:
             },
             rounds=run.rounds[-_MOST_ROUNDS:],
             sync=describe_steps(run.rounds),
+            host_trains=any(device.device == HOST for device in devices),
             comparison=comparison,
             events=_events(run.events)[-_MOST_EVENTS:],
             hidden_events=max(0, len(_events(run.events)) - _MOST_EVENTS),

@@ -93,7 +93,7 @@ def _batches(
 
 def _scale_batches(axes: Axes, sizes: Sequence[np.ndarray]) -> None:
     """Batches of a host and of drives differ tenfold: a logarithmic axis shows both, and 0 at its foot."""
-    known = np.concatenate([each[np.isfinite(each)] for each in sizes])
+    known = np.concatenate([np.empty(0), *(each[np.isfinite(each)] for each in sizes)])
     positive = known[known > 0]
     largest = float(positive.max()) if positive.size else 1.0
     if positive.size and largest > 8 * positive.min():
@@ -109,8 +109,8 @@ def _rate_chart(steps: Sequence[StepRecord], marks: StepMarks, clock: str) -> Ch
     told = f"{share:.1%} of what was possible" if share is not None else "what was possible is not known without tables"
     caption = (
         f"Records over seconds ({clock}), means of neighbouring steps in a long run. Possible: by the tables, "
-        "scaled by the speeds observed, with no batch larger than at the beginning; compute alone, like the line below it. Whole "
-        "step: with flash and link."
+        "scaled by the speeds observed, with no batch larger than at the beginning; compute alone, like the "
+        "line below it. Whole step: with flash and link."
     )
     return _chart(
         "rates",

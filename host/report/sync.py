@@ -70,16 +70,8 @@ def step_tiles(rounds: Sequence[RoundRecord], clock: str) -> list[Tile]:
     share = share_of_possible(steps)
     worst = max(step.imbalance for step in steps)
     disturbed = sum(bool(step.disturbed) for step in steps)
-    possible = [
-        Tile(
-            "of what was possible",
-            f"{share:.1%}",
-            f"images, by compute ({clock})",
-            "by tables, scaled by speeds observed",
-        )
-    ]
     return [
-        *(possible if share is not None else []),
+        *([_possible_tile(share, clock)] if share is not None else []),
         Tile(
             "imbalance of steps",
             f"{mean_imbalance(steps):.1%}",
@@ -93,3 +85,8 @@ def step_tiles(rounds: Sequence[RoundRecord], clock: str) -> list[Tile]:
             f"{format_number(disturbed)} steps with competing work",
         ),
     ]
+
+
+def _possible_tile(share: float, clock: str) -> Tile:
+    basis = "by tables, scaled by speeds observed"
+    return Tile("of what was possible", f"{share:.1%}", f"images, by compute ({clock})", basis)
