@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 from host.live import LiveRun
 from host.metrics import names
-from host.metrics.names import Metric
+from host.metrics.metric import Metric
 from host.top_report import TopDevice, TopReport
 
 USER_AGENT = "csd-emu-top"
