@@ -45,7 +45,7 @@ def progress_charts(rounds: Sequence[RoundRecord], target: float | None) -> list
         Chart(
             "progress-rounds",
             "Accuracy and loss over rounds",
-            "Accuracy (0 to 1) and mean cross-entropy of the averaged model on held-out records; training loss over "
+            "Accuracy (0 to 1) and mean cross-entropy of the host's weights on held-out records; training loss over "
             "the records trained on." + (f" Thin line: the target, {target:g}." if target is not None else ""),
             draw(
                 "progress-rounds",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from csd_emu.profiles import PROFILES
 from csd_emu.timeline import HOST
 from firmware_agent.wire import PhaseSeconds
-from host.records import RoundRecord
+from host.records import RetuneRecord, RoundRecord
 from host.report.batches import change_points, choose_courses, list_courses
 from host.report.compare import compare
 from host.report.competing import explain, undisturbed_share
@@ -27,6 +27,7 @@ from tests.pages import Page
 from tests.records import array_rounds, device_round, write_run
 from tests.sync_records import HOST_RATIO, Disturbed, SyncRun
 
+HOSTILE = "</svg><script>alert(1)</script>&\"'$x^2$\x00\x1b[31m\u202e"
 SYNC_JOB = {"mode": "sync", "tuner": "hypertune"}
 
 
@@ -171,6 +172,14 @@ def test_the_baseline_is_not_slowed_down_by_competing_work() -> None:
     assert "ran in drives in 80 steps" in explain(rounds, [], {})
 
 
+def test_a_host_that_keeps_its_records_has_read_a_rounds_worth(tmp_path: Path) -> None:
+    rounds = SyncRun(disturbed=()).make()
+    run = load_run(write_run(tmp_path, rounds, 4, job=SYNC_JOB))
+    compared = compare(run)
+    assert compared.cached_link_bytes == sum(part.flash_read_bytes for part in rounds[0].devices) // 2  # two epochs
+    assert [each.break_even_drives for each in compared.band] == [None] * 3
+
+
 def test_a_training_host_counts_as_the_drives_that_it_is_modelled_as() -> None:
     part = device_round(HOST, 100, PhaseSeconds(forward=1.0, backward=2.0))
     seconds = newport_seconds(part, PROFILES["xeon-4108"])
@@ -207,8 +216,8 @@ def test_the_page_of_a_federated_run_says_nothing_of_steps(tmp_path: Path) -> No
 
 
 def test_a_long_run_of_many_drives_stays_small(tmp_path: Path) -> None:
-    spells = [Disturbed(f"csd-{number % 36:02d}", 5 + 14 * number, 9, 20 + number) for number in range(140)]
-    page = page_of(tmp_path, SyncRun(drives=36, steps=2000, round_steps=1000, disturbed=spells).make(), 36)
+    spells = [Disturbed(f"csd-{number % 36:02d}", 5 + 12 * number, 8, 20 + number) for number in range(98)]
+    page = page_of(tmp_path, SyncRun(drives=36, steps=1200, round_steps=600, disturbed=spells).make(), 36)
     assert len(page.raw) < 2_000_000
     assert "earlier phases are not shown" in page.text
     assert "earlier retunes are not shown" in page.text
@@ -226,3 +235,16 @@ def test_a_long_run_of_many_drives_stays_small(tmp_path: Path) -> None:
 def test_steps_that_know_little_make_a_sound_page(tmp_path: Path, fields: dict[str, Any]) -> None:
     spoiled = {step: fields for step in range(1, 5)}
     page_of(tmp_path, SyncRun(drives=2, steps=4, spoiled=spoiled).make(), 2)
+
+
+def test_hostile_names_and_reasons_are_text(tmp_path: Path) -> None:
+    first = SyncRun(drives=2, steps=4).make()[0]
+    parts = [msgspec.structs.replace(first.steps[0].devices[0], device=HOSTILE)]
+    steps = [
+        msgspec.structs.replace(step, devices=parts, late=[HOSTILE], disturbed={HOSTILE: 7}) for step in first.steps
+    ]
+    retune = RetuneRecord(step=3, reason=HOSTILE, before={HOSTILE: 1}, after={HOSTILE: 2}, gain_steps=math.inf)
+    page = page_of(tmp_path, [msgspec.structs.replace(first, steps=steps, retunes=[retune])], 2)
+    assert "<script>alert(1)</script>" in page.text
+    assert "alert(1)</script>" not in page.raw
+    assert "not a number" not in page.text
