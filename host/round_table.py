@@ -14,9 +14,8 @@ from rich.table import Table
 
 from host.console import console
 from host.records import RetuneRecord, RoundRecord
+from host.retunes import describe_retune
 from host.summary import FEDERATED, SYNC
-
-_MOST_NAMES = 4
 
 
 @dataclass(frozen=True)
@@ -81,20 +80,6 @@ class RoundTable:
     def _print_plain(self, cells: list[str]) -> None:
         pairs = zip(cells, self._columns, strict=True)
         print(" ".join(f"{cell:>{column.width}}" for cell, column in pairs), file=sys.stdout, flush=True)
-
-
-def describe_retune(retune: RetuneRecord) -> str:
-    """Return a retune in a line: from which step, whose batches, and why."""
-    return f"from step {retune.step}: {describe_batches(retune)} ({retune.reason})"
-
-
-def describe_batches(retune: RetuneRecord, most: int = _MOST_NAMES) -> str:
-    """Return the batches that change, such as ``csd-01 32 -> 15``; at most so many devices by name."""
-    names = dict.fromkeys([*retune.before, *retune.after])
-    changes = [(name, retune.before.get(name, 0), retune.after.get(name, 0)) for name in names]
-    told = [f"{name} {before} -> {after}" for name, before, after in changes if before != after]
-    rest = f" and {len(told) - most} more" if len(told) > most else ""
-    return ", ".join(told[:most]) + rest if told else "no batch changes"
 
 
 def _columns(clock: str, mode: str) -> list[_Column]:

@@ -5,7 +5,8 @@ import pytest
 from host import console
 from host.console import print_summary
 from host.records import RetuneRecord
-from host.round_table import RoundTable, describe_batches
+from host.retunes import describe_batches
+from host.round_table import RoundTable
 from host.summary import SYNC, summarise
 from tests.records import array_rounds
 from tests.sync_records import SyncRun
