@@ -115,7 +115,6 @@ def contenders() -> dict[str, Contender]:
         "hypertune": tuned,
         "hypertune, stops late devices": Contender(_hypertune, PATIENCE, stops=True),
         "hypertune, patience 1.5": Contender(_hypertune, 1.5),
-        "hypertune, patience 2": Contender(_hypertune, 2.0),
         "hypertune, waits for all": Contender(_hypertune),
         "static": Contender(partial(Static, tables, plan)),
         "static, patience 1.25": Contender(partial(Static, tables, plan), PATIENCE),
