@@ -65,7 +65,12 @@ class Outcome:
 
 
 def simulate(
-    scenario: Scenario, traces: Sequence[Trace], policy: Policy, patience: float | None = None, charged: bool = True
+    scenario: Scenario,
+    traces: Sequence[Trace],
+    policy: Policy,
+    patience: float | None = None,
+    charged: bool = True,
+    stops: bool = True,
 ) -> Outcome:
     """Let a policy train through traces of equal size, one per row of it.
 
@@ -75,22 +80,32 @@ def simulate(
         policy: chooses the batches.
         patience: see `wait`; None waits for every device.
         charged: whether a retune costs anything.
+        stops: a device that was late gives up its batch at the host's word and begins the next step with the others,
+            and how long the batch would have taken is known from how far it came; if not, it computes on to the
+            end, takes no part in steps that begin before that, and is observed then.
     """
     allocator, rows = Allocator(scenario.tables, scenario.sync_seconds), len(traces)
     sums = np.zeros((5, rows))
     weather = np.stack([trace.slowdowns for trace in traces], axis=1)
     noise = np.stack([trace.noise for trace in traces], axis=1)
     gone = np.zeros(weather.shape[1:], dtype=np.bool_)
+    stragglers = None if stops else _Stragglers(weather.shape[1:])
     for step, (slowdowns, noises) in enumerate(zip(weather, noise, strict=True), 1):
         dead = np.isnan(slowdowns)
+        slowdowns = np.where(dead, 1.0, slowdowns)
         if (back := gone & ~dead).any():
             policy.join(back)
-        seconds, length, late = _step(allocator, policy, np.where(dead, 1.0, slowdowns), dead, patience)
-        probed = policy.probes(step) > 0
-        seconds = np.where(probed & ~dead, allocator.table_seconds(policy.probes(step)) * slowdowns, seconds)
-        taking_part = policy.batches * ~dead
-        sums[0] += (taking_part * ~late).sum(axis=1)
-        sums[4] += (taking_part * late).sum(axis=1)
+        away = dead if stragglers is None else dead | stragglers.busy
+        batches = np.where(away, 0, policy.batches)
+        seconds = allocator.table_seconds(batches) * slowdowns
+        length, late = wait(seconds, batches, np.where(away, 0.0, policy.expected_seconds), patience)
+        length = length + scenario.sync_seconds
+        sums[0] += (batches * ~late).sum(axis=1)
+        sums[4] += (batches * late).sum(axis=1)
+        if stragglers is not None:
+            seconds = stragglers.work(seconds, slowdowns, length, late, dead, policy.batches)
+        probes = np.where(dead, 0, policy.probes(step))
+        seconds = np.where(probes > 0, allocator.table_seconds(probes) * slowdowns, seconds)
         if (left := dead & ~gone).any():
             policy.leave(left)
         gone = dead
@@ -98,6 +113,35 @@ def simulate(
         cost = scenario.cost_steps * length * retuned * charged
         sums[1:4] += np.stack([length + cost, cost, retuned])
     return Outcome(*sums)
+
+
+class _Stragglers:
+    """Devices that compute a late batch to its end while the others are at later steps. Arrays are (rows, devices)."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._left, self._spent, self._batches = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.int64)
+
+    @property
+    def busy(self) -> Flags:
+        """Which are at it."""
+        busy: Flags = self._left > 0
+        return busy
+
+    def work(
+        self, seconds: Floats, slowdowns: Floats, length: Floats, late: Flags, dead: Flags, batches: Batches
+    ) -> Floats:
+        """Let a step of `length` pass, (rows,); return the seconds that end in it, 0 for a device without any."""
+        time = length[:, None]
+        needed = self._left * slowdowns
+        ends = self.busy & (needed <= time) & ~dead
+        same = self._batches == batches
+        done = np.where(ends & same, self._spent + needed, np.where(late, 0.0, seconds))
+        goes_on = self.busy & ~ends & ~dead
+        self._spent = np.where(goes_on, self._spent + time, np.where(late, time, 0.0))
+        rest = np.where(late, np.maximum(seconds - time, 1e-12) / slowdowns, 0.0)
+        self._left = np.where(goes_on, self._left - time / slowdowns, rest)
+        self._batches = np.where(late, batches, self._batches)
+        return done
 
 
 def wait(seconds: Floats, batches: Batches, expected_seconds: Floats, patience: float | None) -> tuple[Floats, Flags]:
@@ -142,13 +186,3 @@ def oracle(scenario: Scenario, trace: Trace) -> tuple[Floats, Floats]:
             total, length = float(batches.sum()), float(allocator.step_seconds(batches, slowdowns))
         records[step], seconds[step], last = total, length, now
     return records, seconds
-
-
-def _step(
-    allocator: Allocator, policy: Policy, slowdowns: Floats, dead: Flags, patience: float | None
-) -> tuple[Floats, Floats, Flags]:
-    """Return (rows, devices) compute seconds, (rows,) length of the step, and (rows, devices) who was late."""
-    seconds = np.where(dead, 0.0, allocator.table_seconds(policy.batches) * slowdowns)
-    expected = np.where(dead, 0.0, policy.expected_seconds)
-    length, late = wait(seconds, policy.batches * ~dead, expected, patience)
-    return seconds, length + allocator.sync_seconds, late
