@@ -28,22 +28,22 @@ PUBLISHED_TRAFFIC = (1 - 0.68, "ACM TECS 2022: up to 3.1x, energy -67 %, data tr
 NOTES = (
     "Nothing was measured on a real drive. Seconds of a step are emulated: counted in a virtual machine, and scaled to "
     "the drive by assumed figures. All else is simulated from them.",
-    "The ends of the band, 11 and 21, are derived from the published speed-ups themselves (1 + N / ratio). So it confirms "
-    "nothing that our speed-ups lie about them; what the exchange takes away, energy and traffic are ours.",
-    "The published results do not say which model, batch and number of drives their maxima belong to, nor do they give "
-    "watts. Our energy rests on assumed ones.",
-    "No batch larger than calibration has measured is computed at once; more records accumulate gradients. In models with "
-    "batch normalisation its statistics are of so few records (Inception v3: 2). What that, or a global batch of "
+    "The ends of the band, 11 and 21, are derived from the published speed-ups themselves (1 + N / ratio). So it "
+    "confirms nothing that our speed-ups lie about them; what the exchange takes away, energy and traffic are ours.",
+    "The published results do not say which model, batch and number of drives their maxima belong to, nor do they "
+    "give watts. Our energy rests on assumed ones.",
+    "No batch larger than calibration has measured is computed at once; more records accumulate gradients. In models "
+    "with batch normalisation its statistics are of so few records (Inception v3: 2). What that, or a global batch of "
     "hundreds of records, does to accuracy is not simulated.",
-    "Every step moves weights and buffers to each drive and gradients back, over one link that all share. With a drive's "
-    "batch at the knee of its compute rate alone, half of a step is spent on that; the batch decides speed, energy and "
-    "traffic.",
+    "Every step moves weights and buffers to each drive and gradients back, over one link that all share. With a "
+    "drive's batch at the knee of its compute rate alone, about half of a step is spent on that; the batch decides "
+    "speed, energy and traffic.",
     "STANNIS, as a job file has it, counts the exchange in and so takes a larger batch; it looks no further than twice "
     "the knee, or 16.",
     "To move fewer bytes than a host that reads its records takes large batches: one drive's exchange is as many bytes "
     "as dozens to hundreds of images, each step.",
-    "HyperTune's algorithm was not to be read; the controller is ours, the one of real runs. Here it sees seconds without "
-    "noise; csd-emu bench hypertune_sim has noise, drift and deaths. A retune is charged what the job file says.",
+    "HyperTune's algorithm was not to be read; the controller is ours, the one of real runs. Here it sees seconds "
+    "without noise; csd-emu bench hypertune_sim has noise, drift and deaths. A retune costs what a job file says.",
     "A disturbed node that is done early sends before the others, so the retuned rate can pass 1 - f h by a little.",
 )
 
