@@ -29,7 +29,7 @@ class ModelInput(msgspec.Struct, frozen=True):
     """
 
     model: str
-    input_shape: tuple[int, int, int]
+    input_shape: list[int]
     measured_batches: list[int]
     drive_images_per_second: float
     peak_memory_bytes: int

@@ -65,7 +65,7 @@ def describe_input(model: str, store: CalibrationStore) -> ModelInput:
     norms = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in _modules(model))
     return ModelInput(
         model=model,
-        input_shape=load.shape,
+        input_shape=list(load.shape),
         measured_batches=table.batches,
         drive_images_per_second=drive.speed.images_per_second(at_once),
         peak_memory_bytes=table.peak_memory_bytes(at_once),
