@@ -9,6 +9,7 @@ import msgspec
 
 from firmware_agent.wire import PhaseSeconds
 from host.report.comparison import Comparison
+from host.reproduce.figures import HypertuneReport
 from host.simulation.figures import SimulateReport
 from host.summary import Summary
 from host.top_report import TopReport
@@ -216,6 +217,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "top": TopReport,
     "report": ReportOutput,
     "simulate": SimulateReport,
+    "reproduce": HypertuneReport,
 }
 
 

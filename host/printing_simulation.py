@@ -70,5 +70,5 @@ def _print_classes(run: SimulatedRun) -> None:
     console.print(table)
 
 
-def _span(pair: tuple[int, int]) -> str:
+def _span(pair: list[int]) -> str:
     return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]} to {pair[1]}"

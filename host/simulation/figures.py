@@ -21,8 +21,8 @@ class SimulatedClass(msgspec.Struct, frozen=True):
 
     profile: str
     nodes: int
-    first_batches: tuple[int, int]
-    last_batches: tuple[int, int]
+    first_batches: list[int]
+    last_batches: list[int]
     busy_share: float
     covered: bool
 
@@ -71,7 +71,7 @@ class SimulatedRun(msgspec.Struct, frozen=True):
     joules: dict[str, float]
     joules_per_image: float
     link_bytes_per_image: float
-    step_seconds: tuple[float, float, float]
+    step_seconds: list[float]
     exchange_seconds: float
     classes: list[SimulatedClass]
     retunes: list[SimulatedRetune]

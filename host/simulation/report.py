@@ -76,7 +76,7 @@ def describe(nodes: Nodes, trace: Trace) -> SimulatedRun:
         joules=trace.components,
         joules_per_image=trace.joules_per_image(),
         link_bytes_per_image=trace.link_bytes_per_image(),
-        step_seconds=(float(trace.seconds.min()), float(np.median(trace.seconds)), float(trace.seconds.max())),
+        step_seconds=[float(trace.seconds.min()), float(np.median(trace.seconds)), float(trace.seconds.max())],
         exchange_seconds=StepModel(nodes).sync_seconds(np.minimum(trace.first, 1)),
         classes=_classes(nodes, trace),
         retunes=[SimulatedRetune(step, retune.gain_steps, retune.reason) for step, retune in trace.retunes],
@@ -108,8 +108,8 @@ def _classes(nodes: Nodes, trace: Trace) -> list[SimulatedClass]:
                 SimulatedClass(
                     profile=kind.profile.name,
                     nodes=int(own.sum()),
-                    first_batches=(int(first.min()), int(first.max())),
-                    last_batches=(int(last.min()), int(last.max())),
+                    first_batches=[int(first.min()), int(first.max())],
+                    last_batches=[int(last.min()), int(last.max())],
                     busy_share=float(trace.compute_seconds[own].mean()) / elapsed,
                     covered=kind.costs.covered,
                 )
