@@ -66,6 +66,7 @@ class CheckpointSection(Config):
     every: int = Field(default=1, ge=0, le=100_000)
 
 
+TunerName = Literal["none", "stannis", "hypertune"]
 # Keys that one mode has and the other has not.
 _FEDERATED_KEYS = ("participation", "straggler", "strategy")
 _SYNC_KEYS = ("tuner", "sync", "disturb")
@@ -101,7 +102,7 @@ class JobConfig(Config):
     model_arguments: dict[str, int | float | str | bool] = Field(default_factory=dict)
     data: DataSection
     mode: Literal["federated", "sync"] = "federated"
-    tuner: Literal["none", "stannis", "hypertune"] = "none"
+    tuner: TunerName = "none"
     sync: SyncSection = SyncSection()
     disturb: list[DisturbSection] = Field(default_factory=list)
     strategy: StrategySection = Field(default="fedavg")  # type: ignore[assignment]

@@ -22,6 +22,7 @@ from host.sync.disturbances import Disturbances
 from host.sync.epochs import QueueState
 from host.sync.exchange import Work
 from host.sync.ledger import Ledger
+from host.sync.memory_watch import MemoryWatch
 from host.sync.optimiser import HostOptimiser, scale_learning_rate
 from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
@@ -62,6 +63,7 @@ class SyncTraining:
         self._participants, self._stepper, self._optimiser = participants, stepper, optimiser
         self._plan, self._queue, self._tuner = plan, plan.make_queue(None), plan.make_tuner()
         self._disturbances, self._accountant, self._evaluator = disturbances, accountant, evaluator
+        self._memory = MemoryWatch(plan.classes, on_event)
         self._on_event = on_event
         self._round, self._step, self._accuracy = 0, 0, 0.0
         self._here = set(range(len(self._nodes)))
@@ -158,6 +160,7 @@ class SyncTraining:
         self._step = number
         possible = self._tuner.possible_images_per_second()
         ledger.add(self._record(number, result, learning_rate, possible), result.accounted)
+        self._memory.look(result.accounted.devices)
         before = self._tuner.batches.copy()
         if (retune := self._tuner.observe(number, self._observed(result, before))) is not None:
             self._announce(number + 1, retune, before, ledger)
