@@ -105,11 +105,15 @@ def test_energy_follows_its_causes() -> None:
     record = SyncRun(drives=2, steps=10, round_steps=10, disturbed=[Disturbed("csd-01", 3, 1, 100, notice=20)]).make()[
         0
     ]
-    own = msgspec.structs.replace(record.devices[1], energy_joules={"cpu": 11.0})
-    alone = msgspec.structs.replace(record, devices=[own], energy_joules={})
-    joules = share_energy(alone)
-    assert math.fsum(joules) == pytest.approx(11.0)
-    assert joules[2] == pytest.approx(2.0, rel=0.02)  # twice as long as each of the nine others
+    undisturbed, disturbed, _ = (
+        msgspec.structs.replace(part, energy_joules={"cpu": joules})
+        for part, joules in zip(record.devices, (10.0, 11.0, 0.0), strict=True)
+    )
+    # The third step took twice as long as each of the nine others, but only one drive computed for so long.
+    for part, expected in ((undisturbed, 1.0), (disturbed, 2.0)):
+        joules = share_energy(msgspec.structs.replace(record, devices=[part], energy_joules={}))
+        assert math.fsum(joules) == pytest.approx(sum(part.energy_joules.values()))
+        assert joules[2] == pytest.approx(expected, rel=0.02)
     idle = msgspec.structs.replace(record, devices=[], energy_joules={HOST: {"idle": 5.0}})
     seconds = [step.array_seconds for step in record.steps]
     assert share_energy(idle) == pytest.approx([5.0 * each / sum(seconds) for each in seconds])
