@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import platform
 import secrets
@@ -16,6 +17,7 @@ from firmware_agent.clock import Stopwatch
 from firmware_agent.disturbance import Disturbance
 from firmware_agent.errors import AgentRefused, CsdError, DeviceLost, ProtocolError
 from firmware_agent.exchange import Assembler, tensor_specs
+from firmware_agent.gradients import GradientWorker
 from firmware_agent.identity import Identity
 from firmware_agent.memory import high_water_bytes
 from firmware_agent.probe import probe_read, probe_send
@@ -39,9 +41,13 @@ from firmware_agent.wire import (
     ProbeRead,
     ProbeSend,
     Ready,
+    Reduce,
+    Reduced,
     Sabotage,
     Sabotaged,
     Slice,
+    Step,
+    Stepped,
     Tensors,
     Train,
     Trained,
@@ -83,6 +89,7 @@ class Agent:
         self._instance = secrets.token_hex(8)
         self._stopwatch = Stopwatch()
         self._trainer: Trainer | None = None
+        self._gradients: GradientWorker | None = None
         self._inbound: Assembler | None = None
         self._job: Job | None = None
 
@@ -103,7 +110,7 @@ class Agent:
             finally:
                 self._disturbance.set_weight(0)
                 self._saboteur.end()
-                self._trainer = self._inbound = None
+                self._trainer = self._gradients = self._inbound = None
             stop.wait(REDIAL_SECONDS)
 
     def hello(self) -> Hello:
@@ -143,8 +150,8 @@ class Agent:
             self._inbound = Assembler(frame.exchange, frame.specs, tensor_specs(arrays), arrays)
         elif isinstance(frame, Job):
             session.send(self._prepare(frame))
-        elif isinstance(frame, Train):
-            self._train(session, frame)
+        elif isinstance(frame, Train | Step):
+            self._compute(session, frame)
         elif isinstance(frame, Measure):
             session.send(self._measure(frame))
         elif isinstance(frame, Disturb):
@@ -162,20 +169,32 @@ class Agent:
     def _prepare(self, job: Job) -> Frame:
         number = int.from_bytes(self._identity.device.encode(), "big")
         self._trainer = Trainer(job, self._shard, number, self._stopwatch)
+        self._gradients = GradientWorker(job, self._trainer.loaded, number, self._stopwatch)
         self._job = job
         return Ready(sum(p.numel() for p in self._trainer.model.parameters()))
 
-    def _train(self, session: Session, task: Train) -> None:
-        trainer = self._ready()
-        load_arrays(trainer.model, self._assembler().arrays())
+    def _compute(self, session: Session, task: Train | Step) -> None:
+        load_arrays(self._ready().model, self._assembler().arrays())
         self._inbound = None
         self._stopwatch.take()
+        for message in pack(self._train(task) if isinstance(task, Train) else self._step(session, task)):
+            session.send_encoded(message)
+
+    def _train(self, task: Train) -> list[bytes]:
+        trainer = self._ready()
         done = trainer.train(task)
         frames = trainer.encode(task.round, self._saboteur.pass_on)
         seconds, peak_bytes = self._stopwatch.take(), high_water_bytes()
         trained = Trained(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes, peak_bytes)
-        for message in pack([*frames, encode(trained)]):
-            session.send_encoded(message)
+        return [*frames, encode(trained)]
+
+    def _step(self, session: Session, task: Step) -> list[bytes]:
+        worker = self._worker()
+        done = worker.compute(task, functools.partial(_meet, session))
+        frames = worker.encode(task.step, self._saboteur.pass_on)
+        seconds, peak_bytes = self._stopwatch.take(), high_water_bytes()
+        stepped = Stepped(task.step, done.samples, done.loss, seconds, done.read_bytes, peak_bytes)
+        return [*frames, encode(stepped)]
 
     def _measure(self, task: Measure) -> Measured:
         trainer = self._ready()
@@ -188,10 +207,26 @@ class Agent:
             raise ProtocolError("the host sent a task before any job")
         return self._trainer
 
+    def _worker(self) -> GradientWorker:
+        if self._gradients is None:
+            raise ProtocolError("the host sent a step before any job")
+        return self._gradients
+
     def _assembler(self) -> Assembler:
         if self._inbound is None:
             raise ProtocolError("the host sent slices or a task before announcing tensors")
         return self._inbound
+
+
+def _meet(session: Session, mine: Reduce) -> bytes:
+    """Return the sum of the values in `mine` and those of all other participants."""
+    session.send(mine)
+    total = session.receive()
+    if not isinstance(total, Reduced) or (total.step, total.index) != (mine.step, mine.index):
+        raise ProtocolError(f"the host sent a {type(total).__name__} where sum {mine.index} of the step was due")
+    if len(total.values) != len(mine.values):
+        raise ProtocolError(f"the host returned {len(total.values)} bytes as the sum of {len(mine.values)}")
+    return total.values
 
 
 def device_facts() -> dict[str, str]:

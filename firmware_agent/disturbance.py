@@ -1,13 +1,13 @@
 """A slowdown is a competing runnable task beside the trainer, weighed against it by cgroups.
 
-A CPU quota would make the device idle, and idle time is not device time; a competitor only takes its share.
+A CPU quota would make the device idle, and idle time is not device time; a competitor only takes its share. The task is
+gzip over an endless stream of zeros, from and to memory: it is always runnable, and waits for no disk.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from firmware_agent.errors import DeviceFailed
@@ -15,7 +15,7 @@ from firmware_agent.errors import DeviceFailed
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 TRAINER_GROUP = "trainer"
 TRAINER_WEIGHT = 100
-_SPIN = "while True: pass"
+_COMPRESSOR = ("gzip", "-9", "-c")
 
 
 class Disturbance:
@@ -40,7 +40,7 @@ class Disturbance:
         competitor.mkdir(exist_ok=True)
         (competitor / "cpu.weight").write_text(str(weight))
         if self._process is None:
-            self._process = subprocess.Popen([sys.executable, "-S", "-c", _SPIN], stdin=subprocess.DEVNULL)
+            self._process = _compress_endlessly()
             (competitor / "cgroup.procs").write_text(str(self._process.pid))
         return None
 
@@ -49,6 +49,14 @@ class Disturbance:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def _compress_endlessly() -> subprocess.Popen[bytes]:
+    try:
+        with open("/dev/zero", "rb") as zeros:
+            return subprocess.Popen(_COMPRESSOR, stdin=zeros, stdout=subprocess.DEVNULL)
+    except OSError as error:
+        raise DeviceFailed(f"this device cannot run a competing task: {error}; install gzip on it") from error
 
 
 def delegated_group() -> Path | None:

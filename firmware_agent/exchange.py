@@ -13,6 +13,9 @@ from firmware_agent.errors import ProtocolError
 from firmware_agent.wire import MAX_SLICE_BYTES, Slice, TensorSpec
 
 Array = npt.NDArray[np.generic]
+Spans = list[tuple[int, int]]
+"""Bytes [start, end) of a tensor, rising and apart."""
+
 MAX_EXCHANGE_BYTES = 8 << 30
 
 
@@ -89,7 +92,8 @@ class Assembler:
         self._arrays = {spec.name: _array_for(spec, (into or {}).get(spec.name)) for spec in specs}
         self._bytes = {name: array.reshape(-1).view(np.uint8) for name, array in self._arrays.items()}
         self._spans: dict[str, dict[int, int]] = {spec.name: {} for spec in specs}
-        self._missing = sum(map(spec_bytes, specs))
+        self._left = {spec.name: spec_bytes(spec) for spec in specs}
+        self._missing = sum(self._left.values())
 
     @property
     def complete(self) -> bool:
@@ -120,6 +124,7 @@ class Assembler:
             raise ProtocolError(f"{piece.tensor}+{start}: {len(piece.data)} bytes overlap an earlier slice")
         target[start:end] = data
         spans[start] = end
+        self._left[piece.tensor] -= len(piece.data)
         self._missing -= len(piece.data)
 
     def arrays(self) -> dict[str, Array]:
@@ -131,6 +136,27 @@ class Assembler:
         if not self.complete:
             raise ProtocolError(f"an exchange ended with {self._missing} bytes missing")
         return dict(self._arrays)
+
+    def has(self, tensor: str) -> bool:
+        """Whether every byte of this tensor has come in; of one without a byte, from the beginning.
+
+        Raises:
+            ProtocolError: the exchange has no such tensor.
+        """
+        if tensor not in self._left:
+            raise ProtocolError(f"this exchange does not have the tensor {tensor!r}")
+        return self._left[tensor] == 0
+
+    def partial(self, tensor: str) -> tuple[Array, Spans | None]:
+        """Return one tensor as far as it has come in, and which of its bytes have; None if all.
+
+        The other bytes are whatever lay in memory.
+
+        Raises:
+            ProtocolError: the exchange has no such tensor.
+        """
+        whole = self.has(tensor)
+        return self._arrays[tensor], None if whole else _merged(self._spans[tensor])
 
     def _target(self, piece: Slice) -> npt.NDArray[np.uint8]:
         if piece.exchange != self.exchange:
@@ -154,6 +180,15 @@ def _array_for(spec: TensorSpec, offered: Array | None) -> Array:
     if offered is None or offered.dtype != dtype or offered.shape != spec.shape:
         return np.empty(spec.shape, dtype)
     return offered if offered.flags.c_contiguous and offered.flags.writeable else np.empty(spec.shape, dtype)
+
+
+def _merged(spans: Mapping[int, int]) -> Spans:
+    merged: Spans = []
+    for start, end in sorted(spans.items()):
+        if merged and merged[-1][1] == start:
+            start, _ = merged.pop()
+        merged.append((start, end))
+    return merged
 
 
 def _difference(specs: Sequence[TensorSpec], expected: Sequence[TensorSpec]) -> str:

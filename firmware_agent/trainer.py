@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from firmware_agent.clock import PHASES, Stopwatch, wait_for_fresh_slice
 from firmware_agent.exchange import Array, cut_slices, tensor_specs
+from firmware_agent.loaded_job import LoadedJob
 from firmware_agent.memory import PeakMemory
-from firmware_agent.models import ModelSpec, build_model
+from firmware_agent.monitor import monitor_seconds
 from firmware_agent.sgd import LocalSgd
 from firmware_agent.shard import Shard
 from firmware_agent.weights import state_arrays
@@ -33,9 +32,9 @@ class LocalPass(NamedTuple):
 class Trainer:
     """A model, its optimiser, and the shard that they train on. One is made per job.
 
-    A shard that fits into memory is read once; taking a batch from it is work in which the task is always runnable, and
-    counts as part of the forward phase. From a larger one batches come straight from flash: they may wait, so taking
-    them is not counted. What a real drive's flash would take is composed from `LocalPass.read_bytes` either way.
+    Attributes:
+        loaded: the model and the records.
+        model: the same model.
     """
 
     def __init__(self, job: Job, shard: Shard, device_number: int, stopwatch: Stopwatch) -> None:
@@ -52,10 +51,8 @@ class Trainer:
         """
         self._job, self._stopwatch = job, stopwatch
         self._seed = (job.seed, device_number)
-        self._images, self._labels, self._resident = _load(shard)
-        torch.manual_seed(job.seed)
-        self.model = build_model(ModelSpec(job.model, job.source, job.arguments))
-        self.model.train()
+        self.loaded = LoadedJob(job, shard, stopwatch)
+        self.model = self.loaded.model
 
     def train(self, task: Train) -> LocalPass:
         """Pass `task.epochs` times over the shard, in an order that depends on seed, drive, round and epoch alone."""
@@ -96,10 +93,13 @@ class Trainer:
         elapsed_seconds = now() - start
         seconds = _sum(each) if each else watch.take()
         peak_bytes = memory.peak_bytes()
-        encode_seconds = self._encode_seconds() if each else 0.0
+        encode_seconds, watching_seconds = (self._encode_seconds(), monitor_seconds(now)) if each else (0.0, 0.0)
         if before is not None:
             self.model.load_state_dict(before)
-        return Measured(samples, steps, seconds, elapsed_seconds, each, encode_seconds, peak_bytes, memory.source)
+        return Measured(
+            *(samples, steps, seconds, elapsed_seconds, each, encode_seconds, peak_bytes, memory.source),
+            watching_seconds,
+        )
 
     def encode(self, exchange: int, pass_on: Callable[[Iterable[Slice]], Iterable[Slice]] = iter) -> list[bytes]:
         """Return the frames that carry the weights: the part of sending in which a task is always runnable.
@@ -127,11 +127,7 @@ class Trainer:
 
     def _step(self, optimiser: LocalSgd, images: Array, labels: Array) -> float:
         watch = self._stopwatch
-        if not self._resident:
-            watch.mark()
-        inputs = torch.from_numpy(images).float().mul_(self._job.image_scale)
-        loss = functional.cross_entropy(self.model(inputs), torch.from_numpy(labels))
-        watch.lap("forward")
+        loss = self.loaded.forward(images, labels)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         watch.lap("backward")
@@ -141,34 +137,20 @@ class Trainer:
         return value
 
     def _batches(self, batch_size: int, generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
-        order = generator.permutation(len(self._labels))
+        order = generator.permutation(self.loaded.samples)
         self._stopwatch.mark()
         for start in range(0, len(order), batch_size):
-            index = order[start : start + batch_size]
-            yield self._images[index], self._labels[index]
+            yield self.loaded.take(order[start : start + batch_size])
 
     def _endless_batches(self, batch_size: int) -> Iterator[tuple[Array, Array]]:
         generator = np.random.default_rng(self._seed)
         while True:
-            index = generator.integers(0, len(self._labels), batch_size)
-            yield self._images[index], self._labels[index]
+            yield self.loaded.take(generator.integers(0, self.loaded.samples, batch_size))
 
     def _optimiser(self) -> LocalSgd:
         job = self._job
         return LocalSgd(self.model.parameters(), job.learning_rate, job.momentum, job.proximal)
 
 
-def _load(shard: Shard) -> tuple[Array, Array, bool]:
-    """Return images, labels, and whether they are in memory: if they take at most a quarter of what is free."""
-    size_bytes = shard.images.nbytes + shard.labels.nbytes
-    if size_bytes > _free_bytes() // 4:
-        return shard.images, shard.labels, False
-    return np.array(shard.images), np.array(shard.labels), True
-
-
 def _sum(steps: Sequence[PhaseSeconds]) -> PhaseSeconds:
     return PhaseSeconds(*(sum(getattr(step, phase) for step in steps) for phase in PHASES))
-
-
-def _free_bytes() -> int:
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -241,6 +241,7 @@ class Measured(Frame, frozen=True):
         encode_seconds: copying the weights out of the model once, if `Measure.steps` was given.
         peak_memory_bytes: the most memory that the agent's process had in RAM; 0 if not read.
         peak_memory_source: ``VmHWM``, reset before the warm-up, or ``ru_maxrss``, of the process's whole life.
+        monitor_seconds: what watching one synchronous step costs, if `Measure.steps` was given.
     """
 
     samples: Positive
@@ -251,6 +252,7 @@ class Measured(Frame, frozen=True):
     encode_seconds: Seconds = 0.0
     peak_memory_bytes: Count = 0
     peak_memory_source: Annotated[str, Meta(max_length=32)] = ""
+    monitor_seconds: Seconds = 0.0
 
 
 class Disturb(Frame, frozen=True):

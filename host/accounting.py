@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from csd_emu.array import ArrayConfig, LinkSection
+from csd_emu.host_node import host_activity, storage_of
 from csd_emu.power import add_up, device_energy, host_energy
 from csd_emu.profiles import Profile, get_profile
-from csd_emu.timeline import HOST, READ, RECEIVE, SEND, Activity, Link, Span, compose, shift
+from csd_emu.timeline import AGGREGATE, HOST, READ, RECEIVE, SEND, Activity, Link, Span, compose, shift
 from firmware_agent.wire import PhaseSeconds, Trained
-from host.device_time import DeviceTime, StepModel, batch_counts
+from host.device_time import DeviceTime, StepModel, batch_counts, micro_batch_counts
 from host.records import DeviceRound
 
 
@@ -29,6 +30,7 @@ class Returned:
         batch_size: records per step.
         sent_bytes: host to device.
         received_bytes: device to host.
+        micro_batch: of one synchronous step: so many records were computed at a time; None of a federated round.
     """
 
     device: str
@@ -38,6 +40,14 @@ class Returned:
     batch_size: int
     sent_bytes: int
     received_bytes: int
+    micro_batch: int | None = None
+
+    @property
+    def batches(self) -> dict[int, int]:
+        """Batch size -> how many batches of it were computed."""
+        if self.micro_batch is not None:
+            return micro_batch_counts(self.trained.samples, self.micro_batch)
+        return batch_counts(self.trained.samples, self.epochs, self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -74,18 +84,33 @@ class Accountant:
         self.time = time
         self.array_seconds = 0.0
         self._profiles, self._host, self._link = dict(profiles), host, link
+        self._storage = storage_of(host, [profile for device, profile in profiles.items() if device != HOST])
 
-    def account(self, returned: Sequence[Returned], deadline_seconds: float | None = None) -> Accounted:
-        """Return the round made of what devices returned, and move the array's time on by its length.
+    def account(
+        self,
+        returned: Sequence[Returned],
+        deadline_seconds: float | None = None,
+        host_seconds: float = 0.0,
+        beside: Sequence[Returned] = (),
+    ) -> Accounted:
+        """Return the round, or step, made of what devices returned, and move the array's time on by its length.
 
         A device whose part takes longer than `deadline_seconds` is marked as a straggler, and the round ends then: the
-        device is taken to stop, so that its spans and its energy end there too.
+        device is taken to stop, so that its spans and its energy end there too. The host's own `host_seconds` follow.
+        What devices did `beside` takes no time of the array's; they are marked too.
         """
         parts = [self._device(part) for part in returned]
         composed = compose([self._activity(part) for part in parts], self._link)
         late = {d for d, s in composed.finish_seconds.items() if deadline_seconds is not None and s > deadline_seconds}
         seconds = deadline_seconds if late and deadline_seconds is not None else composed.seconds
         spans = _cut(composed.spans, seconds)
+        if host_seconds:
+            spans.append(Span(HOST, AGGREGATE, seconds, seconds + host_seconds))
+            seconds += host_seconds
+        for part in map(self._device, beside):
+            parts.append(part)
+            late.add(part.device)
+            spans += _cut(compose([self._activity(part)], self._link).spans, seconds)
         own = _by_device(spans)
         start_seconds, self.array_seconds = self.array_seconds, self.array_seconds + seconds
         return Accounted(
@@ -93,12 +118,20 @@ class Accountant:
             array_seconds=seconds,
             finish_seconds=composed.finish_seconds,
             spans=list(shift(spans, start_seconds)),
-            energy_joules=self._others(parts, seconds),
+            energy_joules=self._others(parts, own, seconds),
         )
+
+    def predict_seconds(self, returned: Sequence[Returned], expected: Mapping[str, PhaseSeconds]) -> float:
+        """Return how long a step of what devices returned would take if they computed for the `expected` seconds."""
+        parts = [self._device(part) for part in returned]
+        parts = [msgspec.structs.replace(part, device_seconds=expected[part.device]) for part in parts]
+        return compose([self._activity(part) for part in parts], self._link).seconds
 
     def _device(self, part: Returned) -> DeviceRound:
         trained = part.trained
-        batches = batch_counts(trained.samples, part.epochs, part.batch_size)
+        seconds = self.time.seconds(part.device, part.hello_clock, trained.seconds, part.batches)
+        if part.micro_batch is not None:  # the host's to do, but a table's step has it
+            seconds = msgspec.structs.replace(seconds, update=0.0)
         return DeviceRound(
             device=part.device,
             clock=self.time.clock(part.device, part.hello_clock),
@@ -107,7 +140,7 @@ class Accountant:
             batch_size=part.batch_size,
             loss=trained.loss,
             stopwatch_seconds=trained.seconds,
-            device_seconds=self.time.seconds(part.device, part.hello_clock, trained.seconds, batches),
+            device_seconds=seconds,
             flash_read_bytes=trained.read_bytes,
             sent_bytes=part.sent_bytes,
             received_bytes=part.received_bytes,
@@ -116,6 +149,9 @@ class Accountant:
 
     def _activity(self, part: DeviceRound) -> Activity:
         profile = self._profiles[part.device]
+        if part.device == HOST:
+            record_bytes = part.flash_read_bytes // part.samples
+            return host_activity(part.samples, record_bytes, phases(part.device_seconds), self._storage)
         return Activity(
             device=part.device,
             receive_bytes=part.sent_bytes,
@@ -137,6 +173,8 @@ class Accountant:
         joules = device_energy(
             *(profile.power, elapsed_seconds, did.busy_core_seconds, did.busy_seconds, did.read_bytes, did.link_bytes)
         )
+        if part.device == HOST:  # what the whole server draws stands beside the devices (see `_others`)
+            joules = {}
         return msgspec.structs.replace(
             part,
             receive_seconds=seconds.get(RECEIVE, 0.0),
@@ -146,16 +184,20 @@ class Accountant:
             straggler=late,
         )
 
-    def _others(self, parts: Sequence[DeviceRound], elapsed_seconds: float) -> dict[str, dict[str, float]]:
-        """Return the energy of the host, whose own work is not modelled, and of drives that did nothing."""
+    def _others(
+        self, parts: Sequence[DeviceRound], spans: Mapping[str, Sequence[Span]], elapsed_seconds: float
+    ) -> dict[str, dict[str, float]]:
+        """Return the energy of the host, its own training included, and of drives that did nothing."""
         link_bytes = sum(part.host_link_bytes for part in parts)
         returned = {part.device for part in parts}
+        did = add_up(self._host, spans.get(HOST, ()))
         idle = {
             device: device_energy(profile.power, elapsed_seconds, 0.0, 0.0, 0, 0)
             for device, profile in self._profiles.items()
-            if device not in returned
+            if device not in returned and device != HOST
         }
-        return {HOST: host_energy(self._host, elapsed_seconds, 0.0, 0.0, link_bytes), **idle}
+        server = host_energy(self._host, elapsed_seconds, did.busy_core_seconds, did.busy_seconds, link_bytes)
+        return {HOST: server, **idle}
 
 
 def _cut(spans: Iterable[Span], end_seconds: float) -> list[Span]:
@@ -193,7 +235,7 @@ def make_accountant(config: ArrayConfig, models: Mapping[str, StepModel] | None 
         config: the array.
         models: device -> what its steps cost, for devices without a counted clock (see `find_models`).
     """
-    profiles = {device.name: get_profile(device.profile) for device in config.list_devices()}
+    profiles = {device.name: get_profile(device.profile) for device in config.list_nodes()}
     host = get_profile(config.host.profile)
     return Accountant(DeviceTime(profiles, models or {}), profiles, host, link_of(config.link, host))
 

@@ -17,9 +17,9 @@ from csd_emu.array import ArrayConfig
 from firmware_agent.errors import CheckpointError, EnvironmentUnfit
 from firmware_agent.exchange import Array
 from firmware_agent.units import format_bytes
-from host.federated import TrainingState
 from host.files import replace_file
 from host.job import JobConfig
+from host.training import TrainingState
 
 FORMAT = 1
 _WEIGHTS, _STRATEGY = "weights/", "strategy/"
@@ -40,6 +40,7 @@ class Header(msgspec.Struct, frozen=True):
     array_seconds: float
     wall_seconds: float
     content_sha256: str = ""
+    progress: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,10 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, job: str) -> None:
     tensors = {
         name: np.asarray(array, np.dtype(array.dtype).newbyteorder("<"), order="C") for name, array in tensors.items()
     }
-    header = Header(FORMAT, job, state.round, state.accuracy, state.array_seconds, checkpoint.wall_seconds)
+    header = Header(
+        *(FORMAT, job, state.round, state.accuracy, state.array_seconds, checkpoint.wall_seconds),
+        progress=dict(state.progress),
+    )
     header = msgspec.structs.replace(header, content_sha256=_digest(header, tensors))
     content = save(tensors, {"checkpoint": msgspec.json.encode(header).decode()})
     try:
@@ -122,7 +126,9 @@ def load_checkpoint(path: Path, job: str) -> Checkpoint | None:
             "memory may change)"
         )
     state = TrainingState(
-        header.round, header.accuracy, header.array_seconds, _part(tensors, _WEIGHTS), _part(tensors, _STRATEGY)
+        *(header.round, header.accuracy, header.array_seconds),
+        *(_part(tensors, _WEIGHTS), _part(tensors, _STRATEGY)),
+        header.progress,
     )
     return Checkpoint(state, header.wall_seconds)
 

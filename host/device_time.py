@@ -6,13 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from csd_emu.array import ArrayConfig
 from csd_emu.calibration import REFERENCE_CORE, CalibrationStore, CalibrationTable, Shape
 from csd_emu.profiles import Profile, get_profile
+from csd_emu.timeline import HOST
+from firmware_agent.errors import ConfigurationError
 from firmware_agent.models import ModelSpec
 from firmware_agent.wire import PhaseSeconds
 
 COUNTED, MODELLED, WALL = "counted", "modelled", "wall"
+# Which drive the ratio of a host's profile counts in.
+RATIO_DRIVE = "newport"
 # A competing task's weight is given against this one of the trainer.
 TRAINER_WEIGHT = 100
 
@@ -51,6 +57,28 @@ class TableModel:
     def covers(self, batch_size: int) -> bool:
         """Return whether the table has rows of the kernels that run at this batch size."""
         return self.table.covers(batch_size)
+
+
+@dataclass(frozen=True)
+class HostModel:
+    """The host's steps: those of a reference drive, so many times as fast."""
+
+    drive: StepModel
+    ratio: float
+
+    def step_seconds(self, batch_size: int) -> PhaseSeconds:
+        """Return the host's seconds of one step at this batch size, per phase."""
+        seconds = self.drive.step_seconds(batch_size)
+        return PhaseSeconds(*(getattr(seconds, phase) / self.ratio for phase in seconds.__struct_fields__))
+
+    @property
+    def encode_seconds(self) -> float:
+        """The host's seconds of taking the weights out."""
+        return self.drive.encode_seconds / self.ratio
+
+    def covers(self, batch_size: int) -> bool:
+        """Return whether the drive's table has rows of the kernels that run at this batch size."""
+        return self.drive.covers(batch_size)
 
 
 class DeviceTime:
@@ -96,6 +124,19 @@ def batch_counts(samples: int, epochs: int, batch_size: int) -> dict[int, int]:
     return {size: steps for size, steps in counts.items() if size and steps}
 
 
+def micro_batch_counts(records: int, micro_batch: int) -> dict[int, int]:
+    """Return batch size -> steps of a gradient over `records`, computed in equal parts of at most `micro_batch`."""
+    parts = -(-records // micro_batch)
+    small, larger = divmod(records, parts)
+    counts = {small + 1: larger, small: parts - larger}
+    return {size: count for size, count in counts.items() if count}
+
+
+def gradient_seconds(model: StepModel, batches: Mapping[int, int]) -> PhaseSeconds:
+    """Return the seconds of one gradient, computed in these batches and encoded once: no update, the host steps."""
+    return msgspec.structs.replace(_modelled(model, batches, 1.0), update=0.0)
+
+
 def _modelled(model: StepModel, batches: Mapping[int, int], share: float) -> PhaseSeconds:
     sums = dict.fromkeys(PhaseSeconds.__struct_fields__, 0.0)
     for batch_size, steps in batches.items():
@@ -109,6 +150,8 @@ def _modelled(model: StepModel, batches: Mapping[int, int], share: float) -> Pha
 def find_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
     """Return the models of the devices whose seconds are to be modelled, as the array's `clock` says.
 
+    A host that trains beside virtual machines is always modelled.
+
     Args:
         config: the array.
         spec: what will be trained.
@@ -118,6 +161,36 @@ def find_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: Calib
     Raises:
         CalibrationError: the clock is to be modelled and there is no table, or a table is damaged.
     """
+    models = _drive_models(config, spec, shape, store)
+    if not config.host.trains or (config.engine == "native" and config.clock == WALL):
+        return models
+    table = store.require(spec, shape) if config.engine == "qemu" or models else None
+    return models if table is None else models | {HOST: host_model(table, get_profile(config.host.profile))}
+
+
+def table_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
+    """Return what steps should cost on each node of the array that has a calibration table, undisturbed."""
+    models: dict[str, StepModel] = {}
+    for node in config.list_nodes():
+        profile = get_profile(node.profile)
+        table = store.find(spec, shape, RATIO_DRIVE if node.name == HOST else node.profile)
+        if table is not None:
+            models[node.name] = host_model(table, profile) if node.name == HOST else TableModel(table, profile)
+    return models
+
+
+def host_model(table: CalibrationTable, host: Profile) -> HostModel:
+    """Return what steps cost on the host: a reference drive's seconds over the middle of the profile's ratio.
+
+    Raises:
+        ConfigurationError: the profile has no ratio.
+    """
+    if host.ratio is None:
+        raise ConfigurationError(f"profile {host.name}: has no ratio to a drive, so its steps cannot be modelled")
+    return HostModel(TableModel(table, get_profile(RATIO_DRIVE)), host.ratio.middle.value)
+
+
+def _drive_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
     if config.engine != "native" or config.clock == WALL:
         return {}
     find = store.require if config.clock == MODELLED else store.find

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -11,10 +12,25 @@ from torch.nn import functional
 from firmware_agent.errors import ModelError
 from firmware_agent.exchange import Array
 from firmware_agent.models import ModelSpec, build_model
-from firmware_agent.weights import load_arrays, state_arrays
+from firmware_agent.weights import buffer_names, load_arrays, state_arrays, tied_names, trained_names
 from host.datasets import Dataset
 
 _BATCH = 512
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What a model's state consists of.
+
+    Attributes:
+        trained: names of parameters that have a gradient, in the model's order.
+        buffers: names of what is no parameter, such as running statistics.
+        tied: further name of a parameter -> its first one.
+    """
+
+    trained: tuple[str, ...]
+    buffers: tuple[str, ...]
+    tied: Mapping[str, str]
 
 
 class Judge(Protocol):
@@ -23,8 +39,8 @@ class Judge(Protocol):
     def initial_weights(self) -> dict[str, Array]:
         """Return a copy of the weights and buffers that training starts from."""
 
-    def parameter_names(self) -> frozenset[str]:
-        """Return which of them are trained parameters."""
+    def structure(self) -> Structure:
+        """Return what the weights consist of."""
 
     def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
         """Return (accuracy 0 to 1, loss) of `weights`."""
@@ -49,9 +65,10 @@ class Evaluator:
         """Return a copy of the model's present weights and buffers."""
         return {name: array.copy() for name, array in state_arrays(self._model).items()}
 
-    def parameter_names(self) -> frozenset[str]:
-        """Return which of the weights are trained parameters; the others are buffers, such as running statistics."""
-        return frozenset(name for name, _ in self._model.named_parameters(remove_duplicate=False))
+    def structure(self) -> Structure:
+        """Return what the weights consist of."""
+        model = self._model
+        return Structure(tuple(trained_names(model)), tuple(buffer_names(model)), tied_names(model))
 
     def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
         """Return (accuracy 0 to 1, mean cross-entropy) of `weights` on the held-out records."""

@@ -70,13 +70,13 @@ class RunFaults:
         if device not in self._devices:
             raise ConfigurationError(f"{device} is not a device of this run's array")
         if request.note:
-            return self._record(device, request.note)
+            return self.record(device, request.note)
         if harm is Harm.CUT:
             self._fleet.cut(device)
-            return self._record(device, "cut: the host drops its session and lets it dial in vain")
+            return self.record(device, "cut: the host drops its session and lets it dial in vain")
         if harm is Harm.HEAL:
             self._fleet.heal(device)
-            return self._record(device, "heal")
+            return self.record(device, "heal")
         if harm is not Harm.SLOW and harm not in _SABOTAGE:
             raise ConfigurationError(f"{harm} is not a run's to do")
         if self._fleet.session(device) is None:
@@ -106,19 +106,16 @@ class RunFaults:
                 _fail(pending, error)
                 raise
             else:
-                self._record(device, detail)
+                self.record(device, detail)
                 if not pending.answer.done():
                     pending.answer.set_result(detail)
 
-    async def _apply(self, session: DeviceSession, request: Request, deadline: Deadline) -> str:
-        if request.harm is Harm.SLOW:
-            return await self._slow(session, request.weight, deadline)
-        frame, detail = _SABOTAGE[request.harm]
-        await session.send(frame, deadline)
-        done = await session.expect(Sabotaged, deadline)
-        return detail.format(done.filled_bytes)
+    async def slow(self, session: DeviceSession, weight: int, deadline: Deadline) -> str:
+        """Give a device a competing task of this cgroup weight, 0 for none; return what was done.
 
-    async def _slow(self, session: DeviceSession, weight: int, deadline: Deadline) -> str:
+        Raises:
+            DeviceError: the device is lost, or cannot do it.
+        """
         if self._time.clock(session.device, session.hello.clock) == MODELLED:
             self._time.set_competitor(session.device, weight)
             self._slowed[session.device] = session
@@ -127,7 +124,16 @@ class RunFaults:
             await session.expect(Disturbed, deadline)
         return f"slow: a competing task of weight {weight}" if weight else "slow: the competing task has ended"
 
-    def _record(self, device: str, detail: str) -> str:
+    async def _apply(self, session: DeviceSession, request: Request, deadline: Deadline) -> str:
+        if request.harm is Harm.SLOW:
+            return await self.slow(session, request.weight, deadline)
+        frame, detail = _SABOTAGE[request.harm]
+        await session.send(frame, deadline)
+        done = await session.expect(Sabotaged, deadline)
+        return detail.format(done.filled_bytes)
+
+    def record(self, device: str, detail: str) -> str:
+        """Write down that something was done to a device, and return what."""
         self._on_event(device, What.INJECTED, detail)
         return detail
 

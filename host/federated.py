@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from csd_emu.timeline import HOST
 from firmware_agent.errors import CheckpointError
@@ -17,33 +14,10 @@ from host.aggregate import round_weights
 from host.evaluation import Judge
 from host.job import JobConfig
 from host.participation import choose_devices
-from host.records import DeviceRound, OnEvent, RoundRecord, What
+from host.records import OnEvent, RoundRecord, What
 from host.rounds import Answer, RoundExchange
 from host.strategies import Contribution, make_strategy
-
-
-@dataclass(frozen=True)
-class TrainingState:
-    """All that a training needs to go on as if it had never stopped; every draw comes from seed and round.
-
-    Attributes:
-        round: rounds done.
-        accuracy: after the last of them, 0 to 1.
-        array_seconds: the array's composed time.
-        weights: name -> array, the global weights.
-        strategy: the strategy's own tensors.
-    """
-
-    round: int
-    accuracy: float
-    array_seconds: float
-    weights: Mapping[str, Array]
-    strategy: Mapping[str, Array]
-
-
-def is_done(job: JobConfig, rounds: int, accuracy: float) -> bool:
-    """Return whether a job has ended after that many `rounds`, the last of which gave this `accuracy`."""
-    return rounds >= job.rounds or (rounds > 0 and job.target is not None and accuracy >= job.target.accuracy)
+from host.training import TrainingState, is_done, round_totals
 
 
 class FederatedTraining:
@@ -71,9 +45,15 @@ class FederatedTraining:
         self._job, self._devices = job, list(devices)
         self._exchange, self._accountant, self._evaluator = exchange, accountant, evaluator
         self._on_event = on_event
-        self._strategy = make_strategy(job.strategy, job.momentum, evaluator.parameter_names())
         self._round, self._accuracy = 0, 0.0
-        self.weights = evaluator.initial_weights()
+        self._weights = evaluator.initial_weights()
+        parameters = frozenset(self._weights).difference(evaluator.structure().buffers)
+        self._strategy = make_strategy(job.strategy, job.momentum, parameters)
+
+    @property
+    def weights(self) -> Mapping[str, Array]:
+        """The global weights; a round makes new arrays."""
+        return self._weights
 
     @property
     def done(self) -> bool:
@@ -96,7 +76,7 @@ class FederatedTraining:
         if len(weights) != len(state.weights) or tensor_specs(weights) != tensor_specs(self.weights):
             raise CheckpointError("the checkpoint's weights are not those of the model; resume with what wrote it")
         self._strategy.load_state(state.strategy)
-        self._round, self._accuracy, self.weights = state.round, state.accuracy, weights
+        self._round, self._accuracy, self._weights = state.round, state.accuracy, weights
         self._accountant.array_seconds = state.array_seconds
 
     async def run_round(self) -> RoundRecord:
@@ -131,7 +111,7 @@ class FederatedTraining:
             energy_joules=accounted.energy_joules,
             lost=[device for device in self._devices if device in visited.asked and device not in returned],
             idle=[device for device in self._devices if device not in visited.asked],
-            **_totals(accounted.devices),
+            **round_totals(accounted.devices),
         )
 
     def _report_stragglers(self, number: int, accounted: Accounted) -> None:
@@ -152,21 +132,4 @@ class FederatedTraining:
             for answer, count in zip(answers, counts, strict=True)
         ]
         if contributions:
-            self.weights = self._strategy.aggregate(self.weights, contributions)
-
-
-def _totals(parts: Sequence[DeviceRound]) -> dict[str, Any]:
-    """Return a round's figures over its devices, by the names of `RoundRecord`: what came too late does not count."""
-    counted = [part for part in parts if not part.straggler]
-    samples = sum(part.samples for part in counted)
-    seconds = [part.device_seconds.total for part in counted]
-    return {
-        "clock": "+".join(sorted({part.clock for part in parts})),
-        "train_loss": _mean_loss(counted, samples) if counted else math.nan,
-        "images_per_device_second": samples / sum(seconds) if any(seconds) else 0.0,
-        "slowest_device_seconds": max(seconds, default=0.0),
-    }
-
-
-def _mean_loss(parts: Sequence[DeviceRound], samples: int) -> float:
-    return sum(part.loss * part.samples for part in parts) / samples if samples else 0.0
+            self._weights = self._strategy.aggregate(self.weights, contributions)

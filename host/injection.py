@@ -189,7 +189,7 @@ class _Site:
 
     @property
     def _plan(self) -> DevicePlan:
-        device = next(each for each in self._config.list_devices() if each.name == self._device.name)
+        device = next(each for each in self._config.list_nodes() if each.name == self._device.name)
         folder = self._folder / DEVICES / device.name
         return DevicePlan(
             self._config.name, self._state.run, device, folder, folder / SHARD_FILE, folder / IDENTITY_FILE

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from csd_emu.config import Config, Seconds, load_config
-from firmware_agent.errors import ModelError
+from firmware_agent.errors import ConfigurationError, ModelError
 from firmware_agent.models import ModelSpec, build_model, resolve_model
 from host.datasets import check_source
 from host.participation import Participation
@@ -36,6 +36,11 @@ class DataSection(Config):
     partition: Partition = Partition()
     private: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
 
+    def resolved(self, mode: str) -> DataSection:
+        """Return the section with the share of private records that a job of this `mode` has."""
+        usual = 1.0 if mode == "federated" else 0.0
+        return self.model_copy(update={"private": usual if self.private is None else self.private})
+
 
 class Target(Config):
     """When a run has succeeded."""
@@ -59,6 +64,12 @@ class CheckpointSection(Config):
     """After how many rounds a checkpoint is written; 0 for never."""
 
     every: int = Field(default=1, ge=0, le=100_000)
+
+
+TunerName = Literal["none", "stannis", "hypertune"]
+# Keys that one mode has and the other has not.
+_FEDERATED_KEYS = ("participation", "straggler", "strategy")
+_SYNC_KEYS = ("tuner", "sync", "disturb")
 
 
 class JobConfig(Config):
@@ -91,7 +102,7 @@ class JobConfig(Config):
     model_arguments: dict[str, int | float | str | bool] = Field(default_factory=dict)
     data: DataSection
     mode: Literal["federated", "sync"] = "federated"
-    tuner: Literal["none", "stannis", "hypertune"] = "none"
+    tuner: TunerName = "none"
     sync: SyncSection = SyncSection()
     disturb: list[DisturbSection] = Field(default_factory=list)
     strategy: StrategySection = Field(default="fedavg")  # type: ignore[assignment]
@@ -114,6 +125,24 @@ class JobConfig(Config):
         return self
 
 
+def check_mode(job: JobConfig, where: str) -> None:
+    """Return if the job has no key of the mode that it is not of; what is as by default may stand.
+
+    Raises:
+        ConfigurationError: it has one; the message begins with `where`.
+    """
+    usual = JobConfig.model_validate({"model": job.model, "data": {"source": job.data.source}})
+    for key in _FEDERATED_KEYS if job.mode == "sync" else _SYNC_KEYS:
+        if getattr(job, key) != getattr(usual, key):
+            other = "federated" if job.mode == "sync" else "sync"
+            raise ConfigurationError(f"{where}: {key} is for mode: {other}, this job is mode: {job.mode}; leave it out")
+    if job.mode == "federated" and job.data.resolved(job.mode).private != 1:
+        raise ConfigurationError(
+            f"{where}: data.private: a public pool, which lies on every drive, is for mode: sync; a federated job's "
+            "records are all private, so leave it out"
+        )
+
+
 def load_job(path: Path) -> tuple[JobConfig, ModelSpec]:
     """Read a job file and find its model.
 
@@ -121,6 +150,7 @@ def load_job(path: Path) -> tuple[JobConfig, ModelSpec]:
         ConfigurationError: the file breaks a rule, or the model cannot be found or built.
     """
     job = load_config(path, JobConfig)
+    check_mode(job, str(path))
     check_source(job.data.source, f"{path}: data.source")
     try:
         spec = resolve_model(job.model, job.model_arguments, path.parent)

@@ -14,7 +14,7 @@ from pathlib import Path
 from csd_emu.array import ArrayConfig, Device
 from csd_emu.config import parse_config
 from csd_emu.deadline import Deadline
-from csd_emu.engines import DevicePlan, Engine, Handle, make_engine
+from csd_emu.engines import DevicePlan, Engine, Handle, Surroundings, make_engine
 from csd_emu.paths import Paths
 from firmware_agent.errors import BootTimeout, ConfigurationError
 from firmware_agent.handover import IDENTITY_FILE
@@ -76,7 +76,7 @@ async def start_array(
     Raises:
         CsdError: a device did not come up; the caller sweeps.
     """
-    devices, run = request.config.list_devices(), secrets.token_hex(4)
+    devices, run = request.config.list_nodes(), secrets.token_hex(4)
     records = await asyncio.to_thread(write_shards, devices, request.data, request.seed, folder / DEVICES)
     authority = Authority(request.config.name)
     keys = HostKeys(authority.ca_pem, authority.issue_host())
@@ -85,9 +85,11 @@ async def start_array(
     fleet = await fleet_box.enter_async_context(Fleet(expected, keys, request.config.host.port or 0, on_event))
     state = _state(request, run, fleet.port, devices, records)
     state.save(folder)
-    address = f"{engine.host_address}:{fleet.port}"
     plans = [
-        _plan(request.config.name, run, device, record, _identity(authority, device, request, address, engine.clock))
+        _plan(
+            *(request.config.name, run, device, record),
+            _identity(authority, device, request, engine.surroundings(device), fleet.port),
+        )
         for device, record in zip(devices, records, strict=True)
     ]
     handles, times = await _start_devices(engine, fleet, plans)
@@ -190,14 +192,14 @@ async def _start_devices(engine: Engine, fleet: Fleet, plans: list[DevicePlan]) 
     return [handle for handle, _ in started], StartTimes(times, time.monotonic() - begin)
 
 
-def _identity(authority: Authority, device: Device, request: ArrayRequest, address: str, clock: str) -> Identity:
+def _identity(authority: Authority, device: Device, request: ArrayRequest, around: Surroundings, port: int) -> Identity:
     credential = authority.issue_device(device.name)
     return Identity(
         array=request.config.name,
         device=device.name,
         incarnation=FIRST_INCARNATION,
-        host_address=address,
-        clock=clock,
+        host_address=f"{around.host_address}:{port}",
+        clock=around.clock,
         unix_seconds=time.time(),
         entropy=secrets.token_bytes(ENTROPY_BYTES),
         ca_pem=authority.ca_pem,

@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from host.files import replace_file
+
 LIVE_FILE = "live.json"
 
 
@@ -48,9 +50,7 @@ class LiveRun(msgspec.Struct, frozen=True):
 def announce(folder: Path, run: LiveRun) -> Iterator[None]:
     """Say inside the block, in the array's `folder`, that `run` is in progress."""
     path = folder / LIVE_FILE
-    partial = folder / (LIVE_FILE + ".partial")
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(run)))
-    partial.replace(path)
+    replace_file(path, msgspec.json.format(msgspec.json.encode(run)))
     try:
         yield
     finally:

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from firmware_agent.wire import PhaseSeconds
-from host.records import Summary
 from host.report.comparison import Comparison
 from host.reproduce.figures import HypertuneReport
 from host.simulation.figures import SimulateReport
+from host.summary import Summary
 from host.top_report import TopReport
 
 

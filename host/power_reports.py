@@ -11,6 +11,7 @@ from csd_emu.paths import Paths
 from csd_emu.profiles import PROFILES, Profile, get_profile, user_profiles
 from csd_emu.profiles.files import check_name
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
+from host.files import replace_file
 from host.outputs import FigureEntry, PowerFitReport, ProfileEntry, ProfilesReport
 
 
@@ -68,13 +69,10 @@ def _entry(profile: Profile) -> ProfileEntry:
 
 def _write_new(path: Path, text: str) -> None:
     """Write a file that is there whole or not at all."""
-    part = path.with_suffix(".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        replace_file(path, text.encode("utf-8"))
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise EnvironmentUnfit(
             f"{path}: the profile cannot be written ({error}); free space or mend its folder"
         ) from error

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from csd_emu.timeline import HOST
 from host.accounting import Accountant
 from host.checkpoint import Checkpoint
-from host.federated import FederatedTraining, TrainingState
 from host.metrics.state import MetricsState
 from host.records import EventRecord, RoundRecord, What
 from host.run_directory import RunDirectory
+from host.training import Training, TrainingState
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Recorder:
         elif not self.directory.closed:
             self.directory.append(event)
 
-    async def add_round(self, record: RoundRecord, training: FederatedTraining) -> None:
+    async def add_round(self, record: RoundRecord, training: Training) -> None:
         """Record a round, and write a checkpoint if one is due: the last round always has one.
 
         Raises:

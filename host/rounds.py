@@ -58,6 +58,8 @@ def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float) -> Job:
         momentum=job.momentum,
         batch_size=job.batch_size,
         proximal=job.strategy.mu if isinstance(job.strategy, FedProxSection) else 0.0,
+        batch_norm=job.sync.batch_norm,
+        precision=job.sync.precision,
     )
 
 

@@ -13,7 +13,7 @@ from csd_emu.rapl import RaplMeter
 from csd_emu.timeline import HOST
 from host.accounting import Accountant, make_accountant
 from host.array_state import ArrayState, array_folder
-from host.console import RoundTable, console
+from host.console import console
 from host.control import ControlServer
 from host.faults import RunFaults
 from host.federated import FederatedTraining
@@ -27,17 +27,16 @@ from host.metrics.facts import describe_devices, describe_run
 from host.metrics.server import Exporter
 from host.metrics.state import MetricsState
 from host.recorder import Past, Recorder
-from host.records import Summary, What
+from host.records import What
+from host.round_table import RoundTable
 from host.rounds import RoundExchange, job_frame
 from host.run_directory import RunDirectory, check_writable
 from host.run_end import finish_run, report_run
 from host.run_request import RunRequest
 from host.shards import check_shards
-
-_NOT_COVERED = (
-    "modelled from a calibration table that has no row near batch size {}; it can be off by a third: "
-    "measure more with csd-emu calibrate"
-)
+from host.summary import Summary
+from host.sync.setup import make_sync_training
+from host.training import Training
 
 
 def run_job(
@@ -160,17 +159,15 @@ class _Run:
         clocks = {accountant.time.clock(name, session.hello.clock) for name, session in fleet.sessions().items()}
         clock = "+".join(sorted(clocks))
         self._metrics.begin(self._describe(fleet, accountant), clock)
-        frame = job_frame(request.job, request.spec, request.dataset.image_scale)
-        names = [device.name for device in request.config.list_devices()]
+        names = [node.name for node in request.config.list_nodes()]
         faults = RunFaults(fleet, names, accountant.time, recorder.add_event)
-        exchange = RoundExchange(request.job, frame, fleet, self._list_existing, recorder.add_event, faults.before_task)
-        training = FederatedTraining(request.job, names, exchange, accountant, request.evaluator, recorder.add_event)
+        training = self._make_training(fleet, accountant, faults)
         if self._past is not None and self._past.state is not None:
             training.restore(self._past.state)
-        if guessed := [name for name, model in request.models.items() if not model.covers(request.job.batch_size)]:
-            recorder.add_event(HOST, What.NOTE, f"{', '.join(guessed)}: {_NOT_COVERED.format(request.job.batch_size)}")
+        for note in request.notes:
+            recorder.add_event(HOST, What.NOTE, note)
         control = ControlServer(self._control, faults.handle)
-        with RoundTable(clock, self._quiet) as table:
+        with RoundTable(clock, self._quiet, request.job.mode) as table:
             async with control, faults:
                 while not training.done:
                     record = self._meter.metered(await training.run_round())
@@ -181,6 +178,15 @@ class _Run:
         self._metrics.end()
         await self._exporter.wait_for_scrapers()
         return summary
+
+    def _make_training(self, fleet: Fleet, accountant: Accountant, faults: RunFaults) -> Training:
+        request, on_event = self._request, self._recorder.add_event
+        if request.sync is not None:
+            return make_sync_training(request, request.sync, fleet, self._list_existing, accountant, faults, on_event)
+        frame = job_frame(request.job, request.spec, request.dataset.image_scale)
+        names = [device.name for device in request.config.list_devices()]
+        exchange = RoundExchange(request.job, frame, fleet, self._list_existing, on_event, faults.before_task)
+        return FederatedTraining(request.job, names, exchange, accountant, request.evaluator, on_event)
 
     def _describe(self, fleet: Fleet, accountant: Accountant) -> list[DeviceFacts]:
         hellos = {device: session.hello for device, session in fleet.sessions().items()}

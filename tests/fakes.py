@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from csd_emu.array import Device
 from csd_emu.deadline import Deadline
-from csd_emu.engines import DevicePlan, Fault, Handle
+from csd_emu.engines import DevicePlan, Fault, Handle, Surroundings
 from csd_emu.progress import Progress
 from firmware_agent.errors import DeviceError
 from firmware_agent.exchange import Array, Assembler, cut_slices, tensor_specs
@@ -32,6 +33,7 @@ from firmware_agent.wire import (
     encode,
     unpack,
 )
+from host.evaluation import Structure
 from host.session import DeviceSession
 
 SECONDS = PhaseSeconds(forward=1.0, backward=2.0, update=0.5, encode=0.25)
@@ -168,8 +170,8 @@ class FakeEvaluator:
     def initial_weights(self) -> dict[str, Array]:
         return {"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float32), "n": np.zeros((), np.int64)}
 
-    def parameter_names(self) -> frozenset[str]:
-        return frozenset({"w", "b"})
+    def structure(self) -> Structure:
+        return Structure(("w", "b"), ("n",), {})
 
     def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
         self.seen.append({name: array.copy() for name, array in weights.items()})
@@ -284,12 +286,13 @@ class FakeThrottled:
 class FakeEngine:
     """An engine of devices that are names in a set."""
 
-    clock, host_address = "wall", "127.0.0.1"
-
     def __init__(self, *running: str, faults: frozenset[Fault] = frozenset(Fault)) -> None:
         self.running, self.faults = set(running), faults
         self.done: list[str] = []
         self.broken = ""
+
+    def surroundings(self, device: Device) -> Surroundings:
+        return Surroundings("wall", "127.0.0.1")
 
     def prepare(self, progress: Progress) -> None:
         self.done.append("prepare")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from csd_emu.array import ArrayConfig
-from csd_emu.engines.base import DevicePlan, Engine, Fault, Handle
+from csd_emu.engines.base import DevicePlan, Engine, Fault, Handle, Surroundings
 from csd_emu.engines.native import NativeEngine
+from csd_emu.engines.with_host import WithHostNode
 from csd_emu.paths import Paths
 from firmware_agent.errors import EnvironmentUnfit
 
-__all__ = ["DevicePlan", "Engine", "Fault", "Handle", "NativeEngine", "make_engine"]
+__all__ = ["DevicePlan", "Engine", "Fault", "Handle", "NativeEngine", "Surroundings", "make_engine"]
 
 
 def make_engine(config: ArrayConfig, paths: Paths) -> Engine:
@@ -17,8 +18,14 @@ def make_engine(config: ArrayConfig, paths: Paths) -> Engine:
     Raises:
         EnvironmentUnfit: this machine lacks what the engine needs.
     """
+    native = NativeEngine(paths.arrays)
     if config.engine == "native":
-        return NativeEngine(paths.arrays)
+        return native
+    drives = _qemu_engine(config, paths)
+    return WithHostNode(drives, native) if config.host.trains else drives
+
+
+def _qemu_engine(config: ArrayConfig, paths: Paths) -> Engine:
     try:
         from csd_emu.engines.qemu import QemuEngine
     except ModuleNotFoundError as error:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from csd_emu.array import Device
 from csd_emu.deadline import Deadline
@@ -63,14 +63,26 @@ class Handle:
     reference: str
 
 
-class Engine(Protocol):
-    """Starts and stops devices. All calls block; the host makes them in threads."""
+class Surroundings(NamedTuple):
+    """What a device finds around it.
+
+    Attributes:
+        clock: what its stopwatch shows.
+        host_address: under which address it reaches the host's loopback interface.
+    """
 
     clock: str
     host_address: str
-    """Under which address a device reaches the host's loopback interface."""
+
+
+class Engine(Protocol):
+    """Starts and stops devices. All calls block; the host makes them in threads."""
+
     faults: frozenset[Fault]
     """What `inject` can do here."""
+
+    def surroundings(self, device: Device) -> Surroundings:
+        """Return what the device will find around it."""
 
     def prepare(self, progress: Progress) -> None:
         """Make what all devices share, such as image and template; nothing runs afterwards.

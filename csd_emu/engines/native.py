@@ -12,8 +12,9 @@ from pathlib import Path
 
 import psutil
 
+from csd_emu.array import Device
 from csd_emu.deadline import Deadline
-from csd_emu.engines.base import DevicePlan, Fault, Handle, must_run, wait_for_hello
+from csd_emu.engines.base import DevicePlan, Fault, Handle, Surroundings, must_run, wait_for_hello
 from csd_emu.progress import Progress
 from firmware_agent.errors import DeviceError
 from firmware_agent.handover import IDENTITY_FILE, SHARD_FILE
@@ -29,14 +30,16 @@ _SIGNALS = {Fault.KILL: signal.SIGKILL, Fault.FREEZE: signal.SIGSTOP, Fault.THAW
 class NativeEngine:
     """Each device is ``python -m firmware_agent native FOLDER``; the folder names array and device."""
 
-    clock = "wall"
-    host_address = "127.0.0.1"
     faults = frozenset(_SIGNALS)
 
     def __init__(self, arrays_folder: Path) -> None:
         """Work below `arrays_folder`, which holds one folder per array."""
         self._arrays_folder = arrays_folder
         self._children: list[subprocess.Popen[bytes]] = []
+
+    def surroundings(self, device: Device) -> Surroundings:
+        """Return the machine's clock and loopback."""
+        return Surroundings("wall", "127.0.0.1")
 
     def prepare(self, progress: Progress) -> None:
         """Nothing is shared."""

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import libvirt
 
-from csd_emu.array import ArrayConfig
+from csd_emu.array import ArrayConfig, Device
 from csd_emu.deadline import Deadline
-from csd_emu.engines.base import DevicePlan, Fault, Handle, must_run, wait_for_hello
+from csd_emu.engines.base import DevicePlan, Fault, Handle, Surroundings, must_run, wait_for_hello
 from csd_emu.image import Image, ImageStore
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
@@ -40,8 +40,6 @@ _MIN_NAMESPACE_BYTES = 64 << 20
 class QemuEngine:
     """Clones of one template, dealt out over the array's hypervisors in turn."""
 
-    clock = "counted"
-    host_address = GATEWAY
     faults = frozenset(Fault)
 
     def __init__(self, config: ArrayConfig, paths: Paths) -> None:
@@ -64,6 +62,10 @@ class QemuEngine:
         self._lock = threading.Lock()
         self._image: Image | None = None
         self._template: Template | None = None
+
+    def surroundings(self, device: Device) -> Surroundings:
+        """Return the instruction-counted clock, and QEMU's user networking."""
+        return Surroundings("counted", GATEWAY)
 
     def prepare(self, progress: Progress) -> None:
         """Make the image and the template, if they are not there."""

@@ -17,6 +17,7 @@ from firmware_agent.models import ModelSpec
 from host.accounting import make_accountant
 from host.bench.gloo import gloo_group
 from host.bench.harness import WATCHDOG_SECONDS, bench_config, bench_job, report
+from host.evaluation import Structure
 from host.federated import FederatedTraining
 from host.lifecycle import ArrayRequest, StartedArray
 from host.machines import run_on_engine
@@ -119,9 +120,9 @@ class _Unjudged:
         """Return the one tensor."""
         return {"values": self._values.copy()}
 
-    def parameter_names(self) -> frozenset[str]:
-        """Return its name."""
-        return frozenset({"values"})
+    def structure(self) -> Structure:
+        """Return that it is a parameter."""
+        return Structure(("values",), (), {})
 
     def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
         """Judge nothing."""

@@ -49,13 +49,13 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
 
     async def work(started: StartedArray, engine: QemuEngine) -> dict[str, list[dict[str, Any]]]:
         (session,) = started.fleet.sessions().values()
+        gateway = engine.surroundings(started.handles[0].plan.device).host_address
         generator, samples = random.Random(seed), {}
         async with open_sink() as port:
             for state, hogs in (("idle", 0), ("loaded", 2 * (os.cpu_count() or 1))):
                 with cpu_hogs(hogs):
                     samples[state] = [
-                        await _sample(session, asked, f"{engine.host_address}:{port}", progress)
-                        for asked in draw(generator)
+                        await _sample(session, asked, f"{gateway}:{port}", progress) for asked in draw(generator)
                     ]
         return samples
 

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from csd_emu.paths import Paths
-from host.commands.options import ArrayOption, JobFile, Json
+from host.commands.options import ArrayOption, JobFile, Json, TunerOption
 from host.console import StageProgress
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
-
-
-class TunerChoice(StrEnum):
-    """The tuners that a command can be told to use."""
-
-    none = "none"
-    stannis = "stannis"
-    hypertune = "hypertune"
 
 
 def simulate(
@@ -27,7 +18,7 @@ def simulate(
     array: ArrayOption,
     drives: Annotated[int | None, typer.Option(help="so many; the array's own are repeated in turn", min=1)] = None,
     steps: Annotated[int, typer.Option(help="how many to simulate", min=1)] = 100,
-    tuner: Annotated[TunerChoice | None, typer.Option(help="in place of the job file's")] = None,
+    tuner: TunerOption = None,
     as_json: Json = False,
 ) -> None:
     """Work out how fast an array would train a job in step, and with what energy: no drive is started."""

@@ -18,14 +18,14 @@ REAL = "real"
 
 def describe_run(config: ArrayConfig, job: JobConfig) -> RunFacts:
     """Return what stays the same in a run."""
-    devices = tuple(device.name for device in config.list_devices())
+    devices = tuple(device.name for device in config.list_nodes())
     return RunFacts(config.name, config.engine, job.model, job.mode, devices)
 
 
 def describe_devices(config: ArrayConfig, time: DeviceTime, hellos: Mapping[str, Hello]) -> list[DeviceFacts]:
     """Return what is known of each drive of the array that has a session; `hellos` holds what it said."""
     kind = KINDS.get(config.engine, REAL)
-    present = [(device, hellos[device.name]) for device in config.list_devices() if device.name in hellos]
+    present = [(device, hellos[device.name]) for device in config.list_nodes() if device.name in hellos]
     return [_describe(device, kind, hello, time.clock(device.name, hello.clock)) for device, hello in present]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from msgspec.structs import replace
 
 from host.records import RoundRecord
 from host.report.competing import counted_parts
@@ -20,6 +21,8 @@ HEIGHT = 270.0
 # More points than this are thinned out: a page has fewer pixels.
 MOST_POINTS = 240
 _MOST_LINES = 6
+# A loss beyond this has diverged: an axis up to it would overflow, and show nothing.
+_LARGEST_LOSS = 1e100
 MARKED_POINTS = 40
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -42,7 +45,7 @@ def progress_charts(rounds: Sequence[RoundRecord], target: float | None) -> list
         Chart(
             "progress-rounds",
             "Accuracy and loss over rounds",
-            "Accuracy (0 to 1) and mean cross-entropy of the averaged model on held-out records; training loss over "
+            "Accuracy (0 to 1) and mean cross-entropy of the host's weights on held-out records; training loss over "
             "the records trained on." + (f" Thin line: the target, {target:g}." if target is not None else ""),
             draw(
                 "progress-rounds",
@@ -75,12 +78,12 @@ def _progress(
     upper.set_ylim(0, 1.02)
     if target is not None:
         upper.axhline(target, color=MUTED, linewidth=1, linestyle="--")
-    lower.plot(
-        x, [record.test_loss for record in rounds], color=SERIES[0], marker=marker, markersize=4, label="held-out"
-    )
+    held_out = [_drawable(record.test_loss) for record in rounds]
+    training = [_drawable(record.train_loss) for record in rounds]
+    lower.plot(x, held_out, color=SERIES[0], marker=marker, markersize=4, label="held-out")
     lower.plot(
         x,
-        [record.train_loss for record in rounds],
+        training,
         color=SERIES[1],
         marker="s" if marker else "",
         markersize=4,
@@ -88,18 +91,19 @@ def _progress(
         label="training",
     )
     lower.set_title("loss")
-    losses = [loss for record in rounds for loss in (record.test_loss, record.train_loss) if math.isfinite(loss)]
+    losses = [loss for loss in held_out + training if math.isfinite(loss)]
     if losses:
         lower.set_ylim(min(0.0, *losses), max(1e-9, *losses) * 1.08)
     else:
-        _say(lower, "no loss was a number")
+        _say(lower, "no loss was a number that can be drawn")
     set_axis(lower, x, label, whole)
     lower.legend(loc="upper right")
 
 
 def throughput_chart(rounds: Sequence[RoundRecord], devices: Sequence[str]) -> Chart:
     """Return the rate of each drive in each round; of many drives the band between the slowest and the fastest."""
-    kept, totals = thin(rounds), total_run(rounds)
+    own = [replace(record, devices=[part for part in record.devices if part.device in devices]) for record in rounds]
+    kept, totals = thin(own), total_run(own)
     rates = _rates(kept, devices)
     told = f"mean {totals.images_per_device_second:.4g} images per device second over {len(devices)} drives"
     many = len(devices) > _MOST_LINES
@@ -169,6 +173,10 @@ def set_axis(axes: Axes, x: Sequence[float], label: str, whole: bool) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
     if len(x) == 1:  # one point needs room around it
         axes.set_xlim(x[0] - 1, x[0] + 1) if whole else axes.set_xlim(0, x[0] * 2 or 1)
+
+
+def _drawable(loss: float) -> float:
+    return loss if abs(loss) <= _LARGEST_LOSS else math.nan
 
 
 def _say(axes: Axes, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from csd_emu.power import CHASSIS
+from csd_emu.power import CHASSIS, sum_energy
 from csd_emu.timeline import HOST
 from host.records import DeviceRound, RoundRecord
 from host.report.competing import counted_parts
@@ -142,7 +142,7 @@ def _total_device(
         sent_bytes=sum(part.sent_bytes for part in parts),
         received_bytes=sum(part.received_bytes for part in parts),
         peak_memory_bytes=max((part.peak_memory_bytes for part in parts), default=0),
-        energy_joules=_add(energies),
+        energy_joules=sum_energy(energies),
     )
 
 
@@ -154,7 +154,7 @@ def node_energy(rounds: Sequence[RoundRecord]) -> dict[str, dict[str, float]]:
             found.setdefault(part.device, []).append(part.energy_joules)
         for node, joules in record.energy_joules.items():
             found.setdefault(node, []).append(joules)
-    summed = {node: _add(parts) for node, parts in found.items()}
+    summed = {node: sum_energy(parts) for node, parts in found.items()}
     return {node: parts for node, parts in summed.items() if parts}
 
 
@@ -173,11 +173,3 @@ def _group(node: str, component: str) -> str:
     if CHASSIS in (node, component):
         return CHASSIS
     return HOST if node == HOST else f"drives: {component}"
-
-
-def _add(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for part in parts:
-        for component, joules in part.items():
-            total[component] = total.get(component, 0.0) + joules
-    return total

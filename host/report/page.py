@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,10 @@ import jinja2
 import yaml
 from markupsafe import Markup
 
+from csd_emu.timeline import HOST
 from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.units import format_bytes
+from host.files import replace_file
 from host.outputs import FigureEntry, ReportOutput
 from host.records import EventRecord, What
 from host.report.charts import progress_charts, throughput_chart
@@ -25,7 +25,9 @@ from host.report.formats import format_number, format_quantity, format_seconds, 
 from host.report.gantt import timeline_chart
 from host.report.load import RunData, load_run
 from host.report.resource_charts import link_chart, power_chart
+from host.report.step_charts import step_charts
 from host.report.svg import Chart
+from host.report.sync import describe_steps, step_tiles
 from host.report.tiles import describe_status, list_tiles
 from host.run_directory import REPORT_FILE
 
@@ -73,7 +75,7 @@ def render(run: RunData, comparison: Comparison) -> str:
             run=run,
             name=str(run.array.get("name") or run.path.name),
             totals=totals,
-            tiles=list_tiles(run, totals, comparison),
+            tiles=list_tiles(run, totals, comparison, step_tiles(run.rounds, totals.clock)),
             status=describe_status(run),
             clocks={
                 clock: _CLOCKS.get(clock, "of a kind that this version does not know")
@@ -89,6 +91,8 @@ def render(run: RunData, comparison: Comparison) -> str:
                 "energy": [(component, "n") for component in energy.get("components", [])],
             },
             rounds=run.rounds[-_MOST_ROUNDS:],
+            sync=describe_steps(run.rounds),
+            host_trains=any(device.device == HOST for device in devices),
             comparison=comparison,
             events=_events(run.events)[-_MOST_EVENTS:],
             hidden_events=max(0, len(_events(run.events)) - _MOST_EVENTS),
@@ -137,10 +141,11 @@ def _charts(run: RunData, devices: Sequence[str]) -> dict[str, Chart]:
     accuracy = target.get("accuracy") if isinstance(target, Mapping) else None
     charts: list[Chart | None] = [
         *progress_charts(run.rounds, accuracy if isinstance(accuracy, float | int) else None),
-        throughput_chart(run.rounds, devices),
+        throughput_chart(run.rounds, [name for name in devices if name != HOST]),
         power_chart(run.rounds),
         link_chart(run.rounds),
         timeline_chart(run.rounds, devices),
+        *step_charts(run.rounds, total_run(run.rounds).clock),
     ]
     return {chart.name: chart for chart in charts if chart is not None}
 
@@ -191,16 +196,7 @@ def _profiles(run: RunData) -> dict[str, list[FigureEntry]]:
 def _replace(path: Path, text: str) -> None:
     """Write the file at once or not at all, so that an earlier report is never half gone."""
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            try:
-                file.write(text.encode("utf-8", "replace"))
-                file.flush()
-                os.chmod(temporary, 0o644)
-                temporary.replace(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+        replace_file(path, text.encode("utf-8", "replace"))
     except OSError as error:
         raise EnvironmentUnfit(
             f"{path}: the report cannot be written ({error}); free space, or give another file with --output"

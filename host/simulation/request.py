@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from csd_emu.array import ArrayConfig
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.models import ModelSpec
 from host.datasets import load_dataset
-from host.job import JobConfig, load_job
+from host.job import JobConfig, TunerName, load_job
 from host.requests import read_array
 from host.simulation.load import inspect_load
 from host.simulation.nodes import Load
 
-TunerName = Literal["none", "stannis", "hypertune"]
 MOST_STEPS = 1_000_000
 
 

@@ -31,7 +31,7 @@ class Allocator:
             most_targets: so many targets of each device are tried, spread over its batches.
         """
         classes = list({id(table): table for table in tables}.values())
-        self._sync_seconds, self._most = sync_seconds, most_targets
+        self.sync_seconds, self._most = sync_seconds, most_targets
         self._curves = [table.step_seconds for table in classes]
         self._class_of = np.array([next(n for n, own in enumerate(classes) if own is table) for table in tables])
         self._members = [np.flatnonzero(self._class_of == number) for number in range(len(classes))]
@@ -46,7 +46,7 @@ class Allocator:
 
     def step_seconds(self, batches: Batches, slowdowns: Floats) -> Floats:
         """Return the length of a step, (...): the slowest device's seconds, and the exchange."""
-        seconds: Floats = (self.table_seconds(batches) * slowdowns).max(axis=-1) + self._sync_seconds
+        seconds: Floats = (self.table_seconds(batches) * slowdowns).max(axis=-1) + self.sync_seconds
         return seconds
 
     def rate(self, batches: Batches, slowdowns: Floats) -> float:
@@ -72,7 +72,7 @@ class Allocator:
         totals = np.zeros(len(targets))
         for curve, count in curves:
             totals += count * np.searchsorted(curve, targets * _ROUNDING, side="right")
-        rates = totals / (targets + self._sync_seconds)
+        rates = totals / (targets + self.sync_seconds)
         return float(targets[len(rates) - 1 - int(rates[::-1].argmax())])
 
     def _thin(self, curve: Floats) -> Floats:

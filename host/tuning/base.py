@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,12 @@ class Tuner(Protocol):
     def slowdowns(self) -> Floats:
         """(devices,) observed over expected seconds of the same batch, as believed now; 1 is as fast as the table."""
 
+    def probes(self, step: int) -> Batches:
+        """Return (devices,) records that parked devices should compute beside this step, to be seen when they recover.
+
+        Nobody waits for them, and their gradients are dropped; `observe` takes their seconds.
+        """
+
     def observe(self, step: int, compute_seconds: Floats) -> Retune | None:
         """Take what a step cost, and return new batches if they are worth it.
 
@@ -62,3 +69,9 @@ class Tuner(Protocol):
 
     def possible_images_per_second(self) -> float:
         """Return what the tables, scaled by the believed slowdowns, allow with no batch larger than at the start."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs, as JSON can hold it."""
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""

@@ -20,14 +20,17 @@ from host.tuning.speed import SpeedTable
 
 # The plan's target is kept, and devices that did not change are left alone, unless more than this is lost by it.
 PREFERENCE = 0.01
-# A retune has to make the array faster by this share at least.
+# A retune has to make the array faster by this share at least, unless devices are back at their tables' speeds.
 MIN_GAIN = 0.005
+# The present batches are judged by levels that are so many standard errors lower.
+DOUBT = 2.0
 # A level so near the table's, and within so many standard errors of it, is the table's.
 SNAP, SNAP_DEVIATIONS = 0.02, 2.0
 # How long a disturbance is taken to last, before any has ended.
 PRIOR_STEPS = 64.0
-# Arrays with a device off its table are thought over so often, without a new cause.
+# So long after a change an array is thought over again (estimates are better, and it has lasted), then twice as long.
 RECHECK_STEPS = 16
+_STATE = ("batches", "alive", "dirty", "lengths", "ends", "recheck")
 
 
 @dataclass(frozen=True)
@@ -96,13 +99,15 @@ class Retuner:
         # Steps that devices were disturbed, or not, and how often either ended.
         self.lengths = np.full((rows, 2), PRIOR_STEPS)
         self.ends = np.ones((rows, 2))
+        # The step after which a row is thought over without a new cause, and how long after the one before.
+        self.recheck = np.full((rows, 2), RECHECK_STEPS, dtype=np.int64)
         self._expected = np.empty(shape)
         self._refresh()
 
     @property
     def slowdowns(self) -> Floats:
         """(rows, devices) believed."""
-        slowdowns: Floats = np.exp(self.detector.level)
+        slowdowns: Floats = np.exp(self.detector.estimate())
         return slowdowns
 
     @property
@@ -133,9 +138,7 @@ class Retuner:
             self._settle(changed, before)
         off = self.detector.level != 0
         self.lengths += np.stack([(off & self.alive).sum(axis=1), (~off & self.alive).sum(axis=1)], axis=1)
-        due = changed.any(axis=1)
-        if step % RECHECK_STEPS == 0:
-            due |= (off & self.alive).any(axis=1) | self.dirty.any(axis=1)
+        due = self._due(np.any(changed, axis=1), step)
         decided = [self._decide(int(row), step) for row in np.flatnonzero(due)]
         return [decision for decision in decided if decision is not None]
 
@@ -145,6 +148,7 @@ class Retuner:
         self.batches[which] = 0
         self.detector.reset(which)
         self.dirty |= which
+        self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
         self._refresh()
 
     def join(self, which: Flags) -> None:
@@ -153,25 +157,39 @@ class Retuner:
         self.batches = np.where(which, self._initial, self.batches)
         self.detector.reset(which)
         self.dirty |= which
+        self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
         self._refresh()
 
+    def dump(self) -> dict[str, Any]:
+        """Return what has been learnt of the first array, in JSON's types."""
+        return {name: getattr(self, name)[0].tolist() for name in _STATE} | {"detector": self.detector.state()}
+
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take the state of one array, as `host.tuning.hypertune.HyperTune.state` writes it."""
-        for name in ("batches", "alive", "dirty", "lengths", "ends"):
+        """Take what `dump` returned."""
+        for name in _STATE:
             getattr(self, name)[0] = state[name]
         self.detector.load_state(state["detector"])
         self._refresh()
 
     def best_rate(self, row: int) -> float:
         """Return the records per second that the believed speeds allow."""
-        slowdowns, caps = self.slowdowns[row], np.where(self.alive[row], self._initial, 0)
+        slowdowns, caps = np.exp(self.detector.estimate(row)), np.where(self.alive[row], self._initial, 0)
         return self.allocator.rate(
             self.allocator.fill(self.allocator.best_target(slowdowns, caps), slowdowns, caps), slowdowns
         )
 
+    def _due(self, news: Flags, step: int) -> Flags:
+        """Return which rows to think over: those with news, and those whose time has come."""
+        self.recheck[news] = step + RECHECK_STEPS, RECHECK_STEPS
+        come = step >= self.recheck[:, 0]
+        self.recheck[come, 1] *= 2
+        self.recheck[come, 0] = step + self.recheck[come, 1]
+        due: Flags = news | come
+        return due
+
     def _settle(self, changed: Flags, was_off: Flags) -> None:
         """Take levels near the tables' for the tables', and count what has ended."""
-        level, error = self.detector.level, self.detector.standard_error
+        level, error = self.detector.level, self.detector.standard_error()
         near = changed & (np.abs(level) < np.maximum(SNAP, SNAP_DEVIATIONS * error))
         self.detector.snap(near)
         now_off = self.detector.level != 0
@@ -179,15 +197,18 @@ class Retuner:
         self.dirty |= changed
 
     def _decide(self, row: int, step: int) -> Decision | None:
-        present, slowdowns = self.batches[row].copy(), self.slowdowns[row]
+        present, slowdowns = self.batches[row].copy(), np.exp(self.detector.estimate(row))
         batches = self._choose(row, slowdowns)
         if np.array_equal(batches, present):
             self.dirty[row] = False
             return None
-        now, then = self.allocator.rate(present, slowdowns), self.allocator.rate(batches, slowdowns)
+        # What is known of few steps may be wrong: the present batches get the benefit of the doubt.
+        lenient = slowdowns * np.exp(-DOUBT * self.detector.standard_error(row))
+        now, then = self.allocator.rate(present, lenient), self.allocator.rate(batches, slowdowns)
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
-        if share < MIN_GAIN or gain <= self._rules.cost_steps:
+        going_home = not self.detector.level[row][present != batches].any()
+        if share <= (0.0 if going_home else MIN_GAIN) or gain <= self._rules.cost_steps:
             return None
         self.batches[row] = batches
         self.dirty[row] = False
@@ -197,9 +218,9 @@ class Retuner:
     def _choose(self, row: int, slowdowns: Floats) -> Batches:
         """Return the best batches, or others that are nearly as good and change less."""
         allocator, caps = self.allocator, np.where(self.alive[row], self._initial, 0)
-        safe = np.exp(self.detector.level[row] + self._quantiles * self.detector.standard_error[row])
+        safe = np.exp(self.detector.estimate(row) + self._quantiles * self.detector.standard_error(row))
         plan = allocator.fill(self._target, safe, caps)
-        if not (self.detector.level[row][self.alive[row]] != 0).any():
+        if not self.detector.level[row][self.alive[row]].any():
             return plan
         rest = ~self.dirty[row]
         others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]

@@ -206,7 +206,8 @@ def plan_shards(
     In K = (sum p + U) / sum b steps device i sees K b_i records: its p_i private ones, and K b_i - p_i of the U public
     ones. If p_i > K b_i for some i, equal steps have no room for all. With ``repeat`` the epoch has K' = max p_i / b_i
     steps, and the others see public records again. With ``subsample`` such a device leaves records out: then
-    K'' = (U + sum p_j) / sum b_j over the devices j that see all of theirs.
+    K'' = (U + sum p_j) / sum b_j over the devices j that see all of theirs. A device for which there is no record
+    takes no part.
 
     Args:
         batches: (devices,) records per step, at least 1.
@@ -217,13 +218,14 @@ def plan_shards(
     Raises:
         ConfigurationError: there is no record.
     """
-    b, p = np.array(batches, np.int64), np.array(private_sizes, np.int64)
+    p = np.array(private_sizes, np.int64)
+    b = np.where(p + public_size > 0, np.array(batches, np.int64), 0)
     records, total = int(p.sum()) + public_size, int(b.sum())
     if records == 0:
         raise ConfigurationError("there is no record to train on; add data")
     overflowing = tuple(int(number) for number in np.flatnonzero(p * total > records * b))
     if not overflowing:
-        seen = _apportion(records, b)
+        seen = apportion(records, b)
         return ShardPlan(-(-records // total), p, p, seen - p, 0, (), "")
     if overflow == "repeat":
         return _repeat(b, p, public_size, overflowing)
@@ -231,7 +233,7 @@ def plan_shards(
 
 
 def _repeat(b: Batches, p: Batches, public_size: int, overflowing: tuple[int, ...]) -> ShardPlan:
-    longest = max(range(len(b)), key=lambda number: p[number] / b[number])
+    longest = max(range(len(b)), key=lambda number: p[number] / max(1, b[number]))
     steps = int(-(-p[longest] // b[longest]))
     public = -(-p[longest] * b // b[longest]) - p if public_size else np.zeros_like(p)
     repeated = max(0, int(public.sum()) - public_size)
@@ -248,7 +250,7 @@ def _subsample(b: Batches, p: Batches, public_size: int) -> ShardPlan:
     steps = max(1, -(-records // total))
     seen = np.where(inside, p, np.minimum(p, np.maximum(1, records * b // total)))
     public = np.zeros_like(p)
-    public[inside] = _apportion(records, b[inside]) - p[inside]
+    public[inside] = apportion(records, b[inside]) - p[inside]
     over = tuple(int(number) for number in np.flatnonzero(~inside))
     action = f"an epoch leaves {int((p - seen).sum())} private records out, others in each epoch"
     return ShardPlan(steps, p, seen, public, 0, over, action)
@@ -276,7 +278,7 @@ def water_level(b: Batches, p: Batches, public_size: int) -> tuple[int, int, np.
         inside &= ~above
 
 
-def _apportion(records: int, b: Batches) -> Batches:
+def apportion(records: int, b: Batches) -> Batches:
     """Return whole numbers that sum to `records`, in proportion to `b`, by the largest remainders."""
     shares, rest = np.divmod(records * b, int(b.sum()))
     most = np.argsort(-rest, kind="stable")[: records - int(shares.sum())]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from csd_emu.array import ArrayConfig
 from csd_emu.deadline import Deadline
-from csd_emu.engines import DevicePlan, Engine, Handle
+from csd_emu.engines import DevicePlan, Engine, Handle, Surroundings
 from firmware_agent.archive import list_archive
 from firmware_agent.handover import IDENTITY_FILE
 from firmware_agent.identity import Identity, write_identity
@@ -33,6 +33,9 @@ class Laboratory:
         pairs = zip(self.devices, self._records, strict=True)
         return Fleet({device.name: Expected(1, record.manifest_sha256) for device, record in pairs}, keys, 0)
 
+    def around(self, number: int) -> Surroundings:
+        return self.engine.surroundings(self.devices[number])
+
     def plan(self, number: int, port: int, incarnation: int = 1) -> DevicePlan:
         """Write the identity of a device that will dial `port` on the host's loopback interface."""
         device, record = self.devices[number], self._records[number]
@@ -41,8 +44,8 @@ class Laboratory:
             array=self.config.name,
             device=device.name,
             incarnation=incarnation,
-            host_address=f"{self.engine.host_address}:{port}",
-            clock=self.engine.clock,
+            host_address=f"{self.around(number).host_address}:{port}",
+            clock=self.around(number).clock,
             unix_seconds=time.time(),
             entropy=secrets.token_bytes(64),
             ca_pem=self._authority.ca_pem,

@@ -85,7 +85,7 @@ async def test_the_life_of_two_devices(lab: Laboratory) -> None:
         assert engine.list_devices(name) == ["csd-00", "csd-01"]
         assert all(engine.alive(handle) for handle in handles)
         for session in fleet.sessions().values():
-            assert session.hello.clock == engine.clock
+            assert session.hello.clock == lab.around(0).clock
             await answers(session, 120)
 
         # Frozen: alive, silent; thawed: it answers what it was asked.

@@ -1,7 +1,7 @@
 """The agent's side of a session, over a fake session: it answers, and what the host may not do it survives."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,9 +32,13 @@ from firmware_agent.wire import (
     ProbeRead,
     ProbeSend,
     Ready,
+    Reduce,
+    Reduced,
     Sabotage,
     Sabotaged,
     Slice,
+    Step,
+    Stepped,
     Tensors,
     Train,
     Trained,
@@ -195,6 +199,9 @@ def test_one_who_is_refused_does_not_come_back(shard: Shard) -> None:
         [Welcome(), JOB, make_slice(1, "w", 0, b"1")],
         [Welcome(), JOB, Tensors(1, [])],
         [Welcome(), Measure(8, 1.0)],
+        [Welcome(), Step(1, b"1234", 1)],
+        [Welcome(), JOB, Step(1, b"1234", 1)],
+        [Welcome(), JOB, Reduced(1, 0, b"12345678")],
     ],
 )
 def test_a_host_that_breaks_the_rules_is_left_and_dialled_again(shard: Shard, script: list[Frame]) -> None:
@@ -297,7 +304,102 @@ def test_the_records_themselves_never_leave_the_drive(shard: Shard, tmp_path: Pa
     images = np.frombuffer(b"PRIVATE RECORD! " * 4 * 8, np.uint8).reshape(8, 1, 8, 8)
     write_shard(tmp_path / "shard.tar", "planted", images, np.arange(8))
     planted = open_shard(tmp_path / "shard.tar")
-    host = FakeHost(Welcome(), JOB, *weights_frames(1, planted), Train(1, 1), Measure(8, 0.001))
+    tasks = [Train(1, 1), *weights_frames(2, planted), step(2, list(range(8))), Measure(8, 0.001)]
+    host = FakeHost(Welcome(), JOB, *weights_frames(1, planted), *tasks)
     serve(planted, host)
     assert len(host.sent) > 4
     assert not any(b"PRIVATE RECORD!" in encode(frame) for frame in host.sent)
+
+
+def test_a_step_is_answered_with_gradients_and_buffers(shard: Shard) -> None:
+    host = FakeHost(Welcome(), JOB, *weights_frames(7, shard), step(7, [1, 2, 3]))
+    serve(shard, host)
+    _, _, announced, *pieces, done = host.sent
+    assert isinstance(announced, Tensors)
+    model = Trainer(JOB, shard, 0, Stopwatch()).model
+    assert announced.specs == tensor_specs(state_arrays(model))  # digits_cnn has no buffer
+    assembler = Assembler(7, announced.specs)
+    for piece in pieces:
+        assert isinstance(piece, Slice)
+        assembler.add(piece)
+    assert assembler.complete
+    assert isinstance(done, Stepped)
+    assert (done.step, done.samples, done.read_bytes) == (7, 3, 3 * 72)
+    assert done.seconds.update == 0
+    assert all(part > 0 for part in (done.seconds.forward, done.seconds.backward, done.seconds.encode))
+
+
+def test_a_step_that_reaches_for_records_of_another_drive_is_refused(shard: Shard) -> None:
+    """A planted leak: the drive holds 40 records. It says no, sends no tensor, and goes on."""
+    planted = [Welcome(), JOB, *weights_frames(1, shard), step(1, [0, 40])]
+    host = FakeHost(*planted, *weights_frames(2, shard), step(2, [0, 39]))
+    serve(shard, host)
+    _, _, failed, announced, *_, done = host.sent
+    assert isinstance(failed, Failed)
+    assert failed.task == "Step"
+    assert "names record 40, but this drive holds 40" in failed.error
+    assert isinstance(announced, Tensors)
+    assert announced.exchange == 2
+    assert isinstance(done, Stepped)
+
+
+def test_a_damaged_slice_of_a_gradient_too(shard: Shard) -> None:
+    script = [Welcome(), JOB, *weights_frames(1, shard), step(1, [0, 1])]
+    good, bad = FakeHost(*script), FakeHost(*script[:2], Sabotage("corrupt"), *script[2:])
+    serve(shard, good)
+    serve(shard, bad)
+    wanted, got = ([frame for frame in host.sent if isinstance(frame, Slice)] for host in (good, bad))
+    assert got == [damage(wanted[0]), *wanted[1:]]
+
+
+def step(number: int, records: list[int]) -> Step:
+    return Step(number, np.array(records, "<u4").tobytes(), 100)
+
+
+NORMED = """
+from torch import nn
+def build():
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 10))
+"""
+
+
+class Meets(FakeHost):
+    """Answers every exchange of a step, as if this drive were alone or with what `answer` makes of it."""
+
+    def __init__(self, *script: Frame | Exception, answer: Callable[[Reduce], Frame]) -> None:
+        super().__init__(*script)
+        self._answer = answer
+
+    def receive(self) -> AnyFrame:
+        if isinstance(last := self.sent[-1], Reduce):
+            return cast(AnyFrame, self._answer(last))
+        return super().receive()
+
+
+def normed_script(shard: Shard) -> list[Frame]:
+    job = msgspec.structs.replace(JOB, model="n.py:build", source=NORMED, batch_norm="synchronised")
+    arrays = state_arrays(Trainer(job, shard, 0, Stopwatch()).model)
+    return [Welcome(), job, Tensors(1, tensor_specs(arrays)), *cut_slices(1, arrays), step(1, [1, 2, 3])]
+
+
+def test_within_a_step_it_meets_the_others_by_the_host(shard: Shard) -> None:
+    host = Meets(*normed_script(shard), answer=lambda mine: Reduced(mine.step, mine.index, mine.values))
+    serve(shard, host)
+    assert [(frame.step, frame.index) for frame in host.sent if isinstance(frame, Reduce)] == [(1, 0), (1, 1)]
+    assert isinstance(host.sent[-1], Stepped)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda mine: Reduced(mine.step, mine.index + 1, mine.values),
+        lambda mine: Reduced(mine.step + 1, mine.index, mine.values),
+        lambda mine: Reduced(mine.step, mine.index, mine.values[8:]),
+        lambda mine: Disturb(1),
+    ],
+)
+def test_another_answer_than_the_sum_ends_the_session(shard: Shard, answer: Callable[[Reduce], Frame]) -> None:
+    bad, good = Meets(*normed_script(shard), answer=answer), FakeHost(Welcome())
+    serve(shard, bad, good)
+    assert isinstance(bad.sent[-1], Reduce)
+    assert isinstance(good.sent[0], Hello)

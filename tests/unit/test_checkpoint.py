@@ -18,8 +18,8 @@ from firmware_agent.errors import CheckpointError, EnvironmentUnfit
 from firmware_agent.exchange import Array
 from host import checkpoint as checkpoint_module
 from host.checkpoint import FORMAT, Checkpoint, Header, job_sha256, load_checkpoint, save_checkpoint
-from host.federated import TrainingState
 from host.job import JobConfig
+from host.training import TrainingState
 from tests.strategies import arrays
 
 ARRAY = {"name": "lab", "engine": "native", "devices": [{"profile": "newport", "count": 2}]}

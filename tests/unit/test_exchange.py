@@ -94,6 +94,33 @@ def test_it_is_complete_with_the_last_byte_and_not_before(arrays: dict[str, Arra
 
 
 @given(arrays=strategies.arrays(), data=st.data())
+def test_what_has_come_in_of_each_tensor_is_known_to_the_byte(arrays: dict[str, Array], data: st.DataObject) -> None:
+    pieces = data.draw(cuts(arrays))
+    assembler = fed(arrays, pieces[: data.draw(st.integers(0, len(pieces)))])
+    came = {name: np.zeros(len(flat_bytes(array)), bool) for name, array in arrays.items()}
+    for piece in pieces[: data.draw(st.integers(0, len(pieces)))]:
+        assembler.add(piece)
+    for name, here in came.items():
+        array, spans = assembler.partial(name)
+        for start, end in [(0, len(here))] if spans is None else spans:
+            here[start:end] = True
+        content = np.frombuffer(flat_bytes(arrays[name]), np.uint8)
+        assert np.array_equal(array.reshape(-1).view(np.uint8)[here], content[here])
+        assert (spans is None) == assembler.has(name) == bool(here.all())
+        if spans is not None:  # rising, apart, none of them empty
+            edges = [edge for span in spans for edge in span]
+            assert edges == sorted(set(edges))
+    assert sum(int((~here).sum()) for here in came.values()) == assembler.missing_bytes
+
+
+def test_a_tensor_that_is_not_in_the_exchange_is_named() -> None:
+    assembler = fed({"w": np.ones(3)}, [])
+    for ask in (assembler.has, assembler.partial):
+        with pytest.raises(ProtocolError, match="does not have the tensor 'v'"):
+            ask("v")
+
+
+@given(arrays=strategies.arrays(), data=st.data())
 def test_a_slice_that_does_not_fit_is_refused_and_changes_nothing(
     arrays: dict[str, Array], data: st.DataObject
 ) -> None:

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.wire import PhaseSeconds
-from host.records import EventRecord, RoundRecord, What, summarise
+from host.records import EventRecord, RoundRecord, What
 from host.report.compare import compare
 from host.report.formats import format_number, format_quantity, format_seconds, format_share
 from host.report.load import load_run
 from host.report.page import render, write_report
+from host.summary import summarise
 from tests.pages import Page
 from tests.records import array_rounds, device_round, round_record, write_run
 
@@ -82,7 +83,8 @@ def test_a_folder_with_records_alone_is_a_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"spans": []}, {"energy_joules": {}}, {"test_loss": math.nan, "train_loss": math.inf}]
+    "changes",
+    [{"spans": []}, {"energy_joules": {}}, {"test_loss": math.nan, "train_loss": math.inf}, {"test_loss": 1.7e308}],
 )
 def test_what_records_do_not_know_is_left_out(tmp_path: Path, changes: dict[str, Any]) -> None:
     page_of(write_run(tmp_path, array_rounds(3, NAMES, **changes)))

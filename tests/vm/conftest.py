@@ -1,3 +1,4 @@
+import contextlib
 import os
 import shutil
 import tempfile
@@ -8,11 +9,14 @@ import psutil
 import pytest
 
 from csd_emu.array import ArrayConfig
-from csd_emu.paths import Paths
+from csd_emu.paths import HOME_VARIABLE, Paths
+from host.array_state import array_folder
 from tests.commands import ARRAY, Workshop, wait_until
+from tests.contract.laboratory import Laboratory
 from tests.machines import prepared_qemu
 
 NAME = f"test-vm-{os.getpid()}"  # two test runs on one machine must not meet
+LAB_NAME = f"test-lab-{os.getpid()}"
 
 
 class VmWorkshop(Workshop):
@@ -25,7 +29,10 @@ class VmWorkshop(Workshop):
 
     @property
     def environment(self) -> dict[str, str]:
-        return {key: value for key, value in super().environment.items() if key != "CSD_EMU_HOME"}
+        """As for any workshop, but with the caller's folders: those of `Paths.default` in this process too."""
+        own = super().environment
+        del own[HOME_VARIABLE]
+        return own | {key: value for key, value in os.environ.items() if key == HOME_VARIABLE}
 
     def machines(self) -> list[psutil.Process]:
         """The QEMU processes of this array."""
@@ -66,3 +73,17 @@ def workshop(template: None) -> Iterator[VmWorkshop]:
     yield workshop
     workshop.run("sweep", NAME)
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def lab() -> Iterator[Laboratory]:
+    """An array of virtual machines whose devices a test starts one by one, without a run."""
+    config = ArrayConfig.model_validate(ARRAY | {"name": LAB_NAME, "engine": "qemu"})
+    with contextlib.closing(prepared_qemu(config)) as engine, array_folder(Paths.default().arrays, LAB_NAME) as folder:
+        engine.sweep(LAB_NAME)
+        shutil.rmtree(folder / "devices", ignore_errors=True)
+        laboratory = Laboratory(engine, config, folder)
+        try:
+            yield laboratory
+        finally:
+            laboratory.clear()

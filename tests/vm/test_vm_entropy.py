@@ -1,38 +1,17 @@
 """Clones share their template's memory, its random generators included: their first draws must differ all the same."""
 
 import asyncio
-import contextlib
-import shutil
-from collections.abc import Iterator
 
 import pytest
 
-from csd_emu.array import ArrayConfig
-from csd_emu.paths import Paths
-from host.array_state import array_folder
-from tests.commands import ARRAY
 from tests.contract.laboratory import Laboratory
-from tests.machines import DAEMON_OUTLIVES, prepared_qemu
+from tests.machines import DAEMON_OUTLIVES
 
 pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
-NAME = "test-entropy"
 # TLS record header (5), handshake header (4), version (2), then the client's random bytes and its session number.
 RANDOM = slice(11, 43)
 SESSION_NUMBER = slice(44, 76)
 WAIT_SECONDS = 180.0
-
-
-@pytest.fixture
-def lab() -> Iterator[Laboratory]:
-    config = ArrayConfig.model_validate(ARRAY | {"name": NAME, "engine": "qemu"})
-    with contextlib.closing(prepared_qemu(config)) as engine, array_folder(Paths.default().arrays, NAME) as folder:
-        engine.sweep(NAME)
-        shutil.rmtree(folder / "devices", ignore_errors=True)
-        laboratory = Laboratory(engine, config, folder)
-        try:
-            yield laboratory
-        finally:
-            laboratory.clear()
 
 
 async def client_hello(lab: Laboratory, number: int) -> bytes:

@@ -1,43 +1,21 @@
 """A drive's own throttles, on a real virtual machine: they hold what is asked for, and they are gone afterwards."""
 
 import asyncio
-import contextlib
-import os
-import shutil
-from collections.abc import Iterator
 
 import pytest
 
-from csd_emu.array import ArrayConfig
 from csd_emu.deadline import Deadline
-from csd_emu.paths import Paths
 from firmware_agent.errors import DeviceFailed
 from firmware_agent.wire import ProbeSend
-from host.array_state import array_folder
 from host.bench.throttles import Asked, open_sink, probe
 from host.session import DeviceSession
-from tests.commands import ARRAY
 from tests.contract.laboratory import Laboratory
-from tests.machines import DAEMON_OUTLIVES, prepared_qemu
+from tests.machines import DAEMON_OUTLIVES
 
 pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
-NAME = f"test-throttles-{os.getpid()}"
 # Far below what the machine does without a throttle, even beside other work.
 RATES = {"io.max": 20_000_000, "tbf": 5_000_000}
 SECONDS = 3
-
-
-@pytest.fixture
-def lab() -> Iterator[Laboratory]:
-    config = ArrayConfig.model_validate(ARRAY | {"name": NAME, "engine": "qemu"})
-    with contextlib.closing(prepared_qemu(config)) as engine, array_folder(Paths.default().arrays, NAME) as folder:
-        engine.sweep(NAME)
-        shutil.rmtree(folder / "devices", ignore_errors=True)
-        laboratory = Laboratory(engine, config, folder)
-        try:
-            yield laboratory
-        finally:
-            laboratory.clear()
 
 
 async def rate(session: DeviceSession, asked: Asked, sink: str) -> float:
@@ -50,12 +28,12 @@ async def test_both_throttles_hold_and_are_gone_afterwards_even_after_a_failure(
         handle = await asyncio.to_thread(lab.engine.start, lab.plan(0, fleet.port))
         await lab.ready(handle, fleet)
         (session,) = fleet.sessions().values()
-        sink = f"{lab.engine.host_address}:{port}"
+        sink = f"{lab.around(0).host_address}:{port}"
         for throttle, asked in RATES.items():
             size = SECONDS * asked
             assert await rate(session, Asked(throttle, asked, size), sink) == pytest.approx(asked, rel=0.1)
             assert await rate(session, Asked(throttle, 0, size), sink) > 2 * asked
-        await session.send(ProbeSend(1, RATES["tbf"], f"{lab.engine.host_address}:1"))
+        await session.send(ProbeSend(1, RATES["tbf"], f"{lab.around(0).host_address}:1"))
         with pytest.raises(DeviceFailed, match="open it first"):
             await session.receive(Deadline(300.0))
         assert await rate(session, Asked("tbf", 0, SECONDS * RATES["tbf"]), sink) > 2 * RATES["tbf"]

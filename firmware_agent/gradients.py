@@ -1,0 +1,157 @@
+"""A synchronous step in the drive: the gradient of the mean loss over the records that the host names.
+
+The drive keeps no optimiser: the host steps, and sends the weights of the next step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from firmware_agent.clock import Stopwatch
+from firmware_agent.errors import DeviceFailed, ProtocolError
+from firmware_agent.exchange import Array, cut_slices, tensor_specs
+from firmware_agent.loaded_job import LoadedJob
+from firmware_agent.sync_batch_norm import Reduction, Values, alone
+from firmware_agent.weights import buffer_names, state_arrays, trained_names
+from firmware_agent.wire import Job, Reduce, Slice, Step, Tensors, encode
+
+Index = npt.NDArray[np.uint32]
+PassOn = Callable[[Iterable[Slice]], Iterable[Slice]]
+Meet = Callable[[Reduce], bytes]
+"""Sends values to the host; returns their sum over all participants, little-endian float64."""
+
+_ONE_VALUE = "more than 1 value per channel"  # of torch's own message
+
+
+class LocalStep(NamedTuple):
+    """What a step did; `loss` is the mean over its records."""
+
+    samples: int
+    loss: float
+    read_bytes: int
+
+
+class GradientWorker:
+    """Computes gradients at the weights that lie in the model, one step after the other."""
+
+    def __init__(self, job: Job, loaded: LoadedJob, device_number: int, stopwatch: Stopwatch) -> None:
+        """Take over a loaded job.
+
+        Args:
+            job: what to train and how.
+            loaded: its model and this drive's records.
+            device_number: makes each drive's random draws its own.
+            stopwatch: charges the phases.
+        """
+        self._job, self._loaded, self._stopwatch = job, loaded, stopwatch
+        self._seed, self._phase = (job.seed, device_number), "forward"
+        self._parameters = dict(loaded.model.named_parameters())
+        self._trained = trained_names(loaded.model)
+        self._buffers = [] if job.batch_norm == "frozen" else buffer_names(loaded.model)
+
+    def compute(self, task: Step, meet: Meet | None = None) -> LocalStep:
+        """Leave the gradient of the mean loss over the step's records in the model.
+
+        Random draws, such as dropout masks, depend on the job's seed, the drive and the step's number alone. Records
+        are computed in parts of nearly equal size, each of at most `task.micro_batch`; a part of m records out of b
+        counts m / b. Synchronised batch normalisation exchanges by `meet`, with the stopwatch stopped.
+
+        Raises:
+            ProtocolError: the records are no whole indices.
+            DeviceFailed: a record is not in this drive's shard, and nothing was computed; or batch normalisation
+                cannot work on batches of this size.
+        """
+        index = self._checked(task)
+        for parameter in self._parameters.values():
+            parameter.grad = None
+        torch.manual_seed(int(np.random.SeedSequence([*self._seed, task.step]).generate_state(1)[0]))
+        self._loaded.meeting.reduce = alone if meet is None else self._charged(task.step, meet)
+        try:
+            return self._accumulate(index, task.micro_batch)
+        except ValueError as error:
+            if _ONE_VALUE not in str(error):
+                raise
+            raise DeviceFailed(
+                f"step {task.step}: batch normalisation cannot train on a single value per channel, which a batch of "
+                f"{len(index)} in parts of {task.micro_batch} comes to; give this drive larger ones, or choose "
+                "batch_norm: synchronised or frozen"
+            ) from error
+        finally:
+            self._loaded.meeting.reduce = alone
+
+    def encode(self, exchange: int, pass_on: PassOn = iter) -> list[bytes]:
+        """Return the frames that carry the gradients and then the buffers; slices go through `pass_on` first.
+
+        A gradient is dropped from the model as soon as it is encoded: there is never a second copy of all.
+        """
+        self._stopwatch.mark()
+        state = state_arrays(self._loaded.model)
+        buffers = {name: state[name] for name in self._buffers}
+        specs = tensor_specs({name: state[name] for name in self._trained} | buffers)
+        frames = [encode(Tensors(exchange, specs))]
+        for name in self._trained:
+            frames += _encoded(exchange, {name: self._take_gradient(name)}, pass_on)
+        frames += _encoded(exchange, buffers, pass_on)
+        self._stopwatch.lap("encode")
+        return frames
+
+    def _checked(self, task: Step) -> Index:
+        if len(task.records) % 4:
+            raise ProtocolError(f"step {task.step}: {len(task.records)} bytes are no whole indices of records")
+        index: Index = np.frombuffer(task.records, "<u4")
+        outside = index[index >= self._loaded.samples]
+        if len(outside):
+            raise DeviceFailed(
+                f"step {task.step} names record {outside[0]}, but this drive holds {self._loaded.samples} and no other "
+                "drive's; send indices into its own shard"
+            )
+        if self._job.batch_norm == "synchronised" and len(index) > task.micro_batch:
+            raise DeviceFailed(
+                f"step {task.step}: {len(index)} records in parts of {task.micro_batch}, but synchronised batch "
+                "normalisation needs them at once; leave micro_batch out, or choose batch_norm: device or frozen"
+            )
+        return index
+
+    def _accumulate(self, index: Index, micro_batch: int) -> LocalStep:
+        loss_sum, read_bytes = 0.0, 0
+        self._stopwatch.mark()
+        for part in np.array_split(index, -(-len(index) // micro_batch)):
+            images, labels = self._loaded.take(part)
+            self._phase = "forward"
+            loss = self._loaded.forward(images, labels)
+            self._phase = "backward"
+            (loss * (len(part) / len(index))).backward()  # type: ignore[no-untyped-call]
+            loss_sum += loss.item() * len(part)
+            read_bytes += images.nbytes + labels.nbytes
+            self._stopwatch.lap("backward")
+        return LocalStep(len(index), loss_sum / len(index), read_bytes)
+
+    def _charged(self, step: int, meet: Meet) -> Reduction:
+        """Return `meet` for a step: work up to an exchange is charged, the exchange itself is not."""
+        numbers = itertools.count()
+
+        def reduce(values: Values) -> Values:
+            self._stopwatch.lap(self._phase)
+            total = meet(Reduce(step, next(numbers), values.astype("<f8").tobytes()))
+            self._stopwatch.mark()
+            return np.frombuffer(total, "<f8").astype(np.float64)
+
+        return reduce
+
+    def _take_gradient(self, name: str) -> Array:
+        parameter = self._parameters[name]
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None:  # a part of the model that no record came through
+            gradient = torch.zeros_like(parameter)
+        array: Array = gradient.to_dense().detach().numpy()
+        return array
+
+
+def _encoded(exchange: int, arrays: dict[str, Array], pass_on: PassOn) -> list[bytes]:
+    return [encode(piece) for piece in pass_on(cut_slices(exchange, arrays))]

@@ -1,0 +1,77 @@
+"""A job as a drive holds it: the model, and the records of the shard."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional
+
+from firmware_agent.clock import Stopwatch
+from firmware_agent.exchange import Array
+from firmware_agent.models import ModelSpec, build_model
+from firmware_agent.shard import Shard
+from firmware_agent.sync_batch_norm import Meeting, freeze_statistics, synchronise
+from firmware_agent.wire import Job
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class LoadedJob:
+    """The model in training mode, and the records that it is trained on.
+
+    A shard that fits into memory is read once; taking a batch from it is work in which the task is always runnable, and
+    counts as part of the forward phase. From a larger one batches come straight from flash: they may wait, so taking
+    them is not counted. What a real drive's flash would take is composed from the bytes read either way.
+
+    Attributes:
+        model: built with the job's seed, in the job's precision, with batch normalisation as the job wants it.
+        meeting: where synchronised batch normalisation exchanges.
+        samples: how many records the shard has.
+    """
+
+    def __init__(self, job: Job, shard: Shard, stopwatch: Stopwatch) -> None:
+        """Build the job's model and load the shard.
+
+        Raises:
+            ModelError: the model cannot be built here.
+        """
+        self._image_scale, self._dtype, self._stopwatch = job.image_scale, _DTYPES[job.precision], stopwatch
+        self._images, self._labels, self._resident = _load(shard)
+        self.samples = len(self._labels)
+        torch.manual_seed(job.seed)
+        self.model = build_model(ModelSpec(job.model, job.source, job.arguments)).train()
+        if self._dtype != torch.float32:
+            self.model.to(self._dtype)
+        self.meeting = Meeting()
+        if job.batch_norm == "synchronised":
+            self.model = synchronise(self.model, self.meeting)
+        elif job.batch_norm == "frozen":
+            freeze_statistics(self.model)
+
+    def take(self, index: npt.NDArray[np.integer]) -> tuple[Array, Array]:
+        """Return images and labels, as stored, of the records at these places in the shard."""
+        return self._images[index], self._labels[index]
+
+    def forward(self, images: Array, labels: Array) -> torch.Tensor:
+        """Return the mean cross-entropy of these records, charged to the forward phase."""
+        if not self._resident:
+            self._stopwatch.mark()
+        inputs = torch.from_numpy(images).to(self._dtype).mul_(self._image_scale)
+        loss = functional.cross_entropy(self.model(inputs), torch.from_numpy(labels))
+        self._stopwatch.lap("forward")
+        return loss
+
+
+def _load(shard: Shard) -> tuple[Array, Array, bool]:
+    """Return images, labels, and whether they are in memory: if they take at most a quarter of what is free."""
+    size_bytes = shard.images.nbytes + shard.labels.nbytes
+    if size_bytes > _free_bytes() // 4:
+        return shard.images, shard.labels, False
+    return np.array(shard.images), np.array(shard.labels), True
+
+
+def _free_bytes() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

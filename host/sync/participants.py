@@ -1,0 +1,89 @@
+"""Who takes part in the next step: devices leave, come back, and are waited for if none is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from csd_emu.deadline import Deadline
+from csd_emu.timeline import HOST
+from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost
+from host.fleet import Fleet
+from host.records import OnEvent, What
+from host.session import DeviceSession
+
+# How often a host that waits for its devices to dial again looks whether they still exist.
+_LOOK_SECONDS = 1.0
+# A device whose task fails so many times in a row is left out of the run.
+_FAILURES = 3
+
+
+class Participants:
+    """The sessions of a run's nodes, in participant order."""
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        fleet: Fleet,
+        list_existing: Callable[[], Collection[str]],
+        watchdog_seconds: float,
+        on_event: OnEvent,
+    ) -> None:
+        """Begin with nobody.
+
+        Args:
+            nodes: names of all nodes of the array, in order.
+            fleet: those that have dialled in.
+            list_existing: returns which devices exist and may dial again; it may block.
+            watchdog_seconds: for so long devices are waited for when none is there.
+            on_event: called with device, what happened, and more about it.
+        """
+        self._nodes, self._fleet, self._list_existing = list(nodes), fleet, list_existing
+        self._watchdog_seconds, self._on_event = watchdog_seconds, on_event
+        self._failures: Counter[str] = Counter()
+        self._out: set[str] = set()
+        self._last: CsdError | None = None
+
+    async def present(self, step: int) -> dict[str, DeviceSession]:
+        """Return the sessions of those who can take part in a step, at least one, in participant order.
+
+        Raises:
+            DeviceLost: none is there, and none came back in time.
+            DeviceFailed: those that are left cannot do their task.
+        """
+        patience: Deadline | None = None
+        while True:
+            newcomer, sessions = self._fleet.newcomer, self._usable(self._fleet.sessions())
+            if sessions:
+                return sessions
+            existing = set(await asyncio.to_thread(self._list_existing)) - self._out - set(self._fleet.sessions())
+            if not existing or (patience is not None and patience.expired):
+                raise self._verdict(step)
+            if patience is None:
+                patience = Deadline(self._watchdog_seconds)
+                names = ", ".join(sorted(existing))
+                self._on_event(HOST, What.NOTE, f"step {step}: waits up to {patience.seconds:.0f} s for {names}")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(newcomer.wait(), min(_LOOK_SECONDS, patience.left_seconds))
+
+    def took_part(self, devices: Collection[str], failed: Mapping[str, CsdError]) -> None:
+        """Note who returned its part of a step, and who did not, and why."""
+        for device in devices:
+            del self._failures[device]
+        for device, error in failed.items():
+            self._last = error
+            self._failures[device] += isinstance(error, DeviceFailed)
+            if self._failures[device] >= _FAILURES:
+                self._out.add(device)
+                self._on_event(device, What.NOTE, f"left out from now on: its task failed {_FAILURES} times in a row")
+
+    def _usable(self, sessions: Mapping[str, DeviceSession]) -> dict[str, DeviceSession]:
+        return {node: sessions[node] for node in self._nodes if node in sessions and node not in self._out}
+
+    def _verdict(self, step: int) -> CsdError:
+        if isinstance(self._last, DeviceFailed):
+            return self._last
+        last = f" ({self._last})" if self._last is not None else ""
+        return DeviceLost(f"step {step}: no device is left{last}; csd-emu status shows what is")

@@ -1,0 +1,154 @@
+"""What a synchronous job will do on an array, before anything starts: batches, records, and what they should cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from csd_emu.array import ArrayConfig
+from csd_emu.calibration import CalibrationStore, Shape
+from csd_emu.timeline import HOST
+from firmware_agent.errors import ConfigurationError
+from firmware_agent.models import ModelSpec
+from firmware_agent.wire import MAX_STEP_RECORDS
+from host.device_time import StepModel, table_models
+from host.job import JobConfig
+from host.sync.epochs import EpochQueue, QueueState
+from host.tuning.base import Tuner
+from host.tuning.classes import DeviceClass, device_classes, speed_tables
+from host.tuning.fixed import FixedBatches
+from host.tuning.hypertune import HyperTune
+from host.tuning.retuner import Rules
+from host.tuning.stannis import plan_batches, plan_shards
+
+_NOT_COVERED = (
+    "its calibration table has no row near its batches, and can be off by a third there: measure more with csd-emu "
+    "calibrate"
+)
+
+
+@dataclass(frozen=True)
+class SyncPlan:
+    """A synchronous job on an array. Sequences are in participant order: the drives, then the host if it trains.
+
+    Attributes:
+        job: what to train.
+        nodes: names.
+        private_sizes: private records of each.
+        public_size: records of the public pool, which lies on every node.
+        classes: node -> its speed and memory; empty without calibration tables.
+        expected: node -> what its steps should cost, for those with a table.
+        batches: records per step to begin with.
+    """
+
+    job: JobConfig
+    nodes: tuple[str, ...]
+    private_sizes: tuple[int, ...]
+    public_size: int
+    classes: Mapping[str, DeviceClass]
+    expected: Mapping[str, StepModel]
+    batches: tuple[int, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Records that each node holds."""
+        return tuple(size + self.public_size for size in self.private_sizes)
+
+    @property
+    def steps(self) -> int:
+        """How many steps the run has, as long as batches stay and no target is reached."""
+        if self.job.sync.round_steps is not None:
+            return self.job.rounds * self.job.sync.round_steps
+        shards = plan_shards(self.batches, self.private_sizes, self.public_size, self.job.sync.overflow)
+        return self.job.rounds * self.job.epochs * shards.steps
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be known of the run, in sentences."""
+        notes = [plan_shards(self.batches, self.private_sizes, self.public_size, self.job.sync.overflow).action]
+        guessed = [node for node, known in self.classes.items() if not known.covered]
+        if guessed and self.job.tuner != "none":
+            notes.append(f"{', '.join(guessed)}: {_NOT_COVERED}")
+        for node, batch in zip(self.nodes, self.batches, strict=True):
+            if batch > (most := self.micro_batch(node)):
+                notes.append(f"{node}: its {batch} records per step are computed {most} at a time (memory)")
+        return [note for note in notes if note]
+
+    def micro_batch(self, node: str) -> int:
+        """Return how many records a node computes at a time, at most."""
+        asked = self.job.sync.micro_batch or MAX_STEP_RECORDS
+        return min(asked, self.classes[node].micro_batch) if node in self.classes else asked
+
+    def make_queue(self, state: QueueState | None) -> EpochQueue:
+        """Return what deals out the records, from the beginning or from `state`."""
+        return EpochQueue(self.private_sizes, self.public_size, self.job.seed, self.job.sync.overflow, state)
+
+    def make_tuner(self) -> Tuner:
+        """Return what decides on batches during the run."""
+        tables = list(speed_tables(self.classes).values()) or None
+        if self.job.tuner != "hypertune" or tables is None:
+            return FixedBatches(self.batches, tables)
+        tuning = self.job.sync.tuning
+        rules = Rules(window=tuning.window, threshold=tuning.threshold, cost_steps=tuning.cost_steps)
+        return HyperTune(tables, np.array(self.batches), rules, self.steps, names=self.nodes)
+
+
+def make_plan(
+    config: ArrayConfig,
+    job: JobConfig,
+    spec: ModelSpec,
+    shape: Shape,
+    store: CalibrationStore,
+    private_sizes: tuple[int, ...],
+    public_size: int,
+    wall: bool,
+) -> SyncPlan:
+    """Return the plan of a synchronous job.
+
+    Args:
+        config: the array.
+        job: what to train.
+        spec: its model.
+        shape: (channels, height, width) of an image.
+        store: the calibration tables.
+        private_sizes: private records of each node.
+        public_size: records of the public pool.
+        wall: whether the drives' seconds are this machine's, so that no table is of them.
+
+    Raises:
+        CalibrationError: the tuner needs a calibration table that is not there.
+        ConfigurationError: job and array do not fit together.
+    """
+    nodes = tuple(node.name for node in config.list_nodes())
+    _check_disturbances(job, config, wall)
+    if wall and job.tuner != "none":
+        raise ConfigurationError(
+            f"tuner: {job.tuner} needs to know how fast the drives are, and processes of this machine under its own "
+            "clock have no calibration table; use engine: qemu, or clock: modelled, or tuner: none"
+        )
+    expected = {} if wall else table_models(config, spec, shape, store)
+    classes: Mapping[str, DeviceClass] = {}
+    if job.tuner != "none" or expected.keys() == set(nodes):
+        classes = device_classes(config, spec, shape, store, job.sync)
+    batches = tuple(job.batch_size for _ in nodes)
+    if job.tuner != "none":
+        planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning)
+        batches = tuple(int(batch) for batch in planned.batches)
+    return SyncPlan(job, nodes, private_sizes, public_size, classes, expected, batches)
+
+
+def _check_disturbances(job: JobConfig, config: ArrayConfig, wall: bool) -> None:
+    drives = {device.name for device in config.list_devices()}
+    for number, each in enumerate(job.disturb):
+        where = f"disturb[{number}]"
+        if each.device not in drives | ({HOST} if config.host.trains else set()):
+            raise ConfigurationError(
+                f"{where}.device: {each.device!r} is not in the array; there are: {', '.join(sorted(drives))}"
+            )
+        if wall:
+            raise ConfigurationError(
+                f"{where}: competing work has no weight among processes of this machine under its own clock; use "
+                "engine: qemu, or clock: modelled"
+            )

@@ -1,0 +1,80 @@
+"""A synchronous training is put together here, from a checked request and the devices that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import numpy as np
+
+from csd_emu.deadline import Deadline
+from firmware_agent.exchange import Array
+from host.accounting import Accountant
+from host.faults import RunFaults
+from host.fleet import Fleet
+from host.records import OnEvent
+from host.rounds import job_frame
+from host.run_request import RunRequest
+from host.session import DeviceSession
+from host.sync.disturbances import Disturbances
+from host.sync.exchange import StepExchange
+from host.sync.optimiser import HostOptimiser
+from host.sync.participants import Participants
+from host.sync.plan import SyncPlan
+from host.sync.stepping import Stepper
+from host.sync.training import SyncTraining
+
+
+def make_sync_training(
+    request: RunRequest,
+    plan: SyncPlan,
+    fleet: Fleet,
+    list_existing: Callable[[], Collection[str]],
+    accountant: Accountant,
+    faults: RunFaults,
+    on_event: OnEvent,
+) -> SyncTraining:
+    """Return the training of a synchronous job; nothing is sent yet."""
+    job = request.job
+    structure = request.evaluator.structure()
+    weights = _as_precision(request.evaluator.initial_weights(), job.sync.precision)
+    optimiser = HostOptimiser(
+        {name: weights[name] for name in structure.trained},
+        *(job.sync.optimiser, job.learning_rate, job.momentum, job.sync.clip_norm),
+    )
+    disturbances = Disturbances(job.disturb, faults.slow)
+
+    async def before_step(session: DeviceSession, step: int, deadline: Deadline) -> None:
+        await faults.before_task(session, deadline)
+        if (detail := await disturbances.apply(session, step, deadline)) is not None:
+            faults.record(session.device, detail)
+
+    frame = job_frame(job, request.spec, request.dataset.image_scale)
+    stepper = Stepper(
+        weights,
+        structure,
+        job.sync.batch_norm != "frozen",
+        optimiser,
+        StepExchange(frame, job.watchdog, on_event, before_step),
+        accountant,
+        plan.expected,
+        job.sync.patience,
+    )
+    return SyncTraining(
+        job,
+        Participants(plan.nodes, fleet, list_existing, job.watchdog, on_event),
+        stepper,
+        optimiser,
+        plan,
+        disturbances,
+        accountant,
+        request.evaluator,
+        on_event,
+    )
+
+
+def _as_precision(weights: dict[str, Array], precision: str) -> dict[str, Array]:
+    """Return the weights with their floating-point tensors in this precision."""
+    return {
+        name: array.astype(precision) if np.issubdtype(array.dtype, np.floating) else array
+        for name, array in weights.items()
+    }

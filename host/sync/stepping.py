@@ -1,0 +1,171 @@
+"""One synchronous step: records out, gradients in, the optimiser steps, time and energy are accounted."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from csd_emu.host_node import reduce_seconds
+from csd_emu.timeline import HOST
+from firmware_agent.errors import CsdError
+from firmware_agent.exchange import Array, spec_bytes, tensor_specs
+from firmware_agent.wire import PhaseSeconds, Stepped, Trained
+from host.accounting import Accountant, Accounted, Returned
+from host.device_time import StepModel, gradient_seconds, micro_batch_counts
+from host.evaluation import Structure
+from host.records import DeviceStep
+from host.sync.exchange import Outcome, StepExchange, Work
+from host.sync.gathering import Gathering
+from host.sync.optimiser import HostOptimiser
+from host.sync.reduction import Contribution, combine
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What came of a step.
+
+    Attributes:
+        accounted: time and energy; late devices are marked as stragglers.
+        loss: mean over the records in the gradient.
+        devices: whose gradients went into it.
+        late: who was not waited for.
+        failed: who returned nothing, and why.
+        mixed: whether slices of one of these are in part of the gradient.
+    """
+
+    accounted: Accounted
+    loss: float
+    devices: list[DeviceStep]
+    late: list[str]
+    failed: dict[str, CsdError]
+    mixed: bool
+
+
+class Stepper:
+    """Takes steps on the weights that it is given, in place; one instance per run."""
+
+    def __init__(
+        self,
+        weights: dict[str, Array],
+        structure: Structure,
+        buffers: bool,
+        optimiser: HostOptimiser,
+        exchange: StepExchange,
+        accountant: Accountant,
+        models: Mapping[str, StepModel],
+        patience: float | None,
+    ) -> None:
+        """Prepare; nothing is sent yet.
+
+        Args:
+            weights: parameters and buffers by name; trained parameters share their memory with the optimiser.
+            structure: which of them are what.
+            buffers: whether devices send theirs, to be averaged.
+            optimiser: of the parameters.
+            exchange: reaches the devices.
+            accountant: composes time and energy.
+            models: device -> what its steps should cost, for those with a table.
+            patience: see `host.sync.sections.SyncSection`.
+        """
+        self.weights, self._structure, self._optimiser = weights, structure, optimiser
+        self._buffers = structure.buffers if buffers else ()
+        self._specs = tensor_specs({name: weights[name] for name in (*structure.trained, *self._buffers)})
+        self._gradient_bytes = sum(spec_bytes(spec) for spec in self._specs)
+        self._exchange, self._accountant, self._models, self._patience = exchange, accountant, models, patience
+
+    async def step(
+        self, number: int, works: Sequence[Work], learning_rate: float, probes: Sequence[Work] = ()
+    ) -> StepResult:
+        """Take one step with the devices of `works`; those of `probes` compute beside it, to be watched.
+
+        What a device that is lost has sent stays in it, if anyone else returns anything. If nobody does, only tensors
+        that all had sent before are stepped, and the result has no device.
+        """
+        records = {work.session.device: len(work.records) for work in works}
+        whole: dict[str, Array] = {}
+        barrier = self._optimiser.needs_all is not None
+
+        def apply(name: str, contributions: Sequence[Contribution]) -> None:
+            total = combine(name, contributions)
+            if name in self._buffers:
+                self.weights[name][...] = total
+            elif barrier:
+                whole[name] = total
+            else:
+                self._optimiser.step_tensor(name, total, learning_rate)
+
+        gathering = Gathering(self._specs, records, apply, barrier=self._patience is not None)
+        outcomes = await self._exchange.visit(number, self.weights, works, gathering, probes)
+        accounted = self._account(outcomes[: len(works)], outcomes[len(works) :])
+        late = [part.device for part in accounted.devices if part.straggler and part.device in records]
+        await gathering.finish(late)
+        if whole:
+            await asyncio.to_thread(self._optimiser.step_all, whole, learning_rate)
+        for name, first in self._structure.tied.items():
+            self.weights[name][...] = self.weights[first]
+        result = self._result(outcomes[: len(works)], accounted, late, gathering.mixed)
+        result.failed.update(_failed(outcomes[len(works) :]))
+        return result
+
+    def _account(self, outcomes: Sequence[Outcome], probes: Sequence[Outcome]) -> Accounted:
+        returned, beside = _returned(outcomes), _returned(probes)
+        deadline_seconds = None
+        if self._patience is not None and returned and all(part.device in self._models for part in returned):
+            expected = {part.device: self._expected(part.device, part.batches) for part in returned}
+            deadline_seconds = self._patience * self._accountant.predict_seconds(returned, expected)
+        host_seconds = reduce_seconds(self._gradient_bytes, len(returned)) if returned else 0.0
+        return self._accountant.account(returned, deadline_seconds, host_seconds, beside)
+
+    def _expected(self, device: str, batches: Mapping[int, int]) -> PhaseSeconds:
+        """Return what a device's table says of a step, undisturbed."""
+        return gradient_seconds(self._models[device], batches)
+
+    def _result(self, outcomes: Sequence[Outcome], accounted: Accounted, late: list[str], mixed: bool) -> StepResult:
+        in_time = [outcome for outcome in outcomes if outcome.stepped is not None and outcome.device not in late]
+        parts = {part.device: part for part in accounted.devices}
+        total = sum(len(outcome.work.records) for outcome in in_time)
+        devices = [
+            DeviceStep(
+                device=outcome.device,
+                batch_size=len(outcome.work.records),
+                compute_seconds=parts[outcome.device].device_seconds.total,
+                expected_seconds=self._expected_total(outcome),
+                weight=len(outcome.work.records) / total,
+            )
+            for outcome in in_time
+        ]
+        losses = [(outcome.stepped.loss, len(outcome.work.records)) for outcome in in_time if outcome.stepped]
+        loss = sum(value * count for value, count in losses) / total if total else math.nan
+        return StepResult(accounted, loss, devices, late, _failed(outcomes), mixed)
+
+    def _expected_total(self, outcome: Outcome) -> float:
+        if outcome.device not in self._models:
+            return 0.0
+        work = outcome.work
+        return self._expected(outcome.device, micro_batch_counts(len(work.records), work.micro_batch)).total
+
+
+def _failed(outcomes: Sequence[Outcome]) -> dict[str, CsdError]:
+    return {outcome.device: outcome.error for outcome in outcomes if outcome.error is not None}
+
+
+def _returned(outcomes: Sequence[Outcome]) -> list[Returned]:
+    return [_as_returned(outcome, outcome.stepped) for outcome in outcomes if outcome.stepped is not None]
+
+
+def _as_returned(outcome: Outcome, stepped: Stepped) -> Returned:
+    return Returned(
+        device=outcome.device,
+        hello_clock=outcome.work.session.hello.clock,
+        trained=Trained(
+            *(stepped.step, stepped.samples, 1, stepped.loss, stepped.seconds, stepped.read_bytes),
+            stepped.peak_memory_bytes,
+        ),
+        epochs=1,
+        batch_size=stepped.samples,
+        sent_bytes=0 if outcome.device == HOST else outcome.sent_bytes,
+        received_bytes=0 if outcome.device == HOST else outcome.received_bytes,
+        micro_batch=outcome.work.micro_batch,
+    )

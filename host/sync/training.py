@@ -1,0 +1,257 @@
+"""Synchronous training: step after step, batches as the tuner has them, records as the epoch deals them out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from csd_emu.timeline import HOST
+from firmware_agent.errors import CheckpointError
+from firmware_agent.exchange import Array, tensor_specs
+from host.accounting import Accountant
+from host.evaluation import Judge
+from host.job import JobConfig
+from host.records import OnEvent, RetuneRecord, RoundRecord, StepRecord, What
+from host.session import DeviceSession
+from host.sync.disturbances import Disturbances
+from host.sync.epochs import QueueState
+from host.sync.exchange import Work
+from host.sync.ledger import Ledger
+from host.sync.memory_watch import MemoryWatch
+from host.sync.optimiser import HostOptimiser, scale_learning_rate
+from host.sync.participants import Participants
+from host.sync.plan import SyncPlan
+from host.sync.stepping import Stepper, StepResult
+from host.training import TrainingState, is_done, round_totals
+from host.tuning.base import Batches, Floats, Retune
+
+
+class SyncTraining:
+    """A synchronous job on the nodes of an array; one instance per run."""
+
+    def __init__(
+        self,
+        job: JobConfig,
+        participants: Participants,
+        stepper: Stepper,
+        optimiser: HostOptimiser,
+        plan: SyncPlan,
+        disturbances: Disturbances,
+        accountant: Accountant,
+        evaluator: Judge,
+        on_event: OnEvent,
+    ) -> None:
+        """Prepare; nothing is sent yet.
+
+        Args:
+            job: what to train.
+            participants: who of them is there.
+            stepper: takes the steps, on weights that start as the evaluator's.
+            optimiser: the stepper's.
+            plan: makes the tuner, and what deals out the records.
+            disturbances: competing work by step.
+            accountant: the stepper's.
+            evaluator: judges the weights.
+            on_event: called with device, what happened, and more about it.
+        """
+        self._job, self._nodes = job, list(plan.nodes)
+        self._participants, self._stepper, self._optimiser = participants, stepper, optimiser
+        self._plan, self._queue, self._tuner = plan, plan.make_queue(None), plan.make_tuner()
+        self._disturbances, self._accountant, self._evaluator = disturbances, accountant, evaluator
+        self._memory = MemoryWatch(plan.classes, on_event)
+        self._on_event = on_event
+        self._round, self._step, self._accuracy = 0, 0, 0.0
+        self._here = set(range(len(self._nodes)))
+        self._first_batch = int(self._tuner.batches.sum())
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        """Parameters and buffers as they are now; the next step changes them in place."""
+        return self._stepper.weights
+
+    @property
+    def done(self) -> bool:
+        """Whether the target is reached, or the rounds are done."""
+        return is_done(self._job, self._round, self._accuracy)
+
+    async def run_round(self) -> RoundRecord:
+        """Train one more round: whole passes over the data, or so many steps as the job says.
+
+        Raises:
+            DeviceLost: no device is left.
+            DeviceFailed: those that are left cannot do their task.
+        """
+        begin, ledger = time.monotonic(), Ledger(self._accountant.array_seconds)
+        steps, epochs = self._job.sync.round_steps, 0
+        while (epochs < self._job.epochs) if steps is None else (len(ledger.steps) < steps):
+            epochs += await self._run_step(ledger)
+        self._accuracy, test_loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
+        self._round += 1
+        fields = ledger.fields(self._nodes)
+        samples = sum(step.samples for step in ledger.steps)
+        totals = round_totals(fields["devices"])
+        totals["train_loss"] = sum(step.loss * step.samples for step in ledger.steps) / samples if samples else 0.0
+        return RoundRecord(
+            round=self._round,
+            accuracy=self._accuracy,
+            test_loss=test_loss,
+            wall_seconds=time.monotonic() - begin,
+            **fields,
+            **totals,
+        )
+
+    def state(self) -> TrainingState:
+        """Return where the training stands; the arrays are not copied."""
+        progress = {
+            "step": self._step,
+            "here": sorted(self._here),
+            "first_batch": self._first_batch,
+            "tuner": self._tuner.state(),
+            "queue": msgspec.to_builtins(self._queue.state),
+        }
+        return TrainingState(
+            self._round, self._accuracy, self._accountant.array_seconds, self.weights, self._optimiser.state(), progress
+        )
+
+    def restore(self, state: TrainingState) -> None:
+        """Go on from `state`.
+
+        Raises:
+            CheckpointError: it is of another model, optimiser or mode.
+        """
+        weights = {name: state.weights[name] for name in self.weights if name in state.weights}
+        if len(weights) != len(state.weights) or tensor_specs(weights) != tensor_specs(self.weights):
+            raise CheckpointError("the checkpoint's weights are not those of the model; resume with what wrote it")
+        for name, array in self.weights.items():
+            array[...] = weights[name]
+        self._optimiser.load_state(state.strategy)
+        self._round, self._accuracy = state.round, state.accuracy
+        self._accountant.array_seconds = state.array_seconds
+        self._restore_progress(state.progress)
+
+    def _restore_progress(self, progress: Mapping[str, Any]) -> None:
+        try:
+            self._step, self._first_batch = int(progress["step"]), int(progress["first_batch"])
+            self._here = set(progress["here"])
+            self._tuner.load_state(progress["tuner"])
+            self._queue = self._plan.make_queue(msgspec.convert(progress["queue"], QueueState))
+        except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+            raise CheckpointError(
+                f"the checkpoint does not say where a synchronous run stood ({error!r}); resume with what wrote it"
+            ) from error
+
+    async def _run_step(self, ledger: Ledger) -> bool:
+        """Take one step, and return whether an epoch has ended with it; nothing counts if nobody returned anything."""
+        number = self._step + 1
+        sessions = await self._participants.present(number)
+        self._admit(number, sessions, ledger)
+        works = self._works(sessions)
+        learning_rate = self._learning_rate(works)
+        result = await self._stepper.step(number, works, learning_rate, self._probes(number, sessions))
+        self._participants.took_part([part.device for part in result.devices], result.failed)
+        self._put_back(works, result)
+        if not result.devices:
+            return False
+        self._step = number
+        possible = self._tuner.possible_images_per_second()
+        ledger.add(self._record(number, result, learning_rate, possible), result.accounted)
+        self._memory.look(result.accounted.devices)
+        before = self._tuner.batches.copy()
+        if (retune := self._tuner.observe(number, self._observed(result, before))) is not None:
+            self._announce(number + 1, retune, before, ledger)
+        return self._queue.left(self._batches().tolist()) == 0
+
+    def _admit(self, number: int, sessions: Mapping[str, DeviceSession], ledger: Ledger) -> None:
+        """Tell tuner and queue who has left and who is back since the last step."""
+        here = {self._nodes.index(node) for node in sessions}
+        for node in sorted(self._here - here):
+            before = self._tuner.batches.copy()
+            self._announce(number, self._tuner.leave(node), before, ledger)
+        for node in sorted(here - self._here):
+            before = self._tuner.batches.copy()
+            self._announce(number, self._tuner.join(node), before, ledger)
+        self._here = here
+
+    def _announce(self, step: int, retune: Retune, before: Batches, ledger: Ledger) -> None:
+        """Write down new batches, which all devices have from `step` on."""
+        batches = {
+            node: (int(old), int(new)) for node, old, new in zip(self._nodes, before, retune.batches, strict=True)
+        }
+        changed = [f"{node} {old} -> {new}" for node, (old, new) in batches.items() if old != new]
+        if not changed:
+            return
+        ledger.retunes.append(
+            RetuneRecord(
+                step=step,
+                reason=retune.reason,
+                before={node: old for node, (old, _) in batches.items()},
+                after={node: new for node, (_, new) in batches.items()},
+                gain_steps=retune.gain_steps,
+            )
+        )
+        self._on_event(HOST, What.RETUNED, f"from step {step}: {', '.join(changed)}: {retune.reason}")
+
+    def _works(self, sessions: Mapping[str, DeviceSession]) -> list[Work]:
+        dealt = self._queue.next_step(self._batches().tolist()).records
+        return [
+            Work(sessions[node], records.astype(np.uint32), self._plan.micro_batch(node))
+            for node, records in zip(self._nodes, dealt, strict=True)
+            if len(records)
+        ]
+
+    def _observed(self, result: StepResult, batches: Batches) -> Floats:
+        """Return what each node's seconds would have been with its whole batch: an epoch's last step is smaller."""
+        seconds = np.full(len(self._nodes), np.nan)
+        for part in result.accounted.devices:
+            node = self._nodes.index(part.device)
+            whole = int(batches[node])
+            scale = 1.0
+            if whole and whole != part.samples and part.device in self._plan.classes:
+                speed = self._plan.classes[part.device].speed
+                scale = speed.seconds(whole) / speed.seconds(part.samples)
+            seconds[node] = part.device_seconds.total * scale
+        return seconds
+
+    def _probes(self, number: int, sessions: Mapping[str, DeviceSession]) -> list[Work]:
+        """Return what parked devices compute beside the step: records from the beginning of their shards."""
+        wanted = zip(self._nodes, self._tuner.probes(number), self._plan.sizes, strict=True)
+        return [
+            Work(sessions[node], np.arange(min(int(count), size), dtype=np.uint32), self._plan.micro_batch(node))
+            for node, count, size in wanted
+            if count and size and node in sessions
+        ]
+
+    def _batches(self) -> Batches:
+        """Return the records per step of each node, 0 for one that is not there."""
+        return np.array([b if node in self._here else 0 for node, b in enumerate(self._tuner.batches)], np.int64)
+
+    def _put_back(self, works: Sequence[Work], result: StepResult) -> None:
+        """Give back the records of those whose gradients did not go into the step."""
+        used = {part.device for part in result.devices}
+        for work in works:
+            if work.session.device not in used:
+                self._queue.put_back(self._nodes.index(work.session.device), work.records.astype(np.int64))
+
+    def _learning_rate(self, works: Sequence[Work]) -> float:
+        records = sum(len(work.records) for work in works)
+        rule = self._job.sync.learning_rate_rule
+        return scale_learning_rate(rule, self._job.learning_rate, records, self._first_batch)
+
+    def _record(self, number: int, result: StepResult, learning_rate: float, possible: float) -> StepRecord:
+        return StepRecord(
+            step=number,
+            loss=result.loss,
+            learning_rate=learning_rate,
+            array_seconds=result.accounted.array_seconds,
+            possible_images_per_second=possible,
+            devices=result.devices,
+            late=result.late,
+            lost=list(result.failed),
+            mixed=result.mixed,
+            disturbed=self._disturbances.at(number),
+        )
