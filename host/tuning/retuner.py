@@ -26,11 +26,14 @@ MIN_GAIN = 0.005
 DOUBT = 2.0
 # A level so near the table's, and within so many standard errors of it, is the table's.
 SNAP, SNAP_DEVIATIONS = 0.02, 2.0
+# A device that became slower twice within so many steps, by about as much, is drifting: its batch is cut for where it
+# will be so much later.
+DRIFT_STEPS, LOOKAHEAD_STEPS, ABOUT = 40, 24, 3.0
 # How long a disturbance is taken to last, before any has ended.
 PRIOR_STEPS = 64.0
 # So long after a change an array is thought over again (estimates are better, and it has lasted), then twice as long.
 RECHECK_STEPS = 16
-_STATE = ("batches", "alive", "dirty", "lengths", "ends", "recheck")
+_STATE = ("batches", "alive", "dirty", "lengths", "ends", "recheck", "slowed_at", "slowed_by", "lead")
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,10 @@ class Retuner:
         # Steps that devices were disturbed, or not, and how often either ended.
         self.lengths = np.full((rows, 2), PRIOR_STEPS)
         self.ends = np.ones((rows, 2))
+        # When each became slower, and by how much, and how much slower than believed its batch is made for, as a log.
+        self.slowed_at = np.full(shape, -DRIFT_STEPS - 1, dtype=np.int64)
+        self.slowed_by = np.zeros(shape)
+        self.lead = np.zeros(shape)
         # The step after which a row is thought over without a new cause, and how long after the one before.
         self.recheck = np.full((rows, 2), RECHECK_STEPS, dtype=np.int64)
         self._expected = np.empty(shape)
@@ -131,11 +138,12 @@ class Retuner:
             compute_seconds: (rows, devices), positive or NaN; of a parked device those of its probe.
         """
         log_ratio = np.log(np.where(self.alive, compute_seconds, np.nan) / self._expected)
-        before = self.detector.level != 0
+        before = self.detector.level.copy()
         changes = self.detector.observe(log_ratio)
         changed = changes.any
         if changed.any():
-            self._settle(changed, before)
+            self._settle(changed, before != 0)
+            self._foresee(changed, self.detector.level - before, step)
         off = self.detector.level != 0
         self.lengths += np.stack([(off & self.alive).sum(axis=1), (~off & self.alive).sum(axis=1)], axis=1)
         due = self._due(np.any(changed, axis=1), step)
@@ -181,7 +189,10 @@ class Retuner:
     def _due(self, news: Flags, step: int) -> Flags:
         """Return which rows to think over: those with news, and those whose time has come."""
         self.recheck[news] = step + RECHECK_STEPS, RECHECK_STEPS
-        come = step >= self.recheck[:, 0]
+        over = (self.lead > 0) & (step > self.slowed_at + DRIFT_STEPS)
+        self.lead[over] = 0
+        self.dirty |= over
+        come = (step >= self.recheck[:, 0]) | over.any(axis=1)
         self.recheck[come, 1] *= 2
         self.recheck[come, 0] = step + self.recheck[come, 1]
         due: Flags = news | come
@@ -195,6 +206,16 @@ class Retuner:
         now_off = self.detector.level != 0
         self.ends += np.stack([(was_off & ~now_off).sum(axis=1), (~was_off & now_off).sum(axis=1)], axis=1)
         self.dirty |= changed
+
+    def _foresee(self, changed: Flags, rise: Floats, step: int) -> None:
+        """Note who drifts: a level that rose again soon goes on rising at this rate for a while."""
+        slower = changed & (rise > 0)
+        since = step - self.slowed_at
+        alike = (rise < ABOUT * self.slowed_by) & (self.slowed_by < ABOUT * rise)
+        drifting = slower & alike & (since <= DRIFT_STEPS)
+        ahead = np.minimum(LOOKAHEAD_STEPS * rise / np.maximum(1, since), 1.0)
+        self.lead = np.where(changed, np.where(drifting, ahead, 0.0), self.lead)
+        self.slowed_at[slower], self.slowed_by[slower] = step, rise[slower]
 
     def _decide(self, row: int, step: int) -> Decision | None:
         present, slowdowns = self.batches[row].copy(), np.exp(self.detector.estimate(row))
@@ -218,7 +239,9 @@ class Retuner:
     def _choose(self, row: int, slowdowns: Floats) -> Batches:
         """Return the best batches, or others that are nearly as good and change less."""
         allocator, caps = self.allocator, np.where(self.alive[row], self._initial, 0)
-        safe = np.exp(self.detector.estimate(row) + self._quantiles * self.detector.standard_error(row))
+        safe = np.exp(
+            self.detector.estimate(row) + self._quantiles * self.detector.standard_error(row) + self.lead[row]
+        )
         plan = allocator.fill(self._target, safe, caps)
         if not self.detector.level[row][self.alive[row]].any():
             return plan
