@@ -1,4 +1,4 @@
-"""How long things last, and where a drift leads: what HyperTune expects of the future. Arrays: (rows, devices). Pure."""
+"""How long things last and where a drift leads: what HyperTune expects of the future. Arrays: (rows, devices). Pure."""
 
 from __future__ import annotations
 
