@@ -119,9 +119,9 @@ def contenders() -> dict[str, Contender]:
         "static": Contender(partial(Static, tables, plan)),
         "static, patience 1.25": Contender(partial(Static, tables, plan), PATIENCE),
         "equal": Contender(partial(Static, tables, equal)),
-        "lb_bsp": Contender(partial(balanced, dead_band=0.1, memory=0.0)),
+        "lb_bsp": Contender(partial(balanced, dead_band=0.08, memory=0.0)),
         "lb_bsp, free": Contender(partial(balanced, dead_band=0.0, memory=0.0), charged=False),
-        "proportional": Contender(partial(Proportional, tables, plan, dead_band=0.1, memory=0.0, gain=0.75)),
+        "proportional": Contender(partial(Proportional, tables, plan, dead_band=0.08, memory=0.0, gain=0.9)),
     }
 
 

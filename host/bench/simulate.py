@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections import defaultdict
@@ -48,10 +47,10 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     """
     load = inspect_load(ModelSpec(MODEL), ZOO[MODEL].input_shape)
     store = CalibrationStore(paths.calibration)
-    seconds, traces = [], []
+    seconds, cpu_seconds, traces = [], [], []
     for number in range(RUNS):
         progress.stage(f"simulate {DRIVES} drives for {STEPS} steps, run {number + 1} of {RUNS}")
-        begin = time.monotonic()
+        begin, cpu = time.monotonic(), time.process_time()
         config = ArrayConfig.model_validate(ARRAY)
         sync = SyncSection(micro_batch=4, tuning=TUNING)
         nodes = make_nodes(config, load, store, sync, drives=DRIVES)
@@ -59,8 +58,9 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
         trace = simulate(nodes, tuner, Unrest(nodes, seed), STEPS, TUNING.cost_steps)
         base = host_alone(nodes, int(trace.images.sum()))
         seconds.append(time.monotonic() - begin)
+        cpu_seconds.append(time.process_time() - cpu)
         traces.append((trace, base.images_per_second))
-    samples = {"wall_seconds": seconds, "load_average_1min": os.getloadavg()[0], **_described(*traces[-1])}
+    samples = {"wall_seconds": seconds, "cpu_seconds": cpu_seconds, **_described(*traces[-1])}
     return report("simulate", "wall", seed, {"seconds": statistics.median(seconds)}, samples, engine="none")
 
 

@@ -9,9 +9,10 @@ import numpy as np
 from host.reproduce.figures import Disturbed
 from host.reproduce.server import TUNING
 from host.simulation.nodes import Nodes
-from host.simulation.run import FixedBatches, Trace, simulate
+from host.simulation.run import Trace, simulate
 from host.simulation.tuners import hypertune, plan
 from host.tuning.base import Batches, Floats, Retune
+from host.tuning.fixed import FixedBatches
 
 LOST = (0.25, 0.375, 0.5, 0.625, 0.75)
 # Steps before, while and after a node is disturbed.
@@ -37,7 +38,7 @@ def disturb_node(nodes: Nodes, batches: Batches, number: int, lost: float) -> Di
             factors[number] = 1 / (1 - lost)
         return factors
 
-    left = simulate(nodes, FixedBatches(batches), slowdowns, STEPS)
+    left = simulate(nodes, FixedBatches(batches.tolist()), slowdowns, STEPS)
     tuner = hypertune(nodes, TUNING, batches, STEPS)
     tuned = simulate(nodes, tuner, slowdowns, STEPS, TUNING.cost_steps)
     share = float(batches[number] / batches.sum())

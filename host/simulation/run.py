@@ -33,22 +33,6 @@ class Watcher(Protocol):
         """Take (nodes,) compute seconds of a step; return new batches if they are worth it."""
 
 
-class FixedBatches:
-    """Leaves batches as they are: ``none`` and ``stannis``."""
-
-    def __init__(self, batches: Batches) -> None:
-        """Keep (nodes,) batches."""
-        self.batches: Batches = batches
-
-    def probes(self, step: int) -> Batches:
-        """Return no records: nobody is parked."""
-        return np.zeros_like(self.batches)
-
-    def observe(self, step: int, compute_seconds: Floats) -> Retune | None:
-        """Return None: nothing changes."""
-        return None
-
-
 @dataclass(frozen=True)
 class Trace:
     """What a simulated run did. Arrays over the steps have one value per step.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from host.simulation.nodes import Nodes, take_drives
-from host.simulation.run import FixedBatches, Watcher
+from host.simulation.run import Watcher
 from host.simulation.steps import StepModel
 from host.sync.sections import TuningSection
 from host.tuning.base import Batches
+from host.tuning.fixed import FixedBatches
 from host.tuning.hypertune import HyperTune
 from host.tuning.retuner import Rules
 from host.tuning.stannis import plan_batches
@@ -30,10 +31,10 @@ def make_tuner(name: str, nodes: Nodes, settings: TuningSection, batch_size: int
     if name == "none":
         batches = np.full(len(nodes.names), batch_size)
         nodes.check_batches(batches)
-        return FixedBatches(batches)
+        return FixedBatches(batches.tolist())
     batches = plan(nodes, settings, nodes.drives)
     if name == "stannis":
-        return FixedBatches(batches)
+        return FixedBatches(batches.tolist())
     return hypertune(nodes, settings, batches, steps)
 
 

@@ -6,16 +6,18 @@ docs/hypertune.md for them and for the statistics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from host.tuning.allocation import Allocator
 from host.tuning.base import Batches, Floats
 from host.tuning.detector import Detector, Flags
+from host.tuning.forecast import Drifts, Durations
 from host.tuning.speed import SpeedTable
 
 # The plan's target is kept, and devices that did not change are left alone, unless more than this is lost by it.
@@ -26,11 +28,13 @@ MIN_GAIN = 0.005
 DOUBT = 2.0
 # A level so near the table's, and within so many standard errors of it, is the table's.
 SNAP, SNAP_DEVIATIONS = 0.02, 2.0
-# How long a disturbance is taken to last, before any has ended.
-PRIOR_STEPS = 64.0
 # So long after a change an array is thought over again (estimates are better, and it has lasted), then twice as long.
 RECHECK_STEPS = 16
-_STATE = ("batches", "alive", "dirty", "lengths", "ends", "recheck")
+_STATE = {
+    "": ("batches", "alive", "dirty", "recheck"),
+    "_durations": ("steps", "ends"),
+    "_drifts": ("slowed_at", "slowed_by", "lead"),
+}
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,7 @@ class Retuner:
         self.detector = Detector(shape, rules.threshold, rules.window)
         # Levels that are new since the last plan.
         self.dirty = np.zeros(shape, dtype=np.bool_)
-        # Steps that devices were disturbed, or not, and how often either ended.
-        self.lengths = np.full((rows, 2), PRIOR_STEPS)
-        self.ends = np.ones((rows, 2))
+        self._durations, self._drifts = Durations(rows), Drifts(shape)
         # The step after which a row is thought over without a new cause, and how long after the one before.
         self.recheck = np.full((rows, 2), RECHECK_STEPS, dtype=np.int64)
         self._expected = np.empty(shape)
@@ -131,14 +133,15 @@ class Retuner:
             compute_seconds: (rows, devices), positive or NaN; of a parked device those of its probe.
         """
         log_ratio = np.log(np.where(self.alive, compute_seconds, np.nan) / self._expected)
-        before = self.detector.level != 0
+        before = self.detector.level.copy()
         changes = self.detector.observe(log_ratio)
         changed = changes.any
         if changed.any():
-            self._settle(changed, before)
-        off = self.detector.level != 0
-        self.lengths += np.stack([(off & self.alive).sum(axis=1), (~off & self.alive).sum(axis=1)], axis=1)
-        due = self._due(np.any(changed, axis=1), step)
+            self._settle(changed)
+        over = self._drifts.observe(step, changed, self.detector.level - before)
+        self._durations.observe(before != 0, self.detector.level != 0, self.alive)
+        self.dirty |= changed | over
+        due = self._due(np.any(changed, axis=1), step) | over.any(axis=1)
         decided = [self._decide(int(row), step) for row in np.flatnonzero(due)]
         return [decision for decision in decided if decision is not None]
 
@@ -147,6 +150,7 @@ class Retuner:
         self.alive &= ~which
         self.batches[which] = 0
         self.detector.reset(which)
+        self._drifts.reset(which)
         self.dirty |= which
         self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
         self._refresh()
@@ -156,20 +160,27 @@ class Retuner:
         self.alive |= which
         self.batches = np.where(which, self._initial, self.batches)
         self.detector.reset(which)
+        self._drifts.reset(which)
         self.dirty |= which
         self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
         self._refresh()
 
     def dump(self) -> dict[str, Any]:
         """Return what has been learnt of the first array, in JSON's types."""
-        return {name: getattr(self, name)[0].tolist() for name in _STATE} | {"detector": self.detector.state()}
+        own = {name: array[0].tolist() for name, array in self._arrays()}
+        return own | {"detector": self.detector.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take what `dump` returned."""
-        for name in _STATE:
-            getattr(self, name)[0] = state[name]
+        for name, array in self._arrays():
+            array[0] = state[name]
         self.detector.load_state(state["detector"])
         self._refresh()
+
+    def _arrays(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        for part, names in _STATE.items():
+            owner = getattr(self, part) if part else self
+            yield from ((name, getattr(owner, name)) for name in names)
 
     def best_rate(self, row: int) -> float:
         """Return the records per second that the believed speeds allow."""
@@ -187,14 +198,10 @@ class Retuner:
         due: Flags = news | come
         return due
 
-    def _settle(self, changed: Flags, was_off: Flags) -> None:
-        """Take levels near the tables' for the tables', and count what has ended."""
-        level, error = self.detector.level, self.detector.standard_error()
-        near = changed & (np.abs(level) < np.maximum(SNAP, SNAP_DEVIATIONS * error))
-        self.detector.snap(near)
-        now_off = self.detector.level != 0
-        self.ends += np.stack([(was_off & ~now_off).sum(axis=1), (~was_off & now_off).sum(axis=1)], axis=1)
-        self.dirty |= changed
+    def _settle(self, changed: Flags) -> None:
+        """Take levels near the tables' for the tables'."""
+        error = self.detector.standard_error()
+        self.detector.snap(changed & (np.abs(self.detector.level) < np.maximum(SNAP, SNAP_DEVIATIONS * error)))
 
     def _decide(self, row: int, step: int) -> Decision | None:
         present, slowdowns = self.batches[row].copy(), np.exp(self.detector.estimate(row))
@@ -218,7 +225,9 @@ class Retuner:
     def _choose(self, row: int, slowdowns: Floats) -> Batches:
         """Return the best batches, or others that are nearly as good and change less."""
         allocator, caps = self.allocator, np.where(self.alive[row], self._initial, 0)
-        safe = np.exp(self.detector.estimate(row) + self._quantiles * self.detector.standard_error(row))
+        safe = np.exp(
+            self.detector.estimate(row) + self._quantiles * self.detector.standard_error(row) + self._drifts.lead[row]
+        )
         plan = allocator.fill(self._target, safe, caps)
         if not self.detector.level[row][self.alive[row]].any():
             return plan
@@ -235,10 +244,9 @@ class Retuner:
 
     def _horizon(self, row: int, before: Batches, after: Batches, step: int) -> float:
         """Return for how many steps a retune is expected to help."""
-        off = self.detector.level[row][before != after] != 0
-        disturbed, quiet = self.lengths[row] / self.ends[row]
-        steps = disturbed if off.any() else quiet
-        return float(steps if self._total_steps is None else min(steps, self._total_steps - step))
+        disturbed = bool(self.detector.level[row][before != after].any())
+        steps = self._durations.expected_steps(row, disturbed)
+        return steps if self._total_steps is None else min(steps, float(self._total_steps - step))
 
     def _refresh(self) -> None:
         # A parked device's probe is one record.

@@ -70,7 +70,6 @@ def test_what_a_person_reads(workshop: Workshop, csd_emu: Command) -> None:
 @pytest.mark.parametrize(
     ("changes", "more", "words"),
     [
-        ({"mode": "federated"}, [], ["mode: only synchronous training can be simulated"]),
         ({"disturb": [{"device": "csd-09", "at_step": 1, "weight": 1, "steps": 1}]}, [], ["'csd-09' is none of the 3"]),
         ({"sync": {"tuning": {"slow_batch": 60000}}}, [], ["a batch of 60000 is not between 0 and"]),
         ({"tuner": "none", "batch_size": 60000}, [], ["csd-00: a batch of 60000 is not between 0 and"]),
@@ -88,6 +87,12 @@ def test_what_cannot_be_simulated_is_refused(
     for word in words:
         assert word in done.err
     assert "Traceback" not in done.err
+
+
+def test_a_federated_job_is_refused(workshop: Workshop, csd_emu: Command) -> None:
+    done = csd_emu("simulate", workshop.job, "--array", workshop.array)
+    assert (done.code, done.out) == (2, ""), done
+    assert "mode: only synchronous training can be simulated; write mode: sync in the job file" in done.err
 
 
 def test_hypertune_is_reproduced_with_every_figure_marked(

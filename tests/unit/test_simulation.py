@@ -17,11 +17,12 @@ from firmware_agent.models import ModelSpec
 from host.simulation.baseline import host_alone
 from host.simulation.nodes import Load, Nodes, make_nodes, take_drives
 from host.simulation.report import describe
-from host.simulation.run import Competition, FixedBatches, simulate
+from host.simulation.run import Competition, simulate
 from host.simulation.steps import StepModel
 from host.simulation.tuners import make_tuner
 from host.sync.sections import DisturbSection, SyncSection, TuningSection
 from host.tuning.base import Batches, Floats, Retune
+from host.tuning.fixed import FixedBatches
 
 STORE = CalibrationStore(Path("/nonexistent"))
 LOAD = Load(ModelSpec("digits_cnn"), (1, 8, 8), 153_384, 153_128, 72)
@@ -146,9 +147,9 @@ def test_a_batch_that_does_not_fit_is_refused_by_name() -> None:
     nodes = nodes_of(("newport", 2))
     largest = nodes.kinds[0].speed.largest_batch
     with pytest.raises(ConfigurationError, match=f"csd-01: a batch of {largest + 1} is not between 0 and {largest}"):
-        simulate(nodes, FixedBatches(np.array([1, largest + 1, 1])), Competition(nodes, []), 1)
+        simulate(nodes, FixedBatches([1, largest + 1, 1]), Competition(nodes, []), 1)
     with pytest.raises(ConfigurationError, match="csd-00: a batch of -1"):
-        simulate(nodes, FixedBatches(np.array([-1, 1, 1])), Competition(nodes, []), 1)
+        simulate(nodes, FixedBatches([-1, 1, 1]), Competition(nodes, []), 1)
     with pytest.raises(ConfigurationError, match="csd-00: a batch of 65536"):
         make_tuner("none", nodes, TuningSection(), 65536, 1)
 
