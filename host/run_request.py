@@ -19,7 +19,8 @@ from host.evaluation import Evaluator
 from host.job import JobConfig
 from host.lifecycle import ArrayRequest
 from host.shards import deal_out
-from host.sync.plan import SyncPlan, make_plan
+from host.sync.optimiser import make_optimiser
+from host.sync.plan import Records, SyncPlan, make_plan
 
 _NOT_COVERED = (
     "modelled from a calibration table that has no row near batch size {}; it can be off by a third: "
@@ -91,5 +92,8 @@ def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec) -> RunReques
         return RunRequest(config, job, spec, dataset, evaluator, models)
     sizes = tuple(len(indices) for indices in dealt.private)
     wall = config.engine == "native" and not models
-    plan = make_plan(config, job, spec, shape, store, sizes, len(dealt.public), wall)
+    record_bytes = (dataset.images.nbytes + dataset.labels.nbytes) // len(dataset.labels)
+    records = Records(sizes, len(dealt.public), record_bytes)
+    make_optimiser(job, evaluator.structure(), evaluator.initial_weights())  # what it refuses is said now
+    plan = make_plan(config, job, spec, shape, store, records, wall)
     return RunRequest(config, job, spec, dataset, evaluator, models, plan)

@@ -23,9 +23,9 @@ from host.job import JobConfig
 from host.records import EventRecord, RoundRecord, What
 from host.sync.disturbances import Disturbances
 from host.sync.exchange import StepExchange
-from host.sync.optimiser import HostOptimiser
+from host.sync.optimiser import make_optimiser
 from host.sync.participants import Participants
-from host.sync.plan import make_plan
+from host.sync.plan import Records, make_plan
 from host.sync.stepping import Stepper
 from host.sync.training import SyncTraining
 from tests.fakes import JOB, Answer, FakeDrive, FakeEvaluator, FakeFleet
@@ -110,7 +110,9 @@ class SyncRun:
         self.noted = asyncio.Event()
         self.rounds: list[RoundRecord] = []
         sizes = tuple(private or [0] * len(drives))
-        self.plan = make_plan(self.config, self.job, ModelSpec("digits_cnn"), SHAPE, STORE, sizes, records, False)
+        self.plan = make_plan(
+            self.config, self.job, ModelSpec("digits_cnn"), SHAPE, STORE, Records(sizes, records, 64), False
+        )
         self.accountant = make_accountant(self.config, {})
         self.training = self._make()
 
@@ -130,10 +132,7 @@ class SyncRun:
     def _make(self) -> SyncTraining:
         evaluator = FakeEvaluator()
         weights, structure = evaluator.initial_weights(), evaluator.structure()
-        optimiser = HostOptimiser(
-            {name: weights[name] for name in structure.trained},
-            *(self.job.sync.optimiser, self.job.learning_rate, self.job.momentum, self.job.sync.clip_norm),
-        )
+        optimiser = make_optimiser(self.job, structure, weights)
         fleet, judge = cast(Fleet, self.fleet), cast(Evaluator, evaluator)
         faults = RunFaults(fleet, self.plan.nodes, self.accountant.time, self.on_event)
         disturbances = Disturbances(self.job.disturb, faults.slow)

@@ -30,6 +30,20 @@ _NOT_COVERED = (
 
 
 @dataclass(frozen=True)
+class Records:
+    """What lies where: private records of each node, in participant order, and a public pool on all of them."""
+
+    private_sizes: tuple[int, ...]
+    public_size: int
+    record_bytes: int
+
+    @property
+    def shard_bytes(self) -> int:
+        """Size of the largest shard."""
+        return (max(self.private_sizes) + self.public_size) * self.record_bytes
+
+
+@dataclass(frozen=True)
 class SyncPlan:
     """A synchronous job on an array. Sequences are in participant order: the drives, then the host if it trains.
 
@@ -101,8 +115,7 @@ def make_plan(
     spec: ModelSpec,
     shape: Shape,
     store: CalibrationStore,
-    private_sizes: tuple[int, ...],
-    public_size: int,
+    records: Records,
     wall: bool,
 ) -> SyncPlan:
     """Return the plan of a synchronous job.
@@ -113,8 +126,7 @@ def make_plan(
         spec: its model.
         shape: (channels, height, width) of an image.
         store: the calibration tables.
-        private_sizes: private records of each node.
-        public_size: records of the public pool.
+        records: what lies where.
         wall: whether the drives' seconds are this machine's, so that no table is of them.
 
     Raises:
@@ -131,12 +143,12 @@ def make_plan(
     expected = {} if wall else table_models(config, spec, shape, store)
     classes: Mapping[str, DeviceClass] = {}
     if job.tuner != "none" or expected.keys() == set(nodes):
-        classes = device_classes(config, spec, shape, store, job.sync)
+        classes = device_classes(config, spec, shape, store, job.sync, shard_bytes=records.shard_bytes)
     batches = tuple(job.batch_size for _ in nodes)
     if job.tuner != "none":
         planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning)
         batches = tuple(int(batch) for batch in planned.batches)
-    return SyncPlan(job, nodes, private_sizes, public_size, classes, expected, batches)
+    return SyncPlan(job, nodes, records.private_sizes, records.public_size, classes, expected, batches)
 
 
 def _check_disturbances(job: JobConfig, config: ArrayConfig, wall: bool) -> None:

@@ -16,6 +16,7 @@ from firmware_agent.exchange import Array, tensor_specs
 from host.accounting import Accountant
 from host.evaluation import Judge
 from host.job import JobConfig
+from host.partition import Indices
 from host.records import OnEvent, RetuneRecord, RoundRecord, StepRecord, What
 from host.session import DeviceSession
 from host.sync.disturbances import Disturbances
@@ -67,6 +68,9 @@ class SyncTraining:
         self._on_event = on_event
         self._round, self._step, self._accuracy = 0, 0, 0.0
         self._here = set(range(len(self._nodes)))
+        self._dealt: dict[str, Indices] = {}
+        statistics = any(name.endswith("running_var") for name in evaluator.structure().buffers)
+        self._lone_record_fails = statistics and job.sync.batch_norm == "device"
         self._first_batch = int(self._tuner.batches.sum())
 
     @property
@@ -197,12 +201,19 @@ class SyncTraining:
         self._on_event(HOST, What.RETUNED, f"from step {step}: {', '.join(changed)}: {retune.reason}")
 
     def _works(self, sessions: Mapping[str, DeviceSession]) -> list[Work]:
-        dealt = self._queue.next_step(self._batches().tolist()).records
+        self._dealt = dict(zip(self._nodes, self._queue.next_step(self._batches().tolist()).records, strict=True))
         return [
-            Work(sessions[node], records.astype(np.uint32), self._plan.micro_batch(node))
-            for node, records in zip(self._nodes, dealt, strict=True)
+            Work(sessions[node], self._fill_up(node, records).astype(np.uint32), self._plan.micro_batch(node))
+            for node, records in self._dealt.items()
             if len(records)
         ]
+
+    def _fill_up(self, node: str, records: Indices) -> Indices:
+        """Return the records, a lone one with another of the shard: one alone has no variance to normalise with."""
+        size = self._plan.sizes[self._nodes.index(node)]
+        if not self._lone_record_fails or len(records) != 1 or size < 2:
+            return records
+        return np.append(records, (records[0] + 1) % size)
 
     def _observed(self, result: StepResult, batches: Batches) -> Floats:
         """Return what each node's seconds would have been with its whole batch: an epoch's last step is smaller."""
@@ -234,8 +245,8 @@ class SyncTraining:
         """Give back the records of those whose gradients did not go into the step."""
         used = {part.device for part in result.devices}
         for work in works:
-            if work.session.device not in used:
-                self._queue.put_back(self._nodes.index(work.session.device), work.records.astype(np.int64))
+            if (device := work.session.device) not in used:
+                self._queue.put_back(self._nodes.index(device), self._dealt[device])
 
     def _learning_rate(self, works: Sequence[Work]) -> float:
         records = sum(len(work.records) for work in works)
