@@ -38,6 +38,7 @@ PARAMETERS = 3_504_872
 SLOW_BATCH = 32
 COST_STEPS = 1.0
 PATIENCE = 1.25
+WEATHER = Weather()
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     began = time.monotonic()
     chunks = [(seed, first, min(CHUNK, TRACES - first)) for first in range(0, TRACES, CHUNK)]
     parts: list[dict[str, dict[str, list[float]]]] = []
-    progress.stage(f"{TRACES} traces of {Weather().steps} steps")
+    progress.stage(f"{TRACES} traces of {WEATHER.steps} steps")
     with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
         for part in pool.map(_chunk, chunks):
             parts.append(part)
@@ -130,7 +131,7 @@ def contenders() -> dict[str, Contender]:
 
 
 def _hypertune(rows: int) -> Policy:
-    known, steps = scenario(), Weather().steps
+    known, steps = scenario(), WEATHER.steps
     rules = Rules(cost_steps=COST_STEPS)
     return Retuning(Retuner(known.tables, known.batches, rules, steps, known.sync_seconds, rows))
 
@@ -138,7 +139,7 @@ def _hypertune(rows: int) -> Policy:
 def _chunk(task: tuple[int, int, int]) -> dict[str, dict[str, list[float]]]:
     """Return what came of traces `first` to `first + count`, per contender, and of the oracle."""
     seed, first, count = task
-    known, traces = scenario(), draw_traces(seed, first, count, Weather())
+    known, traces = scenario(), draw_traces(seed, first, count, WEATHER)
     sums = [(float(records.sum()), float(seconds.sum())) for records, seconds in (oracle(known, t) for t in traces)]
     found = {
         "oracle": {
@@ -197,5 +198,5 @@ def _describe() -> dict[str, Any]:
         "compute_seconds": {"drive": seconds[0], "host": seconds[-1]},
         "sync_seconds": known.sync_seconds,
         "cost_steps": known.cost_steps,
-        "weather": asdict(Weather()),
+        "weather": asdict(WEATHER),
     }

@@ -15,7 +15,7 @@ from host.tuning.simulation import Scenario, oracle, simulate, wait
 from host.tuning.speed import SpeedTable
 from host.tuning.traces import Trace, Weather, draw_traces
 
-BATCHES = np.arange(1, 201)
+BATCHES = np.arange(1.0, 201.0)
 DRIVE = SpeedTable("drive", 0.5 * BATCHES)
 HOST = SpeedTable("host", 0.1 * BATCHES)
 TABLES = [DRIVE, DRIVE, DRIVE, HOST]
