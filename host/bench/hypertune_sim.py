@@ -30,12 +30,15 @@ from host.tuning.stannis import plan_batches, plan_equal
 from host.tuning.traces import Weather, draw_traces
 
 TRACES, CHUNK, PROCESSES = 1000, 125, 2
+# Variants, which no figure is of, are shown on the first so many.
+VARIANT_TRACES = 250
 DRIVES = 36
 MODEL, SHAPE = ModelSpec("mobilenet_v2"), (3, 224, 224)
 PARAMETERS = 3_504_872
 SLOW_BATCH = 32
 COST_STEPS = 1.0
 PATIENCE = 1.25
+WEATHER = Weather()
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,14 @@ class Contender:
         patience: see `host.tuning.simulation.wait`.
         charged: whether its retunes cost anything.
         stops: whether late devices give up their batch.
+        traces: how many of the traces it goes through.
     """
 
     make: Callable[[int], Policy]
     patience: float | None = None
     charged: bool = True
     stops: bool = False
+    traces: int = TRACES
 
 
 def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
@@ -66,7 +71,7 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     began = time.monotonic()
     chunks = [(seed, first, min(CHUNK, TRACES - first)) for first in range(0, TRACES, CHUNK)]
     parts: list[dict[str, dict[str, list[float]]]] = []
-    progress.stage(f"{TRACES} traces of {Weather().steps} steps")
+    progress.stage(f"{TRACES} traces of {WEATHER.steps} steps")
     with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
         for part in pool.map(_chunk, chunks):
             parts.append(part)
@@ -110,23 +115,23 @@ def contenders() -> dict[str, Contender]:
     tables, plan = known.tables, known.batches
     equal = plan_equal(tables, int(plan.sum()), known.sync_seconds).batches
     balanced = partial(LoadBalanced, tables, plan)
-    tuned = Contender(_hypertune, PATIENCE)
+    variant = partial(Contender, traces=VARIANT_TRACES)
     return {
-        "hypertune": tuned,
-        "hypertune, stops late devices": Contender(_hypertune, PATIENCE, stops=True),
-        "hypertune, patience 1.5": Contender(_hypertune, 1.5),
-        "hypertune, waits for all": Contender(_hypertune),
+        "hypertune": Contender(_hypertune, PATIENCE),
         "static": Contender(partial(Static, tables, plan)),
-        "static, patience 1.25": Contender(partial(Static, tables, plan), PATIENCE),
         "equal": Contender(partial(Static, tables, equal)),
         "lb_bsp": Contender(partial(balanced, dead_band=0.08, memory=0.0)),
-        "lb_bsp, free": Contender(partial(balanced, dead_band=0.0, memory=0.0), charged=False),
         "proportional": Contender(partial(Proportional, tables, plan, dead_band=0.08, memory=0.0, gain=0.9)),
+        "hypertune, stops late devices": variant(_hypertune, PATIENCE, stops=True),
+        "hypertune, patience 1.5": variant(_hypertune, 1.5),
+        "hypertune, waits for all": variant(_hypertune),
+        "static, patience 1.25": variant(partial(Static, tables, plan), PATIENCE),
+        "lb_bsp, free": variant(partial(balanced, dead_band=0.0, memory=0.0), charged=False),
     }
 
 
 def _hypertune(rows: int) -> Policy:
-    known, steps = scenario(), Weather().steps
+    known, steps = scenario(), WEATHER.steps
     rules = Rules(cost_steps=COST_STEPS)
     return Retuning(Retuner(known.tables, known.batches, rules, steps, known.sync_seconds, rows))
 
@@ -134,7 +139,7 @@ def _hypertune(rows: int) -> Policy:
 def _chunk(task: tuple[int, int, int]) -> dict[str, dict[str, list[float]]]:
     """Return what came of traces `first` to `first + count`, per contender, and of the oracle."""
     seed, first, count = task
-    known, traces = scenario(), draw_traces(seed, first, count, Weather())
+    known, traces = scenario(), draw_traces(seed, first, count, WEATHER)
     sums = [(float(records.sum()), float(seconds.sum())) for records, seconds in (oracle(known, t) for t in traces)]
     found = {
         "oracle": {
@@ -143,6 +148,8 @@ def _chunk(task: tuple[int, int, int]) -> dict[str, dict[str, list[float]]]:
         }
     }
     for name, contender in contenders().items():
+        if first >= contender.traces:
+            continue
         policy = contender.make(count)
         found[name] = _sampled(simulate(known, traces, policy, contender.patience, contender.charged, contender.stops))
     return found
@@ -159,14 +166,15 @@ def _sampled(outcome: Outcome) -> dict[str, list[float]]:
 
 def _join(parts: Sequence[Mapping[str, Mapping[str, list[float]]]]) -> dict[str, dict[str, list[float]]]:
     return {
-        name: {kind: [value for part in parts for value in part[name][kind]] for kind in kinds}
+        name: {kind: [value for part in parts if name in part for value in part[name][kind]] for kind in kinds}
         for name, kinds in parts[0].items()
     }
 
 
 def _summary(values: Mapping[str, list[float]], traces: Mapping[str, Mapping[str, list[float]]]) -> dict[str, float]:
-    rates, best, static = (_rates(each) for each in (values, traces["oracle"], traces["static"]))
+    rates, best, static = (_rates(each)[: len(values["rate"])] for each in (values, traces["oracle"], traces["static"]))
     return {
+        "traces": len(rates),
         "mean_over_oracle": float((rates / best).mean()),
         "worst_over_oracle": float((rates / best).min()),
         "at_least_static": float((rates >= static).mean()),
@@ -190,5 +198,5 @@ def _describe() -> dict[str, Any]:
         "compute_seconds": {"drive": seconds[0], "host": seconds[-1]},
         "sync_seconds": known.sync_seconds,
         "cost_steps": known.cost_steps,
-        "weather": asdict(Weather()),
+        "weather": asdict(WEATHER),
     }

@@ -102,7 +102,7 @@ class Balancing:
             dead_band: least share by which the predicted longest time must fall.
             memory: weight of the past in the moving average of a device's seconds per record, 0 to 1.
         """
-        self._initial, self._dead_band, self._memory = batches, dead_band, memory
+        self._dead_band, self._memory = dead_band, memory
         self._global = int(batches.sum())
         self._most = np.array([table.largest_batch for table in tables])
         seconds = Allocator(tables, 0.0).table_seconds(batches)
@@ -137,7 +137,6 @@ class Balancing:
         now = (self._batches * self._pace).max(axis=1)
         then = (wanted * self._pace).max(axis=1)
         changed: Flags = then < (1 - self._dead_band) * now
-        changed |= self._batches.sum(axis=1) != np.minimum(self._global, (self._most * self._alive).sum(axis=1))
         for row in np.flatnonzero(changed):
             self._batches[row] = self._deal(wanted[row], self._alive[row])
         return changed
@@ -145,20 +144,30 @@ class Balancing:
     def leave(self, which: Flags) -> None:
         """Take devices away; the others share out their records after the step."""
         self._alive &= ~which
-        self._batches = np.where(which, 0, self._batches)
+        self._share_out(which)
 
     def join(self, which: Flags) -> None:
         """Take devices back, as fast as their tables until they are seen."""
         self._alive |= which
         self._pace = np.where(which, self._first, self._pace)
-        self._batches = np.where(which, self._initial, self._batches)
+        self._share_out(which)
+
+    def _share_out(self, which: Flags) -> None:
+        """Deal the records of arrays that lost or got a device out anew, by speed; that is not charged to anyone."""
+        for row in np.flatnonzero(which.any(axis=1)):
+            speeds = np.where(self._alive[row], 1 / self._pace[row], 0.0)
+            if speeds.any():
+                self._batches[row] = self._deal(speeds * (self._global / speeds.sum()), self._alive[row])
+            else:
+                self._batches[row] = 0
 
     def _wanted(self) -> Floats:
         """Return the batches to aim for, (rows, devices), as real numbers whose sum is the global batch."""
         raise NotImplementedError
 
     def _scaled(self, shares: Floats) -> Floats:
-        scaled: Floats = shares * (self._global / shares.sum(axis=1, keepdims=True))
+        total = shares.sum(axis=1, keepdims=True)
+        scaled: Floats = shares * (self._global / np.where(total > 0, total, 1.0))
         return scaled
 
     def _deal(self, wanted: Floats, alive: Flags) -> Batches:

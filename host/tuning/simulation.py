@@ -106,10 +106,10 @@ def simulate(
             seconds = stragglers.work(seconds, slowdowns, length, late, dead, policy.batches)
         probes = np.where(dead, 0, policy.probes(step))
         seconds = np.where(probes > 0, allocator.table_seconds(probes) * slowdowns, seconds)
+        retuned = policy.observe(step, np.where(seconds > 0, seconds * noises, np.nan))
         if (left := dead & ~gone).any():
             policy.leave(left)
         gone = dead
-        retuned = policy.observe(step, np.where(seconds > 0, seconds * noises, np.nan))
         cost = scenario.cost_steps * length * retuned * charged
         sums[1:4] += np.stack([length + cost, cost, retuned])
     return Outcome(*sums)

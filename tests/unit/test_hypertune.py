@@ -24,15 +24,9 @@ STEPS = 1000
 class Array:
     """Five devices in a training run: each as slow as it is told."""
 
-    def __init__(self, noise: float = 0.0, seed: int = 0, **rules: float) -> None:
+    def __init__(self, noise: float = 0.0, seed: int = 0, cost_steps: float = 1.0) -> None:
         self.tables = [DRIVE] * 4 + [HOST]
-        self.tuner = HyperTune(
-            self.tables,
-            PLAN,
-            Rules(**{"cost_steps": 1.0} | rules),
-            STEPS,
-            names=NAMES,  # type: ignore[arg-type]
-        )
+        self.tuner = HyperTune(self.tables, PLAN, Rules(cost_steps=cost_steps), STEPS, names=NAMES)
         self.slowdowns, self.step, self.noise = np.ones(5), 0, noise
         self.generator = np.random.default_rng(seed)
         self.gone: set[int] = set()
