@@ -1,0 +1,234 @@
+"""Do unequal batches on several drives give the gradient of one process that computes them all?"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+
+from csd_emu.deadline import Deadline
+from csd_emu.engines import Engine, make_engine
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from firmware_agent.errors import DeviceFailed
+from firmware_agent.exchange import Array, tensor_specs
+from firmware_agent.models import ModelSpec, build_model
+from firmware_agent.shard import Shard, open_shard
+from firmware_agent.weights import buffer_names, load_arrays, state_arrays, trained_names
+from host.bench.gradient_reference import Group, reference_step
+from host.bench.harness import WATCHDOG_SECONDS, bench_config, bench_frame, report
+from host.lifecycle import ArrayRequest, StartedArray
+from host.machines import run_on_engine
+from host.outputs import BenchReport
+from host.requests import DEFAULT_DATA
+from host.session import DeviceSession
+from host.sync.exchange import StepExchange, Work
+from host.sync.gathering import Gathering
+from host.sync.reduction import Contribution, combine
+
+BATCHES = (2, 5, 9)
+# Side of the images: digits, enlarged for the models that want larger ones.
+MODELS = {"digits_cnn": 8, "squeezenet": 64, "mobilenet_v2": 64, "resnet50": 64, "inception_v3": 96}
+WHOLE, SMALL = 64, 4
+# How records are normalised, and how many are computed at a time.
+CASES = (("device", WHOLE), ("device", SMALL), ("synchronised", WHOLE), ("frozen", SMALL))
+# Share of the whole gradient's norm below which a tensor's own is rounding.
+VANISHING = 1e-12
+_SOURCE = """
+import torch
+from torch import nn
+from firmware_agent.models import ZOO
+
+class Enlarged(nn.Module):
+    def __init__(self, name, side):
+        super().__init__()
+        self.side, self.channels = side, ZOO[name].input_shape[0]
+        self.net = ZOO[name].builder(num_classes=10)
+
+    def forward(self, images):
+        images = nn.functional.interpolate(images, size=self.side, mode="bilinear", align_corners=False)
+        return self.net(images.expand(-1, self.channels, -1, -1))
+"""
+
+
+class Errors(NamedTuple):
+    """The relative error of each tensor, and how many gradients are zero but for rounding."""
+
+    values: dict[str, float]
+    vanishing: int
+
+
+@dataclass(frozen=True)
+class _Case:
+    model: str
+    batch_norm: str
+    micro_batch: int
+
+    def __str__(self) -> str:
+        parts = "" if self.micro_batch == WHOLE else f", at most {self.micro_batch} at a time"
+        return f"{self.model}, batch_norm {self.batch_norm}{parts}"
+
+    @property
+    def spec(self) -> ModelSpec:
+        return ModelSpec("enlarged.py:Enlarged", _SOURCE, {"name": self.model, "side": MODELS[self.model]})
+
+
+def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+    """Take one step of each case on 3 native agents, mutual TLS on, in float64, and compare it with one process.
+
+    Figure: `worst_relative_error`, the largest of `relative_errors` over all tensors of all cases.
+    """
+    config = bench_config("gradients", len(BATCHES), "native")
+
+    async def work(started: StartedArray, _: Engine) -> dict[str, dict[str, float]]:
+        samples = {}
+        cases = list(_cases())
+        for number, case in enumerate(cases):
+            progress.stage(str(case))
+            errors, vanishing = await _Step(case, started, seed).errors()
+            worst, median = max(errors.values()), statistics.median(errors.values())
+            samples[str(case)] = {"worst": worst, "median": median, "tensors": len(errors), "vanishing": vanishing}
+            progress.advance((number + 1) / len(cases))
+        return samples
+
+    request = ArrayRequest(config, DEFAULT_DATA, seed)
+    samples = run_on_engine(make_engine(config, paths), request, paths, progress, work)
+    figures = {"worst_relative_error": max(each["worst"] for each in samples.values())}
+    return report("gradients", "none", seed, figures, {"relative_errors": samples}, "native")
+
+
+def relative_errors(got: Mapping[str, Array], want: Mapping[str, Array], gradients: Collection[str]) -> Errors:
+    """Return ||g - g_ref|| / ||g_ref|| of each tensor in `want`.
+
+    A gradient that is zero but for rounding, as that of a bias before a normalisation, has no relative error of its
+    own: where ||g_ref|| is below `VANISHING` of the norm of the whole gradient, that norm is divided by instead. Of
+    other tensors that are zero the error is 0 if g is too, else infinite; so it is where g has what is no number.
+
+    Args:
+        got: name -> g.
+        want: name -> g_ref.
+        gradients: which of the names are gradients; the others are buffers.
+    """
+    whole = math.sqrt(sum(_norm(want[name]) ** 2 for name in gradients))
+    vanishing = {name for name in gradients if _norm(want[name]) < VANISHING * whole}
+    values = {}
+    for name, array in want.items():
+        difference = _norm(np.subtract(got[name], array, dtype=np.float64))
+        size = whole if name in vanishing else _norm(array)
+        if difference == 0:
+            values[name] = 0.0
+        else:
+            values[name] = difference / size if size and math.isfinite(difference) else math.inf
+    return Errors(values, len(vanishing))
+
+
+def _norm(array: Array) -> float:
+    return float(np.linalg.norm(np.asarray(array, np.float64)))
+
+
+def _cases() -> Iterator[_Case]:
+    for model in MODELS:
+        normed = any(
+            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in build_model(_Case(model, "", 0).spec).modules()
+        )
+        for batch_norm, micro_batch in CASES:
+            if normed or batch_norm == "device":
+                yield _Case(model, batch_norm, micro_batch)
+
+
+class _Step:
+    """One step of one case."""
+
+    def __init__(self, case: _Case, started: StartedArray, seed: int) -> None:
+        self._case, self._seed, self._started = case, seed, started
+        self._generator = np.random.default_rng([seed, *str(case).encode()])
+        self._number = int(self._generator.integers(1, 1000))
+        base, spec = bench_frame(seed), case.spec
+        base = msgspec.structs.replace(base, model=spec.name, source=spec.source, arguments=dict(spec.arguments))
+        self._frame = msgspec.structs.replace(base, batch_norm=case.batch_norm, precision="float64")
+
+    async def errors(self) -> Errors:
+        """Take the step by both ways."""
+        shards = [open_shard(handle.plan.shard) for handle in self._started.handles]
+        records = [
+            self._generator.choice(len(shard.labels), size, replace=False).astype(np.uint32)
+            for shard, size in zip(shards, BATCHES, strict=True)
+        ]
+        model = self._trained_a_little(shards[0])
+        weights = {name: array.copy() for name, array in state_arrays(model).items()}
+        names = trained_names(model) + ([] if self._case.batch_norm == "frozen" else buffer_names(model))
+        got = await self._by_drives(weights, names, records)
+        groups = [self._group(*each) for each in zip(self._sessions(), shards, records, strict=True)]
+        load_arrays(model, weights)
+        want = reference_step(model, self._case.batch_norm, groups, self._seed, self._number)
+        return relative_errors(got, {name: want[name] for name in names}, trained_names(model))
+
+    def _sessions(self) -> list[DeviceSession]:
+        return list(self._started.fleet.sessions().values())
+
+    def _trained_a_little(self, shard: Shard) -> nn.Module:
+        """Return the model with normalisation as within a training: no affine part of one and zero, no such statistics."""
+        torch.manual_seed(self._seed)
+        model = build_model(self._case.spec).double().train()
+        norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        for norm in norms:
+            nn.init.uniform_(norm.weight, 0.5, 1.5)
+            nn.init.normal_(norm.bias, 0.0, 0.1)
+        if norms:
+            with torch.no_grad():
+                model(self._images(shard, np.arange(len(shard.labels))[:16]))
+        return model
+
+    async def _by_drives(
+        self, weights: Mapping[str, Array], names: Sequence[str], records: Sequence[Array]
+    ) -> dict[str, Array]:
+        """Return gradients and buffers as the host has them after the exchange with the drives.
+
+        Raises:
+            DeviceFailed: a drive did not return its part.
+        """
+        total: dict[str, Array] = {}
+
+        def apply(name: str, contributions: Sequence[Contribution]) -> None:
+            total[name] = combine(name, contributions)
+
+        sessions, sizes = self._sessions(), dict(zip(map(_name, self._sessions()), BATCHES, strict=True))
+        gathering = Gathering(tensor_specs({name: weights[name] for name in names}), sizes, apply, barrier=False)
+        works = [
+            Work(s, np.asarray(r, np.uint32), self._case.micro_batch) for s, r in zip(sessions, records, strict=True)
+        ]
+        exchange = StepExchange(self._frame, WATCHDOG_SECONDS, lambda *_: None, _leave_alone)
+        for outcome in await exchange.visit(self._number, weights, works, gathering):
+            if outcome.error is not None:
+                raise DeviceFailed(f"{self._case}: {outcome.error}") from outcome.error
+        await gathering.finish()
+        return total
+
+    def _group(self, session: DeviceSession, shard: Shard, records: Array) -> Group:
+        parts = _parts(len(records), self._case.micro_batch)
+        return Group(session.device, self._images(shard, records), torch.from_numpy(shard.labels[records]), parts)
+
+    def _images(self, shard: Shard, records: Array) -> torch.Tensor:
+        return torch.from_numpy(np.array(shard.images[records])).double() * self._frame.image_scale
+
+
+def _parts(records: int, micro_batch: int) -> tuple[int, ...]:
+    """Return sizes that differ by at most one, the larger ones first, none above `micro_batch`."""
+    count = math.ceil(records / micro_batch)
+    small, larger = divmod(records, count)
+    return (small + 1,) * larger + (small,) * (count - larger)
+
+
+def _name(session: DeviceSession) -> str:
+    return session.device
+
+
+async def _leave_alone(session: DeviceSession, step: int, deadline: Deadline) -> None:
+    """Say nothing to a device before its step."""
