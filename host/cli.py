@@ -15,6 +15,7 @@ from host.commands.report import report
 from host.commands.reproduce import reproduce_app
 from host.commands.simulate import simulate
 from host.commands.top import top
+from host.commands.tune import tune
 from host.console import errors
 from host.interrupts import INTERRUPTS
 
@@ -32,6 +33,7 @@ COMMANDS = (
     top,
     report,
     simulate,
+    tune,
     inject.inject,
 )
 for command in COMMANDS:

@@ -13,6 +13,7 @@ from host.reproduce.figures import HypertuneReport
 from host.simulation.figures import SimulateReport
 from host.summary import Summary
 from host.top_report import TopReport
+from host.tune_report import TuneReport
 
 
 class DeviceStatus(msgspec.Struct, frozen=True):
@@ -218,6 +219,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "report": ReportOutput,
     "simulate": SimulateReport,
     "reproduce": HypertuneReport,
+    "tune": TuneReport,
 }
 
 

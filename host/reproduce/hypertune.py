@@ -38,8 +38,7 @@ NOTES = (
     "Every step moves weights and buffers to each drive and gradients back, over one link that all share. With a "
     "drive's batch at the knee of its compute rate alone, about half of a step is spent on that; the batch decides "
     "speed, energy and traffic.",
-    "STANNIS, as a job file has it, counts the exchange in and so takes a larger batch; it looks no further than twice "
-    "the knee, or 16.",
+    "STANNIS here counts the exchange in and so takes a larger batch; it looks no further than twice the knee, or 16.",
     "To move fewer bytes than a host that reads its records takes large batches: one drive's exchange is as many bytes "
     "as dozens to hundreds of images, each step.",
     "HyperTune's algorithm was not to be read; the controller is ours, the one of real runs. Here it sees seconds "

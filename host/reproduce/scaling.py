@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,12 +15,13 @@ from host.simulation.steps import StepModel
 from host.simulation.tuners import plan
 from host.sync.sections import TuningSection
 from host.tuning.base import Batches
+from host.tuning.stannis import plan_batches
 
 DRIVE_COUNTS = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 36)
 DRIVE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # So many that the baseline's first read, which nothing hides, does not show.
 BASELINE_IMAGES = 1_000_000
-KNEE, STANNIS = "knee", "stannis"
+KNEE, COMPUTE_ONLY, STANNIS = "knee", "stannis (compute only)", "stannis"
 
 
 def scale(nodes: Nodes) -> Iterator[Scaling]:
@@ -71,12 +73,16 @@ def measure(nodes: Nodes, batches: Batches, base: HostAlone) -> Scaling:
 
 
 def vary_batch(nodes: Nodes) -> Iterator[BatchEffect]:
-    """Yield one row for each of `DRIVE_BATCHES` with all drives, and those that the knee and STANNIS choose."""
+    """Yield one row for each of `DRIVE_BATCHES` with all drives, and those that the knee and STANNIS choose.
+
+    STANNIS chooses twice: with the seconds of the exchange, and as if there were none.
+    """
     base = host_alone(nodes, BASELINE_IMAGES)
-    chosen = {nodes.kinds[0].speed.knee(TUNING.knee): KNEE}
-    planned = int(plan(nodes, TUNING, nodes.drives)[0])
-    chosen[planned] = f"{KNEE}, {STANNIS}" if planned in chosen else STANNIS
+    chosen: defaultdict[int, list[str]] = defaultdict(list)
+    chosen[nodes.kinds[0].speed.knee(TUNING.knee)].append(KNEE)
+    chosen[int(plan_batches(nodes.tables, TUNING).batches[0])].append(COMPUTE_ONLY)
+    chosen[int(plan(nodes, TUNING, nodes.drives)[0])].append(STANNIS)
     for batch in sorted({*DRIVE_BATCHES, *chosen}):
         settings = TuningSection(slow_batch=batch, largest_batch=TUNING.largest_batch)
         row = measure(nodes, plan(nodes, settings, nodes.drives), base)
-        yield BatchEffect(row, chosen.get(batch, ""))
+        yield BatchEffect(row, ", ".join(chosen.get(batch, ())))

@@ -105,11 +105,15 @@ def test_energy_follows_its_causes() -> None:
     record = SyncRun(drives=2, steps=10, round_steps=10, disturbed=[Disturbed("csd-01", 3, 1, 100, notice=20)]).make()[
         0
     ]
-    own = msgspec.structs.replace(record.devices[1], energy_joules={"cpu": 11.0})
-    alone = msgspec.structs.replace(record, devices=[own], energy_joules={})
-    joules = share_energy(alone)
-    assert math.fsum(joules) == pytest.approx(11.0)
-    assert joules[2] == pytest.approx(2.0, rel=0.02)  # twice as long as each of the nine others
+    undisturbed, disturbed, _ = (
+        msgspec.structs.replace(part, energy_joules={"cpu": joules})
+        for part, joules in zip(record.devices, (10.0, 11.0, 0.0), strict=True)
+    )
+    # The third step took twice as long as each of the nine others, but only one drive computed for so long.
+    for part, expected in ((undisturbed, 1.0), (disturbed, 2.0)):
+        joules = share_energy(msgspec.structs.replace(record, devices=[part], energy_joules={}))
+        assert math.fsum(joules) == pytest.approx(sum(part.energy_joules.values()))
+        assert joules[2] == pytest.approx(expected, rel=0.02)
     idle = msgspec.structs.replace(record, devices=[], energy_joules={HOST: {"idle": 5.0}})
     seconds = [step.array_seconds for step in record.steps]
     assert share_energy(idle) == pytest.approx([5.0 * each / sum(seconds) for each in seconds])
@@ -202,6 +206,7 @@ def test_the_page_of_a_synchronous_run(tmp_path: Path) -> None:
         assert text in page.text
     assert "counted+modelled" in page.text
     assert "drives needed to be as fast" not in page.text
+    assert "modelled at 15.2 newport drives. Only the middle column" in page.text
     assert "competing work in steps 60 to 119" in page.raw
     assert "step 64: csd-01 32 -&gt; 15. csd-01 slower since step 60" in page.raw
     assert {"batches-wide-title", "rates-wide-title", "imbalance-wide-title", "timeline-wide-title"} <= set(page.charts)
@@ -213,6 +218,7 @@ def test_the_page_of_a_federated_run_says_nothing_of_steps(tmp_path: Path) -> No
     page = Page(render(run, compare(run)))
     assert "Synchronous steps" not in page.text
     assert "strategy fedavg" in page.text
+    assert "Only the middle column" not in page.text
 
 
 def test_a_long_run_of_many_drives_stays_small(tmp_path: Path) -> None:

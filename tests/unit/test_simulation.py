@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from csd_emu.array import ArrayConfig
 from csd_emu.calibration import CalibrationStore
-from csd_emu.host_node import host_activity, reduce_seconds, storage_of
+from csd_emu.host_node import exchange_seconds, host_activity, reduce_seconds, storage_of
 from csd_emu.power import add_up, device_energy, host_energy
 from csd_emu.timeline import HOST, HOST_READER, Activity, Composed, compose
 from firmware_agent.errors import ConfigurationError
@@ -117,6 +117,17 @@ def test_no_batch_makes_an_array_faster_than_all_its_parts(drives: int, batch: i
     base = host_alone(nodes, 10**6)
     assert base.joules_per_image * base.images_per_second == pytest.approx(base.watts)
     assert base.link_bytes_per_image == LOAD.record_bytes
+
+
+@given(
+    groups=st.lists(st.tuples(st.sampled_from(PROFILES), st.integers(1, 4)), min_size=1, max_size=3),
+    trains=st.booleans(),
+)
+def test_the_exchange_is_a_step_without_work(groups: list[tuple[str, int]], trains: bool) -> None:
+    nodes = nodes_of(*groups, trains=trains, bandwidth="20 MB/s")
+    alone = StepModel(nodes).sync_seconds(take_drives(nodes, nodes.drives))
+    want = exchange_seconds(nodes.profiles(), nodes.link, LOAD.state_bytes, LOAD.gradient_bytes, trains)
+    assert alone == pytest.approx(want, rel=1e-12)
 
 
 def test_drives_are_repeated_in_turn_and_keep_the_names_of_the_file() -> None:
