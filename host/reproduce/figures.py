@@ -78,8 +78,8 @@ class Scaling(msgspec.Struct, frozen=True):
 class BatchEffect(msgspec.Struct, frozen=True):
     """All drives, the middle of the band, and a drive batch of `figures.drive_batch`.
 
-    `chosen` is ``knee`` where only the drive's compute rate is looked at, ``stannis`` where the tuner puts it, ``stannis
-    (compute only)`` where it does if it does not know of the exchange; several have a comma between them, none is empty.
+    `chosen` is ``knee`` where only the drive's compute rate is looked at, ``stannis`` where the tuner puts it, and
+    ``stannis (compute only)`` where it would, did it not know of the exchange; several have commas between them.
     """
 
     figures: Scaling
