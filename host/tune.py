@@ -23,6 +23,7 @@ from host.job import JobConfig, load_job
 from host.model_facts import ModelFacts, inspect_model
 from host.requests import read_array
 from host.shards import Dealt, deal_out
+from host.simulation.load import exchange_seconds, inspect_load
 from host.tune_report import TunedDevice, TuneReport
 from host.tuning.classes import HOST_UNIT, RESERVE_BYTES, DeviceClass, RatioName, device_classes, speed_tables
 from host.tuning.stannis import BALANCED, BatchPlan, ShardPlan, plan_batches, plan_equal, plan_shards
@@ -85,8 +86,9 @@ def tune(request: TuneRequest, store: CalibrationStore, ratio: RatioName) -> Tun
         request.config, request.spec, request.shape, store, sync, ratio, shard_bytes=request.shard_bytes
     )
     tables = list(speed_tables(classes).values())
-    plan = plan_batches(tables, sync.tuning)
-    equal = plan_equal(tables, int(plan.batches.sum()))
+    sync_seconds = exchange_seconds(request.config, inspect_load(request.spec, request.shape))
+    plan = plan_batches(tables, sync.tuning, sync_seconds)
+    equal = plan_equal(tables, int(plan.batches.sum()), sync_seconds)
     sizes = [len(private) for private in request.dealt.private]
     shards = plan_shards(plan.batches.tolist(), sizes, len(request.dealt.public), sync.overflow)
     ratios = get_profile(request.config.host.profile).ratio

@@ -84,7 +84,8 @@ class StepDrive(FakeDrive):
     def seconds(self, samples: int) -> PhaseSeconds:
         step = TABLE.step_seconds(samples)
         factor = self.slowdown * (100 + self.weight) / 100
-        return PhaseSeconds(*(factor * getattr(step, phase) for phase in ("forward", "backward")))
+        encode = factor * TABLE.encode_seconds_median
+        return PhaseSeconds(factor * step.forward, factor * step.backward, 0.0, encode)
 
 
 class SyncRun:

@@ -15,7 +15,7 @@ from host.records import RoundRecord, StepRecord
 from host.sync.plan import SyncPlan
 
 VICTIM = "csd-00"
-SLOW_BATCH = 128
+SLOW_BATCH = 192
 # Weights of competing work against the trainer's 100: they take 0.25, 0.5 and 0.75 of the drive's speed.
 WEIGHTS = (33, 100, 300)
 BLIP_WEIGHT, BLIPS = 300, (1, 2)

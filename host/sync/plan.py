@@ -15,6 +15,7 @@ from firmware_agent.models import ModelSpec
 from firmware_agent.wire import MAX_STEP_RECORDS
 from host.device_time import StepModel, table_models
 from host.job import JobConfig
+from host.simulation.load import exchange_seconds, inspect_load
 from host.sync.epochs import EpochQueue, QueueState
 from host.tuning.base import Tuner
 from host.tuning.classes import DeviceClass, device_classes, speed_tables
@@ -55,6 +56,7 @@ class SyncPlan:
         classes: node -> its speed and memory; empty without calibration tables.
         expected: node -> what its steps should cost, for those with a table.
         batches: records per step to begin with.
+        sync_seconds: what the exchange and the host's own work add to each step.
     """
 
     job: JobConfig
@@ -64,6 +66,7 @@ class SyncPlan:
     classes: Mapping[str, DeviceClass]
     expected: Mapping[str, StepModel]
     batches: tuple[int, ...]
+    sync_seconds: float = 0.0
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -106,7 +109,7 @@ class SyncPlan:
             return FixedBatches(self.batches, tables)
         tuning = self.job.sync.tuning
         rules = Rules(window=tuning.window, threshold=tuning.threshold, cost_steps=tuning.cost_steps)
-        return HyperTune(tables, np.array(self.batches), rules, self.steps, names=self.nodes)
+        return HyperTune(tables, np.array(self.batches), rules, self.steps, self.sync_seconds, self.nodes)
 
 
 def make_plan(
@@ -145,10 +148,11 @@ def make_plan(
     if job.tuner != "none" or expected.keys() == set(nodes):
         classes = device_classes(config, spec, shape, store, job.sync, shard_bytes=records.shard_bytes)
     batches = tuple(job.batch_size for _ in nodes)
+    sync_seconds = exchange_seconds(config, inspect_load(spec, shape))
     if job.tuner != "none":
-        planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning)
+        planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning, sync_seconds)
         batches = tuple(int(batch) for batch in planned.batches)
-    return SyncPlan(job, nodes, records.private_sizes, records.public_size, classes, expected, batches)
+    return SyncPlan(job, nodes, records.private_sizes, records.public_size, classes, expected, batches, sync_seconds)
 
 
 def _check_disturbances(job: JobConfig, config: ArrayConfig, wall: bool) -> None:
