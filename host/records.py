@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from csd_emu.timeline import HOST, Span
+from csd_emu.timeline import Span
 from firmware_agent.wire import PhaseSeconds
 
 
@@ -30,7 +30,7 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
         send_seconds: giving the weights to the link, composed from bytes.
         flash_read_bytes: read from the shard.
         sent_bytes: over the wire, host to device, in this round.
-        received_bytes: over the wire, device to host, in this round.
+        received_bytes: over the wire, device to host, in this round; of the host's own part, the records that it read.
         peak_memory_bytes: most memory that the agent held, 0 if it does not know.
         energy_joules: per component, over the whole round (see docs/power.md).
         straggler: it missed the round's deadline, and its weights were left out.
@@ -56,8 +56,8 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host_link_bytes(self) -> int:
-        """Bytes that crossed the link between host and drive: of the host's own part, the records that it read."""
-        return self.flash_read_bytes if self.device == HOST else self.sent_bytes + self.received_bytes
+        """Bytes that crossed the link between host and drive."""
+        return self.sent_bytes + self.received_bytes
 
 
 class DeviceStep(msgspec.Struct, frozen=True, kw_only=True):

@@ -173,6 +173,8 @@ class _Run:
                     record = self._meter.metered(await training.run_round())
                     self._metrics.describe(self._describe(fleet, accountant), clock)
                     await recorder.add_round(record, training)
+                    for retune in record.retunes:
+                        table.add_retune(retune)
                     table.add(record)
         summary = finish_run(request, directory, recorder.rounds, training.weights, recorder.wall_seconds)
         self._metrics.end()

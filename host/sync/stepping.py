@@ -166,6 +166,6 @@ def _as_returned(outcome: Outcome, stepped: Stepped) -> Returned:
         epochs=1,
         batch_size=stepped.samples,
         sent_bytes=0 if outcome.device == HOST else outcome.sent_bytes,
-        received_bytes=0 if outcome.device == HOST else outcome.received_bytes,
+        received_bytes=stepped.read_bytes if outcome.device == HOST else outcome.received_bytes,
         micro_batch=outcome.work.micro_batch,
     )
