@@ -174,7 +174,7 @@ class _Step:
         return list(self._started.fleet.sessions().values())
 
     def _trained_a_little(self, shard: Shard) -> nn.Module:
-        """Return the model with normalisation as within a training: no affine part of one and zero, no such statistics."""
+        """Return the model with statistics and affine parts as they are within a training: not zero and one."""
         torch.manual_seed(self._seed)
         model = build_model(self._case.spec).double().train()
         norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
