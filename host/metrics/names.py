@@ -13,7 +13,7 @@ DEVICE_INFO = Metric(
     "gauge",
     "",
     ("device", "kind", "profile", "machine", "cores", "clock", "agent_version", "torch_version"),
-    "1; what the drive is: kind is emulated (a virtual machine), native (a process here) or real; "
+    "1; what the drive is: kind is emulated (a virtual machine), native (a process here), real, or host (its own); "
     "cores are the profile's",
 )
 DEVICE_UP = Metric("csd_device_up", "gauge", "", ("device",), "1 while the drive has a session, else 0", outlives=True)

@@ -13,7 +13,7 @@ from host.tuning.hypertune import HyperTune
 from host.tuning.retuner import Rules
 from host.tuning.speed import SpeedTable
 
-BATCHES = np.arange(1, 601)
+BATCHES = np.arange(1.0, 601.0)
 DRIVE = SpeedTable("drive", 0.1 + 0.5 * BATCHES)
 HOST = SpeedTable("host", (0.1 + 0.5 * BATCHES) / 10)
 NAMES = ["csd-01", "csd-02", "csd-03", "csd-04", "host"]
