@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from csd_emu.baseline import Storage
+from csd_emu.fast_timeline import DriveFigures, DriveWork, StepComposer
 from csd_emu.profiles import Profile, Sourced
-from csd_emu.timeline import HOST, Activity
+from csd_emu.timeline import HOST, Activity, Link
 
 # The sum and the optimiser do one or two operations per value: memory bounds them, not arithmetic.
 MEMORY_BYTES_PER_SECOND = Sourced(
@@ -71,3 +74,21 @@ def reduce_seconds(gradient_bytes: int, gradients: int) -> float:
     """
     touched = (_TOUCHED_BY_SUM * gradients + _TOUCHED_BY_OPTIMISER) * gradient_bytes
     return touched / MEMORY_BYTES_PER_SECOND.value
+
+
+def exchange_seconds(
+    drives: Sequence[Profile], link: Link, state_bytes: int, gradient_bytes: int, trains: bool = False
+) -> float:
+    """Return what the exchange adds to a step: sending the state both ways, adding up, the optimiser.
+
+    Args:
+        drives: one profile per drive that takes part.
+        link: the host's side.
+        state_bytes: of weights and buffers.
+        gradient_bytes: of the gradients alone.
+        trains: whether the host adds a gradient of its own.
+    """
+    state, nothing = np.full(len(drives), float(state_bytes)), np.zeros(len(drives))
+    work = DriveWork(state, nothing, nothing, nothing, state)
+    reduce = reduce_seconds(gradient_bytes, len(drives) + trains)
+    return StepComposer(DriveFigures.of(drives), link).compose(work, 0.0, reduce).seconds

@@ -68,6 +68,11 @@ class Paths:
         return self.cache / "images"
 
     @property
+    def torch(self) -> Path:
+        """What torch's compiler keeps; it makes the folder when it is imported, which an optimiser does."""
+        return self.cache / "torch"
+
+    @property
     def templates(self) -> Path:
         """The booted machines that clones are made of."""
         return self.cache / "templates"

@@ -13,7 +13,7 @@ import numpy
 import torch
 
 from firmware_agent import __version__, bare_loop
-from firmware_agent.clock import Stopwatch
+from firmware_agent.clock import Stopwatch, wait_for_fresh_slice
 from firmware_agent.disturbance import Disturbance
 from firmware_agent.errors import AgentRefused, CsdError, DeviceLost, ProtocolError
 from firmware_agent.exchange import Assembler, tensor_specs
@@ -176,6 +176,8 @@ class Agent:
     def _compute(self, session: Session, task: Train | Step) -> None:
         load_arrays(self._ready().model, self._assembler().arrays())
         self._inbound = None
+        if self._disturbance.running:  # the scheduler owes a task that has slept, which no wait of ours shall earn
+            wait_for_fresh_slice(self._stopwatch.now)
         self._stopwatch.take()
         for message in pack(self._train(task) if isinstance(task, Train) else self._step(session, task)):
             session.send_encoded(message)

@@ -26,6 +26,11 @@ class Disturbance:
         self._group = group
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def running(self) -> bool:
+        """Whether a competing task runs."""
+        return self._process is not None
+
     def set_weight(self, weight: int) -> None:
         """Run the competing task at `weight` (the trainer has 100); 0 ends it.
 

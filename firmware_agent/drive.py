@@ -74,7 +74,7 @@ def warm_up() -> None:
     """Take one training step of the smallest model, so that lazily loaded code is in the template's shared memory."""
     shard = Shard(
         Path(os.devnull),
-        Manifest("", "", 8, (8,), {}),
+        Manifest("", "", 8, 8, (8,), {}),
         "",
         np.zeros((8, 1, 8, 8), np.uint8),
         np.zeros(8, np.int64),

@@ -17,7 +17,7 @@ from firmware_agent.archive import Member, list_archive, read_member, write_arch
 from firmware_agent.errors import ShardError
 
 MANIFEST = "manifest.json"
-FORMAT = "csd-shard/1"
+FORMAT = "csd-shard/2"
 _HASH_BLOCK_BYTES = 1 << 20
 REMEDY = "make the array again with csd-emu down and csd-emu up"
 
@@ -32,11 +32,16 @@ class ArrayEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a shard holds. `samples` is the length of the first axis of every array."""
+    """What a shard holds.
+
+    `samples` is the length of the first axis of every array; the first `private_samples` of them are on this drive
+    alone, the others are the public pool, which lies on every drive in the same order.
+    """
 
     format: str
     source: str
     samples: int
+    private_samples: int
     classes: tuple[int, ...]
     arrays: dict[str, ArrayEntry]
 
@@ -60,7 +65,13 @@ class Shard:
     labels: npt.NDArray[np.int64]
 
 
-def write_shard(path: Path, source: str, images: npt.NDArray[np.generic], labels: npt.NDArray[np.int64]) -> str:
+def write_shard(
+    path: Path,
+    source: str,
+    images: npt.NDArray[np.generic],
+    labels: npt.NDArray[np.int64],
+    private_samples: int | None = None,
+) -> str:
     """Write a shard archive and return its manifest's sha256.
 
     Args:
@@ -68,17 +79,22 @@ def write_shard(path: Path, source: str, images: npt.NDArray[np.generic], labels
         source: the data set's name, for people.
         images: (samples, ...) any fixed-size dtype.
         labels: (samples,) class numbers.
+        private_samples: so many, the first, are private, the others public; None for all.
 
     Raises:
-        ShardError: the arrays do not have one length, or it is zero.
+        ShardError: the arrays do not have one length, or it is zero, or less than `private_samples`.
     """
     if len(images) != len(labels) or len(labels) == 0:
         raise ShardError(f"{path}: {len(images)} images and {len(labels)} labels do not make a shard")
+    private = len(labels) if private_samples is None else private_samples
+    if not 0 <= private <= len(labels):
+        raise ShardError(f"{path}: {private} of {len(labels)} records cannot be private")
     files = {"images.npy": _npy_bytes(images), "labels.npy": _npy_bytes(labels.astype(np.int64))}
     manifest = Manifest(
         format=FORMAT,
         source=source,
         samples=len(labels),
+        private_samples=private,
         classes=tuple(int(c) for c in np.bincount(labels)),
         arrays={
             "images": ArrayEntry("images.npy", images.dtype.str, images.shape, _sha256(files["images.npy"])),
@@ -115,6 +131,8 @@ def _check_lengths(path: Path, manifest: Manifest, arrays: Mapping[str, npt.NDAr
         raise ShardError(f"{path}: the manifest has no {' and no '.join(sorted(missing))}; {REMEDY}")
     if any(len(array) != manifest.samples for array in arrays.values()):
         raise ShardError(f"{path}: arrays do not have the manifest's {manifest.samples} samples; {REMEDY}")
+    if not 0 <= manifest.private_samples <= manifest.samples:
+        raise ShardError(f"{path}: {manifest.private_samples} of {manifest.samples} records are private; {REMEDY}")
 
 
 def _open_array(path: Path, members: Mapping[str, Member], name: str, entry: ArrayEntry) -> npt.NDArray[Any]:

@@ -87,12 +87,17 @@ class Accountant:
         self._storage = storage_of(host, [profile for device, profile in profiles.items() if device != HOST])
 
     def account(
-        self, returned: Sequence[Returned], deadline_seconds: float | None = None, host_seconds: float = 0.0
+        self,
+        returned: Sequence[Returned],
+        deadline_seconds: float | None = None,
+        host_seconds: float = 0.0,
+        beside: Sequence[Returned] = (),
     ) -> Accounted:
         """Return the round, or step, made of what devices returned, and move the array's time on by its length.
 
         A device whose part takes longer than `deadline_seconds` is marked as a straggler, and the round ends then: the
         device is taken to stop, so that its spans and its energy end there too. The host's own `host_seconds` follow.
+        What devices did `beside` takes no time of the array's; they are marked too.
         """
         parts = [self._device(part) for part in returned]
         composed = compose([self._activity(part) for part in parts], self._link)
@@ -102,6 +107,10 @@ class Accountant:
         if host_seconds:
             spans.append(Span(HOST, AGGREGATE, seconds, seconds + host_seconds))
             seconds += host_seconds
+        for part in map(self._device, beside):
+            parts.append(part)
+            late.add(part.device)
+            spans += _cut(compose([self._activity(part)], self._link).spans, seconds)
         own = _by_device(spans)
         start_seconds, self.array_seconds = self.array_seconds, self.array_seconds + seconds
         return Accounted(

@@ -12,7 +12,10 @@ from host.commands import arrays, benches, inject, power, runs
 from host.commands.calibrate import calibrate
 from host.commands.images import image_app
 from host.commands.report import report
+from host.commands.reproduce import reproduce_app
+from host.commands.simulate import simulate
 from host.commands.top import top
+from host.commands.tune import tune
 from host.console import errors
 from host.interrupts import INTERRUPTS
 
@@ -29,12 +32,15 @@ COMMANDS = (
     power.profiles,
     top,
     report,
+    simulate,
+    tune,
     inject.inject,
 )
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(image_app, name="image")
 app.add_typer(power.power_app, name="power")
+app.add_typer(reproduce_app, name="reproduce")
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from firmware_agent.errors import ConfigurationError, DataError
 
 HELD_OUT_SHARE = 0.2
 SYNTHETIC = "synthetic:"
-_SYNTHETIC_IMAGES = 20
+_SYNTHETIC_IMAGES, _MOST_SYNTHETIC_IMAGES, _MOST_HELD_OUT = 20, 1_000_000, 256
 
 
 @dataclass(frozen=True)
@@ -51,19 +51,20 @@ def load_digits(seed: int) -> Dataset:
     return Dataset("digits", train_x, train_y, test_x, test_y, 1 / 16)
 
 
-def make_synthetic(shape: Shape, classes: int, seed: int) -> Dataset:
-    """Return a few images of noise, labelled at random: for timing, nothing can be learnt from them."""
+def make_synthetic(shape: Shape, classes: int, count: int, seed: int) -> Dataset:
+    """Return `count` images of noise, labelled at random: for timing, nothing can be learnt from them."""
     generator = np.random.default_rng(seed)
-    images = generator.integers(0, 256, (_SYNTHETIC_IMAGES, *shape), np.uint8)
-    labels = generator.integers(0, classes, _SYNTHETIC_IMAGES)
-    held_out = round(_SYNTHETIC_IMAGES * HELD_OUT_SHARE)
+    images = generator.integers(0, 256, (count, *shape), np.uint8)
+    labels = generator.integers(0, classes, count)
+    held_out = min(round(count * HELD_OUT_SHARE), _MOST_HELD_OUT)
     parts = images[held_out:], labels[held_out:], images[:held_out], labels[:held_out]
-    return Dataset(synthetic_source(shape, classes), *parts, 1 / 255)
+    return Dataset(synthetic_source(shape, classes, count), *parts, 1 / 255)
 
 
-def synthetic_source(shape: Shape, classes: int) -> str:
-    """Return the name of a synthetic data set: ``synthetic:3x224x224:1000``."""
-    return f"{SYNTHETIC}{'x'.join(map(str, shape))}:{classes}"
+def synthetic_source(shape: Shape, classes: int, count: int = _SYNTHETIC_IMAGES) -> str:
+    """Return the name of a synthetic data set: ``synthetic:3x224x224:1000``, or with a count of images behind it."""
+    source = f"{SYNTHETIC}{'x'.join(map(str, shape))}:{classes}"
+    return source if count == _SYNTHETIC_IMAGES else f"{source}:{count}"
 
 
 SOURCES: dict[str, Callable[[int], Dataset]] = {"digits": load_digits}
@@ -95,11 +96,20 @@ def check_source(source: str, where: str) -> None:
         raise DataError(f"{where}: {source!r} is not known; {hint}")
 
 
-def _parse_synthetic(source: str, where: str) -> tuple[Shape, int]:
-    shape, _, classes = source.removeprefix(SYNTHETIC).partition(":")
+def _parse_synthetic(source: str, where: str) -> tuple[Shape, int, int]:
+    shape, *numbers = source.removeprefix(SYNTHETIC).split(":")
     try:
-        if not classes.isascii() or not classes.isdigit() or int(classes) < 1:
-            raise ConfigurationError(f"{classes!r} is no number of classes")
-        return parse_shape(shape), int(classes)
+        if not 1 <= len(numbers) <= 2:
+            raise ConfigurationError("it has a shape, a number of classes, and if wanted a number of images")
+        classes, count = (_whole(text) for text in [*numbers, str(_SYNTHETIC_IMAGES)][:2])
+        if count < _SYNTHETIC_IMAGES or count > _MOST_SYNTHETIC_IMAGES:
+            raise ConfigurationError(f"{count} images: make it {_SYNTHETIC_IMAGES} to {_MOST_SYNTHETIC_IMAGES}")
+        return parse_shape(shape), classes, count
     except ConfigurationError as error:
         raise DataError(f"{where}: {source!r}: {error}; for example synthetic:3x224x224:1000") from error
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ConfigurationError(f"{text!r} is no number of classes or images")
+    return int(text)

@@ -36,6 +36,11 @@ class DataSection(Config):
     partition: Partition = Partition()
     private: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
 
+    def resolved(self, mode: str) -> DataSection:
+        """Return the section with the share of private records that a job of this `mode` has."""
+        usual = 1.0 if mode == "federated" else 0.0
+        return self.model_copy(update={"private": usual if self.private is None else self.private})
+
 
 class Target(Config):
     """When a run has succeeded."""
@@ -61,6 +66,7 @@ class CheckpointSection(Config):
     every: int = Field(default=1, ge=0, le=100_000)
 
 
+TunerName = Literal["none", "stannis", "hypertune"]
 # Keys that one mode has and the other has not.
 _FEDERATED_KEYS = ("participation", "straggler", "strategy")
 _SYNC_KEYS = ("tuner", "sync", "disturb")
@@ -96,7 +102,7 @@ class JobConfig(Config):
     model_arguments: dict[str, int | float | str | bool] = Field(default_factory=dict)
     data: DataSection
     mode: Literal["federated", "sync"] = "federated"
-    tuner: Literal["none", "stannis", "hypertune"] = "none"
+    tuner: TunerName = "none"
     sync: SyncSection = SyncSection()
     disturb: list[DisturbSection] = Field(default_factory=list)
     strategy: StrategySection = Field(default="fedavg")  # type: ignore[assignment]
@@ -130,6 +136,11 @@ def check_mode(job: JobConfig, where: str) -> None:
         if getattr(job, key) != getattr(usual, key):
             other = "federated" if job.mode == "sync" else "sync"
             raise ConfigurationError(f"{where}: {key} is for mode: {other}, this job is mode: {job.mode}; leave it out")
+    if job.mode == "federated" and job.data.resolved(job.mode).private != 1:
+        raise ConfigurationError(
+            f"{where}: data.private: a public pool, which lies on every drive, is for mode: sync; a federated job's "
+            "records are all private, so leave it out"
+        )
 
 
 def load_job(path: Path) -> tuple[JobConfig, ModelSpec]:

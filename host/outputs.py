@@ -8,9 +8,12 @@ from typing import Any
 import msgspec
 
 from firmware_agent.wire import PhaseSeconds
-from host.records import Summary
 from host.report.comparison import Comparison
+from host.reproduce.figures import HypertuneReport
+from host.simulation.figures import SimulateReport
+from host.summary import Summary
 from host.top_report import TopReport
+from host.tune_report import TuneReport
 
 
 class DeviceStatus(msgspec.Struct, frozen=True):
@@ -214,6 +217,9 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "calibrate": CalibrationReport,
     "top": TopReport,
     "report": ReportOutput,
+    "simulate": SimulateReport,
+    "reproduce": HypertuneReport,
+    "tune": TuneReport,
 }
 
 

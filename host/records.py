@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from csd_emu.timeline import HOST, Span
+from csd_emu.timeline import Span
 from firmware_agent.wire import PhaseSeconds
 
 
@@ -30,7 +30,7 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
         send_seconds: giving the weights to the link, composed from bytes.
         flash_read_bytes: read from the shard.
         sent_bytes: over the wire, host to device, in this round.
-        received_bytes: over the wire, device to host, in this round.
+        received_bytes: over the wire, device to host, in this round; of the host's own part, the records that it read.
         peak_memory_bytes: most memory that the agent held, 0 if it does not know.
         energy_joules: per component, over the whole round (see docs/power.md).
         straggler: it missed the round's deadline, and its weights were left out.
@@ -56,8 +56,8 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host_link_bytes(self) -> int:
-        """Bytes that crossed the link between host and drive: of the host's own part, the records that it read."""
-        return self.flash_read_bytes if self.device == HOST else self.sent_bytes + self.received_bytes
+        """Bytes that crossed the link between host and drive."""
+        return self.sent_bytes + self.received_bytes
 
 
 class DeviceStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,8 @@ class DeviceStep(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         device: its name; ``host`` for the host's own part.
         batch_size: records.
-        compute_seconds: device seconds of forward, backward and encoding.
+        compute_seconds: device seconds of forward, backward and encoding; never NaN: a device that returned nothing in
+            time is not among the step's devices, but among its ``late`` or ``lost``.
         expected_seconds: what its table says of that batch, undisturbed; 0 without a table.
         weight: of its gradient in the step's, b_i / sum b.
     """
@@ -76,6 +77,11 @@ class DeviceStep(msgspec.Struct, frozen=True, kw_only=True):
     compute_seconds: float
     expected_seconds: float = 0.0
     weight: float = 0.0
+
+    @property
+    def slowdown(self) -> float | None:
+        """Observed over expected seconds; None without a table, or without records."""
+        return self.compute_seconds / self.expected_seconds if self.expected_seconds > 0 and self.batch_size else None
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +93,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
         learning_rate: that the optimiser stepped with.
         array_seconds: composed length: compute, flash and link.
         possible_images_per_second: what the tables, scaled by the speeds observed, would have allowed with no batch
-            larger than at the run's beginning; 0 without tables.
+            larger than at the run's beginning, by compute alone: flash and link are not in the tables; 0 without
+            tables.
         devices: who took part, in participant order.
         late: who was not waited for; its gradient was dropped.
         lost: who was lost in the step.
@@ -110,6 +117,17 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     def samples(self) -> int:
         """Records in the step's gradient."""
         return sum(part.batch_size for part in self.devices)
+
+    @property
+    def slowest_seconds(self) -> float:
+        """Compute of the slowest device, which sets the pace."""
+        return max((part.compute_seconds for part in self.devices), default=0.0)
+
+    @property
+    def imbalance(self) -> float:
+        """(max - min) / max of the compute seconds of the devices that had records; 0 if there is only one."""
+        seconds = [part.compute_seconds for part in self.devices if part.batch_size]
+        return (max(seconds) - min(seconds)) / max(seconds) if seconds and max(seconds) > 0 else 0.0
 
 
 class RetuneRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,50 +260,3 @@ def _restore_nan(value: Any) -> Any:
 
 OnEvent = Callable[[str, What, str], None]
 """Told of an event: device, what happened, and more about it (or nothing)."""
-
-
-class Summary(msgspec.Struct, frozen=True):
-    """How a run ended. `array_seconds` is the array's composed time, `energy_joules` the whole array's energy."""
-
-    array: str
-    engine: str
-    clock: str
-    model: str
-    rounds: int
-    accuracy: float
-    target_accuracy: float | None
-    reached: bool
-    samples: int
-    device_seconds: dict[str, float]
-    images_per_device_second: float
-    array_seconds: float
-    energy_joules: float
-    host_link_bytes: int
-    wall_seconds: float
-    run_directory: str
-    seed: int
-
-
-def summarise(rounds: list[RoundRecord], **facts: Any) -> Summary:
-    """Return the summary of the `rounds`; `facts` are the fields that they do not know.
-
-    What came too late counts in bytes and energy, not in samples and seconds.
-    """
-    parts = [part for record in rounds for part in record.devices]
-    counted = [part for part in parts if not part.straggler]
-    seconds: dict[str, float] = {}
-    for part in counted:
-        seconds[part.device] = seconds.get(part.device, 0.0) + part.device_seconds.total
-    samples, total = sum(part.samples for part in counted), sum(seconds.values())
-    return Summary(
-        clock=rounds[-1].clock,
-        rounds=len(rounds),
-        accuracy=rounds[-1].accuracy,
-        samples=samples,
-        device_seconds=seconds,
-        images_per_device_second=samples / total if total else 0.0,
-        array_seconds=sum(record.array_seconds for record in rounds),
-        energy_joules=sum(record.total_joules for record in rounds),
-        host_link_bytes=sum(part.host_link_bytes for part in parts),
-        **facts,
-    )

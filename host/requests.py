@@ -6,11 +6,11 @@ from pathlib import Path
 
 from csd_emu.array import ArrayConfig
 from csd_emu.config import load_config, parse_config
-from host.job import DataSection, load_job
+from host.job import DataSection, TunerName, check_mode, load_job
 from host.lifecycle import ArrayRequest
 from host.run_request import RunRequest, check_run
 
-DEFAULT_DATA = DataSection.model_validate({"source": "digits", "partition": {"dirichlet": 0.5}})
+DEFAULT_DATA = DataSection.model_validate({"source": "digits", "partition": {"dirichlet": 0.5}, "private": 1.0})
 
 
 def read_array(path: Path, engine: str | None = None) -> ArrayConfig:
@@ -25,14 +25,17 @@ def read_array(path: Path, engine: str | None = None) -> ArrayConfig:
     return parse_config(config.model_dump(mode="json") | {"engine": engine}, ArrayConfig, "--engine")
 
 
-def read_run(job_path: Path, array_path: Path, engine: str | None = None) -> RunRequest:
-    """Read a job and its array, and check that they fit together.
+def read_run(job_path: Path, array_path: Path, engine: str | None = None, tuner: TunerName | None = None) -> RunRequest:
+    """Read a job and its array, and check that they fit together; `engine` and `tuner` replace the files', if given.
 
     Raises:
         ConfigurationError: they do not.
     """
     config = read_array(array_path, engine)
     job, spec = load_job(job_path)
+    if tuner is not None:
+        job = job.model_copy(update={"tuner": tuner})
+        check_mode(job, "--tuner")
     return check_run(config, job, spec)
 
 

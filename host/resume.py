@@ -13,12 +13,12 @@ from host.array_state import ArrayState, array_folder
 from host.console import console
 from host.lifecycle import clear_array, list_running
 from host.recorder import Past
-from host.records import Summary
 from host.requests import read_run
 from host.run import run_job
 from host.run_directory import ARRAY_FILE, JOB_FILE, RunDirectory
 from host.run_end import finish_run, report_run
 from host.run_request import RunRequest
+from host.summary import Summary
 from host.training import is_done
 
 

@@ -13,7 +13,7 @@ from csd_emu.rapl import RaplMeter
 from csd_emu.timeline import HOST
 from host.accounting import Accountant, make_accountant
 from host.array_state import ArrayState, array_folder
-from host.console import RoundTable, console
+from host.console import console
 from host.control import ControlServer
 from host.faults import RunFaults
 from host.federated import FederatedTraining
@@ -27,12 +27,14 @@ from host.metrics.facts import describe_devices, describe_run
 from host.metrics.server import Exporter
 from host.metrics.state import MetricsState
 from host.recorder import Past, Recorder
-from host.records import Summary, What
+from host.records import What
+from host.round_table import RoundTable
 from host.rounds import RoundExchange, job_frame
 from host.run_directory import RunDirectory, check_writable
 from host.run_end import finish_run, report_run
 from host.run_request import RunRequest
 from host.shards import check_shards
+from host.summary import Summary
 from host.sync.setup import make_sync_training
 from host.training import Training
 
@@ -165,12 +167,14 @@ class _Run:
         for note in request.notes:
             recorder.add_event(HOST, What.NOTE, note)
         control = ControlServer(self._control, faults.handle)
-        with RoundTable(clock, self._quiet) as table:
+        with RoundTable(clock, self._quiet, request.job.mode) as table:
             async with control, faults:
                 while not training.done:
                     record = self._meter.metered(await training.run_round())
                     self._metrics.describe(self._describe(fleet, accountant), clock)
                     await recorder.add_round(record, training)
+                    for retune in record.retunes:
+                        table.add_retune(retune)
                     table.add(record)
         summary = finish_run(request, directory, recorder.rounds, training.weights, recorder.wall_seconds)
         self._metrics.end()

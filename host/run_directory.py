@@ -22,7 +22,8 @@ from firmware_agent.errors import CheckpointError, ConfigurationError, Environme
 from firmware_agent.exchange import Array
 from host.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from host.files import remove_partial, replace_file
-from host.records import Record, RoundRecord, Summary, decode_record
+from host.records import Record, RoundRecord, decode_record
+from host.summary import Summary
 
 ARRAY_FILE, JOB_FILE, VERSIONS_FILE = "array.yaml", "job.yaml", "versions.json"
 RECORDS_FILE, SUMMARY_FILE, WEIGHTS_FILE = "records.jsonl", "summary.json", "model.safetensors"

@@ -9,9 +9,10 @@ from csd_emu.progress import Progress
 from firmware_agent.exchange import Array
 from host.console import errors
 from host.interrupts import INTERRUPTS
-from host.records import RoundRecord, Summary, summarise
+from host.records import RoundRecord
 from host.run_directory import REPORT_FILE, RunDirectory
 from host.run_request import RunRequest
+from host.summary import Summary, summarise
 from host.trace import write_trace
 
 

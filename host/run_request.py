@@ -19,6 +19,13 @@ from host.evaluation import Evaluator
 from host.job import JobConfig
 from host.lifecycle import ArrayRequest
 from host.shards import deal_out
+from host.sync.optimiser import make_optimiser
+from host.sync.plan import Records, SyncPlan, make_plan
+
+_NOT_COVERED = (
+    "modelled from a calibration table that has no row near batch size {}; it can be off by a third: "
+    "measure more with csd-emu calibrate"
+)
 
 
 @dataclass(frozen=True)
@@ -31,11 +38,21 @@ class RunRequest:
     dataset: Dataset
     evaluator: Evaluator
     models: Mapping[str, StepModel]
+    sync: SyncPlan | None = None
 
     @property
     def array(self) -> ArrayRequest:
         """What must be up for this run."""
-        return ArrayRequest(self.config, self.job.data, self.job.seed)
+        return ArrayRequest(self.config, self.job.data.resolved(self.job.mode), self.job.seed)
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be known of the run's figures, in sentences."""
+        if self.sync is not None:
+            return self.sync.notes
+        size = self.job.batch_size
+        guessed = [name for name, model in self.models.items() if not model.covers(size)]
+        return [f"{', '.join(guessed)}: {_NOT_COVERED.format(size)}"] if guessed else []
 
     @property
     def portable_job(self) -> JobConfig:
@@ -54,7 +71,8 @@ class RunRequest:
     @property
     def sha256(self) -> str:
         """Hash of all that decides the run's trajectory."""
-        return job_sha256(self.config, self.portable_job, self.spec.source, [self.profiles, self.models])
+        figures = [self.profiles, self.models] + ([] if self.sync is None else [self.sync.batches])
+        return job_sha256(self.config, self.portable_job, self.spec.source, figures)
 
 
 def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec) -> RunRequest:
@@ -64,7 +82,18 @@ def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec) -> RunReques
         ConfigurationError: they do not.
     """
     dataset = load_dataset(job.data.source, job.seed)
-    deal_out(dataset, job.data, len(config.list_devices()), job.seed)
+    nodes, data = config.list_nodes(), job.data.resolved(job.mode)
+    dealt = deal_out(dataset, data, nodes, job.seed)
     channels, height, width = dataset.images.shape[1:]
-    models = find_models(config, spec, (channels, height, width), CalibrationStore(Paths.default().calibration))
-    return RunRequest(config, job, spec, dataset, Evaluator(spec, dataset, job.seed), models)
+    shape, store = (channels, height, width), CalibrationStore(Paths.default().calibration)
+    models = find_models(config, spec, shape, store)
+    evaluator = Evaluator(spec, dataset, job.seed)
+    if job.mode == "federated":
+        return RunRequest(config, job, spec, dataset, evaluator, models)
+    sizes = tuple(len(indices) for indices in dealt.private)
+    wall = config.engine == "native" and not models
+    record_bytes = (dataset.images.nbytes + dataset.labels.nbytes) // len(dataset.labels)
+    records = Records(sizes, len(dealt.public), record_bytes)
+    make_optimiser(job, evaluator.structure(), evaluator.initial_weights())  # what it refuses is said now
+    plan = make_plan(config, job, spec, shape, store, records, wall)
+    return RunRequest(config, job, spec, dataset, evaluator, models, plan)

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from csd_emu.array import Device
-from firmware_agent.errors import ShardError
+from csd_emu.timeline import HOST
+from firmware_agent.errors import DataError, ShardError
 from firmware_agent.handover import SHARD_FILE
 from firmware_agent.shard import REMEDY, open_shard, write_shard
 from host.datasets import Dataset, load_dataset
@@ -19,38 +20,70 @@ from host.partition import Indices, partition_dirichlet, partition_evenly
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """What was written for one device."""
+    """What was written for one device: `samples` records, the first `private_samples` of them on this one alone."""
 
     path: Path
     manifest_sha256: str
     samples: int
+    private_samples: int
 
 
-def deal_out(dataset: Dataset, data: DataSection, shards: int, seed: int) -> list[Indices]:
-    """Return the indices of each shard; they depend on the data, `shards` and `seed` alone.
+@dataclass(frozen=True)
+class Dealt:
+    """Which records lie where: `private` of each node, in order, and the `public` pool, which lies on all."""
+
+    private: list[Indices]
+    public: Indices
+
+
+def deal_out(dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed: int) -> Dealt:
+    """Return which records lie where; it depends on the data, the drives' number and `seed` alone.
+
+    The host, if it is among the nodes, holds public records alone.
 
     Raises:
-        DataError: there are fewer records than shards.
+        DataError: there are fewer private records than drives, or no public one and the host trains.
     """
-    generator = np.random.default_rng([seed, shards])
-    if data.partition.dirichlet is None:
-        return partition_evenly(len(dataset.labels), shards, generator)
-    return partition_dirichlet(dataset.labels, shards, data.partition.dirichlet, generator)
+    drives = [node for node in nodes if node.name != HOST]
+    generator = np.random.default_rng([seed, len(drives)])
+    count = len(dataset.labels)
+    share = 1.0 if data.private is None else data.private
+    pool = count - round(share * count)
+    public = np.sort(generator.permutation(count)[:pool]) if pool else np.empty(0, np.int64)
+    if not pool and len(drives) < len(nodes):
+        raise DataError(
+            "the host trains on public records, and there are none: the drives' private records do not leave them; set "
+            "mode: sync and data.private below 1, or host.trains: false"
+        )
+    private = np.setdiff1d(np.arange(count), public)
+    parts = [np.empty(0, np.int64)] * len(drives)
+    if len(private):
+        labels, concentration = dataset.labels[private], data.partition.dirichlet
+        if concentration is None:
+            dealt = partition_evenly(len(private), len(drives), generator)
+        else:
+            dealt = partition_dirichlet(labels, len(drives), concentration, generator)
+        parts = [private[part] for part in dealt]
+    return Dealt(parts + [np.empty(0, np.int64)] * (len(nodes) - len(drives)), public)
 
 
 def write_shards(devices: Sequence[Device], data: DataSection, seed: int, folder: Path) -> list[ShardRecord]:
     """Write ``folder/NAME/shard.tar`` for each device, and return what was written, in the order of `devices`.
 
+    Private records come first, then the whole public pool, in the same order on every device.
+
     Raises:
         DataError: the data set is unknown or too small.
     """
     dataset = load_dataset(data.source, seed)
+    dealt = deal_out(dataset, data, devices, seed)
     records = []
-    for device, indices in zip(devices, deal_out(dataset, data, len(devices), seed), strict=True):
+    for device, private in zip(devices, dealt.private, strict=True):
         path = folder / device.name / SHARD_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
-        digest = write_shard(path, dataset.name, dataset.images[indices], dataset.labels[indices])
-        records.append(ShardRecord(path, digest, len(indices)))
+        indices = np.concatenate([private, dealt.public])
+        digest = write_shard(path, dataset.name, dataset.images[indices], dataset.labels[indices], len(private))
+        records.append(ShardRecord(path, digest, len(indices), len(private)))
     return records
 
 

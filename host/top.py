@@ -11,12 +11,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 from host.live import LiveRun
-from host.metrics import names
-from host.metrics.names import Metric
+from host.metrics import names, step_names
+from host.metrics.metric import Metric
 from host.top_report import TopDevice, TopReport
 
 USER_AGENT = "csd-emu-top"
 _TIMEOUT_SECONDS = 10.0
+# What knows the clock of a device; a host has said no hello, and may train or not.
+_CLOCKS = (names.DEVICE_INFO, names.COMPUTE_SECONDS, names.DEVICE_SECONDS)
 
 
 class Readings:
@@ -144,23 +146,30 @@ def make_report(run: LiveRun, window: Window) -> TopReport:
         host_link_bytes=int(now.sum(names.HOST_LINK_BYTES)),
         wall_seconds=now.sum(names.WALL_SECONDS),
         devices=[_device(window, device) for device in devices + others],
+        step=_whole(now.first(step_names.STEP)),
+        global_batch_size=_whole(now.first(step_names.GLOBAL_BATCH_SIZE)),
+        retunes=int(now.sum(step_names.RETUNES)) if now.first(step_names.STEP) is not None else None,
     )
 
 
 def _device(window: Window, device: str) -> TopDevice:
     now = window.now
-    clock = now.labels(names.DEVICE_INFO, device=device).get("clock")
-    batch, memory = now.first(names.BATCH_SIZE, device=device), now.first(names.MEMORY_BYTES, device=device)
+    clocks = [now.labels(name, device=device).get("clock", "") for name in _CLOCKS]
     return TopDevice(
         device=device,
         state=now.state(device),
-        clock=clock or now.labels(names.DEVICE_SECONDS, device=device).get("clock", ""),
-        batch_size=None if batch is None else int(batch),
+        clock=next(filter(None, clocks), ""),
+        batch_size=_whole(now.first(names.BATCH_SIZE, device=device)),
         images_per_device_second=window.ratio(names.SAMPLES, names.COMPUTE_SECONDS, device),
         compute_seconds=now.sum(names.COMPUTE_SECONDS, device=device),
         device_seconds=now.sum(names.DEVICE_SECONDS, device=device),
         power_watts=window.ratio(names.ENERGY_JOULES, names.DEVICE_SECONDS, device),
         energy_joules=now.sum(names.ENERGY_JOULES, device=device),
         host_link_bytes=int(now.sum(names.HOST_LINK_BYTES, device=device)),
-        memory_bytes=None if memory is None else int(memory),
+        memory_bytes=_whole(now.first(names.MEMORY_BYTES, device=device)),
+        slowdown_ratio=now.first(step_names.SLOWDOWN, device=device),
     )
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

@@ -13,6 +13,7 @@ class TopDevice(msgspec.Struct, frozen=True):
         state: ``defined``, ``booting``, ``ready``, ``training`` or ``lost``; empty for the host.
         clock: of its seconds.
         batch_size: records per step; null before the first round.
+        slowdown_ratio: observed over expected seconds of its last synchronous step; null without a table.
         images_per_device_second: over compute seconds.
         compute_seconds: device seconds in which it computed, since the run began.
         device_seconds: elapsed device time since the run began, waiting included.
@@ -33,13 +34,15 @@ class TopDevice(msgspec.Struct, frozen=True):
     energy_joules: float
     host_link_bytes: int
     memory_bytes: int | None
+    slowdown_ratio: float | None = None
 
 
 class TopReport(msgspec.Struct, frozen=True):
     """`csd-emu top`: a run in progress. Rates and watts are means since the run began; null where nothing has ended.
 
     `clock` is of the array's seconds, in which `images_per_array_second` counts; `wall_seconds` of the rounds are the
-    cost of emulation.
+    cost of emulation. `step`, `global_batch_size` and `retunes` are of synchronous runs, null in others; `retunes` are
+    changes of a device's batch, all devices together.
     """
 
     array: str
@@ -56,3 +59,6 @@ class TopReport(msgspec.Struct, frozen=True):
     host_link_bytes: int
     wall_seconds: float
     devices: list[TopDevice]
+    step: int | None = None
+    global_batch_size: int | None = None
+    retunes: int | None = None

@@ -64,7 +64,13 @@ def _head(report: TopReport) -> list[Text]:
         f"{report.energy_joules:.1f} J  link {_megabytes(report.host_link_bytes)}"
     )
     third = f"emulating it took {report.wall_seconds:.1f} s (wall)"
-    return [Text(first, style="bold"), Text(second), Text(third, style="dim")]
+    head = [Text(first, style="bold"), Text(second), Text(third, style="dim")]
+    return head if report.step is None else [head[0], _steps(report), *head[1:]]
+
+
+def _steps(report: TopReport) -> Text:
+    batch = _NONE if report.global_batch_size is None else str(report.global_batch_size)
+    return Text(f"step {report.step}  global batch {batch}  devices' batches changed {report.retunes} times")
 
 
 def _table(report: TopReport, wide: bool) -> Table:
@@ -72,23 +78,24 @@ def _table(report: TopReport, wide: bool) -> Table:
     table.add_column("drive", no_wrap=True)
     table.add_column("state", no_wrap=True)
     table.add_column("clock", no_wrap=True)
-    headings = ["batch", "images/\ndevice s", "device s", "W", "J", "link"]
-    if wide:
-        headings[2:3] = ["device s\ncomputing", "device s\nelapsed"]
-        headings.append("memory")
+    slowdowns = any(device.slowdown_ratio is not None for device in report.devices)
+    headings = ["batch", *(["slow-\ndown"] if slowdowns else []), "images/\ndevice s"]
+    headings += ["device s\ncomputing", "device s\nelapsed"] if wide else ["device s"]
+    headings += ["W", "J", "link", *(["memory"] if wide else [])]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for device in report.devices:
-        table.add_row(*_row(device, wide))
+        table.add_row(*_row(device, wide, slowdowns))
     return table
 
 
-def _row(device: TopDevice, wide: bool) -> list[Text | str]:
+def _row(device: TopDevice, wide: bool, slowdowns: bool) -> list[Text | str]:
     cells: list[Text | str] = [
         device.device,
         Text(device.state or _NONE, style=_COLOURS.get(device.state, "")),
         device.clock or _NONE,
         _NONE if device.batch_size is None else str(device.batch_size),
+        *([_number(device.slowdown_ratio, 2)] if slowdowns else []),
         _number(device.images_per_device_second, 1),
     ]
     if wide:

@@ -16,9 +16,18 @@ class EngineName(StrEnum):
     native = "native"
 
 
+class TunerChoice(StrEnum):
+    """The tuners that a command can be told to use."""
+
+    none = "none"
+    stannis = "stannis"
+    hypertune = "hypertune"
+
+
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.YAML", help="what to train")]
 ArrayFile = Annotated[Path, typer.Argument(metavar="ARRAY.YAML", help="which drives")]
 ArrayOption = Annotated[Path, typer.Option("--array", metavar="ARRAY.YAML", help="which drives")]
 EngineOption = Annotated[EngineName | None, typer.Option("--engine", help="in place of the array file's")]
+TunerOption = Annotated[TunerChoice | None, typer.Option("--tuner", help="in place of the job file's")]
 JobOption = Annotated[Path | None, typer.Option("--job", metavar="JOB.YAML", help="the job whose data the drives hold")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")]

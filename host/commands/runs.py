@@ -10,7 +10,7 @@ import typer
 from csd_emu.paths import Paths
 from firmware_agent.errors import ConfigurationError
 from host import printing
-from host.commands.options import EngineOption, Json
+from host.commands.options import EngineOption, Json, TunerOption
 from host.console import StageProgress
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
@@ -20,6 +20,7 @@ def run(
     job: Annotated[Path | None, typer.Argument(metavar="JOB.YAML", help="what to train")] = None,
     array: Annotated[Path | None, typer.Option("--array", metavar="ARRAY.YAML", help="which drives")] = None,
     engine: EngineOption = None,
+    tuner: TunerOption = None,
     runs: Annotated[Path, typer.Option(help="folder for run directories")] = Path("runs"),
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="DIR", help="go on with the run in this directory instead")
@@ -34,15 +35,15 @@ def run(
 
     chosen = engine and engine.value
     if resume is not None:
-        if job is not None or array is not None:
-            raise ConfigurationError("--resume takes job and array from DIR; leave JOB.YAML and --array out")
+        if job is not None or array is not None or tuner is not None:
+            raise ConfigurationError("--resume takes job and array from DIR; leave JOB.YAML, --array and --tuner out")
         with StageProgress(quiet=as_json) as progress:
             summary = resume_run(resume, chosen, Paths.default(), progress, quiet=as_json)
     elif job is None or array is None:
         raise ConfigurationError("give JOB.YAML and --array ARRAY.YAML, or --resume DIR")
     else:
         with INTERRUPTS.deferred():
-            request = read_run(job, array, chosen)
+            request = read_run(job, array, chosen, None if tuner is None else tuner.value)
         with StageProgress(quiet=as_json) as progress:
             summary = run_job(request, Paths.default(), runs, progress, quiet=as_json)
     print_json(summary) if as_json else printing.print_summary(summary)

@@ -8,7 +8,8 @@ from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from host.metrics.names import METRICS, Metric
+from host.metrics.metric import Metric
+from host.metrics.names import METRICS
 from host.metrics.state import MetricsState
 from host.metrics.store import Histogram, Labels
 

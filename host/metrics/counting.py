@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from csd_emu.power import CHASSIS, COMPONENTS
+from csd_emu.power import CHASSIS, COMPONENTS, sum_energy
 from csd_emu.timeline import HOST
 from firmware_agent.wire import PhaseSeconds
 from host.metrics import names
+from host.metrics.step_counting import add_steps, begin_device_steps, begin_steps, share_phase, step_seconds
 from host.metrics.store import Labels, Store
 from host.records import DeviceRound, RoundRecord
+from host.summary import SYNC
 
 # Where an energy figure comes from.
 MODEL, METER = "model", "meter"
@@ -58,9 +60,11 @@ def begin_array(store: Store, mode: str, clock: str) -> None:
     store.add(names.STRAGGLERS, (mode,))
     store.add(names.WALL_SECONDS, (WALL,))
     _begin_energy(store, HOST, (*COMPONENTS, CHASSIS), clock)
+    if mode == SYNC:
+        begin_steps(store, mode, clock)
 
 
-def begin_device(store: Store, facts: DeviceFacts, clock: str) -> None:
+def begin_device(store: Store, mode: str, facts: DeviceFacts, clock: str) -> None:
     """Make the series of a drive: what is known of it, and counters, at 0 if they are new."""
     device = facts.device
     store.remove(names.DEVICE_INFO, device)
@@ -78,12 +82,16 @@ def begin_device(store: Store, facts: DeviceFacts, clock: str) -> None:
         store.add(names.HOST_LINK_BYTES, (device, direction))
         store.add(names.LINK_SECONDS, (device, direction, facts.clock))
     _begin_energy(store, device, COMPONENTS, clock)
+    if mode == SYNC:
+        begin_device_steps(store, device)
 
 
 def add_round(store: Store, mode: str, record: RoundRecord) -> None:
     """Add a round: its drives, the energy of all nodes, and the array's own figures."""
+    steps = step_seconds(record)
     for part in record.devices:
-        _add_part(store, part)
+        _add_part(store, part, steps.get(part.device, ()))
+    add_steps(store, mode, record)
     _add_energy(store, record)
     late = sum(part.straggler for part in record.devices)
     store.set(names.ROUND, (mode,), record.round)
@@ -109,10 +117,10 @@ def _begin_energy(store: Store, node: str, components: Iterable[str], clock: str
         store.add(names.ENERGY_JOULES, (node, component, MODEL, clock))
 
 
-def _add_part(store: Store, part: DeviceRound) -> None:
+def _add_part(store: Store, part: DeviceRound, own_seconds: Sequence[float]) -> None:
     device, clock = part.device, part.clock
     if not part.straggler:  # its work was thrown away, and is longer than the round
-        _add_training(store, part)
+        _add_training(store, part, own_seconds)
     store.add(names.NVME_BYTES, (device,), part.flash_read_bytes)
     store.add(names.NVME_SECONDS, (device, READ, clock), part.read_seconds)
     store.add(names.RECEIVED_BYTES, (device,), part.sent_bytes)
@@ -126,7 +134,7 @@ def _add_part(store: Store, part: DeviceRound) -> None:
         store.set(names.MEMORY_BYTES, (device,), part.peak_memory_bytes)
 
 
-def _add_training(store: Store, part: DeviceRound) -> None:
+def _add_training(store: Store, part: DeviceRound, own_seconds: Sequence[float]) -> None:
     device, clock = part.device, part.clock
     store.add(names.SAMPLES, (device,), part.samples)
     store.add(names.STEPS, (device,), part.steps)
@@ -135,8 +143,8 @@ def _add_training(store: Store, part: DeviceRound) -> None:
     if not part.steps:  # it has only exchanged weights
         return
     for phase in STEP_PHASES:
-        seconds = getattr(part.device_seconds, phase)
-        store.observe(names.STEP_SECONDS, (device, phase, clock), seconds / part.steps, part.steps)
+        for seconds, times in share_phase(getattr(part.device_seconds, phase), part.steps, own_seconds):
+            store.observe(names.STEP_SECONDS, (device, phase, clock), seconds, times)
 
 
 def _add_energy(store: Store, record: RoundRecord) -> None:
@@ -153,4 +161,7 @@ def _add_energy(store: Store, record: RoundRecord) -> None:
 
 
 def _joules(record: RoundRecord) -> Mapping[str, Mapping[str, float]]:
-    return record.energy_joules | {part.device: part.energy_joules for part in record.devices}
+    joules = dict(record.energy_joules)
+    for part in record.devices:  # a host that trains draws power beside that of its training
+        joules[part.device] = sum_energy([joules.get(part.device, {}), part.energy_joules])
+    return joules

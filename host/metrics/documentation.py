@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from host.metrics.names import METRICS, Metric
+from host.metrics.metric import Metric
+from host.metrics.names import METRICS
 from host.metrics.queries import QUERIES
 
 PATH = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -76,9 +77,9 @@ busy, and holds the answers against the run record.
 
 `clock` says what seconds are: `counted` (virtual machines), `modelled` (from a calibration table) or `wall`; see
 [fidelity.md](fidelity.md). Elapsed time, energy and power carry the clock of the array, in which several are joined by
-`+`. `device` is a drive, or `host` for energy, power and elapsed time. There are no `_created` series. A metric for
-which there are no data is not exported: memory is missing with agents that do not report it, the boot duration on an
-array that was up before the run.
+`+`. `device` is a drive, or `host` for energy, power and elapsed time, and for all that it does where it trains too.
+There are no `_created` series. A metric for which there are no data is not exported: memory is missing with agents that
+do not report it, the boot duration on an array that was up before the run.
 
 Counters are there when training begins. Those of a new run begin at 0, those of a resumed run where its checkpoint was;
 only errors and rejoins begin at 0 again. A run that was killed does the rounds behind its checkpoint once more, so that
@@ -97,8 +98,14 @@ _TAIL = """\
   `encode`; `kind` of errors is `lost`, `failed` or `refused`; `op` is `read`.
 * Of a drive that missed a round's deadline the work was thrown away: its bytes, energy, and flash and link seconds
   until the deadline count, but not its records, steps and compute seconds.
-* A step's seconds are known as a mean per round and phase, so the histogram's sum and count are exact, its buckets are
-  those of the means.
+* A step's seconds are known as a mean per federated round and phase, so the sum and count of
+  `csd_train_step_duration_seconds` are exact, its buckets are those of the means. Of synchronous rounds each step's
+  compute is known: a phase is taken to have the same share of every step that it has of the round.
+* Metrics of steps, retunes, slowdowns and disturbances are those of synchronous runs (`mode` is `sync`). They move when
+  a round is over, like all others; gauges are of its last step. Where the host trains too it is the device `host` in
+  all of them, and its counters are there from its first round on.
+* `csd_possible_images_per_second` knows compute alone, for the tables have neither flash nor link: hold it against
+  `csd_global_batch_size` over the slowest device's seconds, or see the report of the run, which does.
 * States: `defined` until the run starts the drives, `booting` until the drive's hello, `ready`, `training` from the
   first round on (`ready` again while a round leaves it idle), `lost` when its session has ended.
 
@@ -123,8 +130,8 @@ a quota of processor time; `csd_compute_seconds_total` has the seconds per phase
 reference core's seconds |
 | `csd_train_step_duration_seconds` with `phase` `load` or `exchange` | reading and link are composed per round: \
 `csd_nvme_io_seconds_total`, `csd_link_seconds_total` |
-| retunes of the batch size, schedule of communication, placement of layers, estimates of the planner | what \
-they would measure does not exist yet |
+| schedule of communication, placement of layers, estimates of the planner | what they would measure does not exist \
+yet |
 """
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from csd_emu.array import ArrayConfig, Device
 from csd_emu.profiles import get_profile
+from csd_emu.timeline import HOST
 from firmware_agent.wire import Hello
 from host.device_time import COUNTED, DeviceTime
 from host.job import JobConfig
@@ -26,7 +27,10 @@ def describe_devices(config: ArrayConfig, time: DeviceTime, hellos: Mapping[str,
     """Return what is known of each drive of the array that has a session; `hellos` holds what it said."""
     kind = KINDS.get(config.engine, REAL)
     present = [(device, hellos[device.name]) for device in config.list_nodes() if device.name in hellos]
-    return [_describe(device, kind, hello, time.clock(device.name, hello.clock)) for device, hello in present]
+    return [
+        _describe(device, HOST if device.name == HOST else kind, hello, time.clock(device.name, hello.clock))
+        for device, hello in present
+    ]
 
 
 def _describe(device: Device, kind: str, hello: Hello, clock: str) -> DeviceFacts:

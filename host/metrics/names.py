@@ -2,40 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-Kind = Literal["counter", "gauge", "histogram"]
-
-# A step takes milliseconds with a small model and minutes with a large one; so does a round, times the steps in it.
-STEP_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-ROUND_BUCKETS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0)
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One metric.
-
-    Attributes:
-        name: as Prometheus knows it; a counter's ends in ``_total``.
-        kind: its type.
-        unit: base unit, which the name ends with (before ``_total``); empty for counts and states.
-        labels: names of its labels.
-        help: one line.
-        buckets: upper bounds of a histogram's buckets, in `unit`.
-        outlives: it is still served of a drive that is gone (see `host.metrics.state`).
-        hardware: it is still served of a drive that is gone while the records charge energy to it.
-    """
-
-    name: str
-    kind: Kind
-    unit: str
-    labels: tuple[str, ...]
-    help: str
-    buckets: tuple[float, ...] = ()
-    outlives: bool = False
-    hardware: bool = False
-
+from host.metrics.metric import ROUND_BUCKETS, STEP_BUCKETS, Metric
+from host.metrics.step_names import STEP_METRICS
 
 BUILD_INFO = Metric("csd_build_info", "gauge", "", ("version", "python_version"), "1; which csd-emu serves this")
 RUN_INFO = Metric("csd_run_info", "gauge", "", ("array", "engine", "model", "mode"), "1; what runs where")
@@ -45,7 +13,7 @@ DEVICE_INFO = Metric(
     "gauge",
     "",
     ("device", "kind", "profile", "machine", "cores", "clock", "agent_version", "torch_version"),
-    "1; what the drive is: kind is emulated (a virtual machine), native (a process here) or real; "
+    "1; what the drive is: kind is emulated (a virtual machine), native (a process here), real, or host (its own); "
     "cores are the profile's",
 )
 DEVICE_UP = Metric("csd_device_up", "gauge", "", ("device",), "1 while the drive has a session, else 0", outlives=True)
@@ -102,7 +70,7 @@ STEP_SECONDS = Metric(
     "histogram",
     "seconds",
     ("device", "phase", "clock"),
-    "Device time of a step in a phase; each step of a round counts with the round's mean",
+    "Device time of a step in a phase; each step of a federated round counts with the round's mean",
     STEP_BUCKETS,
 )
 
@@ -160,7 +128,7 @@ ROUND_SECONDS = Metric(
     ROUND_BUCKETS,
 )
 PARTICIPANTS = Metric(
-    "csd_round_participants", "gauge", "", ("mode",), "Drives whose weights the last round's mean holds"
+    "csd_round_participants", "gauge", "", ("mode",), "Devices whose weights, or gradients, the last round holds"
 )
 STRAGGLERS = Metric(
     "csd_round_stragglers_total", "counter", "", ("mode",), "Drives that missed a round's deadline, summed over rounds"
@@ -190,5 +158,6 @@ METRICS: tuple[Metric, ...] = (
     *(NVME_BYTES, RECEIVED_BYTES, TRANSMITTED_BYTES, HOST_LINK_BYTES),
     *(ENERGY_JOULES, POWER_WATTS, MACHINE_JOULES),
     *(ROUND, ROUND_SECONDS, PARTICIPANTS, STRAGGLERS, ACCURACY, LOSS, WALL_SECONDS),
+    *STEP_METRICS,
     *(REJOINS, ERRORS),
 )

@@ -60,10 +60,14 @@ LINK_BYTES_PER_IMAGE = Query(
 WALL_PER_ARRAY_SECOND = Query(
     "wall seconds per second of the array: what emulation costs", _ratio("csd_wall_seconds_total", _ARRAY_SECONDS)
 )
+ARRAY_STEP_SECONDS = Query(
+    "array seconds per synchronous step", _ratio("csd_step_duration_seconds_sum", "csd_step_duration_seconds_count")
+)
+SLOWER = Query("devices that are slower than their table", "csd_device_slowdown_ratio > 1.1")
 LOST = Query("drives without a session", "csd_device_up == 0")
 
 QUERIES: tuple[Query, ...] = (
     *(IMAGES_PER_DEVICE_SECOND, MEAN_IMAGES_PER_DEVICE_SECOND, IMAGES_PER_ARRAY_SECOND),
     *(WATTS, ARRAY_WATTS, JOULES_PER_IMAGE, DEVICE_JOULES_PER_IMAGE, JOULES),
-    *(STEP_SECONDS, BUSY_RATIO, LINK_BYTES_PER_IMAGE, WALL_PER_ARRAY_SECOND, LOST),
+    *(STEP_SECONDS, BUSY_RATIO, LINK_BYTES_PER_IMAGE, WALL_PER_ARRAY_SECOND, ARRAY_STEP_SECONDS, SLOWER, LOST),
 )

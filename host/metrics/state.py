@@ -17,7 +17,7 @@ from importlib import metadata
 
 from host.metrics import names
 from host.metrics.counting import WALL, DeviceFacts, add_round, begin_array, begin_device, charged_nodes
-from host.metrics.names import Metric
+from host.metrics.metric import Metric
 from host.metrics.store import Labels, Snapshot, Store, device_of
 from host.records import EventRecord, RoundRecord, What
 
@@ -179,4 +179,4 @@ class MetricsState:
             known = self._devices[facts.device]
             if known.facts != facts:
                 known.facts = facts
-                begin_device(self._store, facts, clock)
+                begin_device(self._store, self._run.mode, facts, clock)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from host.metrics.names import Metric
+from host.metrics.metric import Metric
 
 Labels = tuple[str, ...]
 V = TypeVar("V")

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from msgspec.structs import replace
 
 from host.records import RoundRecord
 from host.report.competing import counted_parts
@@ -44,7 +45,7 @@ def progress_charts(rounds: Sequence[RoundRecord], target: float | None) -> list
         Chart(
             "progress-rounds",
             "Accuracy and loss over rounds",
-            "Accuracy (0 to 1) and mean cross-entropy of the averaged model on held-out records; training loss over "
+            "Accuracy (0 to 1) and mean cross-entropy of the host's weights on held-out records; training loss over "
             "the records trained on." + (f" Thin line: the target, {target:g}." if target is not None else ""),
             draw(
                 "progress-rounds",
@@ -101,7 +102,8 @@ def _progress(
 
 def throughput_chart(rounds: Sequence[RoundRecord], devices: Sequence[str]) -> Chart:
     """Return the rate of each drive in each round; of many drives the band between the slowest and the fastest."""
-    kept, totals = thin(rounds), total_run(rounds)
+    own = [replace(record, devices=[part for part in record.devices if part.device in devices]) for record in rounds]
+    kept, totals = thin(own), total_run(own)
     rates = _rates(kept, devices)
     told = f"mean {totals.images_per_device_second:.4g} images per device second over {len(devices)} drives"
     many = len(devices) > _MOST_LINES

@@ -84,9 +84,15 @@ def _reason(run: RunData, totals: RunTotals) -> str:
 
 
 def _bytes_read_once(run: RunData) -> int:
-    """Return the bytes of the shards: of each drive the most that it read in one pass in time."""
+    """Return the bytes of the shards: of each drive the most that it read in one pass in time.
+
+    In a synchronous run records move between devices from round to round, so that the most of a round stands for all
+    of them; of rounds that are less than a pass that is too little, which is to the baseline's advantage.
+    """
     epochs = run.job.get("epochs", 1)
     passes = epochs if isinstance(epochs, int) and epochs > 0 else 1
+    if any(record.steps for record in run.rounds):
+        return max(sum(part.flash_read_bytes for part in counted_parts([each])) // passes for each in run.rounds)
     shards: dict[str, int] = {}
     for part in counted_parts(run.rounds):
         shards[part.device] = max(shards.get(part.device, 0), part.flash_read_bytes // passes)

@@ -6,6 +6,7 @@ compute must not come from such parts where the run has others. Parts in, parts 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -60,7 +61,7 @@ def explain(rounds: Sequence[RoundRecord], events: Sequence[EventRecord], kinds:
     """Return what a reader must know of competing tasks, in a sentence or two; empty without any."""
     found = stand_ins(rounds, events, kinds)
     if not found:
-        return ""
+        return _explain_steps(rounds)
     without = sum(part is None for part in found.values())
     text = f"A competing task slowed drives down in {len(found)} parts of rounds. "
     if without == len(found):
@@ -68,6 +69,34 @@ def explain(rounds: Sequence[RoundRecord], events: Sequence[EventRecord], kinds:
     text += "The baseline's compute is taken from like parts without it"
     rest = f", but {without} have none: there the baseline is slowed down too and looks slower than it is"
     return text + (rest if without else "") + "."
+
+
+def _explain_steps(rounds: Sequence[RoundRecord]) -> str:
+    """Return the same of work that a synchronous job has compete with its drives."""
+    steps = [step for record in rounds for step in record.steps]
+    parts = [part for step in steps for part in step.devices if part.device in step.disturbed]
+    if not parts:
+        return ""
+    text = f"Competing work ran in drives in {sum(bool(step.disturbed) for step in steps)} steps. "
+    if all(part.expected_seconds > 0 for part in parts):
+        return text + "The baseline's compute is taken without it: from the tables there."
+    return text + "Without tables the baseline is slowed down there too and looks slower than it is."
+
+
+def undisturbed_share(record: RoundRecord, device: str) -> float:
+    """Return what a device's compute in the steps of a round would have been of what it was, without competing work.
+
+    Disturbed steps are taken to last what the device's table expects; without a table, what they did. 1 in a round
+    without steps.
+    """
+    parts = [
+        (part.compute_seconds, part.expected_seconds if device in step.disturbed else 0.0)
+        for step in record.steps
+        for part in step.devices
+        if part.device == device
+    ]
+    total = math.fsum(seconds for seconds, _ in parts)
+    return math.fsum(expected or seconds for seconds, expected in parts) / total if total else 1.0
 
 
 def _own_key(part: DeviceRound) -> tuple[object, ...]:

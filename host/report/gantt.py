@@ -1,4 +1,4 @@
-"""The device timeline: who did what when, of the last rounds."""
+"""The device timeline: who did what when, of the last rounds or steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from csd_emu.timeline import AGGREGATE, HOST, READ, RECEIVE, SEND, Span
 from host.records import RoundRecord
-from host.report.figures import total_run
+from host.report.gantt_choice import choose_spans
 from host.report.svg import MUTED, NARROW, SERIES, SURFACE, WIDE, Chart, draw, printable
 
 # Colour and pattern of each phase, in the order in which a drive does them.
@@ -28,21 +28,8 @@ PHASES = {
     AGGREGATE: (SERIES[6], "---"),
 }
 _OTHER = (MUTED, "\\\\///")
-_MOST_BARS, _MOST_ROWS, _MOST_ROUNDS = 900, 40, 3
+_MOST_ROWS = 40
 _ROW_PIXELS = 22.0
-
-
-def choose_rounds(rounds: Sequence[RoundRecord]) -> list[RoundRecord]:
-    """Return the last rounds that have spans, at most three and not more than can be read, but at least one."""
-    chosen: list[RoundRecord] = []
-    bars = 0
-    for record in reversed(rounds):
-        bars += len(record.spans)
-        if len(chosen) == _MOST_ROUNDS or (chosen and bars > _MOST_BARS):
-            break
-        if record.spans:
-            chosen.insert(0, record)
-    return chosen
 
 
 @dataclass(frozen=True)
@@ -63,24 +50,21 @@ class _Picture:
 
 def timeline_chart(rounds: Sequence[RoundRecord], devices: Sequence[str]) -> Chart | None:
     """Return the timeline of the last rounds; None if the records have no spans."""
-    chosen = choose_rounds(rounds)
-    every = sorted((span for record in chosen for span in record.spans), key=lambda span: span.start_seconds)
-    spans = every[:_MOST_BARS]
-    if not spans:
+    chosen = choose_spans(rounds)
+    if chosen is None:
         return None
+    spans, clock = chosen.spans, chosen.clock
     rows, hidden = _choose_rows(spans, devices)
-    clock = total_run(chosen).clock
-    named = f"round {chosen[0].round}" if len(chosen) == 1 else f"rounds {chosen[0].round} to {chosen[-1].round}"
-    caption = f"What each drive did when, in array seconds ({clock}); dotted lines: a round begins."
-    caption += " Only the beginning of the round is shown." if len(every) > len(spans) else ""
+    caption = f"What each device did when, in array seconds ({clock}); dotted lines: a {chosen.unit} begins."
+    caption += chosen.note
     caption += f" {hidden} more drives are not shown." if hidden else ""
-    told = f"Timeline of {named} for {len(rows)} rows: " + _tell_shares(spans)
+    told = f"Timeline of {chosen.named} for {len(rows)} rows: " + _tell_shares(spans)
     shown = [span for span in spans if span.device in rows]
-    picture = _Picture(shown, rows, [record.start_seconds for record in chosen], clock)
+    picture = _Picture(shown, rows, chosen.begins, clock)
     height = 74.0 + _ROW_PIXELS * len(rows)
     narrow = draw("timeline-narrow", told, (NARROW, height + 44.0), lambda figure: _paint(figure, picture, 3))
     wide = draw("timeline-wide", told, (WIDE, height), lambda figure: _paint(figure, picture, 8))
-    return Chart("timeline", f"Device timeline, {named}", caption, narrow, wide)
+    return Chart("timeline", f"Device timeline, {chosen.named}", caption, narrow, wide)
 
 
 def _choose_rows(spans: Sequence[Span], devices: Sequence[str]) -> tuple[list[str], int]:

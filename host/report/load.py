@@ -13,11 +13,12 @@ import yaml
 from csd_emu.array import ArrayConfig, DeviceGroup, LinkSection
 from csd_emu.config import parse_config
 from csd_emu.profiles import PROFILES, Profile
-from csd_emu.timeline import Link
+from csd_emu.timeline import HOST, Link
 from firmware_agent.errors import ConfigurationError
 from host.accounting import link_of
-from host.records import EventRecord, Record, RoundRecord, Summary, decode_record
+from host.records import EventRecord, Record, RoundRecord, decode_record
 from host.report.competing import explain
+from host.summary import Summary
 
 RECORDS, SUMMARY, VERSIONS = "records.jsonl", "summary.json", "versions.json"
 
@@ -60,6 +61,12 @@ class RunData:
     def drive_profile(self, device: str) -> Profile | None:
         """Return the profile of a drive; None if the directory does not say."""
         return _known(self.profiles, self.devices.get(device, ""))
+
+    def profile_of(self, device: str) -> str:
+        """Return the name of the profile of a drive, or of the host that trains beside the drives, for people."""
+        if device == HOST:
+            return self.host.name if self.host is not None else "unknown"
+        return self.devices.get(device, "unknown")
 
     def link(self) -> Link | None:
         """Return the host's side of the link, by array file and host profile; None without a host profile."""

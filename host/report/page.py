@@ -11,6 +11,7 @@ import jinja2
 import yaml
 from markupsafe import Markup
 
+from csd_emu.timeline import HOST
 from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.units import format_bytes
 from host.files import replace_file
@@ -24,7 +25,9 @@ from host.report.formats import format_number, format_quantity, format_seconds, 
 from host.report.gantt import timeline_chart
 from host.report.load import RunData, load_run
 from host.report.resource_charts import link_chart, power_chart
+from host.report.step_charts import step_charts
 from host.report.svg import Chart
+from host.report.sync import describe_steps, step_tiles
 from host.report.tiles import describe_status, list_tiles
 from host.run_directory import REPORT_FILE
 
@@ -72,7 +75,7 @@ def render(run: RunData, comparison: Comparison) -> str:
             run=run,
             name=str(run.array.get("name") or run.path.name),
             totals=totals,
-            tiles=list_tiles(run, totals, comparison),
+            tiles=list_tiles(run, totals, comparison, step_tiles(run.rounds, totals.clock)),
             status=describe_status(run),
             clocks={
                 clock: _CLOCKS.get(clock, "of a kind that this version does not know")
@@ -88,6 +91,8 @@ def render(run: RunData, comparison: Comparison) -> str:
                 "energy": [(component, "n") for component in energy.get("components", [])],
             },
             rounds=run.rounds[-_MOST_ROUNDS:],
+            sync=describe_steps(run.rounds),
+            host_trains=any(device.device == HOST for device in devices),
             comparison=comparison,
             events=_events(run.events)[-_MOST_EVENTS:],
             hidden_events=max(0, len(_events(run.events)) - _MOST_EVENTS),
@@ -136,10 +141,11 @@ def _charts(run: RunData, devices: Sequence[str]) -> dict[str, Chart]:
     accuracy = target.get("accuracy") if isinstance(target, Mapping) else None
     charts: list[Chart | None] = [
         *progress_charts(run.rounds, accuracy if isinstance(accuracy, float | int) else None),
-        throughput_chart(run.rounds, devices),
+        throughput_chart(run.rounds, [name for name in devices if name != HOST]),
         power_chart(run.rounds),
         link_chart(run.rounds),
         timeline_chart(run.rounds, devices),
+        *step_charts(run.rounds, total_run(run.rounds).clock),
     ]
     return {chart.name: chart for chart in charts if chart is not None}
 

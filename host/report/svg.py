@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -87,7 +87,13 @@ class Chart:
     wide: str = ""
 
 
-def draw(name: str, alternative: str, pixels: tuple[float, float], paint: Callable[[Figure], None]) -> str:
+def draw(
+    name: str,
+    alternative: str,
+    pixels: tuple[float, float],
+    paint: Callable[[Figure], None],
+    tooltips: Mapping[str, str] | None = None,
+) -> str:
     """Return what `paint` draws as one SVG element.
 
     Args:
@@ -95,6 +101,7 @@ def draw(name: str, alternative: str, pixels: tuple[float, float], paint: Callab
         alternative: the chart in words, with the figures that matter, for who cannot see it.
         pixels: width and height, in CSS pixels at a scale of 1.
         paint: draws on an empty figure.
+        tooltips: text to be shown over what was drawn with this `gid`.
     """
     with _quiet_fonts(), mpl.rc_context(_STYLE):
         # One point is one CSS pixel: at 72 per inch.
@@ -104,7 +111,7 @@ def draw(name: str, alternative: str, pixels: tuple[float, float], paint: Callab
         paint(figure)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return _tidy(buffer.getvalue(), name, alternative)
+    return _tidy(buffer.getvalue(), name, alternative, tooltips or {})
 
 
 def legend(figure: Figure, axes: Axes, columns: int) -> None:
@@ -130,8 +137,9 @@ def _quiet_fonts() -> Iterator[None]:
         yield
 
 
-def _tidy(svg: bytes, name: str, alternative: str) -> str:
+def _tidy(svg: bytes, name: str, alternative: str, tooltips: Mapping[str, str]) -> str:
     root = ElementTree.fromstring(svg)
+    _add_tooltips(root, tooltips)
     for child in list(root):
         # A style element inside a page would be one of the page's.
         if child.tag == f"{{{SVG}}}metadata" or child.find(f"{{{SVG}}}style") is not None:
@@ -155,6 +163,16 @@ def _tidy(svg: bytes, name: str, alternative: str) -> str:
         f'{opening} role="img" aria-labelledby="{name}-title" style="max-width:{float(width) * 1.5:.0f}px;'
         f'aspect-ratio:{width}/{height}">{inner}{rest}'
     )
+
+
+def _add_tooltips(root: ElementTree.Element, tooltips: Mapping[str, str]) -> None:
+    """Give elements a title: browsers show it when the pointer rests on them, without any script."""
+    for element in root.iter():
+        text = tooltips.get(element.attrib.get("id", ""))
+        if text is not None:
+            title = ElementTree.Element(f"{{{SVG}}}title")
+            title.text = printable(text, 200)
+            element.insert(0, title)
 
 
 def _rename(text: str, name: str) -> str:

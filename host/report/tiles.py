@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firmware_agent.units import format_bytes
@@ -21,25 +22,21 @@ class Tile:
     note: str = ""
 
 
-def list_tiles(run: RunData, totals: RunTotals, comparison: Comparison) -> list[Tile]:
-    """Return the headline figures, none if there was no round."""
+def list_tiles(run: RunData, totals: RunTotals, comparison: Comparison, steps: Sequence[Tile] = ()) -> list[Tile]:
+    """Return the headline figures, none if there was no round; `steps` are those of synchronous steps."""
     if not run.rounds:
         return []
     last, clock = run.rounds[-1], totals.clock
     tiles = [
         Tile("accuracy", f"{last.accuracy:.4f}", "of held-out records, 0 to 1", f"after round {last.round}"),
-        Tile(
-            "speed of a drive",
-            format_number(totals.images_per_device_second),
-            f"images per device second ({clock})",
-            f"{totals.samples:,} images in {format_seconds(totals.device_seconds)} of compute",
-        ),
+        *([] if steps else [_drive_tile(totals)]),
         Tile(
             "speed of the array",
             format_number(totals.images_per_array_second),
             f"images per array second ({clock})",
             f"{format_seconds(totals.array_seconds)} of compute, flash and link, composed",
         ),
+        *steps,
     ]
     if totals.energy_joules and totals.samples:
         tiles.append(
@@ -76,6 +73,15 @@ def list_tiles(run: RunData, totals: RunTotals, comparison: Comparison) -> list[
             "the whole command; no drive's speed" if run.summary else "the rounds; no drive's speed",
         ),
     ]
+
+
+def _drive_tile(totals: RunTotals) -> Tile:
+    return Tile(
+        "speed of a drive",
+        format_number(totals.images_per_device_second),
+        f"images per device second ({totals.clock})",
+        f"{totals.samples:,} images in {format_seconds(totals.device_seconds)} of compute",
+    )
 
 
 def describe_status(run: RunData) -> str:

@@ -13,7 +13,7 @@ from csd_emu.timeline import HOST, Activity, Link, compose
 from firmware_agent.wire import PhaseSeconds
 from host.records import DeviceRound, EventRecord, RoundRecord
 from host.report.comparison import Against, PublishedCheck
-from host.report.competing import counted_parts, stand_ins
+from host.report.competing import counted_parts, stand_ins, undisturbed_share
 from host.report.figures import total_run
 
 REFERENCE = "newport"
@@ -23,10 +23,13 @@ MOST_DRIVES = 1024
 
 
 def newport_seconds(part: DeviceRound, profile: Profile) -> dict[str, float]:
-    """Return a drive's compute as seconds of a `newport` drive, phase by phase, without what the baseline lacks."""
-    reference = PROFILES[REFERENCE]
+    """Return a device's compute as seconds of a `newport` drive, phase by phase, without what the baseline lacks.
+
+    A host that trains beside the drives is modelled as so many `newport` drives as the middle of its ratio says.
+    """
+    reference, middle = PROFILES[REFERENCE], profile.ratio.middle.value if profile.ratio is not None else 0.0
     return {
-        phase: getattr(part.device_seconds, phase) / profile.scale(phase) * reference.scale(phase)
+        phase: getattr(part.device_seconds, phase) * (middle or reference.scale(phase) / profile.scale(phase))
         for phase in PhaseSeconds.__struct_fields__
         if phase not in NOT_IN_BASELINE
     }
@@ -57,7 +60,8 @@ class Work:
         parts = list(counted_parts(rounds))
         self._parts, self._batch_size = len(parts), max(part.batch_size for part in parts)
         self._steps, self._exchanges = sum(part.steps for part in parts), sum(len(record.devices) for record in rounds)
-        newport = _baseline_compute(rounds, profiles, self._drives[0], events)
+        self._steps_shared = any(record.steps for record in rounds)
+        newport = _baseline_compute(rounds, {HOST: host, **profiles}, self._drives[0], events)
         self._newport = {phase: math.fsum(each[phase] for each in newport) for phase in newport[0]}
         self._seconds = {
             phase: math.fsum(getattr(part.device_seconds, phase) for part in parts)
@@ -113,9 +117,13 @@ class Work:
     def break_even_drives(self, ratio: float) -> int | None:
         """Return the least number of drives, of the array's mean kind and with equal shares, that is fast enough.
 
+        None of a synchronous run: its shares are unequal on purpose (`csd-emu simulate` tells).
+
         More drives shorten the compute of each, but every drive exchanges all weights over the host's link: seconds
         fall and then rise again, so no number may be enough.
         """
+        if self._steps_shared:
+            return None
         failed = 0
         for drives in _grid():
             if self.predict_seconds(drives) <= self.baseline(ratio, drives).seconds:
@@ -192,6 +200,7 @@ def _baseline_compute(
             like = found.get((record.round, part.device)) or part
             scale = part.samples / like.samples if like is not part else 1.0
             mine = newport_seconds(like, profiles.get(part.device, other))
+            scale *= undisturbed_share(record, part.device)
             seconds.append({phase: each * scale for phase, each in mine.items()})
     return seconds
 

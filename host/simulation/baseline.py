@@ -1,4 +1,4 @@
-"""The baseline of a simulation: the host trains alone, at the batch that suits it best, and the drives are plain storage."""
+"""The baseline of a simulation: the host trains alone, as fast as it can, and the drives are plain storage."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from csd_emu.power import busy_core_seconds, host_energy
 from csd_emu.timeline import AGGREGATE
 from host.simulation.nodes import Nodes
 
+# A larger batch that gains less than this is not worth its name.
+_AS_GOOD = 0.999
+
 
 @dataclass(frozen=True)
 class HostAlone:
     """The host alone, over some records.
 
     Attributes:
-        batch_size: records per step of its optimiser, the one at which it is fastest.
+        batch_size: records per step of its optimiser: the smallest at which it is as good as fastest.
         images_per_second: records per array second.
         joules_per_image: of the server, plain drives and chassis included.
         link_bytes_per_image: every record is read once each time it is trained on.
@@ -43,7 +46,8 @@ def host_alone(nodes: Nodes, images: int) -> HostAlone:
     optimiser = reduce_seconds(load.gradient_bytes, 0)
     batches = np.arange(1, host.speed.largest_batch + 1)
     compute = host.speed.step_seconds - host.encode_seconds
-    best = int(np.argmax(batches / (compute + optimiser)))
+    rates = batches / (compute + optimiser)
+    best = int(np.flatnonzero(rates >= _AS_GOOD * rates.max())[0])
     batch = best + 1
     phases = {"forward": images * float(compute[best]) / batch, AGGREGATE: images * optimiser / batch}
     profiles = nodes.profiles()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 
+from csd_emu import host_node
+from csd_emu.array import ArrayConfig
 from csd_emu.calibration import Shape
+from csd_emu.profiles import get_profile
 from firmware_agent.models import ModelSpec, build_model
+from host.accounting import link_of
 from host.simulation.nodes import Load
 
 _LABEL_BYTES = 8
@@ -21,3 +25,11 @@ def inspect_load(spec: ModelSpec, shape: Shape) -> Load:
     state = sum(value.numel() * value.element_size() for value in model.state_dict().values())
     gradients = sum(value.numel() * value.element_size() for value in model.parameters() if value.requires_grad)
     return Load(spec, shape, state, gradients, math.prod(shape) + _LABEL_BYTES)
+
+
+def exchange_seconds(config: ArrayConfig, load: Load) -> float:
+    """Return what the exchange, and the host's sum and optimiser, add to each step of an array."""
+    host = get_profile(config.host.profile)
+    drives = [get_profile(device.profile) for device in config.list_devices()]
+    link = link_of(config.link, host)
+    return host_node.exchange_seconds(drives, link, load.state_bytes, load.gradient_bytes, config.host.trains)

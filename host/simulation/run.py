@@ -5,30 +5,32 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from host.device_time import TRAINER_WEIGHT
 from host.simulation.nodes import Nodes
-from host.simulation.steps import StepModel
+from host.simulation.steps import StepCost, StepModel
 from host.sync.sections import DisturbSection
-from host.tuning.base import Batches, Floats, Retune, Tuner
+from host.tuning.base import Batches, Floats, Retune
 
 Slowdowns = Callable[[int], Floats]
 """Step, from 1 -> (nodes,) what each node's seconds are multiplied by; asked for in order."""
 
 
-class FixedBatches:
-    """A `Tuner` that leaves batches as they are: ``none`` and ``stannis``."""
+class Watcher(Protocol):
+    """What a simulation asks of a tuner: a part of `host.tuning.base.Tuner`, and `HyperTune.probes`."""
 
-    def __init__(self, batches: Batches) -> None:
-        """Keep (nodes,) batches."""
-        self.batches: Batches = batches
-        self.slowdowns: Floats = np.ones(len(batches))
+    @property
+    def batches(self) -> Batches:
+        """(nodes,) records per step as of now."""
+
+    def probes(self, step: int) -> Batches:
+        """Return (nodes,) records that parked nodes compute beside this step, to be seen."""
 
     def observe(self, step: int, compute_seconds: Floats) -> Retune | None:
-        """Return None: nothing changes."""
-        return None
+        """Take (nodes,) compute seconds of a step; return new batches if they are worth it."""
 
 
 @dataclass(frozen=True)
@@ -99,33 +101,58 @@ class Competition:
         return self._slowdowns
 
 
-def simulate(nodes: Nodes, tuner: Tuner, slowdowns: Slowdowns, steps: int) -> Trace:
+def simulate(nodes: Nodes, tuner: Watcher, slowdowns: Slowdowns, steps: int, retune_cost_steps: float = 0.0) -> Trace:
     """Return what `steps` steps do.
 
     The tuner sees the compute seconds of every node after each step, NaN of one without records, and what it answers
-    holds from the next step on.
+    holds from the next step on. Probes of parked nodes cost nothing here.
 
     Args:
         nodes: who takes part.
         tuner: which says the batches; as many as there are nodes.
         slowdowns: of each step.
         steps: at least 1.
+        retune_cost_steps: a retune costs the time and energy of so many steps like the one before it.
     """
     model = StepModel(nodes)
-    columns = np.zeros((4, steps))
-    compute = np.zeros(len(nodes.names))
-    components: defaultdict[str, float] = defaultdict(float)
-    first, retunes = tuner.batches.copy(), []
-    batches = first
+    recorder = _Recorder(steps, tuner.batches)
     for step in range(1, steps + 1):
-        batches = tuner.batches
-        cost = model.cost(batches, slowdowns(step))
-        columns[:, step - 1] = cost.seconds, cost.images, sum(cost.joules.values()), cost.link_bytes
-        compute += cost.compute_seconds
-        for component, joules in cost.joules.items():
-            components[component] += joules
-        seen = np.where(batches > 0, cost.compute_seconds, np.nan)
-        retune = tuner.observe(step, seen)
+        batches, slow = tuner.batches, slowdowns(step)
+        cost = model.cost(batches, slow)
+        probes = tuner.probes(step)
+        alone = np.where(probes > 0, model.expected_seconds(probes) * slow, np.nan)
+        retune = tuner.observe(step, np.where(batches > 0, cost.compute_seconds, alone))
+        recorder.add(step, cost, batches, 1 + (retune_cost_steps if retune is not None else 0.0))
         if retune is not None:
-            retunes.append((step + 1, retune))
-    return Trace(*columns, compute, dict(components), first, np.array(batches), retunes)
+            recorder.retunes.append((step + 1, retune))
+    return recorder.trace()
+
+
+class _Recorder:
+    """Adds up a run."""
+
+    def __init__(self, steps: int, batches: Batches) -> None:
+        self._columns = np.zeros((4, steps))
+        self._compute, self._first, self._last = np.zeros(len(batches)), batches.copy(), batches
+        self._components: defaultdict[str, float] = defaultdict(float)
+        self.retunes: list[tuple[int, Retune]] = []
+
+    def add(self, step: int, cost: StepCost, batches: Batches, factor: float) -> None:
+        """Take one step; its time and energy are multiplied by `factor`."""
+        joules = factor * sum(cost.joules.values())
+        self._columns[:, step - 1] = factor * cost.seconds, cost.images, joules, cost.link_bytes
+        self._compute += cost.compute_seconds
+        self._last = batches
+        for component, each in cost.joules.items():
+            self._components[component] += factor * each
+
+    def trace(self) -> Trace:
+        """Return all of it."""
+        seconds, images, joules, link_bytes = self._columns
+        return Trace(
+            *(seconds, images, joules, link_bytes, self._compute),
+            components=dict(self._components),
+            first=self._first,
+            last=self._last.copy(),
+            retunes=self.retunes,
+        )

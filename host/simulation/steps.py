@@ -46,7 +46,8 @@ class StepModel:
         self._power = PowerFigures.of(profiles)
         self._storage = storage_of(nodes.host.profile, profiles)
         self._batches: Batches = np.full(len(nodes.names), -1)
-        self._exchange = self._reads = self._reads_of = np.zeros(nodes.drives)
+        self._exchange: Floats = np.zeros(nodes.drives)
+        self._reads: Floats = np.zeros(nodes.drives)
 
     def expected_seconds(self, batches: Batches) -> Floats:
         """Return (nodes,) compute seconds of undisturbed nodes."""
@@ -59,8 +60,9 @@ class StepModel:
         Args:
             active: (nodes,) not 0 for each that takes part.
         """
-        idle = np.zeros(len(active))
-        return self._cost(np.minimum(active, 1), idle, reads=False).seconds
+        batches, idle = np.minimum(active, 1), np.zeros(len(active))
+        self._set_batches(batches)
+        return self._cost(batches, idle, reads=False).seconds
 
     def cost(self, batches: Batches, slowdowns: Floats) -> StepCost:
         """Return what a step costs.
@@ -72,17 +74,16 @@ class StepModel:
         Raises:
             ConfigurationError: a batch does not fit, or a slowdown is no number.
         """
+        self._set_batches(batches)
         return self._cost(batches, self.expected_seconds(batches) * slowdowns, slowdowns=slowdowns)
 
     def _cost(self, batches: Batches, compute: Floats, slowdowns: Floats | float = 0.0, reads: bool = True) -> StepCost:
         nodes, load, drives = self._nodes, self._nodes.load, self._nodes.drives
-        self._set_batches(batches)
         exchange, read = self._exchange, self._reads if reads else np.zeros(drives)
         work = DriveWork(exchange, read, (read > 0).astype(float), compute[:drives], exchange)
         own = host_activity(int(batches[-1]) if nodes.trains and reads else 0, load.record_bytes, {}, self._storage)
         own_seconds = max(own.read_seconds, float(compute[-1])) if nodes.trains else 0.0
-        contributions = int(np.count_nonzero(batches))
-        reduce = reduce_seconds(load.gradient_bytes, contributions)
+        reduce = reduce_seconds(load.gradient_bytes, int(np.count_nonzero(batches)))
         step = self._composer.compose(work, own_seconds, reduce)
         serial = np.minimum(compute, self._encode * slowdowns * (batches > 0))
         plain = own.read_bytes / drives  # the host's records lie on all drives
@@ -90,26 +91,17 @@ class StepModel:
         joules = self._power.energy(
             step.seconds, compute[:drives] - serial[:drives], serial[:drives], read + plain, 2 * exchange + plain
         )
-        return StepCost(
-            seconds=step.seconds,
-            images=int(batches.sum()),
-            compute_seconds=compute,
-            joules=sum_energy(
-                [
-                    {name: float(each.sum()) for name, each in joules.items()},
-                    self._host_joules(step.seconds, compute, serial, reduce, link_bytes),
-                ]
-            ),
-            link_bytes=link_bytes,
-        )
+        of_drives = {component: float(each.sum()) for component, each in joules.items()}
+        of_host = self._host_joules(step.seconds, compute, serial, reduce, link_bytes)
+        return StepCost(step.seconds, int(batches.sum()), compute, sum_energy([of_drives, of_host]), link_bytes)
 
     def _host_joules(
-        self, elapsed: float, compute: Floats, serial: Floats, reduce: float, link_bytes: float
+        self, elapsed_seconds: float, compute: Floats, serial: Floats, reduce: float, link_bytes: float
     ) -> dict[str, float]:
         host = self._nodes.host.profile
         busy, alone = (float(compute[-1]), float(serial[-1])) if self._nodes.trains else (0.0, 0.0)
         cores = host.cores.value * (busy - alone) + alone + reduce
-        return host_energy(host, elapsed, cores, busy + reduce, link_bytes)
+        return host_energy(host, elapsed_seconds, cores, busy + reduce, link_bytes)
 
     def _set_batches(self, batches: Batches) -> None:
         """Work out the bytes of each drive anew if the batches are other than before."""
@@ -119,4 +111,4 @@ class StepModel:
         drives, load = self._nodes.drives, self._nodes.load
         self._batches = batches.copy()
         self._exchange = np.where(batches[:drives] > 0, float(load.state_bytes), 0.0)
-        self._reads = batches[:drives] * float(load.record_bytes)
+        self._reads = np.asarray(batches[:drives], np.float64) * load.record_bytes

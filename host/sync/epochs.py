@@ -173,7 +173,8 @@ class EpochQueue:
     def _there(self, batches: Sequence[int]) -> tuple[Indices, Batches, Batches]:
         """Return who is there, and for each of them its batch and how many private records are left."""
         every = np.array(batches, np.int64)
-        there = np.flatnonzero(every > 0)
+        # A device without a record of its own takes no part where there is no public one.
+        there = np.flatnonzero((every > 0) & (np.array(self._sizes) + self._pool > 0))
         return there, every[there], np.array(self.private_left, np.int64)[there]
 
 

@@ -92,7 +92,12 @@ class StepExchange:
         self._spare: weakref.WeakKeyDictionary[DeviceSession, dict[str, Array]] = weakref.WeakKeyDictionary()
 
     async def visit(
-        self, number: int, weights: Mapping[str, Array], works: Sequence[Work], gathering: Gathering
+        self,
+        number: int,
+        weights: Mapping[str, Array],
+        works: Sequence[Work],
+        gathering: Gathering,
+        probes: Sequence[Work] = (),
     ) -> list[Outcome]:
         """Have all devices compute their part of a step; their gradients come together in `gathering`.
 
@@ -101,15 +106,20 @@ class StepExchange:
             weights: parameters and buffers that the gradients are taken at.
             works: one per device that takes part, in participant order.
             gathering: of this step, for these devices.
+            probes: of further devices, whose gradients are dropped.
 
         Returns:
-            What came of each work, in order; a device that was lost or failed is noted in `gathering`.
+            What came of each work, then of each probe, in order; `gathering` knows of a device that was lost or failed.
         """
         frames = list(
             pack(encode(frame) for frame in (Tensors(number, tensor_specs(weights)), *cut_slices(number, weights)))
         )
         reductions = Reductions([work.session.device for work in works])
         tasks = [self._visit(number, frames, work, gathering, reductions) for work in works]
+        for work in probes:
+            device = work.session.device
+            alone = Gathering(gathering.specs, {device: len(work.records)}, lambda *_: None, barrier=True)
+            tasks.append(self._visit(number, frames, work, alone, Reductions([device])))
         return list(await asyncio.gather(*tasks))
 
     async def _visit(

@@ -5,14 +5,18 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from csd_emu.paths import Paths
 from firmware_agent.errors import CheckpointError, ConfigurationError
 from firmware_agent.exchange import Array
+from host.evaluation import Structure
+from host.job import JobConfig
 from host.sync.sections import OptimiserSection
 
 _WHERE = "sync.optimiser"
@@ -61,6 +65,7 @@ class HostOptimiser:
         self._parameters = {name: torch.from_numpy(array) for name, array in parameters.items()}
         self._clip_norm = clip_norm
         kind, arguments = _find(section.name), _arguments(section, learning_rate, momentum)
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Paths.default().torch))
         apart = section.name in _TENSOR_WISE
         self.needs_all = _reason(section.name, apart, clip_norm)
         groups = [[name] for name in self._parameters] if apart else [list(self._parameters)]
@@ -147,6 +152,16 @@ class HostOptimiser:
                 group["lr"] = learning_rate
             optimiser.step()
             optimiser.zero_grad()
+
+
+def make_optimiser(job: JobConfig, structure: Structure, weights: Mapping[str, Array]) -> HostOptimiser:
+    """Return the optimiser of a job; the trained ones among the `weights` share their memory with it.
+
+    Raises:
+        ConfigurationError: see `HostOptimiser`.
+    """
+    trained = {name: weights[name] for name in structure.trained}
+    return HostOptimiser(trained, job.sync.optimiser, job.learning_rate, job.momentum, job.sync.clip_norm)
 
 
 def scale_learning_rate(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from csd_emu.array import ArrayConfig
 from csd_emu.calibration import CalibrationStore, Shape
 from csd_emu.timeline import HOST
@@ -13,6 +15,7 @@ from firmware_agent.models import ModelSpec
 from firmware_agent.wire import MAX_STEP_RECORDS
 from host.device_time import StepModel, table_models
 from host.job import JobConfig
+from host.simulation.load import exchange_seconds, inspect_load
 from host.sync.epochs import EpochQueue, QueueState
 from host.tuning.base import Tuner
 from host.tuning.classes import DeviceClass, device_classes, speed_tables
@@ -20,6 +23,25 @@ from host.tuning.fixed import FixedBatches
 from host.tuning.hypertune import HyperTune
 from host.tuning.retuner import Rules
 from host.tuning.stannis import plan_batches, plan_shards
+
+_NOT_COVERED = (
+    "its calibration table has no row near its batches, and can be off by a third there: measure more with csd-emu "
+    "calibrate"
+)
+
+
+@dataclass(frozen=True)
+class Records:
+    """What lies where: private records of each node, in participant order, and a public pool on all of them."""
+
+    private_sizes: tuple[int, ...]
+    public_size: int
+    record_bytes: int
+
+    @property
+    def shard_bytes(self) -> int:
+        """Size of the largest shard."""
+        return (max(self.private_sizes) + self.public_size) * self.record_bytes
 
 
 @dataclass(frozen=True)
@@ -34,6 +56,7 @@ class SyncPlan:
         classes: node -> its speed and memory; empty without calibration tables.
         expected: node -> what its steps should cost, for those with a table.
         batches: records per step to begin with.
+        sync_seconds: what the exchange and the host's own work add to each step.
     """
 
     job: JobConfig
@@ -43,6 +66,12 @@ class SyncPlan:
     classes: Mapping[str, DeviceClass]
     expected: Mapping[str, StepModel]
     batches: tuple[int, ...]
+    sync_seconds: float = 0.0
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Records that each node holds."""
+        return tuple(size + self.public_size for size in self.private_sizes)
 
     @property
     def steps(self) -> int:
@@ -51,6 +80,18 @@ class SyncPlan:
             return self.job.rounds * self.job.sync.round_steps
         shards = plan_shards(self.batches, self.private_sizes, self.public_size, self.job.sync.overflow)
         return self.job.rounds * self.job.epochs * shards.steps
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be known of the run, in sentences."""
+        notes = [plan_shards(self.batches, self.private_sizes, self.public_size, self.job.sync.overflow).action]
+        guessed = [node for node, known in self.classes.items() if not known.covered]
+        if guessed and self.job.tuner != "none":
+            notes.append(f"{', '.join(guessed)}: {_NOT_COVERED}")
+        for node, batch in zip(self.nodes, self.batches, strict=True):
+            if batch > (most := self.micro_batch(node)):
+                notes.append(f"{node}: its {batch} records per step are computed {most} at a time (memory)")
+        return [note for note in notes if note]
 
     def micro_batch(self, node: str) -> int:
         """Return how many records a node computes at a time, at most."""
@@ -68,7 +109,7 @@ class SyncPlan:
             return FixedBatches(self.batches, tables)
         tuning = self.job.sync.tuning
         rules = Rules(window=tuning.window, threshold=tuning.threshold, cost_steps=tuning.cost_steps)
-        return HyperTune(tables, self.batches, rules, self.steps, names=self.nodes)
+        return HyperTune(tables, np.array(self.batches), rules, self.steps, self.sync_seconds, self.nodes)
 
 
 def make_plan(
@@ -77,8 +118,7 @@ def make_plan(
     spec: ModelSpec,
     shape: Shape,
     store: CalibrationStore,
-    private_sizes: tuple[int, ...],
-    public_size: int,
+    records: Records,
     wall: bool,
 ) -> SyncPlan:
     """Return the plan of a synchronous job.
@@ -89,8 +129,7 @@ def make_plan(
         spec: its model.
         shape: (channels, height, width) of an image.
         store: the calibration tables.
-        private_sizes: private records of each node.
-        public_size: records of the public pool.
+        records: what lies where.
         wall: whether the drives' seconds are this machine's, so that no table is of them.
 
     Raises:
@@ -107,12 +146,13 @@ def make_plan(
     expected = {} if wall else table_models(config, spec, shape, store)
     classes: Mapping[str, DeviceClass] = {}
     if job.tuner != "none" or expected.keys() == set(nodes):
-        classes = device_classes(config, spec, shape, store, job.sync)
+        classes = device_classes(config, spec, shape, store, job.sync, shard_bytes=records.shard_bytes)
     batches = tuple(job.batch_size for _ in nodes)
+    sync_seconds = exchange_seconds(config, inspect_load(spec, shape))
     if job.tuner != "none":
-        planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning)
+        planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning, sync_seconds)
         batches = tuple(int(batch) for batch in planned.batches)
-    return SyncPlan(job, nodes, private_sizes, public_size, classes, expected, batches)
+    return SyncPlan(job, nodes, records.private_sizes, records.public_size, classes, expected, batches, sync_seconds)
 
 
 def _check_disturbances(job: JobConfig, config: ArrayConfig, wall: bool) -> None:

@@ -17,7 +17,7 @@ from host.run_request import RunRequest
 from host.session import DeviceSession
 from host.sync.disturbances import Disturbances
 from host.sync.exchange import StepExchange
-from host.sync.optimiser import HostOptimiser
+from host.sync.optimiser import make_optimiser
 from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
 from host.sync.stepping import Stepper
@@ -37,10 +37,7 @@ def make_sync_training(
     job = request.job
     structure = request.evaluator.structure()
     weights = _as_precision(request.evaluator.initial_weights(), job.sync.precision)
-    optimiser = HostOptimiser(
-        {name: weights[name] for name in structure.trained},
-        *(job.sync.optimiser, job.learning_rate, job.momentum, job.sync.clip_norm),
-    )
+    optimiser = make_optimiser(job, structure, weights)
     disturbances = Disturbances(job.disturb, faults.slow)
 
     async def before_step(session: DeviceSession, step: int, deadline: Deadline) -> None:

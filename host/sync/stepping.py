@@ -75,8 +75,10 @@ class Stepper:
         self._gradient_bytes = sum(spec_bytes(spec) for spec in self._specs)
         self._exchange, self._accountant, self._models, self._patience = exchange, accountant, models, patience
 
-    async def step(self, number: int, works: Sequence[Work], learning_rate: float) -> StepResult:
-        """Take one step with the devices of `works`.
+    async def step(
+        self, number: int, works: Sequence[Work], learning_rate: float, probes: Sequence[Work] = ()
+    ) -> StepResult:
+        """Take one step with the devices of `works`; those of `probes` compute beside it, to be watched.
 
         What a device that is lost has sent stays in it, if anyone else returns anything. If nobody does, only tensors
         that all had sent before are stepped, and the result has no device.
@@ -95,23 +97,26 @@ class Stepper:
                 self._optimiser.step_tensor(name, total, learning_rate)
 
         gathering = Gathering(self._specs, records, apply, barrier=self._patience is not None)
-        outcomes = await self._exchange.visit(number, self.weights, works, gathering)
-        accounted = self._account(outcomes)
-        late = [part.device for part in accounted.devices if part.straggler]
+        outcomes = await self._exchange.visit(number, self.weights, works, gathering, probes)
+        accounted = self._account(outcomes[: len(works)], outcomes[len(works) :])
+        late = [part.device for part in accounted.devices if part.straggler and part.device in records]
         await gathering.finish(late)
         if whole:
             await asyncio.to_thread(self._optimiser.step_all, whole, learning_rate)
         for name, first in self._structure.tied.items():
             self.weights[name][...] = self.weights[first]
-        return self._result(outcomes, accounted, late, gathering.mixed)
+        result = self._result(outcomes[: len(works)], accounted, late, gathering.mixed)
+        result.failed.update(_failed(outcomes[len(works) :]))
+        return result
 
-    def _account(self, outcomes: Sequence[Outcome]) -> Accounted:
-        returned = [_returned(outcome, outcome.stepped) for outcome in outcomes if outcome.stepped is not None]
+    def _account(self, outcomes: Sequence[Outcome], probes: Sequence[Outcome]) -> Accounted:
+        returned, beside = _returned(outcomes), _returned(probes)
         deadline_seconds = None
         if self._patience is not None and returned and all(part.device in self._models for part in returned):
             expected = {part.device: self._expected(part.device, part.batches) for part in returned}
             deadline_seconds = self._patience * self._accountant.predict_seconds(returned, expected)
-        return self._accountant.account(returned, deadline_seconds, reduce_seconds(self._gradient_bytes, len(returned)))
+        host_seconds = reduce_seconds(self._gradient_bytes, len(returned)) if returned else 0.0
+        return self._accountant.account(returned, deadline_seconds, host_seconds, beside)
 
     def _expected(self, device: str, batches: Mapping[int, int]) -> PhaseSeconds:
         """Return what a device's table says of a step, undisturbed."""
@@ -133,8 +138,7 @@ class Stepper:
         ]
         losses = [(outcome.stepped.loss, len(outcome.work.records)) for outcome in in_time if outcome.stepped]
         loss = sum(value * count for value, count in losses) / total if total else math.nan
-        failed = {outcome.device: outcome.error for outcome in outcomes if outcome.error is not None}
-        return StepResult(accounted, loss, devices, late, failed, mixed)
+        return StepResult(accounted, loss, devices, late, _failed(outcomes), mixed)
 
     def _expected_total(self, outcome: Outcome) -> float:
         if outcome.device not in self._models:
@@ -143,7 +147,15 @@ class Stepper:
         return self._expected(outcome.device, micro_batch_counts(len(work.records), work.micro_batch)).total
 
 
-def _returned(outcome: Outcome, stepped: Stepped) -> Returned:
+def _failed(outcomes: Sequence[Outcome]) -> dict[str, CsdError]:
+    return {outcome.device: outcome.error for outcome in outcomes if outcome.error is not None}
+
+
+def _returned(outcomes: Sequence[Outcome]) -> list[Returned]:
+    return [_as_returned(outcome, outcome.stepped) for outcome in outcomes if outcome.stepped is not None]
+
+
+def _as_returned(outcome: Outcome, stepped: Stepped) -> Returned:
     return Returned(
         device=outcome.device,
         hello_clock=outcome.work.session.hello.clock,
@@ -154,6 +166,6 @@ def _returned(outcome: Outcome, stepped: Stepped) -> Returned:
         epochs=1,
         batch_size=stepped.samples,
         sent_bytes=0 if outcome.device == HOST else outcome.sent_bytes,
-        received_bytes=0 if outcome.device == HOST else outcome.received_bytes,
+        received_bytes=stepped.read_bytes if outcome.device == HOST else outcome.received_bytes,
         micro_batch=outcome.work.micro_batch,
     )

@@ -16,18 +16,20 @@ from firmware_agent.exchange import Array, tensor_specs
 from host.accounting import Accountant
 from host.evaluation import Judge
 from host.job import JobConfig
+from host.partition import Indices
 from host.records import OnEvent, RetuneRecord, RoundRecord, StepRecord, What
 from host.session import DeviceSession
 from host.sync.disturbances import Disturbances
 from host.sync.epochs import QueueState
 from host.sync.exchange import Work
 from host.sync.ledger import Ledger
+from host.sync.memory_watch import MemoryWatch
 from host.sync.optimiser import HostOptimiser, scale_learning_rate
 from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
 from host.sync.stepping import Stepper, StepResult
 from host.training import TrainingState, is_done, round_totals
-from host.tuning.base import Batches, Retune
+from host.tuning.base import Batches, Floats, Retune
 
 
 class SyncTraining:
@@ -62,9 +64,13 @@ class SyncTraining:
         self._participants, self._stepper, self._optimiser = participants, stepper, optimiser
         self._plan, self._queue, self._tuner = plan, plan.make_queue(None), plan.make_tuner()
         self._disturbances, self._accountant, self._evaluator = disturbances, accountant, evaluator
+        self._memory = MemoryWatch(plan.classes, on_event)
         self._on_event = on_event
         self._round, self._step, self._accuracy = 0, 0, 0.0
         self._here = set(range(len(self._nodes)))
+        self._dealt: dict[str, Indices] = {}
+        statistics = any(name.endswith("running_var") for name in evaluator.structure().buffers)
+        self._lone_record_fails = statistics and job.sync.batch_norm == "device"
         self._first_batch = int(self._tuner.batches.sum())
 
     @property
@@ -150,7 +156,7 @@ class SyncTraining:
         self._admit(number, sessions, ledger)
         works = self._works(sessions)
         learning_rate = self._learning_rate(works)
-        result = await self._stepper.step(number, works, learning_rate)
+        result = await self._stepper.step(number, works, learning_rate, self._probes(number, sessions))
         self._participants.took_part([part.device for part in result.devices], result.failed)
         self._put_back(works, result)
         if not result.devices:
@@ -158,11 +164,9 @@ class SyncTraining:
         self._step = number
         possible = self._tuner.possible_images_per_second()
         ledger.add(self._record(number, result, learning_rate, possible), result.accounted)
-        seconds = np.full(len(self._nodes), np.nan)
-        for part in result.accounted.devices:
-            seconds[self._nodes.index(part.device)] = part.device_seconds.total
+        self._memory.look(result.accounted.devices)
         before = self._tuner.batches.copy()
-        if (retune := self._tuner.observe(number, seconds)) is not None:
+        if (retune := self._tuner.observe(number, self._observed(result, before))) is not None:
             self._announce(number + 1, retune, before, ledger)
         return self._queue.left(self._batches().tolist()) == 0
 
@@ -197,11 +201,40 @@ class SyncTraining:
         self._on_event(HOST, What.RETUNED, f"from step {step}: {', '.join(changed)}: {retune.reason}")
 
     def _works(self, sessions: Mapping[str, DeviceSession]) -> list[Work]:
-        dealt = self._queue.next_step(self._batches().tolist()).records
+        self._dealt = dict(zip(self._nodes, self._queue.next_step(self._batches().tolist()).records, strict=True))
         return [
-            Work(sessions[node], records.astype(np.uint32), self._plan.micro_batch(node))
-            for node, records in zip(self._nodes, dealt, strict=True)
+            Work(sessions[node], self._fill_up(node, records).astype(np.uint32), self._plan.micro_batch(node))
+            for node, records in self._dealt.items()
             if len(records)
+        ]
+
+    def _fill_up(self, node: str, records: Indices) -> Indices:
+        """Return the records, a lone one with another of the shard: one alone has no variance to normalise with."""
+        size = self._plan.sizes[self._nodes.index(node)]
+        if not self._lone_record_fails or len(records) != 1 or size < 2:
+            return records
+        return np.append(records, (records[0] + 1) % size)
+
+    def _observed(self, result: StepResult, batches: Batches) -> Floats:
+        """Return what each node's seconds would have been with its whole batch: an epoch's last step is smaller."""
+        seconds = np.full(len(self._nodes), np.nan)
+        for part in result.accounted.devices:
+            node = self._nodes.index(part.device)
+            whole = int(batches[node])
+            scale = 1.0
+            if whole and whole != part.samples and part.device in self._plan.classes:
+                speed = self._plan.classes[part.device].speed
+                scale = speed.seconds(whole) / speed.seconds(part.samples)
+            seconds[node] = part.device_seconds.total * scale
+        return seconds
+
+    def _probes(self, number: int, sessions: Mapping[str, DeviceSession]) -> list[Work]:
+        """Return what parked devices compute beside the step: records from the beginning of their shards."""
+        wanted = zip(self._nodes, self._tuner.probes(number), self._plan.sizes, strict=True)
+        return [
+            Work(sessions[node], np.arange(min(int(count), size), dtype=np.uint32), self._plan.micro_batch(node))
+            for node, count, size in wanted
+            if count and size and node in sessions
         ]
 
     def _batches(self) -> Batches:
@@ -212,8 +245,8 @@ class SyncTraining:
         """Give back the records of those whose gradients did not go into the step."""
         used = {part.device for part in result.devices}
         for work in works:
-            if work.session.device not in used:
-                self._queue.put_back(self._nodes.index(work.session.device), work.records.astype(np.int64))
+            if (device := work.session.device) not in used:
+                self._queue.put_back(self._nodes.index(device), self._dealt[device])
 
     def _learning_rate(self, works: Sequence[Work]) -> float:
         records = sum(len(work.records) for work in works)

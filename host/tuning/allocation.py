@@ -8,7 +8,7 @@ the best T is one of the ``s_i tau_i(b)``: all are tried. A device whose batch i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Allocator:
             most_targets: so many targets of each device are tried, spread over its batches.
         """
         classes = list({id(table): table for table in tables}.values())
-        self._sync_seconds, self._most = sync_seconds, most_targets
+        self.sync_seconds, self._most = sync_seconds, most_targets
         self._curves = [table.step_seconds for table in classes]
         self._class_of = np.array([next(n for n, own in enumerate(classes) if own is table) for table in tables])
         self._members = [np.flatnonzero(self._class_of == number) for number in range(len(classes))]
@@ -46,7 +46,7 @@ class Allocator:
 
     def step_seconds(self, batches: Batches, slowdowns: Floats) -> Floats:
         """Return the length of a step, (...): the slowest device's seconds, and the exchange."""
-        seconds: Floats = (self.table_seconds(batches) * slowdowns).max(axis=-1) + self._sync_seconds
+        seconds: Floats = (self.table_seconds(batches) * slowdowns).max(axis=-1) + self.sync_seconds
         return seconds
 
     def rate(self, batches: Batches, slowdowns: Floats) -> float:
@@ -64,16 +64,33 @@ class Allocator:
 
     def best_target(self, slowdowns: Floats, caps: Batches) -> float:
         """Return the T with the highest rate, the largest of several; 0 if there is no device."""
-        groups = Counter(zip(self._class_of.tolist(), slowdowns.tolist(), caps.tolist(), strict=True))
-        curves = [(self._curves[number][:cap] * slow, count) for (number, slow, cap), count in groups.items() if cap]
+        curves = [
+            (self._curves[number][:cap] * slow, count) for number, slow, cap, count in self._groups(slowdowns, caps)
+        ]
         if not curves:
             return 0.0
         targets = np.unique(np.concatenate([self._thin(curve) for curve, _ in curves]))
-        totals = np.zeros(len(targets))
-        for curve, count in curves:
-            totals += count * np.searchsorted(curve, targets * _ROUNDING, side="right")
-        rates = totals / (targets + self._sync_seconds)
+        # Records that are done by T: every point of a curve up to T stands for one record of each of its devices.
+        points = np.concatenate([curve for curve, _ in curves])
+        order = np.argsort(points)
+        counts = np.repeat([count for _, count in curves], [len(curve) for curve, _ in curves])
+        done = np.concatenate([[0], np.cumsum(counts[order])])
+        totals = done[np.searchsorted(points[order], targets * _ROUNDING, side="right")]
+        rates = totals / (targets + self.sync_seconds)
         return float(targets[len(rates) - 1 - int(rates[::-1].argmax())])
+
+    def _groups(self, slowdowns: Floats, caps: Batches) -> Iterator[tuple[int, float, int, int]]:
+        """Yield class, slowdown, largest batch and number of equal devices that have any; most are not slowed."""
+        usual = slowdowns == 1
+        width = int(caps.max(initial=0)) + 1
+        counts = np.bincount((self._class_of * width + caps)[usual])
+        for key in np.flatnonzero(counts).tolist():
+            if key % width:
+                yield key // width, 1.0, key % width, int(counts[key])
+        others = (values[~usual].tolist() for values in (self._class_of, slowdowns, caps))
+        for (number, slow, cap), count in Counter(zip(*others, strict=True)).items():
+            if cap:
+                yield number, slow, cap, count
 
     def _thin(self, curve: Floats) -> Floats:
         if len(curve) <= self._most:

@@ -43,6 +43,12 @@ class Tuner(Protocol):
     def slowdowns(self) -> Floats:
         """(devices,) observed over expected seconds of the same batch, as believed now; 1 is as fast as the table."""
 
+    def probes(self, step: int) -> Batches:
+        """Return (devices,) records that parked devices should compute beside this step, to be seen when they recover.
+
+        Nobody waits for them, and their gradients are dropped; `observe` takes their seconds.
+        """
+
     def observe(self, step: int, compute_seconds: Floats) -> Retune | None:
         """Take what a step cost, and return new batches if they are worth it.
 

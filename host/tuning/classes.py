@@ -135,16 +135,19 @@ def speed_tables(classes: Mapping[str, DeviceClass]) -> dict[str, SpeedTable]:
 def accumulated(seconds: Seconds, encode_seconds: float, largest_batch: int) -> Seconds:
     """Return the seconds of batches of which only the first `len(seconds)` are computed at once.
 
-    tau(b) = floor(b / m) f(m) + f(b mod m) + e: a step larger than m is computed in parts, and encoded once. Never
-    falling: where a table says that a batch takes less than a smaller one, it takes as long as that.
+    A step of b records is computed in k = ceil(b / m) parts of nearly equal size and encoded once: with s = b div k,
+    tau(b) = (b mod k) f(s + 1) + (k - b mod k) f(s) + e. Never falling: where a table says that a batch takes less than
+    a smaller one, it takes as long as that.
 
     Args:
         seconds: (m,) float64, f: forward and backward of 1 to m records.
         encode_seconds: e, once per step.
         largest_batch: the length of the answer.
     """
-    parts, rest = np.divmod(np.arange(1, largest_batch + 1), len(seconds))
-    costs = parts * seconds[-1] + np.concatenate([[0.0], seconds])[rest] + encode_seconds
+    batches = np.arange(1, largest_batch + 1)
+    parts = -(-batches // len(seconds))
+    size, more = np.divmod(batches, parts)
+    costs = more * seconds[np.minimum(size, len(seconds) - 1)] + (parts - more) * seconds[size - 1] + encode_seconds
     whole: Seconds = np.maximum.accumulate(costs)
     return whole
 

@@ -1,30 +1,31 @@
 """Has a device become slower or faster than believed, and how much? For arrays of devices of any shape at once. Pure.
 
 Watched is x = log(observed seconds / the table's), per device; its *level* L is what is believed, and r = x - L the
-residual of a step. Two tests run side by side.
+residual of a step. sigma is the device's own noise: a mean over some `NOISE_MEMORY` steps of |r_t - r_(t-1)| over 1.128
+(the mean of |difference| of two normal numbers is 1.128 sigma), each difference clipped at three times its present
+value. Differences see neither a table's constant error nor a slow drift. Three tests run side by side.
 
 *Jumps.* A device has changed when `window` residuals in a row lie beyond the threshold h = max(log(1 + threshold),
-`DEVIATIONS` x sigma) on the same side. Its new level is the mean of the window's steps but the first, which may have
-been disturbed in part. sigma is the device's own noise: a mean over some `NOISE_MEMORY` steps of |r_t - r_(t-1)| over
-1.128 (the mean of |difference| of two normal numbers is 1.128 sigma), each difference clipped at three times its
-present value. Differences see neither a table's constant error nor a slow drift.
-
-With normal noise, 3 in a row and h = 3 sigma, one step of one device raises a false alarm with 2 (1 - Phi(3))^3 = 5e-9
+3 sigma) on the same side. Its new level is the mean of these steps but the first, which may have been disturbed in
+part. With normal noise and h = 3 sigma, one step of one device raises a false alarm with 2 (1 - Phi(3))^3 = 5e-9
 probability: 4e-4 in 2,000 steps of 37 devices. With 1 % noise the floor of 8 % is 8 sigma, and it is nil.
 
-*Offsets.* What stays within the threshold (a table's error, a drift, a first estimate from few steps) is told by the
-mean m of the residuals since the level was set (of the last `OFFSET_MEMORY`, about), each clipped at twice what it
-would take. For n >= `OFFSET_STEPS` residuals the level moves by m once |m| > max(`OFFSET_FLOOR`, `OFFSET_DEVIATIONS` x
-sigma / sqrt(n)). It only moves a belief; whether batches follow is for the gain to say.
+*Small jumps.* The same with `window` + `MORE_STEPS` residuals (8) beyond max(`SMALL_FLOOR`, 1.5 sigma): 8e-10.
 
-*A blip never counts.* One that is shorter than the window does not fill it, and two clipped residuals in
-`OFFSET_STEPS` are a mean of a third of the floor at most. Beyond the threshold a residual does not enter m at all.
+*Offsets.* What is smaller yet (a table's error, a slow drift, a first estimate from few steps) is told by the mean m of
+the residuals within h since the level was set (of the last `OFFSET_MEMORY`, about), each clipped at twice what it would
+take. For n >= `OFFSET_STEPS` residuals the level moves by m once |m| > max(`OFFSET_FLOOR`, 2.5 sigma / sqrt(n)). It
+only moves a belief; whether batches follow is for the gain to say.
+
+*A blip never counts.* One that is shorter than the window fills neither window, and two clipped residuals in
+`OFFSET_STEPS` are a mean of a third of the floor at most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 DEVIATIONS = 3.0
+SMALL_FLOOR, SMALL_DEVIATIONS, MORE_STEPS = 0.025, 1.5, 5
 NOISE_START = 0.02
 NOISE_FLOOR = 0.002
 NOISE_MEMORY = 16
@@ -42,7 +44,6 @@ OFFSET_DEVIATIONS = 2.5
 OFFSET_STEPS = 12
 OFFSET_MEMORY = 32
 _MEAN_DIFFERENCE = 1.128
-_STATE = ("level", "noise", "previous", "run", "total", "mean", "count")
 
 
 @dataclass(frozen=True)
@@ -80,25 +81,24 @@ class Detector:
             threshold: a step that takes this share longer or shorter than believed may be part of a jump.
             window: so many in a row, the same way, are one.
         """
-        self._floor, self._window = float(np.log1p(threshold)), window
+        self._floor = float(np.log1p(threshold))
         self.level = np.zeros(shape)
         self.noise = np.full(shape, NOISE_START)
         self._previous = np.full(shape, np.nan)
-        self._run = np.zeros(shape, dtype=np.int64)
-        self._total = np.zeros(shape)
+        self._large, self._small = _Run(shape, window), _Run(shape, window + MORE_STEPS)
         self._mean = np.zeros(shape)
         self._count = np.zeros(shape)
 
-    @property
-    def run(self) -> npt.NDArray[np.int64]:
-        """How many residuals in a row lie beyond the threshold, negative for faster than believed."""
-        return self._run
+    def estimate(self, row: int | EllipsisType = ...) -> Floats:
+        """Return the level and the mean of what was seen since, of all or of one row; a table's level is 0 exactly."""
+        level = self.level[row]
+        estimate: Floats = np.where(level == 0, 0.0, level + self._mean[row])
+        return estimate
 
-    @property
-    def standard_error(self) -> Floats:
-        """Of the level: sigma / sqrt(n); 0 where it is the table's, unobserved."""
-        steps = np.clip(self._count, 1, OFFSET_MEMORY)
-        error: Floats = np.where(self.level == 0, 0.0, self.noise / np.sqrt(steps))
+    def standard_error(self, row: int | EllipsisType = ...) -> Floats:
+        """Return that of the estimate, sigma / sqrt(n), of all or of one row; 0 where it is the table's, unobserved."""
+        steps = np.clip(self._count[row], 1, OFFSET_MEMORY)
+        error: Floats = np.where(self.level[row] == 0, 0.0, self.noise[row] / np.sqrt(steps))
         return error
 
     @property
@@ -112,22 +112,23 @@ class Detector:
         seen = np.isfinite(log_ratio)
         residual = np.where(seen, log_ratio, self.level) - self.level
         limit = self.thresholds
-        side = np.where(np.abs(residual) > limit, np.sign(residual), 0).astype(np.int64)
-        goes_on = (side != 0) & (side * self._run > 0)
-        self._total = np.where(seen, np.where(goes_on | (self._window == 1), self._total + residual, 0.0), self._total)
-        self._run = np.where(seen, np.where(goes_on, self._run + side, side), self._run)
-        jumped = seen & (np.abs(self._run) >= self._window)
-        self._learn_noise(residual, seen & (np.abs(self._run) <= 1))
-        moved = self._average(residual, seen & (side == 0))
+        large = self._large.observe(residual, limit, seen)
+        small = self._small.observe(residual, np.maximum(SMALL_FLOOR, SMALL_DEVIATIONS * self.noise), seen)
+        inside = seen & (np.abs(residual) <= limit)
+        self._learn_noise(residual, seen, np.abs(self._large.length) <= 1)
+        moved = self._average(residual, inside)
+        jumped: Flags = large | small
         if jumped.any():
-            self._jump(jumped)
+            self._set(np.where(large, self._large.mean, self._small.mean), jumped, self._large, self._small)
         return Changes(jumped, moved)
 
     def reset(self, which: Flags) -> None:
         """Forget what was observed of some devices: believe in their tables."""
         self.level[which], self.noise[which], self._previous[which] = 0.0, NOISE_START, np.nan
-        for array in (self._run, self._total, self._mean, self._count):
+        for array in (self._mean, self._count):
             array[which] = 0
+        self._large.clear(which)
+        self._small.clear(which)
 
     def snap(self, which: Flags) -> None:
         """Take some devices' levels for the tables' exactly."""
@@ -136,25 +137,27 @@ class Detector:
     def state(self) -> dict[str, list[float | None]]:
         """Return all that it knows, as flat lists with None for NaN."""
         return {
-            name: [None if np.isnan(value) else float(value) for value in self._array(name).ravel()] for name in _STATE
+            name: [None if np.isnan(value) else float(value) for value in array.ravel()]
+            for name, array in self._arrays().items()
         }
 
     def load_state(self, state: Mapping[str, Sequence[float | None]]) -> None:
         """Take what `state` returned."""
-        for name in _STATE:
-            array = self._array(name)
+        for name, array in self._arrays().items():
             array[...] = np.array(state[name], dtype=np.float64).reshape(array.shape).astype(array.dtype)
 
-    def _array(self, name: str) -> npt.NDArray[Any]:
-        array: npt.NDArray[Any] = getattr(self, name if name in ("level", "noise") else f"_{name}")
-        return array
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        own = {"level": self.level, "noise": self.noise, "previous": self._previous}
+        runs = {"large": self._large, "small": self._small}
+        parts = {f"{name}_{part}": getattr(run, part) for name, run in runs.items() for part in ("length", "total")}
+        return own | {"mean": self._mean, "count": self._count} | parts
 
-    def _learn_noise(self, residual: Floats, which: Flags) -> None:
+    def _learn_noise(self, residual: Floats, seen: Flags, usual: Flags) -> None:
         difference = np.abs(residual - self._previous) / _MEAN_DIFFERENCE
-        usable = which & np.isfinite(difference)
+        usable = seen & usual & np.isfinite(difference)
         step = (np.minimum(np.where(usable, difference, 0.0), 3 * self.noise) - self.noise) / NOISE_MEMORY
         self.noise = np.where(usable, np.maximum(self.noise + step, NOISE_FLOOR), self.noise)
-        self._previous = np.where(which, residual, np.nan)
+        self._previous = np.where(seen, np.where(usual, residual, np.nan), self._previous)
 
     def _average(self, residual: Floats, which: Flags) -> Flags:
         clip = np.maximum(2 * OFFSET_FLOOR, 2 * self.noise)
@@ -170,10 +173,44 @@ class Detector:
             self._mean = np.where(moved, 0.0, self._mean)
         return moved
 
-    def _jump(self, jumped: Flags) -> None:
-        steps = max(1, self._window - 1)
-        self.level = np.where(jumped, self.level + self._total / steps, self.level)
-        self._previous = np.where(jumped, np.nan, self._previous)
-        self._count = np.where(jumped, float(steps), self._count)
-        for array in (self._run, self._total, self._mean):
-            array[jumped] = 0
+    def _set(self, by: Floats, which: Flags, *runs: _Run) -> None:
+        steps = np.maximum(1, np.abs(runs[1].length) - 1)
+        self.level = np.where(which, self.level + by, self.level)
+        self._previous = np.where(which, np.nan, self._previous)
+        self._count = np.where(which, steps, self._count)
+        self._mean[which] = 0
+        for run in runs:
+            run.clear(which)
+
+
+class _Run:
+    """Residuals in a row beyond a limit on the same side.
+
+    Attributes:
+        length: how many, negative for faster than believed.
+        total: of them but the first.
+    """
+
+    def __init__(self, shape: tuple[int, ...], window: int) -> None:
+        self._window = window
+        self.length, self.total = np.zeros(shape, dtype=np.int64), np.zeros(shape)
+
+    @property
+    def mean(self) -> Floats:
+        """Of the residuals but the first; of that one if there is no other."""
+        mean: Floats = self.total / np.maximum(1, np.abs(self.length) - 1)
+        return mean
+
+    def observe(self, residual: Floats, limit: Floats, seen: Flags) -> Flags:
+        """Take a step's residuals; return where the window is full."""
+        side = np.where(np.abs(residual) > limit, np.sign(residual), 0).astype(np.int64)
+        goes_on = side * self.length > 0
+        counted = goes_on | (self._window == 1)
+        self.total = np.where(seen, np.where(counted, self.total * goes_on + residual, 0.0), self.total)
+        self.length = np.where(seen, np.where(goes_on, self.length + side, side), self.length)
+        full: Flags = seen & (np.abs(self.length) >= self._window)
+        return full
+
+    def clear(self, which: Flags) -> None:
+        """Begin anew."""
+        self.length[which], self.total[which] = 0, 0.0

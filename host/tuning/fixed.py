@@ -30,6 +30,10 @@ class FixedBatches:
         """(devices,) ones: nothing is observed."""
         return np.ones(len(self._initial))
 
+    def probes(self, step: int) -> Batches:
+        """Return zeros: nobody is parked."""
+        return np.zeros(len(self._initial), np.int64)
+
     def observe(self, step: int, compute_seconds: Floats) -> Retune | None:
         """Return None."""
         return None

@@ -116,15 +116,7 @@ class HyperTune:
 
     def state(self) -> dict[str, Any]:
         """Return all that it has learnt, for a checkpoint: JSON's types."""
-        mind = self._retuner
-        return {
-            "batches": mind.batches[0].tolist(),
-            "alive": mind.alive[0].tolist(),
-            "dirty": mind.dirty[0].tolist(),
-            "lengths": mind.lengths[0].tolist(),
-            "ends": mind.ends[0].tolist(),
-            "detector": mind.detector.state(),
-        }
+        return self._retuner.dump()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take what `state` returned, of an array with the same devices.

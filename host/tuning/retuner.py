@@ -6,28 +6,35 @@ docs/hypertune.md for them and for the statistics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from host.tuning.allocation import Allocator
 from host.tuning.base import Batches, Floats
 from host.tuning.detector import Detector, Flags
+from host.tuning.forecast import Drifts, Durations
 from host.tuning.speed import SpeedTable
 
 # The plan's target is kept, and devices that did not change are left alone, unless more than this is lost by it.
 PREFERENCE = 0.01
-# A retune has to make the array faster by this share at least.
+# A retune has to make the array faster by this share at least, unless devices are back at their tables' speeds.
 MIN_GAIN = 0.005
+# The present batches are judged by levels that are so many standard errors lower.
+DOUBT = 2.0
 # A level so near the table's, and within so many standard errors of it, is the table's.
 SNAP, SNAP_DEVIATIONS = 0.02, 2.0
-# How long a disturbance is taken to last, before any has ended.
-PRIOR_STEPS = 64.0
-# Arrays with a device off its table are thought over so often, without a new cause.
+# So long after a change an array is thought over again (estimates are better, and it has lasted), then twice as long.
 RECHECK_STEPS = 16
+_STATE = {
+    "": ("batches", "alive", "dirty", "recheck"),
+    "_durations": ("steps", "ends"),
+    "_drifts": ("slowed_at", "slowed_by", "lead"),
+}
 
 
 @dataclass(frozen=True)
@@ -93,16 +100,16 @@ class Retuner:
         self.detector = Detector(shape, rules.threshold, rules.window)
         # Levels that are new since the last plan.
         self.dirty = np.zeros(shape, dtype=np.bool_)
-        # Steps that devices were disturbed, or not, and how often either ended.
-        self.lengths = np.full((rows, 2), PRIOR_STEPS)
-        self.ends = np.ones((rows, 2))
+        self._durations, self._drifts = Durations(rows), Drifts(shape)
+        # The step after which a row is thought over without a new cause, and how long after the one before.
+        self.recheck = np.full((rows, 2), RECHECK_STEPS, dtype=np.int64)
         self._expected = np.empty(shape)
         self._refresh()
 
     @property
     def slowdowns(self) -> Floats:
         """(rows, devices) believed."""
-        slowdowns: Floats = np.exp(self.detector.level)
+        slowdowns: Floats = np.exp(self.detector.estimate())
         return slowdowns
 
     @property
@@ -126,16 +133,15 @@ class Retuner:
             compute_seconds: (rows, devices), positive or NaN; of a parked device those of its probe.
         """
         log_ratio = np.log(np.where(self.alive, compute_seconds, np.nan) / self._expected)
-        before = self.detector.level != 0
+        before = self.detector.level.copy()
         changes = self.detector.observe(log_ratio)
         changed = changes.any
         if changed.any():
-            self._settle(changed, before)
-        off = self.detector.level != 0
-        self.lengths += np.stack([(off & self.alive).sum(axis=1), (~off & self.alive).sum(axis=1)], axis=1)
-        due = changed.any(axis=1)
-        if step % RECHECK_STEPS == 0:
-            due |= (off & self.alive).any(axis=1) | self.dirty.any(axis=1)
+            self._settle(changed)
+        over = self._drifts.observe(step, changed, self.detector.level - before)
+        self._durations.observe(before != 0, self.detector.level != 0, self.alive)
+        self.dirty |= changed | over
+        due = self._due(np.any(changed, axis=1), step) | over.any(axis=1)
         decided = [self._decide(int(row), step) for row in np.flatnonzero(due)]
         return [decision for decision in decided if decision is not None]
 
@@ -144,7 +150,9 @@ class Retuner:
         self.alive &= ~which
         self.batches[which] = 0
         self.detector.reset(which)
+        self._drifts.reset(which)
         self.dirty |= which
+        self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
         self._refresh()
 
     def join(self, which: Flags) -> None:
@@ -152,42 +160,62 @@ class Retuner:
         self.alive |= which
         self.batches = np.where(which, self._initial, self.batches)
         self.detector.reset(which)
+        self._drifts.reset(which)
         self.dirty |= which
+        self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
         self._refresh()
 
+    def dump(self) -> dict[str, Any]:
+        """Return what has been learnt of the first array, in JSON's types."""
+        own = {name: array[0].tolist() for name, array in self._arrays()}
+        return own | {"detector": self.detector.state()}
+
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take the state of one array, as `host.tuning.hypertune.HyperTune.state` writes it."""
-        for name in ("batches", "alive", "dirty", "lengths", "ends"):
-            getattr(self, name)[0] = state[name]
+        """Take what `dump` returned."""
+        for name, array in self._arrays():
+            array[0] = state[name]
         self.detector.load_state(state["detector"])
         self._refresh()
 
+    def _arrays(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        for part, names in _STATE.items():
+            owner = getattr(self, part) if part else self
+            yield from ((name, getattr(owner, name)) for name in names)
+
     def best_rate(self, row: int) -> float:
         """Return the records per second that the believed speeds allow."""
-        slowdowns, caps = self.slowdowns[row], np.where(self.alive[row], self._initial, 0)
+        slowdowns, caps = np.exp(self.detector.estimate(row)), np.where(self.alive[row], self._initial, 0)
         return self.allocator.rate(
             self.allocator.fill(self.allocator.best_target(slowdowns, caps), slowdowns, caps), slowdowns
         )
 
-    def _settle(self, changed: Flags, was_off: Flags) -> None:
-        """Take levels near the tables' for the tables', and count what has ended."""
-        level, error = self.detector.level, self.detector.standard_error
-        near = changed & (np.abs(level) < np.maximum(SNAP, SNAP_DEVIATIONS * error))
-        self.detector.snap(near)
-        now_off = self.detector.level != 0
-        self.ends += np.stack([(was_off & ~now_off).sum(axis=1), (~was_off & now_off).sum(axis=1)], axis=1)
-        self.dirty |= changed
+    def _due(self, news: Flags, step: int) -> Flags:
+        """Return which rows to think over: those with news, and those whose time has come."""
+        self.recheck[news] = step + RECHECK_STEPS, RECHECK_STEPS
+        come = step >= self.recheck[:, 0]
+        self.recheck[come, 1] *= 2
+        self.recheck[come, 0] = step + self.recheck[come, 1]
+        due: Flags = news | come
+        return due
+
+    def _settle(self, changed: Flags) -> None:
+        """Take levels near the tables' for the tables'."""
+        error = self.detector.standard_error()
+        self.detector.snap(changed & (np.abs(self.detector.level) < np.maximum(SNAP, SNAP_DEVIATIONS * error)))
 
     def _decide(self, row: int, step: int) -> Decision | None:
-        present, slowdowns = self.batches[row].copy(), self.slowdowns[row]
+        present, slowdowns = self.batches[row].copy(), np.exp(self.detector.estimate(row))
         batches = self._choose(row, slowdowns)
         if np.array_equal(batches, present):
             self.dirty[row] = False
             return None
-        now, then = self.allocator.rate(present, slowdowns), self.allocator.rate(batches, slowdowns)
+        # What is known of few steps may be wrong: the present batches get the benefit of the doubt.
+        lenient = slowdowns * np.exp(-DOUBT * self.detector.standard_error(row))
+        now, then = self.allocator.rate(present, lenient), self.allocator.rate(batches, slowdowns)
         share = 1 - now / then if then > 0 else 0.0
         gain = share * self._horizon(row, present, batches, step)
-        if share < MIN_GAIN or gain <= self._rules.cost_steps:
+        going_home = not self.detector.level[row][present != batches].any()
+        if share <= (0.0 if going_home else MIN_GAIN) or gain <= self._rules.cost_steps:
             return None
         self.batches[row] = batches
         self.dirty[row] = False
@@ -197,9 +225,11 @@ class Retuner:
     def _choose(self, row: int, slowdowns: Floats) -> Batches:
         """Return the best batches, or others that are nearly as good and change less."""
         allocator, caps = self.allocator, np.where(self.alive[row], self._initial, 0)
-        safe = np.exp(self.detector.level[row] + self._quantiles * self.detector.standard_error[row])
+        safe = np.exp(
+            self.detector.estimate(row) + self._quantiles * self.detector.standard_error(row) + self._drifts.lead[row]
+        )
         plan = allocator.fill(self._target, safe, caps)
-        if not (self.detector.level[row][self.alive[row]] != 0).any():
+        if not self.detector.level[row][self.alive[row]].any():
             return plan
         rest = ~self.dirty[row]
         others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]
@@ -214,10 +244,9 @@ class Retuner:
 
     def _horizon(self, row: int, before: Batches, after: Batches, step: int) -> float:
         """Return for how many steps a retune is expected to help."""
-        off = self.detector.level[row][before != after] != 0
-        disturbed, quiet = self.lengths[row] / self.ends[row]
-        steps = disturbed if off.any() else quiet
-        return float(steps if self._total_steps is None else min(steps, self._total_steps - step))
+        disturbed = bool(self.detector.level[row][before != after].any())
+        steps = self._durations.expected_steps(row, disturbed)
+        return steps if self._total_steps is None else min(steps, float(self._total_steps - step))
 
     def _refresh(self) -> None:
         # A parked device's probe is one record.

@@ -206,7 +206,8 @@ def plan_shards(
     In K = (sum p + U) / sum b steps device i sees K b_i records: its p_i private ones, and K b_i - p_i of the U public
     ones. If p_i > K b_i for some i, equal steps have no room for all. With ``repeat`` the epoch has K' = max p_i / b_i
     steps, and the others see public records again. With ``subsample`` such a device leaves records out: then
-    K'' = (U + sum p_j) / sum b_j over the devices j that see all of theirs.
+    K'' = (U + sum p_j) / sum b_j over the devices j that see all of theirs. A device for which there is no record
+    takes no part.
 
     Args:
         batches: (devices,) records per step, at least 1.
@@ -217,7 +218,8 @@ def plan_shards(
     Raises:
         ConfigurationError: there is no record.
     """
-    b, p = np.array(batches, np.int64), np.array(private_sizes, np.int64)
+    p = np.array(private_sizes, np.int64)
+    b = np.where(p + public_size > 0, np.array(batches, np.int64), 0)
     records, total = int(p.sum()) + public_size, int(b.sum())
     if records == 0:
         raise ConfigurationError("there is no record to train on; add data")
@@ -231,12 +233,14 @@ def plan_shards(
 
 
 def _repeat(b: Batches, p: Batches, public_size: int, overflowing: tuple[int, ...]) -> ShardPlan:
-    longest = max(range(len(b)), key=lambda number: p[number] / b[number])
+    longest = max(range(len(b)), key=lambda number: float(p[number] / max(1, int(b[number]))))
     steps = int(-(-p[longest] // b[longest]))
     public = -(-p[longest] * b // b[longest]) - p if public_size else np.zeros_like(p)
+    if public.sum() > (most := steps * public_size):  # no public record is in one step twice
+        public = apportion(most, public)
     repeated = max(0, int(public.sum()) - public_size)
-    action = f"an epoch has {steps} steps, for that many private records; " + (
-        f"{repeated} public records are seen again in it"
+    action = f"an epoch has {counted(steps, 'step')}, for that many private records; " + (
+        f"public records are seen again in it, {repeated} in all"
         if public_size
         else "there is no public record to fill up with, so the others' batches are smaller"
     )
@@ -250,7 +254,7 @@ def _subsample(b: Batches, p: Batches, public_size: int) -> ShardPlan:
     public = np.zeros_like(p)
     public[inside] = apportion(records, b[inside]) - p[inside]
     over = tuple(int(number) for number in np.flatnonzero(~inside))
-    action = f"an epoch leaves {int((p - seen).sum())} private records out, others in each epoch"
+    action = f"an epoch leaves {counted(int((p - seen).sum()), 'private record')} out, others in each epoch"
     return ShardPlan(steps, p, seen, public, 0, over, action)
 
 
@@ -282,3 +286,8 @@ def apportion(records: int, b: Batches) -> Batches:
     most = np.argsort(-rest, kind="stable")[: records - int(shares.sum())]
     shares[most] += 1
     return np.asarray(shares)
+
+
+def counted(count: int, name: str) -> str:
+    """Return ``1 step`` or ``2 steps``."""
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"

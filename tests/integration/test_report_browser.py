@@ -11,6 +11,7 @@ import pytest
 from tests.browser import Browser, Tab, find_browser
 from tests.commands import ARRAY, Workshop
 from tests.records import array_rounds, write_run
+from tests.sync_records import Disturbed, SyncRun
 
 # Of each chart that is shown its texts, with size and place in the page's pixels.
 TEXTS = """(scale => [...document.querySelectorAll('svg')].filter(svg => svg.getBoundingClientRect().width)
@@ -96,6 +97,22 @@ def test_a_big_array_fits_too(browser: Browser, tmp_path: Path, width: int) -> N
     tab = browser.open(tmp_path / "report.html", width, dark=False)
     assert tab.complaints() == []
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    check_charts(tab)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1440, 1920])
+@pytest.mark.parametrize("drives", [4, 36])
+def test_a_synchronous_run_fits_too(browser: Browser, tmp_path: Path, drives: int, width: int, dark: bool) -> None:
+    spells = [Disturbed(f"csd-{number:02d}", 20 + 15 * number, 40, 60 + 20 * number) for number in range(1, drives, 3)]
+    write_run(tmp_path, SyncRun(drives, 400, 100, spells).make(), drives, job={"mode": "sync"})
+    from host.report.page import write_report
+
+    write_report(tmp_path)
+    tab = browser.open(tmp_path / "report.html", width, dark)
+    assert tab.complaints() == []
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert "Synchronous steps" in tab.evaluate("document.body.innerText")
     check_charts(tab)
 
 

@@ -115,7 +115,7 @@ def test_an_array_that_cannot_be_is_refused_by_its_key(tmp_path: Path, change: d
         ({"target": {"accuracy": float("nan")}}, "target.accuracy: "),
         ({"data": {"source": "digits", "partition": {"dirichlet": 0}}}, "data.partition.dirichlet: "),
         ({"data": {}}, "data.source: is missing; add it"),
-        ({"mode": "sync"}, "mode: Input should be 'federated'"),
+        ({"mode": "async"}, "mode: Input should be 'federated' or 'sync'"),
         ({"strategy": "fedavgg"}, "strategy: strategy 'fedavgg' is not known; did you mean 'fedavg'?"),
         ({"strategy": "sgd"}, "choose one of: fedavg, fedprox, fednova, fedadam"),
         ({"strategy": 5}, "strategy: must be a name, or a mapping with one"),

@@ -63,6 +63,14 @@ def test_it_composes_what_the_timeline_composes(array: list[Activity], link: Lin
     assert step.exposed_seconds == pytest.approx([want.exposed_seconds[name] for name in names], rel=1e-9, abs=1e-9)
 
 
+@given(array=arrays, size=st.integers(1, 10**9), link=links)
+def test_gradients_of_one_size_end_as_the_timeline_says(array: list[Activity], size: int, link: Link) -> None:
+    equal = [replace(part, receive_bytes=size, send_bytes=size) for part in array]
+    want, step = compose(equal, link), fast(equal, link)
+    assert step.seconds == pytest.approx(want.seconds, rel=1e-12)
+    assert step.seconds == pytest.approx(float(step.finish_seconds.max()), rel=1e-12)
+
+
 @given(first=arrays, factors=st.lists(st.floats(0.5, 2) | st.just(1.0), min_size=1, max_size=4), link=links)
 def test_a_composer_that_has_composed_before_gives_what_a_new_one_gives(
     first: list[Activity], factors: list[float], link: Link

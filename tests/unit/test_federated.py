@@ -245,7 +245,11 @@ async def test_a_round_without_training_returns_what_was_sent_and_counts_all_dri
     run, _ = training(*(Echo(f"csd-0{n}") for n in range(3)))
     for part in (run.training, run.training._exchange):
         part._job = part._job.model_copy(update={"epochs": 0})
-    run.training.weights = {"w": np.float32([[1, 2, 3], [4, 5, 6]]), "b": np.float32([0.1, 0.2, 0.3]), "n": np.int64(7)}
+    run.training._weights = {
+        "w": np.float32([[1, 2, 3], [4, 5, 6]]),
+        "b": np.float32([0.1, 0.2, 0.3]),
+        "n": np.int64(7),
+    }
     before = {name: array.tobytes() for name, array in run.weights.items()}
     record = await run.training.run_round()
     assert {name: array.tobytes() for name, array in run.weights.items()} == before

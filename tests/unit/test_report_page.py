@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.wire import PhaseSeconds
-from host.records import EventRecord, RoundRecord, What, summarise
+from host.records import EventRecord, RoundRecord, What
 from host.report.compare import compare
 from host.report.formats import format_number, format_quantity, format_seconds, format_share
 from host.report.load import load_run
 from host.report.page import render, write_report
+from host.summary import summarise
 from tests.pages import Page
 from tests.records import array_rounds, device_round, round_record, write_run
 

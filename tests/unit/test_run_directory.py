@@ -18,8 +18,9 @@ from csd_emu.config import load_config
 from firmware_agent.errors import CheckpointError, ConfigurationError, EnvironmentUnfit
 from firmware_agent.wire import PhaseSeconds
 from host.job import JobConfig
-from host.records import EventRecord, RoundRecord, What, summarise
+from host.records import EventRecord, RoundRecord, What
 from host.run_directory import RunDirectory
+from host.summary import summarise
 from host.trace import write_trace
 from tests.records import device_round, round_record
 

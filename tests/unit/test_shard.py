@@ -115,8 +115,8 @@ def test_a_missing_member_is_named(path: Path, missing: str) -> None:
 
 
 def test_another_format_is_named(path: Path) -> None:
-    rewrite(path, format="csd-shard/2")
-    with pytest.raises(ShardError, match=r"csd-shard/2.*csd-shard/1.*upgrade"):
+    rewrite(path, format="csd-shard/3")
+    with pytest.raises(ShardError, match=r"csd-shard/3.*csd-shard/2.*upgrade"):
         open_shard(path)
 
 
@@ -154,7 +154,7 @@ def test_a_manifest_that_is_no_manifest_is_refused(path: Path) -> None:
         write_archive(path, files | {MANIFEST: content})
         with pytest.raises(ShardError, match=r"manifest\.json cannot be read"):
             open_shard(path)
-    rewrite_raw = {"format": "csd-shard/1", "unknown": 1}
+    rewrite_raw = {"format": "csd-shard/2", "unknown": 1}
     write_archive(path, {MANIFEST: msgspec.json.encode(rewrite_raw)})
     with pytest.raises(ShardError, match="cannot be read"):
         open_shard(path)

@@ -12,7 +12,7 @@ from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 from firmware_agent.wire import PhaseSeconds
 from host.live import LiveRun, announce
 from host.metrics.server import Exporter
-from host.metrics.state import MetricsState
+from host.metrics.state import MetricsState, RunFacts
 from host.records import EventRecord, What
 from host.top import Readings, Recent, Window, find_run, make_report
 from host.top_report import TopReport
@@ -21,6 +21,7 @@ from tests.commands import in_process
 from tests.metrics import begun, defined, exposed
 from tests.outputs import checked
 from tests.records import device_round, round_record
+from tests.sync_records import Disturbed, SyncRun
 
 RUN = LiveRun("lab", 1, 0.0, "http://127.0.0.1:9464/metrics", "runs/one")
 DRIVES = ("csd-00", "csd-01")
@@ -112,6 +113,29 @@ def test_one_run_is_found_by_itself_several_by_name() -> None:
         find_run([], None)
     with pytest.raises(EnvironmentUnfit, match="no run is in progress on array 'third'"):
         find_run([RUN, other], "third")
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_synchronous_run_shows_batches_and_slowdowns(width: int) -> None:
+    state = MetricsState(RunFacts("lab", "qemu", "digits_cnn", "sync", DRIVES))
+    for drive in DRIVES:
+        state.add_event(EventRecord(drive, What.JOINED))
+    for record in SyncRun(drives=2, steps=100, disturbed=[Disturbed("csd-01", 60, 60, 100)]).make():
+        state.add_round(record)
+    report = report_of(state)
+    assert (report.step, report.global_batch_size, report.retunes) == (100, 32 + 15 + 514, 1)
+    first, second, host = report.devices
+    assert [device.batch_size for device in (first, second, host)] == [32, 15, 514]
+    assert second.slowdown_ratio == pytest.approx(2.0, rel=0.01)
+    assert (first.clock, host.clock) == ("counted", "modelled")
+    assert checked("top", msgspec.json.encode(report).decode())
+    out = io.StringIO()
+    Console(file=out, width=width).print(render(report, width, "since the run began"))
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    assert "…" not in out.getvalue()
+    assert "step 100  global batch 561" in out.getvalue()
+    (row,) = [line for line in out.getvalue().splitlines() if line.startswith("csd-01")]
+    assert row.split()[3:5] == ["15", f"{second.slowdown_ratio:.2f}"]
 
 
 @pytest.mark.parametrize("width", [80, 140])

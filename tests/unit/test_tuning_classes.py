@@ -100,7 +100,7 @@ def test_a_step_larger_than_memory_is_computed_in_parts_and_encoded_once(
     m = len(seconds)
     most = 0.0
     for batch in range(1, largest + 1):
-        parts = [m] * (batch // m) + ([batch % m] if batch % m else [])
+        parts = [len(part) for part in np.array_split(np.arange(batch), -(-batch // m))]
         most = max(most, sum(seconds[part - 1] for part in parts) + encode)
         assert whole[batch - 1] == pytest.approx(most)
 

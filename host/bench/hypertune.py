@@ -1,0 +1,139 @@
+"""A drive is disturbed by competing work: how fast is that seen, and how much of what is possible is kept?"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, NamedTuple
+
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from host.bench.harness import report
+from host.bench.monitor import measure_monitor_share
+from host.bench.synchronous import plan_of, run_one_round, step_samples, sync_request
+from host.outputs import BenchReport
+from host.records import RoundRecord, StepRecord
+from host.sync.plan import SyncPlan
+
+VICTIM = "csd-00"
+SLOW_BATCH = 192
+# Weights of competing work against the trainer's 100: they take 0.25, 0.5 and 0.75 of the drive's speed.
+WEIGHTS = (33, 100, 300)
+BLIP_WEIGHT, BLIPS = 300, (1, 2)
+# Steps before the first disturbance, of each, and after it; of quiet around a blip.
+QUIET, DISTURBED, AFTER, BLIP_GAP = 6, 10, 8, 6
+
+
+class Phase(NamedTuple):
+    """One disturbance: from step `begin` to the step before `end`."""
+
+    weight: int
+    begin: int
+    end: int
+
+    @property
+    def lost(self) -> float:
+        """Share of its speed that the drive loses, f."""
+        return self.weight / (100 + self.weight)
+
+
+def script() -> tuple[list[Phase], list[Phase], int]:
+    """Return the disturbances, the blips, and how many steps there are."""
+    step, phases, blips = 1 + QUIET, [], []
+    for weight in WEIGHTS:
+        phases.append(Phase(weight, step, step + DISTURBED))
+        step += DISTURBED + AFTER
+    for length in BLIPS:
+        blips.append(Phase(BLIP_WEIGHT, step, step + length))
+        step += length + BLIP_GAP
+    return phases, blips, step - 1
+
+
+def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+    """Train synchronously on three VMs while gzip competes in one of them, with HyperTune.
+
+    Figures, each the worst over the three disturbances:
+    `over_best_min`: records per compute second once retuned, over the best that the tables allow with the others'
+    batches as they were and none larger; `slowed_batch_over_table_min`: the slowed drive's batch over the largest that
+    its table, slowed by the competing weight, allows in the step's time; `others_batch_kept_min`: of the others'
+    batches, what was kept; `detect_steps_max` and `recover_steps_max`: steps from the disturbance's begin, or end, to
+    the first with new batches; `blip_retunes`: retunes because of a disturbance of one or two steps; `monitor_share`:
+    of a drive's CPU seconds, what watching a step takes.
+    """
+    phases, blips, steps = script()
+    request = sync_request(
+        "hypertune",
+        {"devices": [{"profile": "newport", "count": 3}]},
+        {
+            "tuner": "hypertune",
+            "rounds": 4,  # one is run: as in the middle of a longer run, the end is far
+            "sync": {"round_steps": steps, "tuning": {"slow_batch": SLOW_BATCH}},
+            "disturb": [
+                {"device": VICTIM, "at_step": each.begin, "weight": each.weight, "steps": each.end - each.begin}
+                for each in (*phases, *blips)
+            ],
+        },
+        seed,
+    )
+    plan, share = plan_of(request), measure_monitor_share(paths, progress, seed, SLOW_BATCH)
+    record = run_one_round(request, paths, progress)
+    found = [_judge(phase, record, plan) for phase in phases]
+    figures = {
+        "over_best_min": min(each["over_best"] for each in found),
+        "slowed_batch_over_table_min": min(each["slowed_batch_over_table"] for each in found),
+        "others_batch_kept_min": min(each["others_batch_kept"] for each in found),
+        "detect_steps_max": max(each["detect_steps"] for each in found),
+        "recover_steps_max": max(each["recover_steps"] for each in found),
+        "blip_retunes": float(sum(retune.step > blips[0].begin for retune in record.retunes)),
+        "monitor_share": share,
+    }
+    samples = {
+        "phases": found,
+        "retunes": [{"step": r.step, "before": r.before, "after": r.after, "reason": r.reason} for r in record.retunes],
+        "steps": step_samples(record.steps),
+    }
+    return report("hypertune", "counted", seed, figures, samples)
+
+
+def _judge(phase: Phase, record: RoundRecord, plan: SyncPlan) -> dict[str, Any]:
+    """Return what became of one disturbance; a device that was never retuned counts with what it kept."""
+    by_step = {step.step: step for step in record.steps}
+    before = dict(zip(plan.nodes, plan.batches, strict=True))
+    during = [retune for retune in record.retunes if phase.begin < retune.step <= phase.end]
+    after = [r for r in record.retunes if phase.end < r.step <= phase.end + AFTER and r.after == before]
+    detected = during[0].step if during else phase.end
+    last = by_step[phase.end - 1]
+    now = {part.device: part.batch_size for part in last.devices}
+    allowed, best = _best(phase, plan)
+    settled = [_rate(by_step[step]) for step in range(max(r.step for r in during) if during else detected, phase.end)]
+    return {
+        "lost": phase.lost,
+        "over_best": (statistics.median(settled) if settled else _rate(last)) / best,
+        "slowed_batch_over_table": now[VICTIM] / allowed,
+        "others_batch_kept": min(now[node] / before[node] for node in plan.nodes if node != VICTIM),
+        "detect_steps": float(detected - phase.begin),
+        "recover_steps": float((after[0].step if after else phase.end + AFTER + 1) - phase.end),
+        "best_images_per_compute_second": best,
+        "table_batch": allowed,
+    }
+
+
+def _best(phase: Phase, plan: SyncPlan) -> tuple[int, float]:
+    """Return the slowed drive's batch that is best by the tables, and the records per compute second with it.
+
+    The others keep their batches, so the step lasts as long as theirs at least, and no batch grows.
+    """
+    slowdown = 1 / (1 - phase.lost)
+    planned = dict(zip(plan.nodes, plan.batches, strict=True))
+    step_seconds = max(plan.classes[node].speed.seconds(batch) for node, batch in planned.items())
+    others = {node: batch for node, batch in planned.items() if node != VICTIM}
+    theirs = max(plan.classes[node].speed.seconds(batch) for node, batch in others.items())
+    table = plan.classes[VICTIM].speed
+    rates = [
+        (sum(others.values()) + batch) / max(theirs, slowdown * table.seconds(batch))
+        for batch in range(planned[VICTIM] + 1)
+    ]
+    return table.largest_within(step_seconds, slowdown), max(rates)
+
+
+def _rate(step: StepRecord) -> float:
+    return step.samples / max(part.compute_seconds for part in step.devices)

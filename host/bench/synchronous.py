@@ -1,0 +1,86 @@
+"""What the benches of synchronous training share: a run of steps on real drives, and what its records say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from csd_emu.array import ArrayConfig
+from csd_emu.engines import Engine, make_engine
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from firmware_agent.models import ZOO, ModelSpec
+from host.accounting import make_accountant
+from host.bench.harness import WATCHDOG_SECONDS
+from host.datasets import synthetic_source
+from host.faults import RunFaults
+from host.job import JobConfig
+from host.lifecycle import StartedArray
+from host.machines import run_on_engine
+from host.records import RoundRecord, StepRecord
+from host.run_request import RunRequest, check_run
+from host.sync.plan import SyncPlan
+from host.sync.setup import make_sync_training
+
+MODEL = "digits_cnn"
+# So many that no epoch ends while it is measured: its last step is smaller than the batches.
+RECORDS = 100_000
+
+
+def sync_request(name: str, array: Mapping[str, Any], job: Mapping[str, Any], seed: int) -> RunRequest:
+    """Return a synchronous run on virtual machines that belongs to the bench called `name`."""
+    config = ArrayConfig.model_validate({"name": f"bench-{name}", "engine": "qemu", **array})
+    wanted = {
+        "model": MODEL,
+        "data": {"source": synthetic_source(ZOO[MODEL].input_shape, ZOO[MODEL].classes, RECORDS)},
+        "mode": "sync",
+        "seed": seed,
+        "watchdog": f"{WATCHDOG_SECONDS} s",
+        **job,
+    }
+    return check_run(config, JobConfig.model_validate(wanted), ModelSpec(MODEL))
+
+
+def plan_of(request: RunRequest) -> SyncPlan:
+    """Return the request's plan, which a synchronous job has."""
+    if request.sync is None:
+        raise RuntimeError("a bench of synchronous training asked for another mode")
+    return request.sync
+
+
+def run_one_round(request: RunRequest, paths: Paths, progress: Progress) -> RoundRecord:
+    """Start the request's array, train one round on it, end it."""
+    plan = plan_of(request)
+
+    async def work(started: StartedArray, engine: Engine) -> RoundRecord:
+        progress.stage(f"{request.job.sync.round_steps} steps on {len(plan.nodes)} nodes")
+        accountant = make_accountant(request.config, request.models)
+        async with RunFaults(started.fleet, plan.nodes, accountant.time, lambda *_: None) as faults:
+            training = make_sync_training(
+                *(request, plan, started.fleet, lambda: engine.list_devices(request.config.name)),
+                *(accountant, faults, lambda *_: None),
+            )
+            return await training.run_round()
+
+    return run_on_engine(make_engine(request.config, paths), request.array, paths, progress, work)
+
+
+def imbalance(step: StepRecord) -> float:
+    """Return (max - min) / max of the compute seconds of a step's devices."""
+    seconds = [part.compute_seconds for part in step.devices]
+    return 1 - min(seconds) / max(seconds)
+
+
+def step_samples(steps: Sequence[StepRecord]) -> list[dict[str, Any]]:
+    """Return each step's batches and compute seconds, by device, as a report's samples."""
+    return [
+        {
+            "step": step.step,
+            "batches": {part.device: part.batch_size for part in step.devices},
+            "compute_seconds": {part.device: part.compute_seconds for part in step.devices},
+            "expected_seconds": {part.device: part.expected_seconds for part in step.devices},
+            "array_seconds": step.array_seconds,
+            "disturbed": step.disturbed,
+        }
+        for step in steps
+    ]

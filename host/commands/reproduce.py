@@ -1,0 +1,38 @@
+"""`csd-emu reproduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from csd_emu.paths import Paths
+from host.commands.options import Json
+from host.console import StageProgress
+from host.interrupts import INTERRUPTS
+from host.outputs import print_json
+
+reproduce_app = typer.Typer(no_args_is_help=True, help="Published results beside ours.")
+
+
+@reproduce_app.callback()
+def reproduce() -> None:
+    """Work out what was published, with every assumption listed."""
+
+
+@reproduce_app.command()
+def hypertune(
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="write CSV, JSON and charts into this folder too")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """STANNIS and HyperTune: speed, energy and traffic for 0 to 36 drives, and a node that is disturbed."""
+    with INTERRUPTS.deferred():
+        from csd_emu.calibration import CalibrationStore
+        from host.printing_reproduction import print_hypertune
+        from host.reproduce.hypertune import reproduce_hypertune
+    with StageProgress(quiet=as_json) as progress:
+        report = reproduce_hypertune(CalibrationStore(Paths.default().calibration), output, progress)
+    print_json(report) if as_json else print_hypertune(report)

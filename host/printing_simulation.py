@@ -1,0 +1,74 @@
+"""Simulations, for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rich.box import SIMPLE
+from rich.markup import escape
+from rich.table import Table
+
+from firmware_agent.units import format_bytes
+from host.console import console
+from host.report.comparison import AssumedFigure
+from host.simulation.figures import SimulatedRun, SimulateReport
+
+# More retunes than this are counted only.
+_SHOWN_RETUNES = 8
+
+
+def print_simulation(report: SimulateReport) -> None:
+    """Print the runs over the host's band, the classes of nodes and the retunes of the middle one."""
+    table = Table(title=f"{report.model} on {report.array}: {report.drives} drives, tuner {report.tuner} (simulated)")
+    for name in ("host is", "images/s", "J/image", "link/image", "step s", "speed-up", "energy"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for run in report.runs:
+        table.add_row(
+            f"{run.ratio:g} drives",
+            f"{run.images_per_second:.4g}",
+            f"{run.joules_per_image:.4g}",
+            format_bytes(run.link_bytes_per_image),
+            f"{run.step_seconds[1]:.4g}",
+            f"{run.speedup:.3g}",
+            f"{run.energy_factor:.3g}",
+        )
+    console.print(table)
+    middle = report.runs[len(report.runs) // 2]
+    _print_classes(middle)
+    base = middle.baseline
+    console.print(
+        f"of a step, {middle.exchange_seconds:.4g} s are exchange and optimiser, neither reading nor computing\n"
+        f"baseline: the host alone {base.images_per_second:.4g} images/s, {base.joules_per_image:.4g} J and "
+        f"{format_bytes(base.link_bytes_per_image)} over its link per image; the drives are plain storage",
+        soft_wrap=True,
+    )
+    for retune in middle.retunes[:_SHOWN_RETUNES]:
+        console.print(f"from step {retune.step}: {retune.reason}", markup=False, soft_wrap=True)
+    if len(middle.retunes) > _SHOWN_RETUNES:
+        console.print(f"and {len(middle.retunes) - _SHOWN_RETUNES} more retunes")
+    for note in report.notes:
+        console.print(note, markup=False, soft_wrap=True)
+    print_assumed(report.assumed)
+    console.print(f"{report.steps} steps in {report.wall_seconds:.2f} s of wall time; clock: {report.clock}")
+
+
+def print_assumed(figures: list[AssumedFigure]) -> None:
+    """Print assumed figures in short, by profile; `csd-emu profiles` has their reasons."""
+    counts = Counter(figure.profile for figure in figures)
+    for profile in counts:
+        names = ", ".join(figure.name for figure in figures if figure.profile == profile)
+        console.print(f"[yellow]assumed[/] of {escape(profile)}: {escape(names)}", soft_wrap=True)
+
+
+def _print_classes(run: SimulatedRun) -> None:
+    table = Table(title=f"nodes, if a host is worth {run.ratio:g} drives", box=SIMPLE)
+    for name in ("nodes", "profile", "first batch", "last batch", "busy"):
+        table.add_column(name, justify="right")
+    for each in run.classes:
+        first, last = (_span(pair) for pair in (each.first_batches, each.last_batches))
+        table.add_row(str(each.nodes), each.profile, first, last, f"{each.busy_share:.0%}")
+    console.print(table)
+
+
+def _span(pair: list[int]) -> str:
+    return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]} to {pair[1]}"

@@ -1,0 +1,1 @@
+"""Published results beside ours, each marked published, emulated or simulated."""

@@ -1,0 +1,89 @@
+"""How a run ended, in one object: what `csd-emu run --json` prints and `summary.json` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from host.records import RoundRecord
+
+FEDERATED, SYNC = "federated", "sync"
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """How a run ended. `array_seconds` is the array's composed time, `energy_joules` the whole array's energy.
+
+    `steps` are those of the array in a synchronous run, of all drives together in a federated one. `retunes` are the
+    times that batch sizes were changed. Rates per image are over all records trained on in time, repetitions counted;
+    0 if there are none.
+    """
+
+    array: str
+    engine: str
+    clock: str
+    model: str
+    rounds: int
+    accuracy: float
+    target_accuracy: float | None
+    reached: bool
+    samples: int
+    device_seconds: dict[str, float]
+    images_per_device_second: float
+    array_seconds: float
+    energy_joules: float
+    host_link_bytes: int
+    wall_seconds: float
+    run_directory: str
+    seed: int
+    mode: str = FEDERATED
+    steps: int = 0
+    retunes: int = 0
+    images_per_array_second: float = 0.0
+    joules_per_image: float = 0.0
+    host_link_bytes_per_image: float = 0.0
+
+
+def mode_of(rounds: Sequence[RoundRecord]) -> str:
+    """Return the mode of the run that these rounds are of: one with steps of its own is synchronous."""
+    return SYNC if any(record.steps for record in rounds) else FEDERATED
+
+
+def summarise(rounds: Sequence[RoundRecord], **facts: Any) -> Summary:
+    """Return the summary of the `rounds`; `facts` are the fields that they do not know.
+
+    What came too late counts in bytes and energy, not in samples and seconds.
+    """
+    parts = [part for record in rounds for part in record.devices]
+    counted = [part for part in parts if not part.straggler]
+    seconds: dict[str, float] = {}
+    for part in counted:
+        seconds[part.device] = seconds.get(part.device, 0.0) + part.device_seconds.total
+    samples = sum(part.samples for part in counted)
+    array_seconds = sum(record.array_seconds for record in rounds)
+    joules = sum(record.total_joules for record in rounds)
+    link_bytes = sum(part.host_link_bytes for part in parts)
+    mode = mode_of(rounds)
+    return Summary(
+        clock=rounds[-1].clock,
+        rounds=len(rounds),
+        accuracy=rounds[-1].accuracy,
+        samples=samples,
+        device_seconds=seconds,
+        images_per_device_second=_over(samples, sum(seconds.values())),
+        array_seconds=array_seconds,
+        energy_joules=joules,
+        host_link_bytes=link_bytes,
+        mode=mode,
+        steps=sum(len(record.steps) for record in rounds) if mode == SYNC else sum(part.steps for part in counted),
+        retunes=sum(len(record.retunes) for record in rounds),
+        images_per_array_second=_over(samples, array_seconds),
+        joules_per_image=_over(joules, samples),
+        host_link_bytes_per_image=_over(link_bytes, samples),
+        **facts,
+    )
+
+
+def _over(above: float, below: float) -> float:
+    return above / below if below else 0.0

@@ -1,0 +1,116 @@
+"""`csd-emu simulate` and `csd-emu reproduce`: nothing is started, and what they print keeps its schema."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from host.printing_reproduction import print_hypertune
+from host.reproduce.figures import HypertuneReport
+from tests.commands import ARRAY, JOB, Done, Workshop
+
+Command = Callable[..., Done]
+SYNC: dict[str, Any] = {
+    "mode": "sync",
+    "tuner": "hypertune",
+    "sync": {"tuning": {"slow_batch": 32}},
+    "disturb": [{"device": "csd-01", "at_step": 20, "weight": 100, "steps": 40}],
+}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object) -> None:
+        raise AssertionError("a device was started")
+
+    monkeypatch.setattr("csd_emu.engines.native.NativeEngine.start", start)
+
+
+def arguments(workshop: Workshop, **changes: Any) -> list[str | Path]:
+    workshop.write("array.yaml", ARRAY | {"host": {"trains": True}})
+    return ["simulate", workshop.write("job.yaml", JOB | SYNC | changes), "--array", workshop.array]
+
+
+def test_a_job_is_simulated_over_the_band(workshop: Workshop, csd_emu: Command) -> None:
+    done = csd_emu(*arguments(workshop), "--json")
+    assert done.code == 0, done
+    report = done.json("simulate")
+    assert (report["clock"], report["basis"], report["tuner"]) == ("modelled", "simulated", "hypertune")
+    assert [run["ratio"] for run in report["runs"]] == [11, 15.2, 21]
+    for run in report["runs"]:
+        assert run["speedup"] == pytest.approx(run["images_per_second"] / run["baseline"]["images_per_second"])
+        assert sum(run["joules"].values()) == pytest.approx(run["joules_per_image"] * run["images"])
+        assert [retune["step"] for retune in run["retunes"]] == [23, 63]
+    assert any(figure["name"] == "memory_bytes_per_second" for figure in report["assumed"])
+    left = csd_emu(*arguments(workshop), "--json", "--tuner", "stannis").json("simulate")
+    for tuned, other in zip(report["runs"], left["runs"], strict=True):
+        assert other["retunes"] == []
+        assert tuned["images_per_second"] > other["images_per_second"]
+    workshop.assert_clean()
+
+
+def test_a_host_that_does_not_train_leaves_the_run_as_it_is_over_the_band(workshop: Workshop, csd_emu: Command) -> None:
+    command = arguments(workshop)
+    workshop.write("array.yaml", ARRAY)
+    report = csd_emu(*command, "--json", "--drives", "50", "--steps", "70").json("simulate")
+    assert (report["drives"], report["steps"], report["host_trains"]) == (50, 70, False)
+    assert len({run["images_per_second"] for run in report["runs"]}) == 1
+    assert len({run["speedup"] for run in report["runs"]}) == 3
+
+
+def test_what_a_person_reads(workshop: Workshop, csd_emu: Command) -> None:
+    done = csd_emu(*arguments(workshop), "--drives", "10000", "--tuner", "none", "--steps", "5")
+    assert done.code == 0, done
+    for words in ("10000 drives", "simulated", "assumed", "clock: modelled"):
+        assert words in done.out
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "words"),
+    [
+        ({"disturb": [{"device": "csd-09", "at_step": 1, "weight": 1, "steps": 1}]}, [], ["'csd-09' is none of the 3"]),
+        ({"sync": {"tuning": {"slow_batch": 60000}}}, [], ["a batch of 60000 is not between 0 and"]),
+        ({"tuner": "none", "batch_size": 60000}, [], ["csd-00: a batch of 60000 is not between 0 and"]),
+        ({"model_arguments": {"num_classes": 12}}, [], ["has no calibration table", "csd-emu calibrate"]),
+        ({}, ["--drives", "1000001"], ["--drives 1000001: must be between 1 and 1000000"]),
+        ({}, ["--steps", "1000001"], ["--steps 1000001: must be between 1 and 1000000"]),
+        ({}, ["--drives", "1"], ["'csd-01' is none of the 2"]),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(
+    workshop: Workshop, csd_emu: Command, changes: dict[str, Any], more: list[str], words: list[str]
+) -> None:
+    done = csd_emu(*arguments(workshop, **changes), *more)
+    assert (done.code, done.out) == (2, ""), done
+    for word in words:
+        assert word in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_federated_job_is_refused(workshop: Workshop, csd_emu: Command) -> None:
+    done = csd_emu("simulate", workshop.job, "--array", workshop.array)
+    assert (done.code, done.out) == (2, ""), done
+    assert "mode: only synchronous training can be simulated; write mode: sync in the job file" in done.err
+
+
+def test_hypertune_is_reproduced_with_every_figure_marked(
+    workshop: Workshop, csd_emu: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = workshop.folder / "reproduced"
+    done = csd_emu("reproduce", "hypertune", "--json", "--output", folder)
+    assert done.code == 0, done
+    report = done.json("reproduce")
+    assert {row["model"] for row in report["scaling"]} == {
+        *("mobilenet_v2", "squeezenet", "inception_v3", "nasnet_mobile")
+    }
+    assert {row["basis"] for row in report["scaling"] + report["disturbed"]} == {"simulated"}
+    assert {row["basis"] for row in report["inputs"]} == {"emulated"}
+    assert len(report["needed"]) == 3
+    assert report["assumed"]
+    assert {path.name for path in folder.iterdir()} == {Path(name).name for name in report["files"]}
+    print_hypertune(msgspec.convert(report, HypertuneReport))
+    printed = capsys.readouterr().out
+    for words in ("Published beside ours", "needed", "impossible", "assumed", "squeezenet", report["files"][0]):
+        assert words in printed

@@ -1,0 +1,180 @@
+"""Synchronous runs on the native engine: drives of different speed and the host train in step."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands import Done, Workshop, wait_until
+
+Command = Callable[..., Done]
+ARRAY: dict[str, Any] = {
+    "name": "lab",
+    "engine": "native",
+    "host": {"trains": True},
+    "devices": [{"profile": "newport", "count": 2}, {"profile": "generic-a53", "count": 1}],
+}
+NODES = ["csd-00", "csd-01", "csd-02", "host"]
+JOB: dict[str, Any] = {
+    "model": "digits_cnn",
+    "data": {"source": "digits", "private": 0.02},
+    "mode": "sync",
+    "tuner": "hypertune",
+    "rounds": 3,
+    "learning_rate": 0.2,
+    "sync": {"tuning": {"slow_batch": 2}, "learning_rate_rule": "constant"},
+    "target": {"accuracy": 1.0},
+}
+
+
+def arguments(workshop: Workshop, array: dict[str, Any] = ARRAY, **job: Any) -> list[Any]:
+    files = workshop.write("array.yaml", array), workshop.write("job.yaml", JOB | job)
+    return ["run", files[1], "--array", files[0], "--runs", workshop.runs]
+
+
+def weights(directory: Path) -> bytes:
+    return (directory / "model.safetensors").read_bytes()
+
+
+def retunes(workshop: Workshop) -> list[dict[str, Any]]:
+    return [retune for record in workshop.rounds() for retune in record["retunes"]]
+
+
+def test_unequal_drives_and_the_host_train_in_step_and_a_slowed_one_is_retuned_both_ways(workshop: Workshop) -> None:
+    disturb = [{"device": "csd-01", "at_step": 5, "weight": 100, "steps": 12}]
+    done = workshop.run(*arguments(workshop, disturb=disturb), "--json")
+    assert done.code == 1, done.err  # the target is out of reach
+    summary = done.json("run")
+    rounds = workshop.rounds()
+    assert [[part["device"] for part in record["devices"]] for record in rounds] == [NODES] * 3
+    assert summary["clock"] == "modelled"
+    assert summary["accuracy"] > 0.3
+    # Every record of the digits once per epoch, whatever batches do.
+    assert [sum(part["samples"] for part in record["devices"]) for record in rounds] == [1437] * 3
+    steps = [step for record in rounds for step in record["steps"]]
+    assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
+    for step in steps:
+        assert sum(part["weight"] for part in step["devices"]) == pytest.approx(1.0, rel=1e-12)
+    down, up = (retune for retune in retunes(workshop) if retune["before"] != retune["after"])
+    assert down["after"]["csd-01"] < down["before"]["csd-01"]
+    assert 8 <= down["step"] <= 10
+    assert up["after"] == down["before"]
+    assert [step["step"] for step in steps if step["disturbed"]] == list(range(5, 17))
+    host = rounds[0]["devices"][-1]
+    assert host["sent_bytes"] == 0
+    assert host["received_bytes"] == host["flash_read_bytes"] == 72 * host["samples"]
+    workshop.assert_clean()
+
+
+def test_the_same_job_repeats_to_the_bit_and_resumes_to_it(workshop: Workshop) -> None:
+    wanted = arguments(workshop, rounds=6, checkpoint={"every": 2})
+    assert workshop.run(*wanted[:-1], workshop.folder / "other").code == 1
+    (whole,) = (workshop.folder / "other").iterdir()
+    process = workshop.start(*wanted)
+    wait_until(lambda: len(workshop.rounds()) >= 3)
+    process.kill()
+    process.communicate()
+    directory = workshop.run_directory()
+    done = workshop.run("run", "--resume", directory)
+    assert done.code == 1, done.err
+    assert weights(directory) == weights(whole)
+    workshop.assert_clean()
+
+
+def test_a_drive_that_is_killed_costs_a_step_and_the_run_goes_on(workshop: Workshop) -> None:
+    process = workshop.start(*arguments(workshop, tuner="stannis", rounds=12))
+    wait_until(lambda: len(workshop.rounds()) >= 1)
+    victim = next(agent for agent in workshop.agents() if agent.cmdline()[-1].endswith("csd-01"))
+    os.kill(victim.pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1, err
+    rounds = workshop.rounds()
+    assert len(rounds) == 12
+    assert "csd-01" not in [part["device"] for part in rounds[-1]["devices"]]
+    assert [retune["after"]["csd-01"] for retune in retunes(workshop)] == [0]
+    lost = [step for record in rounds for step in record["steps"] if step["lost"]]
+    assert all(step["lost"] == ["csd-01"] for step in lost)
+    workshop.assert_clean()
+
+
+@pytest.mark.parametrize("mode", ["device", "synchronised", "frozen"])
+def test_models_with_batch_norm_train_in_every_mode(workshop: Workshop, mode: str) -> None:
+    model = """
+from torch import nn
+
+def build():
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(288, 10)
+    )
+"""
+    workshop.write("net.py", model)
+    sync = {"batch_norm": mode, "optimiser": {"name": "AdamW"}, "clip_norm": 5.0}
+    wanted = arguments(
+        workshop,
+        ARRAY | {"clock": "wall"},
+        **{
+            "model": "net.py:build",
+            "tuner": "none",
+            "batch_size": 24,
+            "learning_rate": 0.01,
+            "sync": sync,
+            "rounds": 4,
+        },
+    )
+    done = workshop.run(*wanted, "--json")
+    assert done.code == 1, done.err
+    assert done.json("run")["accuracy"] > 0.8
+    workshop.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("array", "job", "message"),
+    [
+        ({}, {"mode": "federated"}, "tuner is for mode: sync, this job is mode: federated"),
+        ({}, {"straggler": {"deadline": "1 s"}}, "straggler is for mode: federated, this job is mode: sync"),
+        ({}, {"disturb": [{"device": "x-1", "at_step": 1, "weight": 1, "steps": 1}]}, "'x-1' is not in the array"),
+        ({"clock": "wall"}, {}, "tuner: hypertune needs to know how fast the drives are"),
+        ({}, {"sync": {"optimiser": {"name": "Adamm"}}}, "did you mean 'Adam'"),
+        ({}, {"sync": {"optimiser": {"name": "LBFGS"}}}, "LBFGS cannot be used"),
+        ({}, {"sync": {"patience": 1.0}}, "sync.patience"),
+        ({}, {"data": {"source": "digits", "private": 1.0}}, "the host trains on public records"),
+        ({}, {"sync": {"batch_norm": "synchronised", "micro_batch": 4}}, "needs a device's whole batch"),
+        ({}, {"sync": {"tuning": {"slow_batch": 60000}}}, "60000"),
+        (
+            {"clock": "wall"},
+            {"tuner": "none", "disturb": [{"device": "csd-00", "at_step": 1, "weight": 1, "steps": 1}]},
+            "competing work has no weight",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_clear_error_before_anything_starts(
+    workshop: Workshop, csd_emu: Command, array: dict[str, Any], job: dict[str, Any], message: str
+) -> None:
+    done = csd_emu(*arguments(workshop, ARRAY | array, **job))
+    assert done.code == 2, done.out
+    assert message in done.err
+    assert not workshop.runs.exists()
+    workshop.assert_clean()
+
+
+def test_federated_jobs_leave_the_host_out(workshop: Workshop, csd_emu: Command) -> None:
+    job = {"model": "digits_cnn", "data": {"source": "digits"}}
+    done = csd_emu("run", workshop.write("job.yaml", job), "--array", workshop.write("array.yaml", ARRAY))
+    assert done.code == 2
+    assert "host.trains" in done.err
+    workshop.assert_clean()
+
+
+def test_the_tuner_can_be_named_on_the_command_line(workshop: Workshop, csd_emu: Command) -> None:
+    done = csd_emu(*arguments(workshop), "--tuner", "none", "--json")
+    assert done.code == 1, done.err
+    assert {part["batch_size"] for part in workshop.rounds()[0]["steps"][0]["devices"]} == {32}
+    assert (
+        "--tuner: tuner is for mode: sync"
+        in csd_emu(*arguments(workshop, ARRAY, mode="federated", tuner="none", sync={}), "--tuner", "stannis").err
+    )

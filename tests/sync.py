@@ -1,0 +1,153 @@
+"""A synchronous run on fake drives: gradients that can be worked out by hand, seconds of a calibration table."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from csd_emu.array import ArrayConfig
+from csd_emu.calibration import CalibrationStore
+from firmware_agent.exchange import Array
+from firmware_agent.models import ModelSpec
+from firmware_agent.wire import AnyFrame, Disturb, Disturbed, PhaseSeconds, Step, Stepped
+from host.accounting import make_accountant
+from host.evaluation import Evaluator
+from host.faults import RunFaults
+from host.fleet import Fleet
+from host.job import JobConfig
+from host.records import EventRecord, RoundRecord, What
+from host.sync.disturbances import Disturbances
+from host.sync.exchange import StepExchange
+from host.sync.optimiser import make_optimiser
+from host.sync.participants import Participants
+from host.sync.plan import Records, make_plan
+from host.sync.stepping import Stepper
+from host.sync.training import SyncTraining
+from tests.fakes import JOB, Answer, FakeDrive, FakeEvaluator, FakeFleet
+
+SHAPE = (1, 8, 8)
+STORE = CalibrationStore(Path("/nonexistent"))
+TABLE = STORE.require(ModelSpec("digits_cnn"), SHAPE)
+
+
+def gradient(records: Array) -> float:
+    """What every element of a fake drive's gradient is: the mean of its records' numbers, and one."""
+    return 1.0 + float(np.mean(records))
+
+
+class StepDrive(FakeDrive):
+    """A drive that takes what its table says, times `slowdown`; it writes down what it was dealt."""
+
+    def __init__(self, device: str = "csd-00", slowdown: float = 1.0, clock: str = "counted") -> None:
+        super().__init__(device, clock=clock)
+        self.slowdown = slowdown
+        self.weight = 0
+        self.by_step: dict[int, list[int]] = {}
+
+    @property
+    def dealt(self) -> list[list[int]]:
+        """The records of each step that it took part in."""
+        return list(self.by_step.values())
+
+    def answer(self, frame: AnyFrame) -> Iterator[Answer]:
+        if isinstance(frame, Step):
+            yield from self.step_on(frame, self.inbound.arrays())
+        elif isinstance(frame, Disturb):
+            self.weight = frame.weight
+            yield Disturbed(frame.weight)
+        else:
+            yield from super().answer(frame)
+
+    def step_on(self, task: Step, weights: Mapping[str, Array]) -> Iterator[Answer]:
+        records = np.frombuffer(task.records, "<u4")
+        self.by_step[task.step] = records.tolist()
+        yield from self.tensors(task.step, self.gradients(records, weights))
+        yield self.stepped(task)
+
+    def gradients(self, records: Array, weights: Mapping[str, Array]) -> dict[str, Array]:
+        value = gradient(records)
+        return {
+            "w": np.full_like(weights["w"], value),
+            "b": np.full_like(weights["b"], value),
+            "n": weights["n"] + 1,
+        }
+
+    def stepped(self, task: Step) -> Stepped:
+        samples = len(task.records) // 4
+        return Stepped(task.step, samples, 0.5, self.seconds(samples), 64 * samples)
+
+    def seconds(self, samples: int) -> PhaseSeconds:
+        step = TABLE.step_seconds(samples)
+        factor = self.slowdown * (100 + self.weight) / 100
+        encode = factor * TABLE.encode_seconds_median
+        return PhaseSeconds(factor * step.forward, factor * step.backward, 0.0, encode)
+
+
+class SyncRun:
+    """A synchronous training on fakes, and what it told; devices that are in `existing` may come back."""
+
+    def __init__(
+        self,
+        *drives: StepDrive,
+        records: int = 60,
+        private: Sequence[int] | None = None,
+        existing: Collection[str] = (),
+        **job: Any,
+    ) -> None:
+        fields: dict[str, Any] = {
+            **{"model": "digits_cnn", "data": {"source": "digits"}, "mode": "sync", "rounds": 1, "watchdog": "30 s"},
+            **{"batch_size": 4, "learning_rate": 0.5, "momentum": 0.0},
+        }
+        self.job = JobConfig.model_validate(fields | job)
+        self.drives, self.fleet, self.existing = drives, FakeFleet(*drives), set(existing)
+        array = {"name": "fakes", "devices": [{"profile": "newport", "count": len(drives)}]}
+        self.config = ArrayConfig.model_validate(array)
+        self.events: list[EventRecord] = []
+        self.noted = asyncio.Event()
+        self.rounds: list[RoundRecord] = []
+        sizes = tuple(private or [0] * len(drives))
+        self.plan = make_plan(
+            self.config, self.job, ModelSpec("digits_cnn"), SHAPE, STORE, Records(sizes, records, 64), False
+        )
+        self.accountant = make_accountant(self.config, {})
+        self.training = self._make()
+
+    def on_event(self, device: str, what: What, detail: str) -> None:
+        self.events.append(EventRecord(device, what, detail))
+        if what is What.NOTE:
+            self.noted.set()
+
+    async def run(self) -> list[RoundRecord]:
+        while not self.training.done:
+            self.rounds.append(await self.training.run_round())
+        return self.rounds
+
+    def told(self, what: What) -> list[str]:
+        return [f"{event.device}: {event.detail}" for event in self.events if event.what == what]
+
+    def _make(self) -> SyncTraining:
+        evaluator = FakeEvaluator()
+        weights, structure = evaluator.initial_weights(), evaluator.structure()
+        optimiser = make_optimiser(self.job, structure, weights)
+        fleet, judge = cast(Fleet, self.fleet), cast(Evaluator, evaluator)
+        faults = RunFaults(fleet, self.plan.nodes, self.accountant.time, self.on_event)
+        disturbances = Disturbances(self.job.disturb, faults.slow)
+
+        async def before_step(session: Any, step: int, deadline: Any) -> None:
+            await disturbances.apply(session, step, deadline)
+
+        stepper = Stepper(
+            *(weights, structure, True, optimiser),
+            StepExchange(msgspec.structs.replace(JOB), 30.0, self.on_event, before_step),
+            *(self.accountant, self.plan.expected, self.job.sync.patience),
+        )
+        participants = Participants(self.plan.nodes, fleet, lambda: self.existing, 30.0, self.on_event)
+        return SyncTraining(
+            *(self.job, participants, stepper, optimiser, self.plan, disturbances, self.accountant),
+            *(judge, self.on_event),
+        )
