@@ -39,7 +39,8 @@ def reference_step(
 
     With ``device`` and ``frozen`` statistics the groups' parts go through the model in turn, each counting by its share
     of all records, and buffers are the mean of what each group leaves behind. With ``synchronised`` statistics all
-    records go through it at once.
+    records go through it at once, normalised by the definition: the sums in torch's own batch normalisation differ from
+    it by up to 4e-14, which a deep network makes 1e-11 of.
     """
     model.train()
     if batch_norm == "frozen":
@@ -47,10 +48,8 @@ def reference_step(
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.eval()
     seeds = [_seed(seed, group.device, step) for group in groups]
-    if batch_norm == "synchronised":
-        buffers = _all_at_once(model, groups, seeds)
-    else:
-        buffers = _in_turn(model, groups, seeds)
+    compute = _all_at_once if batch_norm == "synchronised" else _in_turn
+    buffers = compute(model, groups, seeds)
     gradients = {name: (p.grad if p.grad is not None else torch.zeros_like(p)) for name, p in model.named_parameters()}
     return {name: tensor.numpy() for name, tensor in (gradients | buffers).items()}
 
@@ -78,9 +77,38 @@ def _all_at_once(model: nn.Module, groups: Sequence[Group], seeds: Sequence[int]
         for name, child in module.named_children():
             if isinstance(child, nn.Dropout):
                 setattr(module, name, _GroupedDropout(child.p, masks))
+            elif isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d):
+                setattr(module, name, _ByDefinition(child))
     images, labels = torch.cat([group.images for group in groups]), torch.cat([group.labels for group in groups])
     functional.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
     return {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+
+class _ByDefinition(nn.Module):
+    """Batch normalisation as Ioffe and Szegedy 2015 write it down, differentiated by torch."""
+
+    def __init__(self, norm: nn.BatchNorm1d | nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.eps, self.momentum = norm.eps, norm.momentum
+        self.weight, self.bias = norm.weight, norm.bias
+        for name, buffer in norm.named_buffers():
+            self.register_buffer(name, buffer)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        rows = values.transpose(0, 1).flatten(1)
+        mean = rows.mean(1, keepdim=True)
+        variance = (rows - mean).square().mean(1, keepdim=True)
+        self._track(mean.detach(), variance.detach() * rows.shape[1] / (rows.shape[1] - 1))
+        rows = (rows - mean) / (variance + self.eps).sqrt() * self.weight[:, None] + self.bias[:, None]
+        shape = values.shape[1], values.shape[0], *values.shape[2:]
+        return rows.reshape(shape).transpose(0, 1)
+
+    def _track(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        buffers = dict(self.named_buffers())
+        buffers["num_batches_tracked"] += 1
+        factor = 1.0 / float(buffers["num_batches_tracked"]) if self.momentum is None else self.momentum
+        for name, new in (("running_mean", mean), ("running_var", variance)):
+            buffers[name].lerp_(new.flatten(), factor)
 
 
 class _Masks:
@@ -107,7 +135,7 @@ class _GroupedDropout(nn.Module):
 
 
 def _split(values: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, ...]:
-    parts: tuple[torch.Tensor, ...] = torch.split(values, list(sizes))  # type: ignore[no-untyped-call]
+    parts: tuple[torch.Tensor, ...] = torch.split(values, list(sizes))
     return parts
 
 

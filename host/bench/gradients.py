@@ -35,7 +35,7 @@ from host.sync.reduction import Contribution, combine
 
 BATCHES = (2, 5, 9)
 # Side of the images: digits, enlarged for the models that want larger ones.
-MODELS = {"digits_cnn": 8, "squeezenet": 64, "mobilenet_v2": 64, "resnet50": 64, "inception_v3": 96}
+MODELS = {"digits_cnn": 8, "squeezenet": 64, "mobilenet_v2": 64, "resnet50": 64, "inception_v3": 128}
 WHOLE, SMALL = 64, 4
 # How records are normalised, and how many are computed at a time.
 CASES = (("device", WHOLE), ("device", SMALL), ("synchronised", WHOLE), ("frozen", SMALL))
@@ -174,7 +174,7 @@ class _Step:
         return list(self._started.fleet.sessions().values())
 
     def _trained_a_little(self, shard: Shard) -> nn.Module:
-        """Return the model with normalisation as within a training: no affine part of one and zero, no such statistics."""
+        """Return the model with statistics and affine parts as they are within a training: not zero and one."""
         torch.manual_seed(self._seed)
         model = build_model(self._case.spec).double().train()
         norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
