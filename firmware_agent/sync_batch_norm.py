@@ -81,7 +81,9 @@ class SynchronisedBatchNorm(_BatchNorm):
         participants have in common: as it nears the mean, nothing is lost where the squares are subtracted.
         """
         dims = [0, *range(2, images.ndim)]
-        spread, centre = torch.var_mean(images, dims, correction=0)
+        # Not torch.var_mean: it sums one value after the other, which loses two digits, and a deep network two more.
+        centre = images.mean(dims)
+        spread = (images - centre.view(_per_channel(images))).square_().mean(dims)
         shift = 0.0 if self.running_mean is None else self.running_mean.double()
         offset = centre.double() - shift
         sums = torch.stack([own * offset, own * (spread.double() + offset.square())])
@@ -141,11 +143,15 @@ class _Normalise(torch.autograd.Function):
             inverse = (variance.double() + ctx.eps).rsqrt()
             scale = inverse if weight is None else inverse * weight.double()
             slope = second * scale * inverse
-            shape = (1, -1, *[1] * (images.ndim - 2))
+            shape = _per_channel(images)
             own_images.addcmul_(images, slope.to(images.dtype).view(shape), value=-1)
             own_images.sub_((first * scale - slope * mean.double()).to(images.dtype).view(shape))
         affine = weight is not None
         return own_images, by_weight if affine else None, by_bias if affine else None, *[None] * 6
+
+
+def _per_channel(images: torch.Tensor) -> tuple[int, ...]:
+    return 1, -1, *[1] * (images.ndim - 2)
 
 
 def synchronise(model: nn.Module, meeting: Meeting) -> nn.Module:

@@ -35,7 +35,7 @@ from host.sync.reduction import Contribution, combine
 
 BATCHES = (2, 5, 9)
 # Side of the images: digits, enlarged for the models that want larger ones.
-MODELS = {"digits_cnn": 8, "squeezenet": 64, "mobilenet_v2": 64, "resnet50": 64, "inception_v3": 96}
+MODELS = {"digits_cnn": 8, "squeezenet": 64, "mobilenet_v2": 64, "resnet50": 64, "inception_v3": 128}
 WHOLE, SMALL = 64, 4
 # How records are normalised, and how many are computed at a time.
 CASES = (("device", WHOLE), ("device", SMALL), ("synchronised", WHOLE), ("frozen", SMALL))

@@ -66,8 +66,6 @@ class Reductions:
         if device not in self._participants:
             return
         self._participants.remove(device)
-        for pending in self._sums.values():
-            pending.parts.pop(device, None)
         self._finish_complete()
 
     def _pending(self, device: str, frame: Reduce) -> _Sum:

@@ -119,8 +119,11 @@ class Retuner:
         return seconds
 
     def probes(self, step: int) -> Batches:
-        """Return (rows, devices) records that parked devices should compute beside this step, to be seen."""
-        due = step % self._rules.probe_steps == 0
+        """Return (rows, devices) records that parked devices should compute beside this step, to be seen.
+
+        One whose last probe deviates is probed in every step until it is clear whether it has changed.
+        """
+        due = (step % self._rules.probe_steps == 0) | self.detector.deviating
         parked = self.alive & (self.batches == 0) & (self._initial > 0)
         probes: Batches = (parked & due).astype(np.int64)
         return probes
