@@ -26,7 +26,7 @@ def calibrate(
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(help="steps per batch size; else 2 counted seconds' worth, 32 at most", min=1, max=4096),
+        typer.Option(help="steps per batch size; else a counted second's worth, 32 at most", min=1, max=4096),
     ] = None,
     memory: Annotated[str | None, typer.Option(help="DRAM of the machine, such as '8 GiB'")] = None,
     output: Annotated[Path | None, typer.Option(help="write the table here, not among your own")] = None,
