@@ -12,10 +12,11 @@ from csd_emu.config import Config, load_config, parse_config
 from csd_emu.profiles import PROFILES
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.handover import IDENTITY_SERIAL, SHARD_SERIAL
-from host.job import JobConfig
+from host.job import JobConfig, load_job
 from host.requests import read_array
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "quickstart"
+UNEQUAL = EXAMPLES.parent / "hypertune"
 ARRAY = {"name": "lab", "engine": "native", "devices": [{"profile": "newport"}]}
 JOB = {"model": "digits_cnn", "data": {"source": "digits"}}
 DRIVES = sorted(name for name, profile in PROFILES.items() if profile.kind == "drive")
@@ -42,6 +43,14 @@ def test_the_examples_are_valid() -> None:
     assert job.target is not None
     assert job.target.accuracy == 0.95
     assert job.watchdog == 600.0
+
+
+def test_the_example_of_unequal_drives_loads_and_disturbs_a_drive_that_it_has() -> None:
+    array, (job, _) = load_config(UNEQUAL / "array.yaml", ArrayConfig), load_job(UNEQUAL / "job.yaml")
+    assert array.host.trains
+    assert len({node.profile for node in array.list_nodes()}) == 3
+    assert job.tuner == "hypertune"
+    assert {each.device for each in job.disturb} < {node.name for node in array.list_devices()}
 
 
 @pytest.mark.parametrize(
