@@ -41,7 +41,7 @@ def array(template: None) -> Iterator[VmWorkshop]:
     yield workshop
     down = workshop.run("down", NAME, "--json", seconds=300)
     assert down.code == 0, down.err
-    assert set(down.json("down")["stopped"]) == set(NODES)
+    assert down.json("down")["ended"] == {NAME: list(NODES)}
     assert workshop.agents() == []
     workshop.assert_clean()
     shutil.rmtree(folder)
@@ -90,8 +90,9 @@ def test_an_array_with_a_host_that_trains_stays_up_between_runs(array: VmWorksho
         rounds = array.rounds()
         assert [[part["device"] for part in record["devices"]] for record in rounds] == [list(NODES)] * 2
         seen.append([[p["batch_size"] for p in step["devices"]] for record in rounds for step in record["steps"]])
-        listed = array.run("status", NAME, "--json").json("status")
-        assert [device["name"] for device in listed["arrays"][0]["devices"]] == list(NODES)
+        arrays = {each["array"]: each for each in array.run("status", "--json").json("status")["arrays"]}
+        listed = [(device["name"], device["state"]) for device in arrays[NAME]["devices"]]
+        assert listed == [(node, "running") for node in NODES]
         assert {machine.pid for machine in array.machines()} == machines
     assert seen[0] == seen[1]
 
@@ -109,7 +110,7 @@ def test_a_machine_that_is_killed_in_a_step_costs_no_more_and_gets_work_again_wh
     # It comes back with other work beside the trainer: HyperTune sees it, and sees it go.
     assert run.injected("csd-01", "slow", "--weight", "100") == "slow: a competing task of weight 100"
     slowed = wait_for_retune(run, "csd-01", lambda before, after: 0 < after < before)
-    assert 0.4 < slowed["after"]["csd-01"] / slowed["before"]["csd-01"] < 0.6
+    assert slowed["after"]["csd-01"] < 0.6 * slowed["before"]["csd-01"]
     assert run.injected("csd-01", "slow", "--weight", "0") == "slow: the competing task has ended"
     again = wait_for_retune(run, "csd-01", lambda before, after: after > before)
     assert again["after"]["csd-01"] == slowed["before"]["csd-01"]
