@@ -143,7 +143,7 @@ class SyncRun:
 
         stepper = Stepper(
             *(weights, structure, True, optimiser),
-            StepExchange(msgspec.structs.replace(JOB), 30.0, self.on_event, before_step),
+            StepExchange(msgspec.structs.replace(JOB), 30.0, self.on_event, before_step, self.accountant.time.clock),
             *(self.accountant, self.plan.expected, self.plan.patience),
         )
         participants = Participants(self.plan.nodes, fleet, lambda: self.existing, 30.0, self.on_event)

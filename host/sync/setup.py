@@ -51,7 +51,7 @@ def make_sync_training(
         structure,
         job.sync.batch_norm != "frozen",
         optimiser,
-        StepExchange(frame, job.watchdog, on_event, before_step),
+        StepExchange(frame, job.watchdog, on_event, before_step, accountant.time.clock),
         accountant,
         plan.expected,
         plan.patience,
