@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -92,16 +92,20 @@ class Accountant:
         deadline_seconds: float | None = None,
         host_seconds: float = 0.0,
         beside: Sequence[Returned] = (),
+        stragglers: Collection[str] | None = None,
     ) -> Accounted:
         """Return the round, or step, made of what devices returned, and move the array's time on by its length.
 
         A device whose part takes longer than `deadline_seconds` is marked as a straggler, and the round ends then: the
         device is taken to stop, so that its spans and its energy end there too. The host's own `host_seconds` follow.
-        What devices did `beside` takes no time of the array's; they are marked too.
+        What devices did `beside` takes no time of the array's; they are marked too. `stragglers`, if given, are late
+        whenever they were done, and nobody else is.
         """
         parts = [self._device(part) for part in returned]
         composed = compose([self._activity(part) for part in parts], self._link)
         late = {d for d, s in composed.finish_seconds.items() if deadline_seconds is not None and s > deadline_seconds}
+        if stragglers is not None:
+            late = set(stragglers)
         seconds = deadline_seconds if late and deadline_seconds is not None else composed.seconds
         spans = _cut(composed.spans, seconds)
         if host_seconds:
@@ -120,6 +124,10 @@ class Accountant:
             spans=list(shift(spans, start_seconds)),
             energy_joules=self._others(parts, own, seconds),
         )
+
+    def compute_seconds(self, part: Returned) -> float:
+        """Return the device seconds in which a device computed its part."""
+        return self._device(part).device_seconds.total
 
     def predict_seconds(self, returned: Sequence[Returned], expected: Mapping[str, PhaseSeconds]) -> float:
         """Return how long a step of what devices returned would take if they computed for the `expected` seconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 
 import typer
@@ -45,6 +46,8 @@ app.add_typer(reproduce_app, name="reproduce")
 
 def main() -> None:
     """Run the command line; an error of ours becomes one message and its exit code, Ctrl-C becomes 130."""
+    # What is started from here execs at once: gRPC need not prepare for a fork, nor say that it could not.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     try:
         with INTERRUPTS.installed():
             app()

@@ -144,7 +144,7 @@ class SyncRun:
         stepper = Stepper(
             *(weights, structure, True, optimiser),
             StepExchange(msgspec.structs.replace(JOB), 30.0, self.on_event, before_step),
-            *(self.accountant, self.plan.expected, self.job.sync.patience),
+            *(self.accountant, self.plan.expected, self.plan.patience),
         )
         participants = Participants(self.plan.nodes, fleet, lambda: self.existing, 30.0, self.on_event)
         return SyncTraining(

@@ -15,12 +15,12 @@ from host.records import RoundRecord, StepRecord
 from host.sync.plan import SyncPlan
 
 VICTIM = "csd-00"
-SLOW_BATCH = 192
+SLOW_BATCH = 256
 # Weights of competing work against the trainer's 100: they take 0.25, 0.5 and 0.75 of the drive's speed.
 WEIGHTS = (33, 100, 300)
 BLIP_WEIGHT, BLIPS = 300, (1, 2)
 # Steps before the first disturbance, of each, and after it; of quiet around a blip.
-QUIET, DISTURBED, AFTER, BLIP_GAP = 6, 10, 8, 6
+QUIET, DISTURBED, AFTER, BLIP_GAP = 5, 8, 6, 5
 
 
 class Phase(NamedTuple):

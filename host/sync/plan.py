@@ -24,6 +24,8 @@ from host.tuning.hypertune import HyperTune
 from host.tuning.retuner import Rules
 from host.tuning.stannis import plan_batches, plan_shards
 
+# What csd-emu bench hypertune_sim found best (docs/hypertune.md).
+AUTO_PATIENCE = 1.25
 _NOT_COVERED = (
     "its calibration table has no row near its batches, and can be off by a third there: measure more with csd-emu "
     "calibrate"
@@ -92,6 +94,14 @@ class SyncPlan:
             if batch > (most := self.micro_batch(node)):
                 notes.append(f"{node}: its {batch} records per step are computed {most} at a time (memory)")
         return [note for note in notes if note]
+
+    @property
+    def patience(self) -> float | None:
+        """How long a device is waited for, over the expected step; None for as long as it lives."""
+        asked = self.job.sync.patience
+        if asked == "auto":
+            return AUTO_PATIENCE if self.job.tuner == "hypertune" and self.classes else None
+        return asked
 
     def micro_batch(self, node: str) -> int:
         """Return how many records a node computes at a time, at most."""

@@ -54,7 +54,7 @@ def make_sync_training(
         StepExchange(frame, job.watchdog, on_event, before_step),
         accountant,
         plan.expected,
-        job.sync.patience,
+        plan.patience,
     )
     return SyncTraining(
         job,

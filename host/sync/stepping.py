@@ -18,6 +18,7 @@ from host.evaluation import Structure
 from host.records import DeviceStep
 from host.sync.exchange import Outcome, StepExchange, Work
 from host.sync.gathering import Gathering
+from host.sync.lateness import Expected, Part, list_late
 from host.sync.optimiser import HostOptimiser
 from host.sync.reduction import Contribution, combine
 
@@ -76,9 +77,16 @@ class Stepper:
         self._exchange, self._accountant, self._models, self._patience = exchange, accountant, models, patience
 
     async def step(
-        self, number: int, works: Sequence[Work], learning_rate: float, probes: Sequence[Work] = ()
+        self,
+        number: int,
+        works: Sequence[Work],
+        learning_rate: float,
+        probes: Sequence[Work] = (),
+        expected: Expected | None = None,
     ) -> StepResult:
         """Take one step with the devices of `works`; those of `probes` compute beside it, to be watched.
+
+        Whoever takes longer than its `expected` seconds allow is late, if they are known (see `host.sync.lateness`).
 
         What a device that is lost has sent stays in it, if anyone else returns anything. If nobody does, only tensors
         that all had sent before are stepped, and the result has no device.
@@ -96,9 +104,9 @@ class Stepper:
             else:
                 self._optimiser.step_tensor(name, total, learning_rate)
 
-        gathering = Gathering(self._specs, records, apply, barrier=self._patience is not None)
+        gathering = Gathering(self._specs, records, apply, barrier=self._patience is not None and expected is not None)
         outcomes = await self._exchange.visit(number, self.weights, works, gathering, probes)
-        accounted = self._account(outcomes[: len(works)], outcomes[len(works) :])
+        accounted = self._account(outcomes[: len(works)], outcomes[len(works) :], expected)
         late = [part.device for part in accounted.devices if part.straggler and part.device in records]
         await gathering.finish(late)
         if whole:
@@ -109,14 +117,19 @@ class Stepper:
         result.failed.update(_failed(outcomes[len(works) :]))
         return result
 
-    def _account(self, outcomes: Sequence[Outcome], probes: Sequence[Outcome]) -> Accounted:
-        returned, beside = _returned(outcomes), _returned(probes)
-        deadline_seconds = None
-        if self._patience is not None and returned and all(part.device in self._models for part in returned):
-            expected = {part.device: self._expected(part.device, part.batches) for part in returned}
-            deadline_seconds = self._patience * self._accountant.predict_seconds(returned, expected)
+    def _account(self, outcomes: Sequence[Outcome], probes: Sequence[Outcome], expected: Expected | None) -> Accounted:
+        returned, beside, accountant = _returned(outcomes), _returned(probes), self._accountant
         host_seconds = reduce_seconds(self._gradient_bytes, len(returned)) if returned else 0.0
-        return self._accountant.account(returned, deadline_seconds, host_seconds, beside)
+        seconds = {part.device: accountant.compute_seconds(part) for part in returned}
+        parts = (
+            [Part(p.device, p.batch_size, seconds[p.device], expected[p.device]) for p in returned] if expected else []
+        )
+        limit, late = list_late(parts, self._patience)
+        if not late:
+            return accountant.account(returned, None, host_seconds, beside)
+        # The exchange of what is not waited for would have followed: the step is charged as if it had.
+        capped = {device: PhaseSeconds(forward=min(limit, own)) for device, own in seconds.items()}
+        return accountant.account(returned, accountant.predict_seconds(returned, capped), host_seconds, beside, late)
 
     def _expected(self, device: str, batches: Mapping[int, int]) -> PhaseSeconds:
         """Return what a device's table says of a step, undisturbed."""

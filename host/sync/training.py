@@ -156,7 +156,9 @@ class SyncTraining:
         self._admit(number, sessions, ledger)
         works = self._works(sessions)
         learning_rate = self._learning_rate(works)
-        result = await self._stepper.step(number, works, learning_rate, self._probes(number, sessions))
+        result = await self._stepper.step(
+            number, works, learning_rate, self._probes(number, sessions), self._expected(works)
+        )
         self._participants.took_part([part.device for part in result.devices], result.failed)
         self._put_back(works, result)
         if not result.devices:
@@ -214,6 +216,14 @@ class SyncTraining:
         if not self._lone_record_fails or len(records) != 1 or size < 2:
             return records
         return np.append(records, (records[0] + 1) % size)
+
+    def _expected(self, works: Sequence[Work]) -> dict[str, float] | None:
+        """Return what each device's part should take, as it is believed to be now; None without tables."""
+        classes, slowdowns = self._plan.classes, dict(zip(self._nodes, self._tuner.slowdowns, strict=True))
+        devices = [(work.session.device, len(work.records)) for work in works]
+        if any(device not in classes for device, _ in devices):
+            return None
+        return {device: float(slowdowns[device]) * classes[device].speed.seconds(count) for device, count in devices}
 
     def _observed(self, result: StepResult, batches: Batches) -> Floats:
         """Return what each node's seconds would have been with its whole batch: an epoch's last step is smaller."""

@@ -107,6 +107,12 @@ class Detector:
         limit: Floats = np.maximum(self._floor, DEVIATIONS * self.noise)
         return limit
 
+    @property
+    def deviating(self) -> Flags:
+        """Devices whose last observed steps were beyond the threshold, not yet for a whole window."""
+        flags: Flags = self._large.length != 0
+        return flags
+
     def observe(self, log_ratio: Floats) -> Changes:
         """Take log(observed / the table's seconds) of one step; NaN, for nothing observed, changes nothing."""
         seen = np.isfinite(log_ratio)

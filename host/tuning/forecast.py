@@ -9,9 +9,11 @@ from host.tuning.detector import Flags
 
 # How long a disturbance is taken to last, before any has ended.
 PRIOR_STEPS = 64.0
-# A device that became slower twice within so many steps, by about as much, is drifting: it is expected to be where the
-# same rate leads so much later.
+# A device that became slower twice within so many steps, by about as much and without recovering, is drifting: it is
+# expected to be where the same rate leads so much later.
 DRIFT_STEPS, LOOKAHEAD_STEPS, ABOUT = 40, 24, 3.0
+# What comes in one jump is no drift, in log seconds: a drift is seen in small ones.
+MOST_RISE = 0.25
 # Of a drift that is foreseen, in log seconds.
 MOST_LEAD = 1.0
 
@@ -56,11 +58,13 @@ class Drifts:
         """Take by how much levels rose in a step where they changed; return for which devices a drift is over."""
         slower, since = changed & (rise > 0), step - self.slowed_at
         alike = (rise < ABOUT * self.slowed_by) & (self.slowed_by < ABOUT * rise)
-        drifting = slower & alike & (since <= DRIFT_STEPS)
+        drifting = slower & alike & (since <= DRIFT_STEPS) & (rise <= MOST_RISE)
         ahead = np.minimum(LOOKAHEAD_STEPS * rise / np.maximum(1, since), MOST_LEAD)
         over: Flags = (self.lead > 0) & ~changed & (since > DRIFT_STEPS)
         self.lead = np.where(changed, np.where(drifting, ahead, 0.0), np.where(over, 0.0, self.lead))
         self.slowed_at[slower], self.slowed_by[slower] = step, rise[slower]
+        faster = changed & (rise < 0)
+        self.slowed_at[faster], self.slowed_by[faster] = -DRIFT_STEPS - 1, 0.0
         return over
 
     def reset(self, which: Flags) -> None:

@@ -119,8 +119,11 @@ class Retuner:
         return seconds
 
     def probes(self, step: int) -> Batches:
-        """Return (rows, devices) records that parked devices should compute beside this step, to be seen."""
-        due = step % self._rules.probe_steps == 0
+        """Return (rows, devices) records that parked devices should compute beside this step, to be seen.
+
+        One whose last probe deviates is probed in every step until it is clear whether it has changed.
+        """
+        due = (step % self._rules.probe_steps == 0) | self.detector.deviating
         parked = self.alive & (self.batches == 0) & (self._initial > 0)
         probes: Batches = (parked & due).astype(np.int64)
         return probes
@@ -183,11 +186,11 @@ class Retuner:
             yield from ((name, getattr(owner, name)) for name in names)
 
     def best_rate(self, row: int) -> float:
-        """Return the records per second that the believed speeds allow."""
+        """Return the records per second that the believed speeds allow, by compute alone: without the exchange."""
         slowdowns, caps = np.exp(self.detector.estimate(row)), np.where(self.alive[row], self._initial, 0)
-        return self.allocator.rate(
-            self.allocator.fill(self.allocator.best_target(slowdowns, caps), slowdowns, caps), slowdowns
-        )
+        batches = self.allocator.fill(self.allocator.best_target(slowdowns, caps), slowdowns, caps)
+        seconds = float((self.allocator.table_seconds(batches) * slowdowns).max(initial=0.0))
+        return float(batches.sum()) / seconds if seconds else 0.0
 
     def _due(self, news: Flags, step: int) -> Flags:
         """Return which rows to think over: those with news, and those whose time has come."""

@@ -12,8 +12,9 @@ from host.tuning.base import Floats, Retune, Tuner
 from host.tuning.hypertune import HyperTune
 from host.tuning.retuner import Rules
 from host.tuning.speed import SpeedTable
+from tests.tuning import line
 
-BATCHES = np.arange(1, 601)
+BATCHES = np.arange(1.0, 601.0)
 DRIVE = SpeedTable("drive", 0.1 + 0.5 * BATCHES)
 HOST = SpeedTable("host", (0.1 + 0.5 * BATCHES) / 10)
 NAMES = ["csd-01", "csd-02", "csd-03", "csd-04", "host"]
@@ -244,3 +245,22 @@ def test_a_resumed_tuner_goes_on_as_if_nothing_had_happened(stop: int, seed: int
     assert len(expected) >= 2
     with pytest.raises(ConfigurationError, match="state is of 5 devices"):
         HyperTune([DRIVE], np.array([4])).load_state(state)
+
+
+def test_a_parked_device_that_recovers_is_seen_within_one_period_of_probes_and_a_window() -> None:
+    tables = [line(name, 1.0, 0.1) for name in ("slow", "other", "third")]
+    tuner = HyperTune(tables, np.array([8, 8, 8]), Rules(cost_steps=0.1), 1000)
+    slowdown, recovered, back = np.array([6.0, 1.0, 1.0]), 20, 0
+    for step in range(1, 60):
+        if step == recovered:
+            slowdown = np.ones(3)
+        batches = np.where(tuner.batches > 0, tuner.batches, tuner.probes(step))
+        seconds = np.array(
+            [slow * table.seconds(int(b)) for table, slow, b in zip(tables, slowdown, batches, strict=True)]
+        )
+        tuner.observe(step, np.where(batches > 0, seconds, np.nan))
+        if step == recovered - 1:
+            assert tuner.batches[0] == 0
+        if not back and step >= recovered and tuner.batches[0] == 8:
+            back = step
+    assert recovered < back <= recovered + Rules().probe_steps + Rules().window
