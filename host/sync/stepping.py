@@ -63,7 +63,7 @@ class Stepper:
         Args:
             weights: parameters and buffers by name; trained parameters share their memory with the optimiser.
             structure: which of them are what.
-            batch_norm: see `host.sync.sections.SyncSection`; unless ``frozen``, devices send their buffers, to be averaged.
+            batch_norm: see `host.sync.sections.SyncSection`; unless ``frozen``, devices send buffers, to be averaged.
             optimiser: of the parameters.
             exchange: reaches the devices.
             accountant: composes time and energy.
