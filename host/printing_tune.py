@@ -28,8 +28,8 @@ def print_tune(report: TuneReport) -> None:
         console.print(f"{clock[0]}: clock: {clock[1]}", markup=False, soft_wrap=True)
     gain = report.images_per_second / report.equal_images_per_second
     console.print(
-        f"a step takes {report.step_seconds:.4g} s with the exchange, imbalance {report.imbalance:.2%}; "
-        f"{report.images_per_second:.4g} images/s\n"
+        f"a step takes {report.step_seconds:.4g} s (modelled), of them {report.exchange_seconds:.4g} s exchange; "
+        f"imbalance {report.imbalance:.2%}; {report.images_per_second:.4g} images/s\n"
         f"equal batches: {report.equal_images_per_second:.4g} images/s, imbalance {report.equal_imbalance:.0%}: "
         f"{gain:.3g} times as fast\n"
         f"an epoch has {counted(report.steps_per_epoch, 'step')}",

@@ -99,6 +99,7 @@ def tune(request: TuneRequest, store: CalibrationStore, ratio: RatioName) -> Tun
         host_ratio=getattr(ratios, ratio).value if HOST in classes else None,
         devices=_devices(classes, plan, equal, shards),
         step_seconds=plan.step_seconds,
+        exchange_seconds=sync_seconds,
         imbalance=plan.imbalance,
         images_per_second=plan.images_per_second,
         equal_images_per_second=equal.images_per_second,

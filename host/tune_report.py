@@ -50,7 +50,8 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
         model, input_shape, array: what was tuned for.
         host_ratio: how many `newport` drives the host is worth here; null if it does not train.
         devices: in participant order.
-        step_seconds: of a step: the longest compute seconds, and the exchange.
+        step_seconds: the longest compute seconds, and the exchange.
+        exchange_seconds: sending weights and gradients, and the host's sum and optimiser: a part of each step.
         imbalance: (max - min) / max of the compute seconds.
         images_per_second: of all together, exchange included.
         equal_images_per_second, equal_imbalance: the same, with the global batch dealt out equally.
@@ -65,6 +66,7 @@ class TuneReport(msgspec.Struct, frozen=True, kw_only=True):
     host_ratio: float | None
     devices: list[TunedDevice]
     step_seconds: float
+    exchange_seconds: float
     imbalance: float
     images_per_second: float
     equal_images_per_second: float

@@ -142,8 +142,8 @@ class SyncRun:
             await disturbances.apply(session, step, deadline)
 
         stepper = Stepper(
-            *(weights, structure, True, optimiser),
-            StepExchange(msgspec.structs.replace(JOB), 30.0, self.on_event, before_step),
+            *(weights, structure, self.job.sync.batch_norm, optimiser),
+            StepExchange(msgspec.structs.replace(JOB), 30.0, self.on_event, before_step, self.accountant.time.clock),
             *(self.accountant, self.plan.expected, self.plan.patience),
         )
         participants = Participants(self.plan.nodes, fleet, lambda: self.existing, 30.0, self.on_event)

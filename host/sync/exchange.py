@@ -24,6 +24,7 @@ from firmware_agent.wire import (
     encode,
     pack,
 )
+from host.device_time import MODELLED
 from host.records import OnEvent, What
 from host.rounds import prepare_device
 from host.session import DeviceSession
@@ -35,6 +36,8 @@ Records = npt.NDArray[np.uint32]
 
 BeforeStep = Callable[[DeviceSession, int, Deadline], Awaitable[None]]
 """May speak with a device before its part of this step; raises `DeviceError` if that device is lost."""
+ClockOf = Callable[[str, str], str]
+"""Returns the clock of a device's seconds, given its name and what its stopwatch shows."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class StepExchange:
         watchdog_seconds: float,
         on_event: OnEvent,
         before_step: BeforeStep,
+        clock_of: ClockOf = lambda _, stopwatch: stopwatch,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -85,9 +89,10 @@ class StepExchange:
             watchdog_seconds: wall time after which a silent device counts as dead.
             on_event: called with device, what happened, and more about it.
             before_step: called for each device before a step's frames go to it.
+            clock_of: see `host.device_time.DeviceTime.clock`.
         """
         self._frame, self._watchdog_seconds = frame, watchdog_seconds
-        self._on_event, self._before_step = on_event, before_step
+        self._on_event, self._before_step, self._clock_of = on_event, before_step, clock_of
         self._prepared: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
         self._spare: weakref.WeakKeyDictionary[DeviceSession, dict[str, Array]] = weakref.WeakKeyDictionary()
 
@@ -182,11 +187,25 @@ class StepExchange:
                 await session.send(Reduced(number, frame.index, summed), self._deadline())
             elif isinstance(frame, Stepped) and frame.step == number and assembler is not None:
                 self._spare[session] = assembler.arrays()
+                self._check_seconds(session, frame)
                 return frame
             else:
                 raise ProtocolError(
                     f"{session.device} sent {type(frame).__name__}, which has no place in step {number}"
                 )
+
+    def _check_seconds(self, session: DeviceSession, stepped: Stepped) -> None:
+        """Refuse a speed without end: batches are chosen by speed. Modelled seconds are not the device's to say.
+
+        Raises:
+            DeviceFailed: the device says that its part took no time.
+        """
+        if stepped.seconds.total > 0 or self._clock_of(session.device, session.hello.clock) == MODELLED:
+            return
+        raise DeviceFailed(
+            f"{session.device}: says that its {stepped.samples} records of step {stepped.step} took 0 s; its "
+            f"{session.hello.clock} clock stands still, so restart it"
+        )
 
     def _deadline(self) -> Deadline:
         return Deadline(self._watchdog_seconds)

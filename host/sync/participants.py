@@ -55,10 +55,11 @@ class Participants:
         """
         patience: Deadline | None = None
         while True:
-            newcomer, sessions = self._fleet.newcomer, self._usable(self._fleet.sessions())
-            if sessions:
+            newcomer, live = self._fleet.newcomer, self._fleet.sessions()
+            if sessions := self._usable(live):
                 return sessions
-            existing = set(await asyncio.to_thread(self._list_existing)) - self._out - set(self._fleet.sessions())
+            # Not those that dial in while the list is made: they are the newcomers.
+            existing = set(await asyncio.to_thread(self._list_existing)) - self._out - set(live)
             if not existing or (patience is not None and patience.expired):
                 raise self._verdict(step)
             if patience is None:

@@ -49,9 +49,9 @@ def make_sync_training(
     stepper = Stepper(
         weights,
         structure,
-        job.sync.batch_norm != "frozen",
+        job.sync.batch_norm,
         optimiser,
-        StepExchange(frame, job.watchdog, on_event, before_step),
+        StepExchange(frame, job.watchdog, on_event, before_step, accountant.time.clock),
         accountant,
         plan.expected,
         plan.patience,

@@ -51,7 +51,7 @@ class Stepper:
         self,
         weights: dict[str, Array],
         structure: Structure,
-        buffers: bool,
+        batch_norm: str,
         optimiser: HostOptimiser,
         exchange: StepExchange,
         accountant: Accountant,
@@ -63,7 +63,7 @@ class Stepper:
         Args:
             weights: parameters and buffers by name; trained parameters share their memory with the optimiser.
             structure: which of them are what.
-            buffers: whether devices send theirs, to be averaged.
+            batch_norm: see `host.sync.sections.SyncSection`; unless ``frozen``, devices send buffers, to be averaged.
             optimiser: of the parameters.
             exchange: reaches the devices.
             accountant: composes time and energy.
@@ -71,7 +71,9 @@ class Stepper:
             patience: see `host.sync.sections.SyncSection`.
         """
         self.weights, self._structure, self._optimiser = weights, structure, optimiser
-        self._buffers = structure.buffers if buffers else ()
+        self._buffers = structure.buffers if batch_norm != "frozen" else ()
+        # Statistics that a lost device was part of are in the gradients of all others.
+        self._coupled = batch_norm == "synchronised"
         self._specs = tensor_specs({name: weights[name] for name in (*structure.trained, *self._buffers)})
         self._gradient_bytes = sum(spec_bytes(spec) for spec in self._specs)
         self._exchange, self._accountant, self._models, self._patience = exchange, accountant, models, patience
@@ -113,7 +115,8 @@ class Stepper:
             await asyncio.to_thread(self._optimiser.step_all, whole, learning_rate)
         for name, first in self._structure.tied.items():
             self.weights[name][...] = self.weights[first]
-        result = self._result(outcomes[: len(works)], accounted, late, gathering.mixed)
+        mixed = gathering.mixed or (self._coupled and bool(_failed(outcomes[: len(works)])))
+        result = self._result(outcomes[: len(works)], accounted, late, mixed)
         result.failed.update(_failed(outcomes[len(works) :]))
         return result
 

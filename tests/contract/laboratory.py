@@ -25,8 +25,10 @@ class Laboratory:
     def __init__(self, engine: Engine, config: ArrayConfig, folder: Path) -> None:
         self.engine, self.config, self._folder = engine, config, folder
         self._authority = Authority(config.name)
-        self.devices = config.list_devices()
-        self._records: list[ShardRecord] = write_shards(self.devices, DEFAULT_DATA, 0, folder / "devices")
+        self.devices = config.list_nodes()
+        # A host that trains needs public records.
+        data = DEFAULT_DATA.model_copy(update={"private": 0.5}) if config.host.trains else DEFAULT_DATA
+        self._records: list[ShardRecord] = write_shards(self.devices, data, 0, folder / "devices")
 
     def fleet(self) -> Fleet:
         keys = HostKeys(self._authority.ca_pem, self._authority.issue_host())

@@ -13,7 +13,9 @@ import pytest
 from csd_emu.array import ArrayConfig
 from csd_emu.deadline import Deadline
 from csd_emu.engines import Engine, Fault, NativeEngine
+from csd_emu.engines.with_host import WithHostNode
 from csd_emu.paths import Paths
+from csd_emu.timeline import HOST
 from firmware_agent.errors import BootTimeout, DeviceError, DeviceLost
 from firmware_agent.wire import Ready
 from host.array_state import array_folder
@@ -26,21 +28,33 @@ pytestmark = pytest.mark.filterwarnings(DAEMON_OUTLIVES)
 NAMES = (f"test-contract-{os.getpid()}", "test-neighbour")
 
 
-def config_of(name: str, engine: str) -> ArrayConfig:
-    return ArrayConfig.model_validate({"name": name, "engine": engine, "devices": [{"profile": "newport", "count": 2}]})
+HOST_TRAINS = " with host"
 
 
-@pytest.fixture(scope="module", params=["native", pytest.param("qemu", marks=pytest.mark.vm)])
+def config_of(name: str, kind: str) -> ArrayConfig:
+    content = {
+        "name": name,
+        "engine": kind.removesuffix(HOST_TRAINS),
+        "host": {"trains": kind.endswith(HOST_TRAINS)},
+        "devices": [{"profile": "newport", "count": 2}],
+    }
+    return ArrayConfig.model_validate(content)
+
+
+@pytest.fixture(scope="module", params=["native", f"native{HOST_TRAINS}", pytest.param("qemu", marks=pytest.mark.vm)])
 def ground(request: pytest.FixtureRequest) -> Iterator[tuple[Engine, Path, str]]:
-    """An engine and the folder of its arrays."""
-    if request.param == "native":
+    """An engine, the folder of its arrays, and of what kind it is."""
+    kind: str = request.param
+    if kind.startswith("native"):
         folder = Path(tempfile.mkdtemp(prefix="csd-"))
-        with contextlib.closing(NativeEngine(folder)) as native:
-            yield native, folder, "native"
+        native = NativeEngine(folder)
+        engine = WithHostNode(native, NativeEngine(folder)) if kind.endswith(HOST_TRAINS) else native
+        with contextlib.closing(engine):
+            yield engine, folder, kind
         shutil.rmtree(folder)
     else:
-        with contextlib.closing(prepared_qemu(config_of(NAMES[0], "qemu"))) as engine:
-            yield engine, Paths.default().arrays, "qemu"
+        with contextlib.closing(prepared_qemu(config_of(NAMES[0], kind))) as engine:
+            yield engine, Paths.default().arrays, kind
 
 
 @pytest.fixture
@@ -173,3 +187,39 @@ async def test_a_device_that_is_late_or_ends_before_its_hello_is_an_error_with_i
         await asyncio.to_thread(lab.engine.stop, handle)
         with pytest.raises(DeviceLost, match="csd-00 ended before its agent said hello; its last words"):
             await waiting
+
+
+@pytest.mark.parametrize(
+    "ground",
+    [f"native{HOST_TRAINS}", pytest.param(f"qemu{HOST_TRAINS}", marks=[pytest.mark.vm, pytest.mark.long])],
+    indirect=True,
+)
+async def test_the_host_that_trains_is_a_device_beside_its_drives(lab: Laboratory) -> None:
+    engine, name = lab.engine, lab.config.name
+    assert [device.name for device in lab.devices] == ["csd-00", "csd-01", HOST]
+    assert lab.around(2).clock == "wall"
+    async with lab.fleet() as fleet:
+        drive, host = [await asyncio.to_thread(engine.start, lab.plan(number, fleet.port)) for number in (0, 2)]
+        await lab.ready(drive, fleet)
+        await lab.ready(host, fleet)
+        assert engine.list_devices(name) == ["csd-00", HOST]
+        assert name in engine.list_arrays()
+        assert engine.find(host.plan) == host
+        assert engine.alive(host)
+        session = fleet.session(HOST)
+        assert session is not None
+        assert session.hello.clock == "wall"
+        await answers(session, 120)
+
+        await asyncio.to_thread(engine.inject, host, Fault.KILL)
+        await until(lambda: not engine.alive(host))
+        assert engine.find(host.plan) is None
+        assert engine.list_devices(name) == ["csd-00"]
+        assert engine.alive(drive)
+        again = await asyncio.to_thread(engine.start, lab.plan(2, fleet.port, incarnation=2))
+        await lab.ready(again, fleet)
+        assert engine.list_devices(name) == ["csd-00", HOST]
+        assert await asyncio.to_thread(engine.sweep, name) == ["csd-00", HOST]
+        assert not engine.alive(again)
+        assert engine.list_devices(name) == []
+        assert name not in engine.list_arrays()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +27,8 @@ JOB: dict[str, Any] = {
     "mode": "sync",
     "tuner": "hypertune",
     "rounds": 3,
-    "learning_rate": 0.2,
-    "sync": {"tuning": {"slow_batch": 2}, "learning_rate_rule": "constant"},
+    "learning_rate": 0.1,
+    "sync": {"tuning": {"slow_batch": 2}},
     "target": {"accuracy": 1.0},
 }
 
@@ -47,15 +48,15 @@ def retunes(workshop: Workshop) -> list[dict[str, Any]]:
 
 def test_unequal_drives_and_the_host_train_in_step_and_a_slowed_one_is_retuned_both_ways(workshop: Workshop) -> None:
     disturb = [{"device": "csd-01", "at_step": 5, "weight": 100, "steps": 12}]
-    done = workshop.run(*arguments(workshop, disturb=disturb), "--json")
+    done = workshop.run(*arguments(workshop, disturb=disturb, rounds=6), "--json")
     assert done.code == 1, done.err  # the target is out of reach
     summary = done.json("run")
     rounds = workshop.rounds()
-    assert [[part["device"] for part in record["devices"]] for record in rounds] == [NODES] * 3
+    assert [[part["device"] for part in record["devices"]] for record in rounds] == [NODES] * 6
     assert summary["clock"] == "modelled"
     assert summary["accuracy"] > 0.3
     # Every record of the digits once per epoch, whatever batches do.
-    assert [sum(part["samples"] for part in record["devices"]) for record in rounds] == [1437] * 3
+    assert [sum(part["samples"] for part in record["devices"]) for record in rounds] == [1437] * 6
     steps = [step for record in rounds for step in record["steps"]]
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
     for step in steps:
@@ -64,6 +65,7 @@ def test_unequal_drives_and_the_host_train_in_step_and_a_slowed_one_is_retuned_b
     assert down["after"]["csd-01"] < down["before"]["csd-01"]
     assert 8 <= down["step"] <= 10
     assert up["after"] == down["before"]
+    assert 20 <= up["step"] <= 22
     assert [step["step"] for step in steps if step["disturbed"]] == list(range(5, 17))
     host = rounds[0]["devices"][-1]
     assert host["sent_bytes"] == 0
@@ -174,7 +176,22 @@ def test_the_tuner_can_be_named_on_the_command_line(workshop: Workshop, csd_emu:
     done = csd_emu(*arguments(workshop), "--tuner", "none", "--json")
     assert done.code == 1, done.err
     assert {part["batch_size"] for part in workshop.rounds()[0]["steps"][0]["devices"]} == {32}
-    assert (
-        "--tuner: tuner is for mode: sync"
-        in csd_emu(*arguments(workshop, ARRAY, mode="federated", tuner="none", sync={}), "--tuner", "stannis").err
-    )
+    batches = []
+    for tuner in ("stannis", "hypertune"):
+        shutil.rmtree(workshop.runs)
+        done = csd_emu(*arguments(workshop, tuner="none", rounds=1), "--tuner", tuner)
+        assert done.code == 1, done.err
+        batches.append([part["batch_size"] for part in workshop.rounds()[0]["steps"][0]["devices"]])
+    assert batches[0] == batches[1]  # they plan alike, and nothing was disturbed
+    assert len(set(batches[0])) == 3  # of three classes
+
+
+def test_a_tuner_for_a_federated_job_is_refused(workshop: Workshop, csd_emu: Command) -> None:
+    job = workshop.write("job.yaml", {"model": "digits_cnn", "data": {"source": "digits"}})
+    array = workshop.write("array.yaml", ARRAY | {"host": {}})
+    done = csd_emu("run", job, "--array", array, "--tuner", "stannis")
+    assert (done.code, done.out) == (2, "")
+    assert "--tuner: tuner is for mode: sync, this job is mode: federated" in done.err
+    done = csd_emu("run", job, "--array", array, "--tuner", "best")
+    assert done.code == 2
+    assert "best" in done.err

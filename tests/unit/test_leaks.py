@@ -40,7 +40,7 @@ class Leaks(FakeDrive):
             yield Tensors(frame.step, tensor_specs(self._announced))
             yield from cut_slices(frame.step, GRADIENTS)
             yield from self._planted
-            yield Stepped(frame.step, len(frame.records) // 4, 0.5, PhaseSeconds(), 0)
+            yield Stepped(frame.step, len(frame.records) // 4, 0.5, PhaseSeconds(0.1, 0.2), 0)
         else:
             yield from super().answer(frame)
 

@@ -1,0 +1,137 @@
+"""Synchronous runs on virtual machines: unequal drives and the host in step, while gzip competes in one of them."""
+
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from csd_emu.profiles import get_profile
+from firmware_agent.wire import PhaseSeconds
+from tests.commands import ARRAY
+from tests.machines import DAEMON_OUTLIVES
+from tests.vm.conftest import NAME, VmWorkshop
+
+pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
+
+PROFILES = {"csd-00": "newport", "csd-01": "generic-a53"}
+NODES = [*PROFILES, "host"]
+SLOWED = "csd-00"
+# Competing work in steps BEGIN to END - 1; the first step finds cold caches.
+WEIGHT, BEGIN, END, STEPS = 100, 5, 12, 18
+UNEQUAL: dict[str, Any] = ARRAY | {
+    "name": NAME,
+    "engine": "qemu",
+    "host": {"trains": True},
+    "devices": [{"profile": profile} for profile in PROFILES.values()],
+}
+DISTURBED: dict[str, Any] = {
+    "model": "digits_cnn",
+    "data": {"source": "digits", "private": 0.02},
+    "mode": "sync",
+    "tuner": "hypertune",
+    "learning_rate": 0.1,
+    # One round reaches it; three more are planned, so that the end is far, as in the middle of a longer run.
+    "rounds": 4,
+    "target": {"accuracy": 0.2},
+    # More records than there are: every step is an epoch, and all are alike.
+    "sync": {"round_steps": STEPS, "tuning": {"slow_batch": 32}},
+    "disturb": [{"device": SLOWED, "at_step": BEGIN, "weight": WEIGHT, "steps": END - BEGIN}],
+}
+
+
+def train(workshop: VmWorkshop) -> dict[str, Any]:
+    """Run the disturbed job; return its one round."""
+    files = workshop.write("array.yaml", UNEQUAL), workshop.write("job.yaml", DISTURBED)
+    done = workshop.run("run", files[1], "--array", files[0], "--runs", workshop.runs, "--json", seconds=500)
+    assert done.code == 0, done.err
+    summary = done.json("run")
+    assert (summary["engine"], summary["clock"]) == ("qemu", "counted+modelled")
+    assert summary["accuracy"] >= 0.2
+    (record,) = workshop.rounds()
+    workshop.assert_clean()
+    return dict(record)
+
+
+def slowdowns(record: dict[str, Any], device: str, begin: int, end: int) -> float:
+    """Return the median of observed over expected seconds of a device, in steps `begin` to `end` - 1."""
+    parts = [part for step in record["steps"][begin - 1 : end - 1] for part in step["devices"]]
+    return statistics.median(p["compute_seconds"] / p["expected_seconds"] for p in parts if p["device"] == device)
+
+
+def batches(record: dict[str, Any]) -> list[list[int]]:
+    return [[part["batch_size"] for part in step["devices"]] for step in record["steps"]]
+
+
+@contextlib.contextmanager
+def hogs() -> Iterator[None]:
+    """Keep every core of this machine busy."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def test_a_drive_that_gzip_slows_gets_fewer_records_and_all_again_afterwards(workshop: VmWorkshop) -> None:
+    record = train(workshop)
+    steps = record["steps"]
+    assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
+    for step in steps:
+        assert [part["device"] for part in step["devices"]] == NODES
+        assert sum(part["weight"] for part in step["devices"]) == pytest.approx(1.0, rel=1e-12)
+        assert step["lost"] == step["late"] == []
+        assert step["disturbed"] == ({SLOWED: WEIGHT} if BEGIN <= step["step"] < END else {})
+
+    before, during, after = (slowdowns(record, SLOWED, *span) for span in ((2, BEGIN), (BEGIN, END), (END, STEPS + 1)))
+    others = [slowdowns(record, "csd-01", *span) for span in ((2, BEGIN), (BEGIN, END), (END, STEPS + 1))]
+    print(f"{SLOWED} takes {before:.3f}, {during:.3f}, {after:.3f} times its table's seconds; csd-01 {others}")
+    assert during / before == pytest.approx((100 + WEIGHT) / 100, rel=0.15)
+    assert after / before == pytest.approx(1.0, rel=0.15)
+    assert max(others) / min(others) < 1.15
+
+    down, up = record["retunes"]
+    print(f"from step {down['step']}: {down['before']} to {down['after']}; back from step {up['step']}")
+    assert BEGIN + 3 <= down["step"] <= BEGIN + 5
+    assert END + 3 <= up["step"] <= END + 5
+    assert 0.4 < down["after"][SLOWED] / down["before"][SLOWED] < 0.6
+    assert {**down["before"], SLOWED: 0} == {**down["after"], SLOWED: 0}
+    assert (up["before"], up["after"]) == (down["after"], down["before"])
+
+    for part in record["devices"]:
+        counted = part["device"] in PROFILES
+        assert part["clock"] == ("counted" if counted else "modelled")
+        stopwatch, device = (PhaseSeconds(**part[name]) for name in ("stopwatch_seconds", "device_seconds"))
+        assert stopwatch.update == 0 < min(stopwatch.forward, stopwatch.backward, stopwatch.encode)
+        if counted:
+            scaled = get_profile(PROFILES[part["device"]]).device_seconds(stopwatch)
+            assert device.total == pytest.approx(scaled.total, rel=1e-9)
+        else:
+            expected = sum(step["devices"][-1]["expected_seconds"] for step in steps)
+            assert device.total == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.long
+def test_a_disturbed_job_is_retuned_alike_whatever_else_this_machine_does(workshop: VmWorkshop) -> None:
+    """In the same steps; gzip and trainer take turns, so what a step of the slowed drive costs varies by some per cent.
+
+    All but the slowed drive's batch is the same to the record.
+    """
+    first = train(workshop)
+    workshop.runs.rename(workshop.folder / "first")
+    with hogs():
+        second = train(workshop)
+    print(first["retunes"], second["retunes"], sep="\n")
+    for one, other in zip(first["retunes"], second["retunes"], strict=True):
+        assert one["step"] == other["step"]
+        for when in ("before", "after"):
+            assert {**one[when], SLOWED: 0} == {**other[when], SLOWED: 0}
+            assert one[when][SLOWED] == pytest.approx(other[when][SLOWED], rel=0.1)
+    undisturbed = [step for step in range(STEPS) if not first["retunes"][0]["step"] <= step + 1 < END + 3]
+    assert [batches(first)[step] for step in undisturbed] == [batches(second)[step] for step in undisturbed]

@@ -1,0 +1,129 @@
+"""Faults in synchronous runs on virtual machines: one array with a host that trains stays up for all of them."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands import ARRAY, Done, wait_until
+from tests.going import Going
+from tests.machines import DAEMON_OUTLIVES
+from tests.vm.conftest import NAME, VmWorkshop
+
+pytestmark = [pytest.mark.vm, pytest.mark.long, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
+
+NODES = ("csd-00", "csd-01", "host")
+JOB: dict[str, Any] = {
+    "model": "digits_cnn",
+    "data": {"source": "digits", "private": 0.02},
+    "mode": "sync",
+    "tuner": "hypertune",
+    "rounds": 500,
+    "sync": {"round_steps": 2, "tuning": {"slow_batch": 64}},
+}
+# Of emulation: a round takes seconds on a free machine, a minute on a busy one.
+ROUND_SECONDS = 240.0
+
+
+@pytest.fixture(scope="module")
+def array(template: None) -> Iterator[VmWorkshop]:
+    """Two drives and the host's node, which are up for all tests of this file, and are all gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="csd-"))
+    workshop = VmWorkshop(folder)
+    workshop.array = workshop.write("array.yaml", ARRAY | {"name": NAME, "engine": "qemu", "host": {"trains": True}})
+    workshop.run("sweep", NAME)
+    workshop.job_arguments(**JOB)
+    up = workshop.run("up", workshop.array, "--job", workshop.job, "--json", seconds=300)
+    assert up.code == 0, up.err
+    yield workshop
+    down = workshop.run("down", NAME, "--json", seconds=300)
+    assert down.code == 0, down.err
+    assert down.json("down")["ended"] == {NAME: list(NODES)}
+    assert workshop.agents() == []
+    workshop.assert_clean()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def start(array: VmWorkshop) -> Iterator[Callable[..., Going]]:
+    """Starts a run on the array; one that a failed test leaves is ended."""
+    runs: list[Going] = []
+
+    def inject(*arguments: str) -> Done:
+        return array.run("inject", NAME, *arguments, seconds=ROUND_SECONDS)
+
+    def start(**job: Any) -> Going:
+        shutil.rmtree(array.runs, ignore_errors=True)
+        runs.append(Going(array, inject, ROUND_SECONDS, **JOB | job))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.end()
+
+
+def wait_for_retune(run: Going, device: str, wanted: Callable[[int, int], bool]) -> dict[str, Any]:
+    """Return the first retune, from now on, whose (before, after) of `device` are wanted ones."""
+    seen = len(run.workshop.rounds())
+    found: list[dict[str, Any]] = []
+
+    def look() -> bool:
+        retunes = [retune for record in run.workshop.rounds()[seen:] for retune in record["retunes"]]
+        found[:] = [each for each in retunes if wanted(each["before"][device], each["after"][device])]
+        return bool(found)
+
+    wait_until(look, 3 * ROUND_SECONDS)
+    return found[0]
+
+
+def test_an_array_with_a_host_that_trains_stays_up_between_runs(array: VmWorkshop) -> None:
+    machines = {machine.pid for machine in array.machines()}
+    seen = []
+    for _ in range(2):
+        shutil.rmtree(array.runs, ignore_errors=True)
+        done = array.run(*array.job_arguments(**JOB | {"rounds": 2, "target": None}), "--json", seconds=ROUND_SECONDS)
+        assert done.code == 0, done.err
+        assert done.json("run")["clock"] == "counted+modelled"
+        rounds = array.rounds()
+        assert [[part["device"] for part in record["devices"]] for record in rounds] == [list(NODES)] * 2
+        seen.append([[p["batch_size"] for p in step["devices"]] for record in rounds for step in record["steps"]])
+        arrays = {each["array"]: each for each in array.run("status", "--json").json("status")["arrays"]}
+        listed = [(device["name"], device["state"]) for device in arrays[NAME]["devices"]]
+        assert listed == [(node, "running") for node in NODES]
+        assert {machine.pid for machine in array.machines()} == machines
+    assert seen[0] == seen[1]
+
+
+def test_a_machine_that_is_killed_in_a_step_costs_no_more_and_gets_work_again_when_revived(
+    start: Callable[..., Going], array: VmWorkshop
+) -> None:
+    run = start()
+    run.wait_for_round(*NODES)
+    assert run.injected("csd-01", "kill") == "kill"
+    run.wait_for_round("csd-00", "host")
+    assert run.injected("csd-01", "revive") == "revive: incarnation 2"
+    back = run.wait_for_round(*NODES)
+
+    # It comes back with other work beside the trainer: HyperTune sees it, and sees it go.
+    assert run.injected("csd-01", "slow", "--weight", "100") == "slow: a competing task of weight 100"
+    slowed = wait_for_retune(run, "csd-01", lambda before, after: 0 < after < before)
+    assert slowed["after"]["csd-01"] < 0.6 * slowed["before"]["csd-01"]
+    assert run.injected("csd-01", "slow", "--weight", "0") == "slow: the competing task has ended"
+    again = wait_for_retune(run, "csd-01", lambda before, after: after > before)
+    assert again["after"]["csd-01"] == slowed["before"]["csd-01"]
+    run.interrupt()
+
+    rounds = array.rounds()
+    steps = [step for record in rounds for step in record["steps"]]
+    assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
+    for step in steps:
+        assert sum(part["weight"] for part in step["devices"]) == pytest.approx(1.0, rel=1e-12)
+    assert sum(bool(step["lost"]) for step in steps) <= 1
+    gone, joined, *_ = (retune for record in rounds for retune in record["retunes"])
+    assert (gone["after"]["csd-01"], joined["before"]["csd-01"]) == (0, 0)
+    assert gone["before"] == joined["after"]
+    assert all(part["samples"] > 0 for part in back["devices"])
+    assert len(array.machines()) == 2
