@@ -118,7 +118,9 @@ def test_a_probe_takes_no_time_of_the_arrays_and_draws_power_no_longer_than_the_
     assert DRIVES[2] not in watched.energy_joules
 
 
-@given(parts=st.lists(works, min_size=2, max_size=len(DRIVES)), share=st.floats(0.05, 0.95), host_seconds=st.floats(0, 1))
+@given(
+    parts=st.lists(works, min_size=2, max_size=len(DRIVES)), share=st.floats(0.05, 0.95), host_seconds=st.floats(0, 1)
+)
 def test_what_is_late_is_not_waited_for_and_the_host_goes_on_from_there(
     parts: list[Any], share: float, host_seconds: float
 ) -> None:

@@ -244,3 +244,17 @@ def test_a_resumed_tuner_goes_on_as_if_nothing_had_happened(stop: int, seed: int
     assert len(expected) >= 2
     with pytest.raises(ConfigurationError, match="state is of 5 devices"):
         HyperTune([DRIVE], np.array([4])).load_state(state)
+
+
+def test_parked_devices_that_are_left_alone_work_again() -> None:
+    array = Array()
+    array.run(5)
+    array.slowdowns[:4] = 1e4
+    array.run(10)
+    assert array.tuner.batches.tolist() == [0, 0, 0, 0, 321]
+    retune = array.tuner.leave(4)
+    assert retune.batches.tolist() == array.tuner.batches.tolist() == [32, 32, 32, 32, 0]
+    assert array.tuner.leave(0).batches.tolist() == [0, 32, 32, 32, 0]
+    for device in (1, 2):
+        array.tuner.leave(device)
+    assert array.tuner.leave(3).batches.tolist() == [0] * 5

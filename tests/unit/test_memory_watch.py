@@ -60,7 +60,11 @@ def test_it_is_said_once_of_each_device_and_names_the_remedy() -> None:
 
 @pytest.mark.parametrize(
     "harmless",
-    [part(peak_bytes=0), part("stranger", peak_bytes=1e12), *(part(peak_bytes=1e12, clock=c) for c in ("wall", "modelled"))],
+    [
+        part(peak_bytes=0),
+        part("stranger", peak_bytes=1e12),
+        *(part(peak_bytes=1e12, clock=c) for c in ("wall", "modelled")),
+    ],
     ids=["not read", "without a table", "wall", "modelled"],
 )
 def test_what_says_nothing_of_a_drives_memory_is_passed_over(harmless: DeviceRound) -> None:
