@@ -23,6 +23,8 @@ class Waiting:
         self.fleet = FakeFleet(*(FakeDrive(name) for name in names))
         self.existing = set(existing)
         self.looks = 0
+        self.looked = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self.told: list[tuple[str, What, str]] = []
         self.participants = Participants(
             *(NODES, cast(Fleet, self.fleet), self.look, watchdog_seconds),
@@ -30,7 +32,10 @@ class Waiting:
         )
 
     def look(self) -> Collection[str]:
+        """Return who exists; called in a thread, so tell the loop of the third look."""
         self.looks += 1
+        if self.looks == 3:
+            self._loop.call_soon_threadsafe(self.looked.set)
         return set(self.existing)
 
 
@@ -64,8 +69,7 @@ async def test_what_goes_while_it_is_waited_for_ends_the_wait() -> None:
     run = Waiting(existing=["csd-01"])
 
     async def go() -> None:
-        while run.looks < 3:
-            await asyncio.sleep(0)
+        await run.looked.wait()
         run.existing.clear()
 
     going = asyncio.create_task(go())
@@ -78,10 +82,21 @@ async def test_what_goes_while_it_is_waited_for_ends_the_wait() -> None:
 async def test_a_device_that_dials_in_ends_the_wait() -> None:
     run = Waiting(existing=["csd-01"])
     waiting = asyncio.create_task(run.participants.present(3))
-    while run.looks < 2:
-        await asyncio.sleep(0)
+    await run.looked.wait()
     run.fleet.join(FakeDrive("csd-01"))
     assert list(await waiting) == ["csd-01"]
+
+
+async def test_a_device_that_dials_in_just_while_it_is_looked_for_is_not_overlooked() -> None:
+    run = Waiting()
+    back = FakeDrive("csd-01")
+
+    def look() -> Collection[str]:
+        run.fleet.join(back)
+        return {"csd-01"}
+
+    participants = Participants(NODES, cast(Fleet, run.fleet), look, 30.0, lambda *_: None)
+    assert list(await participants.present(3)) == ["csd-01"]
 
 
 async def test_three_failures_in_a_row_leave_a_device_out_for_good_and_losses_do_not() -> None:
