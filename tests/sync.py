@@ -14,7 +14,7 @@ from csd_emu.array import ArrayConfig
 from csd_emu.calibration import CalibrationStore
 from firmware_agent.exchange import Array
 from firmware_agent.models import ModelSpec
-from firmware_agent.wire import AnyFrame, Disturb, Disturbed, PhaseSeconds, Step, Stepped
+from firmware_agent.wire import AnyFrame, Disturb, Disturbed, Job, PhaseSeconds, Step, Stepped
 from host.accounting import make_accountant
 from host.evaluation import Evaluator
 from host.faults import RunFaults
@@ -48,6 +48,7 @@ class StepDrive(FakeDrive):
         self.slowdown = slowdown
         self.weight = 0
         self.by_step: dict[int, list[int]] = {}
+        self.frozen = False
 
     @property
     def dealt(self) -> list[list[int]]:
@@ -63,6 +64,10 @@ class StepDrive(FakeDrive):
         else:
             yield from super().answer(frame)
 
+    def prepare(self, job: Job) -> Iterator[Answer]:
+        self.frozen = job.batch_norm == "frozen"
+        yield from super().prepare(job)
+
     def step_on(self, task: Step, weights: Mapping[str, Array]) -> Iterator[Answer]:
         records = np.frombuffer(task.records, "<u4")
         self.by_step[task.step] = records.tolist()
@@ -71,11 +76,8 @@ class StepDrive(FakeDrive):
 
     def gradients(self, records: Array, weights: Mapping[str, Array]) -> dict[str, Array]:
         value = gradient(records)
-        return {
-            "w": np.full_like(weights["w"], value),
-            "b": np.full_like(weights["b"], value),
-            "n": weights["n"] + 1,
-        }
+        gradients = {"w": np.full_like(weights["w"], value), "b": np.full_like(weights["b"], value)}
+        return gradients if self.frozen else gradients | {"n": weights["n"] + 1}
 
     def stepped(self, task: Step) -> Stepped:
         samples = len(task.records) // 4
@@ -145,7 +147,13 @@ class SyncRun:
 
         stepper = Stepper(
             *(weights, structure, self.job.sync.batch_norm, optimiser),
-            StepExchange(msgspec.structs.replace(JOB), 30.0, self.on_event, before_step, self.accountant.time.clock),
+            StepExchange(
+                msgspec.structs.replace(JOB, batch_norm=self.job.sync.batch_norm),
+                30.0,
+                self.on_event,
+                before_step,
+                self.accountant.time.clock,
+            ),
             *(self.accountant, self.plan.expected, self.plan.patience),
         )
         participants = Participants(self.plan.nodes, fleet, lambda: self.existing, 30.0, self.on_event)
