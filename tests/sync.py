@@ -97,6 +97,8 @@ class SyncRun:
         records: int = 60,
         private: Sequence[int] | None = None,
         existing: Collection[str] = (),
+        evaluator: FakeEvaluator | None = None,
+        modelled: bool = False,
         **job: Any,
     ) -> None:
         fields: dict[str, Any] = {
@@ -114,8 +116,9 @@ class SyncRun:
         self.plan = make_plan(
             self.config, self.job, ModelSpec("digits_cnn"), SHAPE, STORE, Records(sizes, records, 64), False
         )
-        self.accountant = make_accountant(self.config, {})
-        self.training = self._make()
+        # Without models, what drives say of themselves counts.
+        self.accountant = make_accountant(self.config, self.plan.expected if modelled else {})
+        self.training = self._make(evaluator or FakeEvaluator())
 
     def on_event(self, device: str, what: What, detail: str) -> None:
         self.events.append(EventRecord(device, what, detail))
@@ -130,8 +133,7 @@ class SyncRun:
     def told(self, what: What) -> list[str]:
         return [f"{event.device}: {event.detail}" for event in self.events if event.what == what]
 
-    def _make(self) -> SyncTraining:
-        evaluator = FakeEvaluator()
+    def _make(self, evaluator: FakeEvaluator) -> SyncTraining:
         weights, structure = evaluator.initial_weights(), evaluator.structure()
         optimiser = make_optimiser(self.job, structure, weights)
         fleet, judge = cast(Fleet, self.fleet), cast(Evaluator, evaluator)

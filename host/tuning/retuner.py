@@ -149,9 +149,11 @@ class Retuner:
         return [decision for decision in decided if decision is not None]
 
     def leave(self, which: Flags) -> None:
-        """Take devices away, (rows, devices)."""
+        """Take devices away, (rows, devices); where only parked ones are left they get their first batches again."""
         self.alive &= ~which
         self.batches[which] = 0
+        stranded = ~self.batches.any(axis=1)
+        self.batches[stranded] = np.where(self.alive, self._initial, 0)[stranded]
         self.detector.reset(which)
         self._drifts.reset(which)
         self.dirty |= which

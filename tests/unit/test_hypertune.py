@@ -264,3 +264,17 @@ def test_a_parked_device_that_recovers_is_seen_within_one_period_of_probes_and_a
         if not back and step >= recovered and tuner.batches[0] == 8:
             back = step
     assert recovered < back <= recovered + Rules().probe_steps + Rules().window
+
+
+def test_parked_devices_that_are_left_alone_work_again() -> None:
+    array = Array()
+    array.run(5)
+    array.slowdowns[:4] = 1e4
+    array.run(10)
+    assert array.tuner.batches.tolist() == [0, 0, 0, 0, 321]
+    retune = array.tuner.leave(4)
+    assert retune.batches.tolist() == array.tuner.batches.tolist() == [32, 32, 32, 32, 0]
+    assert array.tuner.leave(0).batches.tolist() == [0, 32, 32, 32, 0]
+    for device in (1, 2):
+        array.tuner.leave(device)
+    assert array.tuner.leave(3).batches.tolist() == [0] * 5
