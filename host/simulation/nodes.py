@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -197,11 +197,6 @@ def take_drives(nodes: Nodes, computing: int) -> Batches:
     active[:computing] = 1
     active[nodes.drives :] = 1
     return active
-
-
-def with_ratio(nodes: Nodes, other: Nodes) -> Nodes:
-    """Return `nodes` with the host of `other`."""
-    return replace(nodes, kinds=[*nodes.kinds[:-1], other.host], ratio=other.ratio)
 
 
 def _kind(profile: Profile, costs: DeviceClass, worth: float) -> Kind:

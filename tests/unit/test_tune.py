@@ -69,6 +69,16 @@ def test_all_finish_together_and_equal_batches_are_compared(tmp_path: Path) -> N
     assert "counted, reference core, over 15.2" in text
 
 
+def test_a_narrow_terminal_is_shown_all_figures(tmp_path: Path) -> None:
+    told = report(tmp_path)
+    narrow = shown(told, 60)
+    assert "…" not in narrow
+    rows = [line for line in shown(told).splitlines() if "newport)" in line or "xeon-4108)" in line]
+    assert len(rows) == 2
+    for row in rows:
+        assert row.split() in [line.split() for line in narrow.splitlines()]
+
+
 def test_what_was_done_about_records_without_room_is_said(tmp_path: Path) -> None:
     sync = {"tuning": {"slow_batch": 2}}
     repeat = report(tmp_path, data=JOB["data"] | {"private": 0.5}, sync=sync)  # type: ignore[operator]
