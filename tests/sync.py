@@ -154,7 +154,7 @@ class SyncRun:
                 before_step,
                 self.accountant.time.clock,
             ),
-            *(self.accountant, self.plan.expected, self.plan.patience),
+            *(self.accountant, self.plan.expected, self.job.sync.patience),
         )
         participants = Participants(self.plan.nodes, fleet, lambda: self.existing, 30.0, self.on_event)
         return SyncTraining(

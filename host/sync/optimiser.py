@@ -214,7 +214,7 @@ def _make(
             raise ConfigurationError(f"{_WHERE}.arguments.{key}: {kind.__name__} does not take it; {hint}")
     try:
         return kind(parameters, **arguments)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:
         raise ConfigurationError(f"{_WHERE}: torch.optim.{kind.__name__} refuses this: {error}") from error
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +24,6 @@ from host.tuning.hypertune import HyperTune
 from host.tuning.retuner import Rules
 from host.tuning.stannis import plan_batches, plan_shards
 
-# What csd-emu bench hypertune_sim found best (docs/hypertune.md).
-AUTO_PATIENCE = 1.25
 _NOT_COVERED = (
     "its calibration table has no row near its batches, and can be off by a third there: measure more with csd-emu "
     "calibrate"
@@ -80,8 +78,15 @@ class SyncPlan:
         """How many steps the run has, as long as batches stay and no target is reached."""
         if self.job.sync.round_steps is not None:
             return self.job.rounds * self.job.sync.round_steps
-        shards = plan_shards(self.batches, self.private_sizes, self.public_size, self.job.sync.overflow)
-        return self.job.rounds * self.job.epochs * shards.steps
+        return self.job.rounds * self.job.epochs * self.epoch_steps(self.batches)
+
+    def epoch_steps(self, batches: Sequence[int]) -> int:
+        """Return how many steps an epoch has with these batches, 0 for a node that is not there."""
+        there = [node for node, batch in enumerate(batches) if batch]
+        sizes = [self.private_sizes[node] for node in there]
+        if not sum(sizes) + self.public_size:
+            return 0
+        return plan_shards([batches[node] for node in there], sizes, self.public_size, self.job.sync.overflow).steps
 
     @property
     def notes(self) -> list[str]:
@@ -90,18 +95,15 @@ class SyncPlan:
         guessed = [node for node, known in self.classes.items() if not known.covered]
         if guessed and self.job.tuner != "none":
             notes.append(f"{', '.join(guessed)}: {_NOT_COVERED}")
+        if (asked := sum(self.batches)) > (held := sum(self.private_sizes) + self.public_size):
+            notes.append(f"one step takes {asked} records and there are {held}: each epoch is one smaller step")
+        for each in self.job.disturb:
+            if each.at_step > self.steps:
+                notes.append(f"disturb: {each.device} at step {each.at_step}, and the run has about {self.steps} steps")
         for node, batch in zip(self.nodes, self.batches, strict=True):
             if batch > (most := self.micro_batch(node)):
                 notes.append(f"{node}: its {batch} records per step are computed {most} at a time (memory)")
         return [note for note in notes if note]
-
-    @property
-    def patience(self) -> float | None:
-        """How long a device is waited for, over the expected step; None for as long as it lives."""
-        asked = self.job.sync.patience
-        if asked == "auto":
-            return AUTO_PATIENCE if self.job.tuner == "hypertune" and self.classes else None
-        return asked
 
     def micro_batch(self, node: str) -> int:
         """Return how many records a node computes at a time, at most."""
@@ -116,7 +118,7 @@ class SyncPlan:
         """Return what decides on batches during the run."""
         tables = list(speed_tables(self.classes).values()) or None
         if self.job.tuner != "hypertune" or tables is None:
-            return FixedBatches(self.batches, tables)
+            return FixedBatches(self.batches, tables, self.nodes)
         tuning = self.job.sync.tuning
         rules = Rules(window=tuning.window, threshold=tuning.threshold, cost_steps=tuning.cost_steps)
         return HyperTune(tables, np.array(self.batches), rules, self.steps, self.sync_seconds, self.nodes)
@@ -158,6 +160,12 @@ def make_plan(
     if job.tuner != "none" or expected.keys() == set(nodes):
         classes = device_classes(config, spec, shape, store, job.sync, shard_bytes=records.shard_bytes)
     batches = tuple(job.batch_size for _ in nodes)
+    for node, known in classes.items() if job.tuner == "none" else ():
+        if job.batch_size > known.speed.largest_batch:
+            raise ConfigurationError(
+                f"batch_size: {job.batch_size} is more than {node} takes, {known.speed.largest_batch}: what its memory "
+                "holds or sync.tuning.largest_batch allows; make it smaller"
+            )
     sync_seconds = exchange_seconds(config, inspect_load(spec, shape))
     if job.tuner != "none":
         planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning, sync_seconds)

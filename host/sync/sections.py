@@ -68,8 +68,7 @@ class SyncSection(Config):
         overflow: a drive with more private records than its batches have room for either runs on while the others see
             public records again (``repeat``), or leaves some out, others each epoch (``subsample``).
         patience: a device that computes for longer than this times the step as expected is not waited for in that step:
-            its gradient is dropped, its records come again. None waits for every device; ``auto`` is 1.25 with
-            HyperTune on emulated drives, else None.
+            its gradient is dropped, its records come again. None waits for every device.
     """
 
     optimiser: OptimiserSection = OptimiserSection()
@@ -80,7 +79,7 @@ class SyncSection(Config):
     round_steps: int | None = Field(default=None, ge=1, le=10_000_000)
     micro_batch: int | None = Field(default=None, ge=1, le=65536)
     overflow: Literal["repeat", "subsample"] = "repeat"
-    patience: Literal["auto"] | Annotated[float, Field(gt=1, le=1000, allow_inf_nan=False)] | None = "auto"
+    patience: float | None = Field(default=None, gt=1, le=1000, allow_inf_nan=False)
     tuning: TuningSection = TuningSection()
 
     @model_validator(mode="after")

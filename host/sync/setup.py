@@ -54,7 +54,7 @@ def make_sync_training(
         StepExchange(frame, job.watchdog, on_event, before_step, accountant.time.clock),
         accountant,
         plan.expected,
-        plan.patience,
+        job.sync.patience,
     )
     return SyncTraining(
         job,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from csd_emu.host_node import reduce_seconds
 from csd_emu.timeline import HOST
@@ -34,6 +34,8 @@ class StepResult:
         late: who was not waited for.
         failed: who returned nothing, and why.
         mixed: whether slices of one of these are in part of the gradient.
+        learning_rate: that the optimiser stepped with.
+        failed_probes: who returned nothing of a probe, which nobody waited for, and why.
     """
 
     accounted: Accounted
@@ -42,6 +44,8 @@ class StepResult:
     late: list[str]
     failed: dict[str, CsdError]
     mixed: bool
+    learning_rate: float
+    failed_probes: Mapping[str, CsdError] = field(default_factory=dict)
 
 
 class Stepper:
@@ -82,20 +86,21 @@ class Stepper:
         self,
         number: int,
         works: Sequence[Work],
-        learning_rate: float,
+        learning_rate: Callable[[int], float],
         probes: Sequence[Work] = (),
         expected: Expected | None = None,
     ) -> StepResult:
         """Take one step with the devices of `works`; those of `probes` compute beside it, to be watched.
 
-        Whoever takes longer than its `expected` seconds allow is late, if they are known (see `host.sync.lateness`).
+        `learning_rate` returns that of a step with so many records. Whoever takes longer than its `expected` seconds
+        allow is late, if they are known (see `host.sync.lateness`).
 
         What a device that is lost has sent stays in it, if anyone else returns anything. If nobody does, only tensors
         that all had sent before are stepped, and the result has no device.
         """
         records = {work.session.device: len(work.records) for work in works}
         whole: dict[str, Array] = {}
-        barrier = self._optimiser.needs_all is not None
+        barrier, rate = self._optimiser.needs_all is not None, learning_rate(sum(records.values()))
 
         def apply(name: str, contributions: Sequence[Contribution]) -> None:
             total = combine(name, contributions)
@@ -104,21 +109,22 @@ class Stepper:
             elif barrier:
                 whole[name] = total
             else:
-                self._optimiser.step_tensor(name, total, learning_rate)
+                self._optimiser.step_tensor(name, total, rate)
 
         gathering = Gathering(self._specs, records, apply, barrier=self._patience is not None and expected is not None)
         outcomes = await self._exchange.visit(number, self.weights, works, gathering, probes)
         accounted = self._account(outcomes[: len(works)], outcomes[len(works) :], expected)
         late = [part.device for part in accounted.devices if part.straggler and part.device in records]
+        if late:  # nothing is applied yet: such steps have a barrier
+            rate = learning_rate(sum(count for device, count in records.items() if device not in late))
         await gathering.finish(late)
         if whole:
-            await asyncio.to_thread(self._optimiser.step_all, whole, learning_rate)
+            await asyncio.to_thread(self._optimiser.step_all, whole, rate)
         for name, first in self._structure.tied.items():
             self.weights[name][...] = self.weights[first]
         mixed = gathering.mixed or (self._coupled and bool(_failed(outcomes[: len(works)])))
-        result = self._result(outcomes[: len(works)], accounted, late, mixed)
-        result.failed.update(_failed(outcomes[len(works) :]))
-        return result
+        result = self._result(outcomes[: len(works)], accounted, late, mixed, rate)
+        return replace(result, failed_probes=_failed(outcomes[len(works) :]))
 
     def _account(self, outcomes: Sequence[Outcome], probes: Sequence[Outcome], expected: Expected | None) -> Accounted:
         returned, beside, accountant = _returned(outcomes), _returned(probes), self._accountant
@@ -138,7 +144,9 @@ class Stepper:
         """Return what a device's table says of a step, undisturbed."""
         return gradient_seconds(self._models[device], batches)
 
-    def _result(self, outcomes: Sequence[Outcome], accounted: Accounted, late: list[str], mixed: bool) -> StepResult:
+    def _result(
+        self, outcomes: Sequence[Outcome], accounted: Accounted, late: list[str], mixed: bool, rate: float
+    ) -> StepResult:
         in_time = [outcome for outcome in outcomes if outcome.stepped is not None and outcome.device not in late]
         parts = {part.device: part for part in accounted.devices}
         total = sum(len(outcome.work.records) for outcome in in_time)
@@ -154,7 +162,7 @@ class Stepper:
         ]
         losses = [(outcome.stepped.loss, len(outcome.work.records)) for outcome in in_time if outcome.stepped]
         loss = sum(value * count for value, count in losses) / total if total else math.nan
-        return StepResult(accounted, loss, devices, late, _failed(outcomes), mixed)
+        return StepResult(accounted, loss, devices, late, _failed(outcomes), mixed, rate)
 
     def _expected_total(self, outcome: Outcome) -> float:
         if outcome.device not in self._models:

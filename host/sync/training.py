@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +13,7 @@ import msgspec
 import numpy as np
 
 from csd_emu.timeline import HOST
-from firmware_agent.errors import CheckpointError
+from firmware_agent.errors import CheckpointError, DeviceLost
 from firmware_agent.exchange import Array, tensor_specs
 from host.accounting import Accountant
 from host.evaluation import Judge
@@ -30,6 +32,9 @@ from host.sync.plan import SyncPlan
 from host.sync.stepping import Stepper, StepResult
 from host.training import TrainingState, is_done, round_totals
 from host.tuning.base import Batches, Floats, Retune
+
+# A device that was late so often in a row is waited for.
+_MOST_LATE_STEPS = 3
 
 
 class SyncTraining:
@@ -66,12 +71,15 @@ class SyncTraining:
         self._disturbances, self._accountant, self._evaluator = disturbances, accountant, evaluator
         self._memory = MemoryWatch(plan.classes, on_event)
         self._on_event = on_event
-        self._round, self._step, self._accuracy = 0, 0, 0.0
+        self._round, self._epochs, self._step, self._accuracy = 0, 0, 0, 0.0
         self._here = set(range(len(self._nodes)))
         self._dealt: dict[str, Indices] = {}
+        # Whether records of the present epoch are dealt already, and how many steps in a row each device was late.
+        self._epoch_open = False
+        self._late_steps: Counter[str] = Counter()
         statistics = any(name.endswith("running_var") for name in evaluator.structure().buffers)
         self._lone_record_fails = statistics and job.sync.batch_norm == "device"
-        self._first_batch = int(self._tuner.batches.sum())
+        self._first_records = 0
 
     @property
     def weights(self) -> dict[str, Array]:
@@ -91,9 +99,9 @@ class SyncTraining:
             DeviceFailed: those that are left cannot do their task.
         """
         begin, ledger = time.monotonic(), Ledger(self._accountant.array_seconds)
-        steps, epochs = self._job.sync.round_steps, 0
-        while (epochs < self._job.epochs) if steps is None else (len(ledger.steps) < steps):
-            epochs += await self._run_step(ledger)
+        steps, self._epochs = self._job.sync.round_steps, 0
+        while (self._epochs < self._job.epochs) if steps is None else (len(ledger.steps) < steps):
+            self._epochs += await self._run_step(ledger)
         self._accuracy, test_loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
         self._round += 1
         fields = ledger.fields(self._nodes)
@@ -114,7 +122,9 @@ class SyncTraining:
         progress = {
             "step": self._step,
             "here": sorted(self._here),
-            "first_batch": self._first_batch,
+            "first_records": self._first_records,
+            "epoch_open": self._epoch_open,
+            "late_steps": dict(self._late_steps),
             "tuner": self._tuner.state(),
             "queue": msgspec.to_builtins(self._queue.state),
         }
@@ -140,7 +150,8 @@ class SyncTraining:
 
     def _restore_progress(self, progress: Mapping[str, Any]) -> None:
         try:
-            self._step, self._first_batch = int(progress["step"]), int(progress["first_batch"])
+            self._step, self._first_records = int(progress["step"]), int(progress["first_records"])
+            self._epoch_open, self._late_steps = bool(progress["epoch_open"]), Counter(progress["late_steps"])
             self._here = set(progress["here"])
             self._tuner.load_state(progress["tuner"])
             self._queue = self._plan.make_queue(msgspec.convert(progress["queue"], QueueState))
@@ -154,23 +165,49 @@ class SyncTraining:
         number = self._step + 1
         sessions = await self._participants.present(number)
         self._admit(number, sessions, ledger)
+        if self._epoch_open and not self._queue.left(self._batches().tolist()):
+            self._epoch_open = False  # who is gone had the last records
+            return True
         works = self._works(sessions)
-        learning_rate = self._learning_rate(works)
+        self._first_records = self._first_records or sum(len(work.records) for work in works)
         result = await self._stepper.step(
-            number, works, learning_rate, self._probes(number, sessions), self._expected(works)
+            number, works, self._learning_rate, self._probes(number, sessions), self._expected(works)
         )
         self._participants.took_part([part.device for part in result.devices], result.failed)
         self._put_back(works, result)
         if not result.devices:
-            return False
+            return self._nobody_returned(number, result)
         self._step = number
-        possible = self._tuner.possible_images_per_second()
-        ledger.add(self._record(number, result, learning_rate, possible), result.accounted)
+        self._count_late(works, result)
+        ledger.add(self._record(number, result), result.accounted)
         self._memory.look(result.accounted.devices)
         before = self._tuner.batches.copy()
-        if (retune := self._tuner.observe(number, self._observed(result, before))) is not None:
+        self._epoch_open = self._queue.left(self._batches().tolist()) > 0
+        if (retune := self._tuner.observe(number, self._observed(result, before), self._steps_left())) is not None:
             self._announce(number + 1, retune, before, ledger)
-        return self._queue.left(self._batches().tolist()) == 0
+        return not self._epoch_open
+
+    def _nobody_returned(self, number: int, result: StepResult) -> bool:
+        """Note a step from which nobody returned; what all had sent in full before they were lost is applied."""
+        self._epoch_open = True
+        if result.mixed:
+            self._step = number
+            told = f"step {number}: all were lost after gradients had come: these count, and their records come again"
+            self._on_event(HOST, What.NOTE, told)
+        return False
+
+    def _count_late(self, works: Sequence[Work], result: StepResult) -> None:
+        for work in works:
+            device = work.session.device
+            self._late_steps[device] = self._late_steps[device] + 1 if device in result.late else 0
+
+    def _steps_left(self) -> int:
+        """Return how many steps the run still has, if batches stay as they are."""
+        job, batches = self._job, self._batches().tolist()
+        if job.sync.round_steps is not None:
+            return job.rounds * job.sync.round_steps - self._step
+        epochs = (job.rounds - self._round) * job.epochs - self._epochs - 1
+        return self._queue.steps_left(batches) + max(0, epochs) * self._plan.epoch_steps(batches)
 
     def _admit(self, number: int, sessions: Mapping[str, DeviceSession], ledger: Ledger) -> None:
         """Tell tuner and queue who has left and who is back since the last step."""
@@ -218,38 +255,63 @@ class SyncTraining:
         return np.append(records, (records[0] + 1) % size)
 
     def _expected(self, works: Sequence[Work]) -> dict[str, float] | None:
-        """Return what each device's part should take, as it is believed to be now; None without tables."""
+        """Return what each device's part should take, as it is believed to be now; None without tables.
+
+        One that was late several steps in a row is waited for, whatever it takes: nobody else has its private records.
+        """
         classes, slowdowns = self._plan.classes, dict(zip(self._nodes, self._tuner.slowdowns, strict=True))
         devices = [(work.session.device, len(work.records)) for work in works]
         if any(device not in classes for device, _ in devices):
             return None
-        return {device: float(slowdowns[device]) * classes[device].speed.seconds(count) for device, count in devices}
+        return {
+            device: math.inf
+            if self._late_steps[device] >= _MOST_LATE_STEPS
+            else float(slowdowns[device]) * self._table_seconds(device, count)
+            for device, count in devices
+        }
+
+    def _table_seconds(self, device: str, records: int) -> float:
+        speed = self._plan.classes[device].speed
+        return speed.seconds(min(records, speed.largest_batch))
 
     def _observed(self, result: StepResult, batches: Batches) -> Floats:
         """Return what each node's seconds would have been with its whole batch: an epoch's last step is smaller."""
         seconds = np.full(len(self._nodes), np.nan)
         for part in result.accounted.devices:
             node = self._nodes.index(part.device)
-            whole = int(batches[node])
+            whole = int(batches[node]) or 1  # of a parked device one record is expected
             scale = 1.0
-            if whole and whole != part.samples and part.device in self._plan.classes:
-                speed = self._plan.classes[part.device].speed
-                scale = speed.seconds(whole) / speed.seconds(part.samples)
+            if whole != part.samples and part.device in self._plan.classes:
+                scale = self._table_seconds(part.device, whole) / self._table_seconds(part.device, part.samples)
             seconds[node] = part.device_seconds.total * scale
         return seconds
 
     def _probes(self, number: int, sessions: Mapping[str, DeviceSession]) -> list[Work]:
         """Return what parked devices compute beside the step: records from the beginning of their shards."""
+        at_work = self._dealt.keys() - {node for node, records in self._dealt.items() if not len(records)}
         wanted = zip(self._nodes, self._tuner.probes(number), self._plan.sizes, strict=True)
         return [
-            Work(sessions[node], np.arange(min(int(count), size), dtype=np.uint32), self._plan.micro_batch(node))
+            Work(
+                sessions[node],
+                self._fill_up(node, np.arange(min(int(count), size))).astype(np.uint32),
+                self._plan.micro_batch(node),
+            )
             for node, count, size in wanted
-            if count and size and node in sessions
+            if count and size and node in sessions and node not in at_work
         ]
 
     def _batches(self) -> Batches:
-        """Return the records per step of each node, 0 for one that is not there."""
-        return np.array([b if node in self._here else 0 for node, b in enumerate(self._tuner.batches)], np.int64)
+        """Return the records per step of each node, 0 for one that does not take part.
+
+        When all others are through with an epoch, parked devices go through their private records, which nobody else
+        has, with the batches of the plan.
+        """
+        here = np.isin(np.arange(len(self._nodes)), list(self._here))
+        active: Batches = np.where(here, self._tuner.batches, 0)
+        parked = here & (active == 0) & (np.array(self._queue.private_left) > 0)
+        if self._epoch_open and parked.any() and not self._queue.left(active.tolist()):
+            return np.where(parked, np.array(self._plan.batches), 0)
+        return active
 
     def _put_back(self, works: Sequence[Work], result: StepResult) -> None:
         """Give back the records of those whose gradients did not go into the step."""
@@ -258,21 +320,21 @@ class SyncTraining:
             if (device := work.session.device) not in used:
                 self._queue.put_back(self._nodes.index(device), self._dealt[device])
 
-    def _learning_rate(self, works: Sequence[Work]) -> float:
-        records = sum(len(work.records) for work in works)
+    def _learning_rate(self, records: int) -> float:
+        """Return the learning rate of a step with so many records."""
         rule = self._job.sync.learning_rate_rule
-        return scale_learning_rate(rule, self._job.learning_rate, records, self._first_batch)
+        return scale_learning_rate(rule, self._job.learning_rate, records, self._first_records)
 
-    def _record(self, number: int, result: StepResult, learning_rate: float, possible: float) -> StepRecord:
+    def _record(self, number: int, result: StepResult) -> StepRecord:
         return StepRecord(
             step=number,
             loss=result.loss,
-            learning_rate=learning_rate,
+            learning_rate=result.learning_rate,
             array_seconds=result.accounted.array_seconds,
-            possible_images_per_second=possible,
+            possible_images_per_second=self._tuner.possible_images_per_second(),
             devices=result.devices,
             late=result.late,
-            lost=list(result.failed),
+            lost=[*result.failed, *(d for d, why in result.failed_probes.items() if isinstance(why, DeviceLost))],
             mixed=result.mixed,
             disturbed=self._disturbances.at(number),
         )

@@ -49,13 +49,14 @@ class Tuner(Protocol):
         Nobody waits for them, and their gradients are dropped; `observe` takes their seconds.
         """
 
-    def observe(self, step: int, compute_seconds: Floats) -> Retune | None:
+    def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
         """Take what a step cost, and return new batches if they are worth it.
 
         Args:
             step: its number, from 1.
             compute_seconds: (devices,) device seconds in which each computed its present batch (forward, backward,
                 encoding); NaN for a device that returned nothing.
+            steps_left: of the run, if batches stay; None for as many as the tuner was made with.
 
         Returns:
             A retune that is in force from the next step on (`batches` are the new ones already), or None.

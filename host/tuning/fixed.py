@@ -14,8 +14,14 @@ from host.tuning.speed import SpeedTable
 class FixedBatches:
     """A `Tuner` that never retunes; it only knows who is there."""
 
-    def __init__(self, batches: Sequence[int], tables: Sequence[SpeedTable] | None = None) -> None:
-        """Take the batches, in participant order; with `tables` it can say what is possible."""
+    def __init__(
+        self,
+        batches: Sequence[int],
+        tables: Sequence[SpeedTable] | None = None,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        """Take the batches, in participant order; with `tables` it can say what is possible, with `names` of whom."""
+        self._names = list(names) if names is not None else [f"device {number}" for number in range(len(batches))]
         self._initial = np.array(batches, np.int64)
         self._here = np.ones(len(batches), bool)
         self._tables = tables
@@ -34,7 +40,7 @@ class FixedBatches:
         """Return zeros: nobody is parked."""
         return np.zeros(len(self._initial), np.int64)
 
-    def observe(self, step: int, compute_seconds: Floats) -> Retune | None:
+    def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
         """Return None."""
         return None
 
@@ -63,4 +69,4 @@ class FixedBatches:
 
     def _set(self, device: int, here: bool, what: str) -> Retune:
         self._here[device] = here
-        return Retune(self.batches, (device,), self.slowdowns, f"device {device} {what}", 0.0)
+        return Retune(self.batches, (device,), self.slowdowns, f"{self._names[device]} {what}", 0.0)

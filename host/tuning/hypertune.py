@@ -77,12 +77,13 @@ class HyperTune:
         records: Batches = self._retuner.probes(step)[0]
         return records
 
-    def observe(self, step: int, compute_seconds: Floats) -> Retune | None:
+    def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
         """Take what a step cost, and return new batches if they are worth it (see `Tuner.observe`).
 
         Args:
             step: its number, from 1.
             compute_seconds: (devices,); of a parked device those of its probe. Also those of devices that were late.
+            steps_left: of the run, if batches stay; None for what it was made with.
 
         Raises:
             DeviceError: one is zero, negative or infinite; nothing has changed.
@@ -99,6 +100,8 @@ class HyperTune:
                 f"{name}: says that its part of step {step} took {value:g} s; a device's clock cannot stand still, run "
                 "backwards or never end, so restart it"
             )
+        if steps_left is not None:
+            self._retuner.total_steps = step + steps_left
         decided = self._retuner.observe(step, seconds[None])
         return self._retune(decided[0], step) if decided else None
 

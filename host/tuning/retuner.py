@@ -77,6 +77,7 @@ class Retuner:
         batches: records per step as of now.
         alive: devices that are there.
         detector: what is believed of their speeds.
+        total_steps: of the run; None if nobody knows.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Retuner:
         """Begin with the plan's batches, (devices,), which are also the largest that any device ever gets."""
         shape = (rows, len(tables))
         self.allocator = Allocator(tables, sync_seconds)
-        self._rules, self._total_steps, self._initial = rules, total_steps, batches.copy()
+        self._rules, self.total_steps, self._initial = rules, total_steps, batches.copy()
         self._target = float(self.allocator.table_seconds(batches).max())
         shares = batches / max(1, int(batches.sum()))
         self._quantiles = np.array([_newsvendor(float(share)) for share in shares])
@@ -251,7 +252,7 @@ class Retuner:
         """Return for how many steps a retune is expected to help."""
         disturbed = bool(self.detector.level[row][before != after].any())
         steps = self._durations.expected_steps(row, disturbed)
-        return steps if self._total_steps is None else min(steps, float(self._total_steps - step))
+        return steps if self.total_steps is None else min(steps, float(self.total_steps - step))
 
     def _refresh(self) -> None:
         # A parked device's probe is one record.

@@ -218,8 +218,15 @@ async def test_a_late_devices_gradient_is_dropped_and_its_records_come_again() -
     counts = dealt(run)
     assert set(counts) == set(range(24))
     assert all(counts[r] >= 2 for r in slow.by_step[1])
-    used = Counter(r for step in run.drives[0].dealt for r in step)
-    assert used == Counter(range(24))  # all in the end by the one that was in time
+    late = {step.step for step in record.steps if "csd-01" in step.late}
+    used = Counter(
+        r
+        for drive in run.drives
+        for at, step in drive.by_step.items()
+        for r in step
+        if (drive is not slow) or at not in late
+    )
+    assert used == Counter(range(24))  # each once, in a gradient that counted
 
 
 @pytest.mark.parametrize("optimiser", ["SGD", "Adam"])
@@ -262,3 +269,65 @@ async def test_what_is_no_synchronous_state_is_refused() -> None:
 def test_what_cannot_be_is_said_before_anything_starts(job: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         SyncRun(StepDrive("csd-00"), **job)
+
+
+async def test_a_late_drives_private_records_do_not_keep_an_epoch_open_for_ever() -> None:
+    slow = StepDrive("csd-01", slowdown=5.0)
+    run = SyncRun(StepDrive("csd-00"), slow, records=12, private=[0, 20], batch_size=4, sync={"patience": 1.5})
+    (record,) = await run.run()
+    counted = Counter(r for step in record.steps if "csd-01" not in step.late for r in slow.by_step.get(step.step, []))
+    assert all(counted[private] == 1 for private in range(20))
+    assert any(step.late for step in record.steps)
+
+
+async def test_an_epoch_ends_with_the_device_that_had_its_last_records() -> None:
+    run = SyncRun(StepDrive("csd-00"), Dying("csd-01", 3), records=4, private=[0, 40], batch_size=4, rounds=2)
+    first, second = await run.run()
+    seen = Counter(r for step in first.steps for r in run.drives[0].by_step.get(step.step, []))
+    assert len(first.steps) <= 3 + 1
+    assert set(seen) <= set(range(4))
+    assert sum(step.samples for step in second.steps) == 4
+
+
+async def test_a_parked_drives_private_records_are_computed_when_the_others_are_done() -> None:
+    run = SyncRun(
+        *(StepDrive(f"csd-0{number}") for number in range(3)),
+        records=3000,
+        private=[0, 200, 0],
+        tuner="hypertune",
+        sync={"tuning": {"slow_batch": 64}},
+        disturb=[{"device": "csd-01", "at_step": 2, "weight": 10_000, "steps": 1000}],
+    )
+    (record,) = await run.run()
+    assert 0 in [retune.after["csd-01"] for retune in record.retunes]
+    with_it = [step.step for step in record.steps if "csd-01" in [part.device for part in step.devices]]
+    counted = Counter(r for step in with_it for r in run.drives[1].by_step[step])
+    assert all(counted[private] == 1 for private in range(200))
+
+
+async def test_a_recovery_is_seen_when_the_run_has_become_longer_than_it_was_planned() -> None:
+    run = SyncRun(
+        *(StepDrive(f"csd-0{number}") for number in range(2)),
+        records=128 * 20,
+        tuner="hypertune",
+        rounds=2,
+        sync={"tuning": {"slow_batch": 64}},
+        disturb=[{"device": "csd-01", "at_step": 4, "weight": 300, "steps": 41}],
+    )
+    rounds = await run.run()
+    assert run.plan.steps == 40
+    assert sum(len(record.steps) for record in rounds) > 50
+    down, up = (retune for record in rounds for retune in record.retunes)
+    assert 45 < up.step <= 49
+    assert up.after == down.before
+
+
+async def test_the_learning_rate_is_that_of_the_records_in_the_gradient() -> None:
+    slow = StepDrive("csd-01", slowdown=5.0)
+    run = SyncRun(StepDrive("csd-00"), slow, records=64, batch_size=8, sync={"patience": 2.0})
+    (record,) = await run.run()
+    assert record.steps[0].late == ["csd-01"]
+    assert record.steps[0].learning_rate == pytest.approx(0.5 * 8 / 16)
+    small = SyncRun(StepDrive("csd-00"), records=5, batch_size=8)
+    (record,) = await small.run()
+    assert record.steps[0].learning_rate == 0.5  # the first step is what the job's rate is of
