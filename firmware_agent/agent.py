@@ -92,6 +92,8 @@ class Agent:
         self._gradients: GradientWorker | None = None
         self._inbound: Assembler | None = None
         self._job: Job | None = None
+        # Records of the last step, and the most memory that was held after the first step of that size.
+        self._peak = 0, 0
 
     def serve_forever(self, stop: threading.Event, dial: Callable[[Identity], Session] = Session) -> None:
         """Dial, serve, redial, until `stop` is set.
@@ -194,9 +196,15 @@ class Agent:
         worker = self._worker()
         done = worker.compute(task, functools.partial(_meet, session))
         frames = worker.encode(task.step, self._saboteur.pass_on)
-        seconds, peak_bytes = self._stopwatch.take(), high_water_bytes()
+        seconds, peak_bytes = self._stopwatch.take(), self._peak_bytes(done.samples)
         stepped = Stepped(task.step, done.samples, done.loss, seconds, done.read_bytes, peak_bytes)
         return [*frames, encode(stepped)]
+
+    def _peak_bytes(self, records: int) -> int:
+        """Return the most memory that was held; it is read anew when the batch changes, for it hardly rises else."""
+        if records != self._peak[0]:
+            self._peak = records, high_water_bytes()
+        return self._peak[1]
 
     def _measure(self, task: Measure) -> Measured:
         trainer = self._ready()

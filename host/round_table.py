@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -109,11 +110,16 @@ def _sync_columns(clock: str) -> list[_Column]:
     rate = f"images/array s ({clock})"
     return [
         _Column("steps", "steps", 6, lambda record: str(len(record.steps))),
-        _Column("batch", "batch", 6, lambda record: str(record.steps[-1].samples) if record.steps else "-"),
+        _Column("batch", "batch", 6, _batch),
         _Column(f"images / array s\n({clock})", rate, max(25, len(rate)), _array_rate),
         _Column("imbalance", "imbalance", 9, _imbalance),
         _Column("retunes", "retunes", 7, lambda record: str(len(record.retunes))),
     ]
+
+
+def _batch(record: RoundRecord) -> str:
+    """Return the records of the round's middle step: an epoch's last one is smaller than the batches."""
+    return str(statistics.median_low(step.samples for step in record.steps)) if record.steps else "-"
 
 
 def _array_rate(record: RoundRecord) -> str:

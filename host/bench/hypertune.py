@@ -16,6 +16,8 @@ from host.sync.plan import SyncPlan
 
 VICTIM = "csd-00"
 SLOW_BATCH = 256
+# The smallest for which the figures are to hold.
+SMALLEST_BATCH = 32
 # Weights of competing work against the trainer's 100: they take 0.25, 0.5 and 0.75 of the drive's speed.
 WEIGHTS = (33, 100, 300)
 BLIP_WEIGHT, BLIPS = 300, (1, 2)
@@ -52,12 +54,12 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     """Train synchronously on three VMs while gzip competes in one of them, with HyperTune.
 
     Figures, each the worst over the three disturbances:
-    `over_best_min`: records per compute second once retuned, over the best that the tables allow with the others'
-    batches as they were and none larger; `slowed_batch_over_table_min`: the slowed drive's batch over the largest that
+    `over_best_min`: records per compute second once retuned, over the best that the tables allow with the global batch
+    not grown, whoever has which part of it; `slowed_batch_over_table_min`: the slowed drive's batch over the largest that
     its table, slowed by the competing weight, allows in the step's time; `others_batch_kept_min`: of the others'
     batches, what was kept; `detect_steps_max` and `recover_steps_max`: steps from the disturbance's begin, or end, to
     the first with new batches; `blip_retunes`: retunes because of a disturbance of one or two steps; `monitor_share`:
-    of a drive's CPU seconds, what watching a step takes.
+    of a drive's CPU seconds in a step of 32 records, what watching it takes.
     """
     phases, blips, steps = script()
     request = sync_request(
@@ -74,7 +76,7 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
         },
         seed,
     )
-    plan, share = plan_of(request), measure_monitor_share(paths, progress, seed, SLOW_BATCH)
+    plan, share = plan_of(request), measure_monitor_share(paths, progress, seed, SMALLEST_BATCH)
     record = run_one_round(request, paths, progress)
     found = [_judge(phase, record, plan) for phase in phases]
     figures = {
@@ -98,16 +100,19 @@ def _judge(phase: Phase, record: RoundRecord, plan: SyncPlan) -> dict[str, Any]:
     """Return what became of one disturbance; a device that was never retuned counts with what it kept."""
     by_step = {step.step: step for step in record.steps}
     before = dict(zip(plan.nodes, plan.batches, strict=True))
-    during = [retune for retune in record.retunes if phase.begin < retune.step <= phase.end]
+    shrunk = [retune for retune in record.retunes if retune.after[VICTIM] < retune.before[VICTIM]]
+    during = [retune for retune in shrunk if phase.begin < retune.step <= phase.end]
     after = [r for r in record.retunes if phase.end < r.step <= phase.end + AFTER and r.after == before]
     detected = during[0].step if during else phase.end
     last = by_step[phase.end - 1]
     now = {part.device: part.batch_size for part in last.devices}
-    allowed, best = _best(phase, plan)
+    allowed, best, best_kept = _best(phase, plan)
     settled = [_rate(by_step[step]) for step in range(max(r.step for r in during) if during else detected, phase.end)]
+    rate = statistics.median(settled) if settled else _rate(last)
     return {
         "lost": phase.lost,
-        "over_best": (statistics.median(settled) if settled else _rate(last)) / best,
+        "over_best": rate / best,
+        "over_best_others_kept": rate / best_kept,
         "slowed_batch_over_table": now[VICTIM] / allowed,
         "others_batch_kept": min(now[node] / before[node] for node in plan.nodes if node != VICTIM),
         "detect_steps": float(detected - phase.begin),
@@ -117,22 +122,29 @@ def _judge(phase: Phase, record: RoundRecord, plan: SyncPlan) -> dict[str, Any]:
     }
 
 
-def _best(phase: Phase, plan: SyncPlan) -> tuple[int, float]:
-    """Return the slowed drive's batch that is best by the tables, and the records per compute second with it.
+def _best(phase: Phase, plan: SyncPlan) -> tuple[int, float, float]:
+    """Return what the tables allow while the drive is slowed, by compute alone.
 
-    The others keep their batches, so the step lasts as long as theirs at least, and no batch grows.
+    Returns:
+        The largest batch of the slowed drive that is done in the step's time; the most records per second with the
+        global batch not grown, however it is dealt out; and the same if nobody else's batch changes.
     """
-    slowdown = 1 / (1 - phase.lost)
+    tables = {node: plan.classes[node].speed for node in plan.nodes}
     planned = dict(zip(plan.nodes, plan.batches, strict=True))
-    step_seconds = max(plan.classes[node].speed.seconds(batch) for node, batch in planned.items())
-    others = {node: batch for node, batch in planned.items() if node != VICTIM}
-    theirs = max(plan.classes[node].speed.seconds(batch) for node, batch in others.items())
-    table = plan.classes[VICTIM].speed
-    rates = [
-        (sum(others.values()) + batch) / max(theirs, slowdown * table.seconds(batch))
+    slowdowns = {node: 1 / (1 - phase.lost) if node == VICTIM else 1.0 for node in plan.nodes}
+    whole = sum(planned.values())
+    targets = {slowdowns[node] * seconds for node, table in tables.items() for seconds in table.step_seconds}
+    best = max(
+        min(whole, sum(table.largest_within(target, slowdowns[node]) for node, table in tables.items())) / target
+        for target in targets
+    )
+    step_seconds = max(tables[node].seconds(batch) for node, batch in planned.items())
+    others = max(tables[node].seconds(batch) for node, batch in planned.items() if node != VICTIM)
+    kept = max(
+        (whole - planned[VICTIM] + batch) / max(others, slowdowns[VICTIM] * tables[VICTIM].seconds(batch))
         for batch in range(planned[VICTIM] + 1)
-    ]
-    return table.largest_within(step_seconds, slowdown), max(rates)
+    )
+    return tables[VICTIM].largest_within(step_seconds, slowdowns[VICTIM]), best, kept
 
 
 def _rate(step: StepRecord) -> float:

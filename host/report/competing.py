@@ -37,10 +37,11 @@ def stand_ins(
         kinds: drive -> name of its profile.
 
     Returns:
-        (round, drive) -> a part that was not slowed, None if there is none.
+        (round, drive) -> a part that was not slowed, None if there is none. Nothing of a synchronous run: its steps say
+        themselves what was disturbed (see `undisturbed_share`).
     """
     spells = list(_spells(events))
-    if not spells:
+    if not spells or any(record.steps for record in rounds):
         return {}
     slowed: list[tuple[int, DeviceRound]] = []
     own: dict[tuple[object, ...], DeviceRound] = {}

@@ -30,9 +30,9 @@ class Contribution(NamedTuple):
 def combine(name: str, contributions: Sequence[Contribution]) -> Array:
     """Return ``sum_i w_i g_i / sum_i w_i`` of one tensor, in participant order, summed in float64.
 
-    With w_i records of participant i this is the gradient of the mean loss over all records (STANNIS, Heydarigorji et
-    al. 2020). Where slices of a participant that was lost are missing, both sums run over those who delivered: the
-    weights of every element sum to one. An element counts as delivered if all of its bytes were. Integers are rounded.
+    With w_i records of participant i this is the gradient of the mean loss over all records. Where slices of a
+    participant that was lost are missing, both sums run over those who delivered: the weights of every element sum to
+    one. An element counts as delivered if all of its bytes were. Integers are rounded.
 
     Args:
         name: the tensor's, for errors.

@@ -1,7 +1,8 @@
 """STANNIS: batch sizes with which unequal devices finish a step together, and shards with which an epoch ends so. Pure.
 
-After STANNIS (Heydarigorji et al., DAC 2020): the slow device gets the batch at which its rate saturates, the others as
-many records as they compute in the time that it takes; private records stay where they are, public ones fill up.
+After STANNIS (Heydarigorji et al., DAC 2020), of which the abstract could be read: work is tuned for unequal nodes
+before training, private data stay in place. How is ours: the slow device gets the batch at which its rate saturates,
+the others as many records as they compute in the time that it takes; public records fill up.
 """
 
 from __future__ import annotations

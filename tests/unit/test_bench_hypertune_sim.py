@@ -6,7 +6,7 @@ from host.bench.hypertune_sim import _chunk, _join, _summary, contenders, scenar
 from host.tuning.traces import Weather
 
 
-def test_the_array_has_the_published_size_and_finishes_together() -> None:
+def test_the_array_has_the_size_that_is_promised_and_finishes_together() -> None:
     known = scenario()
     assert len(known.batches) == 37
     assert (known.batches[:36] == 32).all()
