@@ -55,8 +55,8 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
 
     Figures, each the worst over the three disturbances:
     `over_best_min`: records per compute second once retuned, over the best that the tables allow with the global batch
-    not grown, whoever has which part of it; `slowed_batch_over_table_min`: the slowed drive's batch over the largest that
-    its table, slowed by the competing weight, allows in the step's time; `others_batch_kept_min`: of the others'
+    not grown, whoever has which part of it; `slowed_batch_over_table_min`: the slowed drive's batch over the largest
+    that its table, slowed by the competing weight, allows in the step's time; `others_batch_kept_min`: of the others'
     batches, what was kept; `detect_steps_max` and `recover_steps_max`: steps from the disturbance's begin, or end, to
     the first with new batches; `blip_retunes`: retunes because of a disturbance of one or two steps; `monitor_share`:
     of a drive's CPU seconds in a step of 32 records, what watching it takes.
