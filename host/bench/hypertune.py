@@ -133,7 +133,7 @@ def _best(phase: Phase, plan: SyncPlan) -> tuple[int, float, float]:
     planned = dict(zip(plan.nodes, plan.batches, strict=True))
     slowdowns = {node: 1 / (1 - phase.lost) if node == VICTIM else 1.0 for node in plan.nodes}
     whole = sum(planned.values())
-    targets = {slowdowns[node] * seconds for node, table in tables.items() for seconds in table.step_seconds}
+    targets = {slowdowns[node] * t for node, table in tables.items() for t in table.step_seconds.tolist()}
     best = max(
         min(whole, sum(table.largest_within(target, slowdowns[node]) for node, table in tables.items())) / target
         for target in targets
