@@ -7,9 +7,12 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from firmware_agent.units import format_bytes
 from host.summary import SYNC, Summary
+
+_WIDEST = 200
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -89,3 +92,9 @@ def print_summary(summary: Summary) -> None:
         f"{summary.wall_seconds:.1f} s of wall time for the whole command; it says nothing of a drive's speed"
     )
     console.print(f"run directory: {summary.run_directory}", soft_wrap=True)
+
+
+def print_whole(table: Table) -> None:
+    """Print a table with all its figures: a narrow terminal may break its lines, but nothing is left out."""
+    table.width = console.measure(table, options=console.options.update_width(_WIDEST)).maximum
+    console.print(table, crop=False)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from firmware_agent.units import format_bytes
-from host.console import console
+from host.console import console, print_whole
 from host.printing_simulation import print_assumed
 from host.reproduce.figures import BatchEffect, Disturbed, HypertuneReport, Scaling
 
@@ -34,7 +34,7 @@ def print_hypertune(report: HypertuneReport) -> None:
 def _table(title: str, columns: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left")
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
@@ -53,7 +53,7 @@ def _print_inputs(report: HypertuneReport) -> None:
             format_bytes(row.record_bytes),
             row.basis,
         )
-    console.print(table)
+    print_whole(table)
 
 
 def _print_scaling(rows: Sequence[Scaling]) -> None:
@@ -74,7 +74,7 @@ def _print_scaling(rows: Sequence[Scaling]) -> None:
             f"{middle.speedup:.2f} ({slow.speedup:.2f} to {fast.speedup:.2f})",
             f"{middle.energy_factor:.2f} ({slow.energy_factor:.2f} to {fast.energy_factor:.2f})",
         )
-    console.print(table)
+    print_whole(table)
 
 
 def _print_batches(rows: Sequence[BatchEffect]) -> None:
@@ -99,7 +99,7 @@ def _print_batches(rows: Sequence[BatchEffect]) -> None:
             format_bytes(own.link_bytes_per_image),
             row.chosen,
         )
-    console.print(table)
+    print_whole(table)
 
 
 def _print_disturbed(rows: Sequence[Disturbed]) -> None:
@@ -134,7 +134,7 @@ def _print_disturbed(rows: Sequence[Disturbed]) -> None:
             "-" if row.detect_steps is None else f"{row.detect_steps}",
             *(f"{value:.3g}" for value in joules),
         )
-    console.print(table)
+    print_whole(table)
     console.print("found: slow steps until the new batches were in force; HyperTune, after: those steps included")
 
 
@@ -152,7 +152,7 @@ def _print_beside(report: HypertuneReport) -> None:
             f"{row.ours_low:.2f} to {row.ours_high:.2f} ({row.basis})",
             f"{row.ours_middle:.2f}",
         )
-    console.print(table)
+    print_whole(table)
 
 
 def _print_needed(report: HypertuneReport) -> None:
@@ -170,4 +170,4 @@ def _print_needed(report: HypertuneReport) -> None:
             possible,
             f"{row.assumed_watts:.1f} W",
         )
-    console.print(table)
+    print_whole(table)

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from firmware_agent.units import format_bytes
-from host.console import console
+from host.console import console, print_whole
 from host.report.comparison import AssumedFigure
 from host.simulation.figures import SimulatedRun, SimulateReport
 
@@ -32,7 +32,7 @@ def print_simulation(report: SimulateReport) -> None:
             f"{run.speedup:.3g}",
             f"{run.energy_factor:.3g}",
         )
-    console.print(table)
+    print_whole(table)
     middle = report.runs[len(report.runs) // 2]
     _print_classes(middle)
     base = middle.baseline
@@ -63,11 +63,11 @@ def print_assumed(figures: list[AssumedFigure]) -> None:
 def _print_classes(run: SimulatedRun) -> None:
     table = Table(title=f"nodes, if a host is worth {run.ratio:g} drives", box=SIMPLE)
     for name in ("nodes", "profile", "first batch", "last batch", "busy"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for each in run.classes:
         first, last = (_span(pair) for pair in (each.first_batches, each.last_batches))
         table.add_row(str(each.nodes), each.profile, first, last, f"{each.busy_share:.0%}")
-    console.print(table)
+    print_whole(table)
 
 
 def _span(pair: list[int]) -> str:

@@ -8,12 +8,11 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from firmware_agent.units import format_bytes
-from host.console import console
+from host.console import console, print_whole
 from host.tune_report import TunedDevice, TuneReport
 from host.tuning.stannis import counted
 
 _COLUMNS = ("device", "batch", "step s", "images/s", "memory", "of", "error", "private", "public", "equal", "step s")
-_WIDEST = 200
 
 
 def print_tune(report: TuneReport) -> None:
@@ -24,9 +23,7 @@ def print_tune(report: TuneReport) -> None:
         table.add_column(name, justify="left" if number == 0 else "right", no_wrap=True)
     for _, group in groupby(report.devices, key=lambda device: (device.profile, device.batch_size)):
         table.add_row(*_cells(list(group)))
-    # A narrow terminal may break lines, but figures are never left out.
-    table.width = console.measure(table, options=console.options.update_width(_WIDEST)).maximum
-    console.print(table, crop=False)
+    print_whole(table)
     for clock in dict.fromkeys((device.profile, device.clock) for device in report.devices):
         console.print(f"{clock[0]}: clock: {clock[1]}", markup=False, soft_wrap=True)
     gain = report.images_per_second / report.equal_images_per_second

@@ -60,7 +60,7 @@ def reproduce_hypertune(store: CalibrationStore, output: Path | None, progress: 
     disturbed: list[Disturbed] = []
     for model in MODELS:
         for ratio in get_args(RatioName):
-            progress.stage(f"{model}: 0 to {DRIVES} drives, {ratio} end of the band")
+            progress.stage(f"{model}: 0 to {DRIVES} drives, the {ratio} of the band")
             nodes = make_server(model, store, ratio)
             scaling += scale(nodes)
             if ratio == MIDDLE:
