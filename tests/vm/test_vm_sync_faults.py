@@ -113,7 +113,7 @@ def test_a_machine_that_is_killed_in_a_step_costs_no_more_and_gets_work_again_wh
     assert slowed["after"]["csd-01"] < 0.6 * slowed["before"]["csd-01"]
     assert run.injected("csd-01", "slow", "--weight", "0") == "slow: the competing task has ended"
     again = wait_for_retune(run, "csd-01", lambda before, after: after > before)
-    assert again["after"]["csd-01"] == slowed["before"]["csd-01"]
+    assert again["after"]["csd-01"] > 0.8 * slowed["before"]["csd-01"]
     run.interrupt()
 
     rounds = array.rounds()
