@@ -121,19 +121,21 @@ def test_a_drive_that_gzip_slows_gets_fewer_records_and_all_again_afterwards(wor
 
 @pytest.mark.long
 def test_a_disturbed_job_is_retuned_alike_whatever_else_this_machine_does(workshop: VmWorkshop) -> None:
-    """In the same steps; gzip and trainer take turns, so what a step of the slowed drive costs varies by some per cent.
+    """It is seen, and seen to be over, in the same steps, and nobody else's batch ever changes.
 
-    All but the slowed drive's batch is the same to the record.
+    gzip and trainer take turns, so what a step of the slowed drive costs varies by some per cent: its batch does too,
+    and may be corrected once more in between.
     """
     first = train(workshop)
     workshop.runs.rename(workshop.folder / "first")
     with hogs():
         second = train(workshop)
     print(first["retunes"], second["retunes"], sep="\n")
-    for one, other in zip(first["retunes"], second["retunes"], strict=True):
+    for end in (0, -1):
+        one, other = first["retunes"][end], second["retunes"][end]
         assert one["step"] == other["step"]
-        for when in ("before", "after"):
-            assert {**one[when], SLOWED: 0} == {**other[when], SLOWED: 0}
-            assert one[when][SLOWED] == pytest.approx(other[when][SLOWED], rel=0.1)
+        assert one["after"][SLOWED] == pytest.approx(other["after"][SLOWED], rel=0.1)
+    for retune in (*first["retunes"], *second["retunes"]):
+        assert {**retune["before"], SLOWED: 0} == {**retune["after"], SLOWED: 0}
     undisturbed = [step for step in range(STEPS) if not first["retunes"][0]["step"] <= step + 1 < END + 3]
     assert [batches(first)[step] for step in undisturbed] == [batches(second)[step] for step in undisturbed]
