@@ -33,7 +33,7 @@ test: setup-dev
 	@exec .venv/bin/pytest -m 'not long' $(ARGS)
 
 test-all: setup-dev
-	@exec .venv/bin/pytest $(ARGS)
+	@exec .venv/bin/pytest --hypothesis-profile=explore $(ARGS)
 
 lint: setup-dev
 	.venv/bin/ruff check .

@@ -8,8 +8,11 @@ from hypothesis import settings
 from csd_emu.paths import HOME_VARIABLE, Paths
 from host.certificates import Authority, HostKeys
 
-# A busy machine must not make a law of arithmetic fail, so no example has a deadline.
-settings.register_profile("csd-emu", deadline=None, print_blob=True)
+# A busy machine must not make a law of arithmetic fail, so no example has a deadline. What every change must pass draws
+# the same examples every time, so that a change is never refused for what another one broke; `make test-all` draws
+# new ones each time, and more.
+settings.register_profile("csd-emu", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile("explore", deadline=None, print_blob=True, max_examples=300)
 settings.load_profile("csd-emu")
 
 

@@ -64,7 +64,7 @@ def share_phase(seconds: float, steps: int, own: Sequence[float]) -> list[tuple[
         own: compute seconds of each, if they are known: the phase's share in a step is taken to be its share in all.
     """
     total = math.fsum(own)
-    return [(seconds * each / total, 1) for each in own] if total > 0 else [(seconds / steps, steps)]
+    return [(seconds * (each / total), 1) for each in own] if total > 0 else [(seconds / steps, steps)]
 
 
 def _show_last(store: Store, mode: str, record: RoundRecord, last: StepRecord) -> None:
