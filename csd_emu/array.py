@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -47,6 +48,7 @@ class HostSection(Config):
 
     Attributes:
         profile: its figures for time and energy.
+        address: its own address on which it listens, for drives, Prometheus and browsers; all of its own: ``0.0.0.0``.
         port: on which drives dial in.
         metrics_port: on which Prometheus scrapes.
         trains: whether it takes part in synchronous training, as the node ``host``.
@@ -54,6 +56,7 @@ class HostSection(Config):
 
     profile: str = "xeon-4108"
     trains: bool = False
+    address: IPv4Address = Field(default=IPv4Address("127.0.0.1"), strict=False)
     port: int | None = Field(default=None, ge=1024, le=65535)
     metrics_port: int | None = Field(default=None, ge=1024, le=65535)
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,11 @@ class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kept: bool
     port: int
     devices: tuple[DeviceState, ...]
+
+    @property
+    def address(self) -> IPv4Address:
+        """Where its host listens."""
+        return IPv4Address(self.config["host"]["address"])
 
     def with_incarnation(self, device: str, incarnation: int) -> ArrayState:
         """Return the state with another newest incarnation of one device."""

@@ -31,7 +31,7 @@ def bring_up(request: ArrayRequest, paths: Paths, progress: Progress) -> ArraySt
         state = ArrayState.load(folder)
         if state is not None and list_running(state, paths):
             raise ConfigurationError(f"array {name!r} is up already; csd-emu down {name} ends it")
-        check_port(request.config.host.port)
+        check_port(request.config.host.address, request.config.host.port)
         try:
             clear_array(engine, name, folder)
             engine.prepare(progress)

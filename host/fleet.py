@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 
 import grpc
 import grpc.aio
@@ -19,7 +20,7 @@ from host.session import DeviceSession
 
 log = logging.getLogger(__name__)
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK = IPv4Address("127.0.0.1")
 _HELLO_SECONDS = 60.0
 _GRACE_SECONDS = 1.0
 _OPTIONS = [
@@ -31,7 +32,7 @@ _OPTIONS = [
 ]
 
 
-def check_port(port: int | None, remedy: str = "free it, or set another host.port") -> None:
+def check_port(address: IPv4Address, port: int | None, remedy: str = "free it, or set another host.port") -> None:
     """Return if `port` can be listened on, or is None: for a command to fail before it has begun.
 
     Raises:
@@ -41,13 +42,13 @@ def check_port(port: int | None, remedy: str = "free it, or set another host.por
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind((LOOPBACK, port))
+                probe.bind((str(address), port))
             except OSError as error:
-                raise _port_in_use(port, remedy) from error
+                raise _cannot_listen(address, port, error.strerror, remedy) from error
 
 
-def _port_in_use(port: int, remedy: str) -> EnvironmentUnfit:
-    return EnvironmentUnfit(f"host.port: cannot listen on {LOOPBACK}:{port}, it is in use; {remedy}")
+def _cannot_listen(address: IPv4Address, port: int, why: str | None, remedy: str) -> EnvironmentUnfit:
+    return EnvironmentUnfit(f"host.port: cannot listen on {address}:{port} ({why}); {remedy}")
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,16 @@ class Fleet:
         keys: HostKeys,
         port: int,
         on_event: OnEvent = lambda *_: None,
+        address: IPv4Address = LOOPBACK,
     ) -> None:
-        """Prepare to listen on loopback.
+        """Prepare to listen.
 
         Args:
             expected: device name -> what its hello must show; any other device is refused.
             keys: the host's credential and the authority that devices must be signed by.
             port: TCP port, 0 for any free one.
             on_event: called with device, what happened, and more about it when a device joins, leaves or is refused.
+            address: this machine's own, on which to listen.
         """
         self._expected = dict(expected)
         self._newest = {device: want.incarnation for device, want in expected.items()}
@@ -84,7 +87,7 @@ class Fleet:
         self._sessions: dict[str, DeviceSession] = {}
         self._joined = {device: asyncio.Event() for device in expected}
         self._newcomer = asyncio.Event()
-        self._keys, self._port, self._on_event = keys, port, on_event
+        self._keys, self._address, self._port, self._on_event = keys, address, port, on_event
         self._known: set[str] = set()
         self._server: grpc.aio.Server | None = None
 
@@ -106,9 +109,9 @@ class Fleet:
             require_client_auth=True,
         )
         try:
-            self._port = self._server.add_secure_port(f"{LOOPBACK}:{self._port}", credentials)
+            self._port = self._server.add_secure_port(f"{self._address}:{self._port}", credentials)
         except RuntimeError as error:
-            raise _port_in_use(self._port, "free it, or set another host.port") from error
+            raise _cannot_listen(self._address, self._port, "in use?", "free it, or set another host.port") from error
         await self._server.start()
         return self
 

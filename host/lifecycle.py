@@ -82,7 +82,8 @@ async def start_array(
     keys = HostKeys(authority.ca_pem, authority.issue_host())
     keys.save(folder / _KEYS)
     expected = {d.name: Expected(FIRST_INCARNATION, r.manifest_sha256) for d, r in zip(devices, records, strict=True)}
-    fleet = await fleet_box.enter_async_context(Fleet(expected, keys, request.config.host.port or 0, on_event))
+    place = request.config.host
+    fleet = await fleet_box.enter_async_context(Fleet(expected, keys, place.port or 0, on_event, place.address))
     state = _state(request, run, fleet.port, devices, records)
     state.save(folder)
     plans = [
@@ -108,7 +109,7 @@ async def attach_array(
     """
     keys = HostKeys.load(folder / _KEYS)
     expected = {d.name: Expected(d.incarnation, d.manifest_sha256) for d in state.devices}
-    async with Fleet(expected, keys, state.port, on_event) as fleet:
+    async with Fleet(expected, keys, state.port, on_event, state.address) as fleet:
         try:
             async with asyncio.timeout(_BOOT_SECONDS):
                 await asyncio.gather(*(fleet.joined(device) for device in running))

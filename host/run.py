@@ -61,7 +61,7 @@ def run_job(
         check_writable(runs)
     with array_folder(paths.arrays, name) as folder, contextlib.ExitStack() as stack:
         metrics = MetricsState(describe_run(request.config, request.job))
-        exporter = stack.enter_context(Exporter(metrics, request.config.host.metrics_port))
+        exporter = stack.enter_context(Exporter(metrics, request.config.host.metrics_port, request.config.host.address))
         engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))
         run = _Run(request, folder, paths.control(name), runs, engine, progress, quiet, exporter, past)
         stack.callback(run.report)
@@ -70,9 +70,10 @@ def run_job(
         if state is not None and running:
             check_same(request.array, state)
             check_shards({device.name: device.manifest_sha256 for device in state.devices}, folder / DEVICES)
-            check_port(state.port, f"it was chosen by csd-emu up; csd-emu down {name} and up again choose another")
+            remedy = f"it was chosen by csd-emu up; csd-emu down {name} and up again choose another"
+            check_port(state.address, state.port, remedy)
             return INTERRUPTS.run(run.on_array_that_is_up(state, running))
-        check_port(request.config.host.port)
+        check_port(request.config.host.address, request.config.host.port)
         try:
             clear_array(engine, name, folder)
             engine.prepare(progress)

@@ -15,7 +15,7 @@ from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from firmware_agent.wire import Probed, ProbeRead, ProbeSend
 from host.bench.harness import WATCHDOG_SECONDS, cpu_hogs, report, with_array
-from host.fleet import LOOPBACK
+from host.bench.prometheus import LOOPBACK
 from host.lifecycle import StartedArray
 from host.outputs import BenchReport
 from host.session import DeviceSession

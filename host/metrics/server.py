@@ -1,4 +1,4 @@
-"""Serves a run's metrics to Prometheus on loopback. Counters advance in device time; scrapes come in wall time."""
+"""Serves a run's metrics to Prometheus. Counters advance in device time; scrapes come in wall time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from ipaddress import IPv4Address
 from socketserver import ThreadingMixIn
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -21,16 +22,16 @@ from host.metrics.state import MetricsState
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK = IPv4Address("127.0.0.1")
 
 
 class Exporter:
     """Serves the metrics of one run; a context manager."""
 
-    def __init__(self, state: MetricsState, port: int | None) -> None:
-        """Prepare to listen on `port`, or on any free one."""
+    def __init__(self, state: MetricsState, port: int | None, address: IPv4Address = LOOPBACK) -> None:
+        """Prepare to listen on `port`, or on any free one, of this machine's own `address`."""
         self.state = state
-        self._port = port or 0
+        self._port, self._address = port or 0, address
         registry = CollectorRegistry()
         registry.register(StateCollector(state))
         self._app = make_wsgi_app(registry)
@@ -41,10 +42,10 @@ class Exporter:
 
     def __enter__(self) -> Exporter:
         try:
-            self._server = make_server(LOOPBACK, self._port, self._answer, _Server, _SilentHandler)
+            self._server = make_server(str(self._address), self._port, self._answer, _Server, _SilentHandler)
         except OSError as error:
             raise EnvironmentUnfit(
-                f"host.metrics_port: cannot listen on {LOOPBACK}:{self._port} ({error.strerror}); "
+                f"host.metrics_port: cannot listen on {self._address}:{self._port} ({error.strerror}); "
                 "free it, or set another"
             ) from error
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True)
@@ -61,9 +62,9 @@ class Exporter:
 
     @property
     def address(self) -> str:
-        """The URL that Prometheus scrapes."""
+        """The URL that Prometheus scrapes, as seen from this machine."""
         port = self._server.server_port if self._server is not None else self._port
-        return f"http://{LOOPBACK}:{port}/metrics"
+        return f"http://{LOOPBACK if self._address.is_unspecified else self._address}:{port}/metrics"
 
     async def wait_for_scrapers(self) -> None:
         """Wait until everyone who scrapes regularly has got the state as it is; nobody is waited for in vain for long.
