@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from csd_emu.config import Bytes, BytesPerSecond, Config, Seconds
 from csd_emu.profiles import PROFILES, get_profile
@@ -19,7 +19,8 @@ _MEBIBYTE = 2**20
 DeviceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,12}[a-z0-9]$")]
 
 
-def _check_profile(name: str, kind: str) -> str:
+def check_profile(name: str, kind: str) -> str:
+    """Return the name of a profile of that kind; raises `ValueError`, as pydantic's validators do, if it is none."""
     try:
         profile = get_profile(name)
     except ConfigurationError as error:
@@ -28,6 +29,15 @@ def _check_profile(name: str, kind: str) -> str:
         fit = ", ".join(name for name, known in PROFILES.items() if known.kind == kind)
         raise ValueError(f"profile {name!r} is a {profile.kind}, not a {kind}; choose one of: {fit}")
     return name
+
+
+def _check_dram(value: float) -> float:
+    if not MIN_MEMORY_BYTES <= value <= MAX_MEMORY_BYTES or value % _MEBIBYTE:
+        raise ValueError("must be whole MiB between 1 GiB (torch does not fit below) and 16 GiB")
+    return value
+
+
+Dram = Annotated[Bytes, AfterValidator(_check_dram)]
 
 
 class DeviceGroup(Config):
@@ -40,7 +50,7 @@ class DeviceGroup(Config):
     @field_validator("profile")
     @classmethod
     def _known(cls, value: str) -> str:
-        return _check_profile(value, "drive")
+        return check_profile(value, "drive")
 
 
 class HostSection(Config):
@@ -63,7 +73,7 @@ class HostSection(Config):
     @field_validator("profile")
     @classmethod
     def _known(cls, value: str) -> str:
-        return _check_profile(value, "host")
+        return check_profile(value, "host")
 
 
 class LinkSection(Config):
@@ -112,18 +122,11 @@ class ArrayConfig(Config):
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
     engine: Literal["qemu", "native"] = "qemu"
     hypervisors: list[str] = Field(default=["qemu:///session"], min_length=1)
-    memory: Bytes = Field(default="2 GiB")  # type: ignore[assignment]
+    memory: Dram = Field(default="2 GiB")  # type: ignore[assignment]
     clock: Literal["auto", "modelled", "wall"] = "auto"
     host: HostSection = HostSection()
     link: LinkSection = LinkSection()
     devices: list[DeviceGroup] = Field(min_length=1)
-
-    @field_validator("memory")
-    @classmethod
-    def _memory_in_range(cls, value: float) -> float:
-        if not MIN_MEMORY_BYTES <= value <= MAX_MEMORY_BYTES or value % _MEBIBYTE:
-            raise ValueError("must be whole MiB between 1 GiB (torch does not fit below) and 16 GiB")
-        return value
 
     @model_validator(mode="after")
     def _clock_fits(self) -> Self:

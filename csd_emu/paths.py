@@ -17,8 +17,7 @@ class Paths:
 
     Attributes:
         cache: what can be made again: downloads, ARM images, templates.
-        state: one folder per array that is up, and the user's profiles.
-        state: one folder per array that is up; the user's calibration tables.
+        state: one folder per array that is up; the user's profiles and calibration tables.
         runtime: sockets; short, because a Unix socket's path holds 107 bytes.
     """
 
@@ -51,6 +50,10 @@ class Paths:
     def control(self, array: str) -> Path:
         """Return the socket on which a run on this array takes faults."""
         return self.runtime / f"{array}.control"
+
+    def presence(self, array: str) -> Path:
+        """Return the file that whoever keeps an array up in the foreground holds locked."""
+        return self.runtime / f"{array}.present"
 
     @property
     def profiles(self) -> Path:

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from csd_emu.array import MAX_MEMORY_BYTES, MIN_MEMORY_BYTES
-from csd_emu.calibration import CalibrationKey, Shape, parse_shape
+from csd_emu.calibration import CalibrationKey
+from csd_emu.shape import Shape, parse_shape
 from firmware_agent.errors import ConfigurationError, UnitError
 from firmware_agent.models import ZOO, ModelSpec, resolve_model
 from firmware_agent.units import BYTES, format_bytes, parse_quantity

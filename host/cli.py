@@ -15,6 +15,7 @@ from host.commands.images import image_app
 from host.commands.report import report
 from host.commands.reproduce import reproduce_app
 from host.commands.simulate import simulate
+from host.commands.stack import stack_app
 from host.commands.top import top
 from host.commands.tune import tune
 from host.console import errors
@@ -42,6 +43,7 @@ for command in COMMANDS:
 app.add_typer(image_app, name="image")
 app.add_typer(power.power_app, name="power")
 app.add_typer(reproduce_app, name="reproduce")
+app.add_typer(stack_app, name="stack")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.calibration import Shape, parse_shape
+from csd_emu.shape import Shape, parse_shape
 from firmware_agent.errors import ConfigurationError, DataError
 
 HELD_OUT_SHARE = 0.2

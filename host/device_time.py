@@ -9,8 +9,9 @@ from typing import Protocol
 import msgspec
 
 from csd_emu.array import ArrayConfig
-from csd_emu.calibration import REFERENCE_CORE, CalibrationStore, CalibrationTable, Shape
+from csd_emu.calibration import REFERENCE_CORE, CalibrationStore, CalibrationTable
 from csd_emu.profiles import Profile, get_profile
+from csd_emu.shape import Shape
 from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.models import ModelSpec

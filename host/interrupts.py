@@ -73,6 +73,26 @@ class Interrupts:
                 finally:
                     self._deferred -= 1
 
+    async def wait(self, *works: Coroutine[Any, Any, None]) -> None:
+        """Wait, in what `run` runs, for the first signal, which then ends the wait and nothing else.
+
+        Args:
+            works: go on meanwhile and are cancelled then; the first of them that ends, ends the wait with its error.
+        """
+        tasks = [asyncio.create_task(work) for work in (*works, _for_ever())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except asyncio.CancelledError:
+            if not self._raised or self._task is None:
+                raise
+            self._task.uncancel()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
     async def _hold(self, work: Coroutine[Any, Any, T]) -> T:
         self._task = asyncio.current_task()
         return await work
@@ -86,6 +106,10 @@ class Interrupts:
             self._loop.call_soon_threadsafe(self._task.cancel)
         else:
             raise KeyboardInterrupt
+
+
+async def _for_ever() -> None:
+    await asyncio.Event().wait()
 
 
 INTERRUPTS = Interrupts()

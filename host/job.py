@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
 from csd_emu.config import Config, Seconds, load_config
 from firmware_agent.errors import ConfigurationError, ModelError
-from firmware_agent.models import ModelSpec, build_model, resolve_model
 from host.datasets import check_source
 from host.participation import Participation
 from host.strategies.sections import StrategySection
 from host.sync.sections import DisturbSection, SyncSection
+
+if TYPE_CHECKING:
+    from firmware_agent.models import ModelSpec
 
 
 class Partition(Config):
@@ -143,15 +145,27 @@ def check_mode(job: JobConfig, where: str) -> None:
         )
 
 
+def read_job(path: Path) -> JobConfig:
+    """Read a job file; its model is not looked at.
+
+    Raises:
+        ConfigurationError: the file breaks a rule.
+    """
+    job = load_config(path, JobConfig)
+    check_mode(job, str(path))
+    check_source(job.data.source, f"{path}: data.source")
+    return job
+
+
 def load_job(path: Path) -> tuple[JobConfig, ModelSpec]:
     """Read a job file and find its model.
 
     Raises:
         ConfigurationError: the file breaks a rule, or the model cannot be found or built.
     """
-    job = load_config(path, JobConfig)
-    check_mode(job, str(path))
-    check_source(job.data.source, f"{path}: data.source")
+    from firmware_agent.models import build_model, resolve_model  # torch: whoever only reads a job has no need of it
+
+    job = read_job(path)
     try:
         spec = resolve_model(job.model, job.model_arguments, path.parent)
         build_model(spec)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from csd_emu.calibration import Shape
+from csd_emu.shape import Shape
 from firmware_agent.errors import ModelError
 from firmware_agent.models import ModelSpec, build_model
 

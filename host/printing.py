@@ -22,6 +22,7 @@ from host.report.formats import format_share
 __all__ = [
     "print_bench",
     "print_calibration",
+    "print_change",
     "print_images",
     "print_injection",
     "print_report",
@@ -44,6 +45,11 @@ def print_status(report: StatusReport) -> None:
         for device in array.devices:
             table.add_row(device.name, device.profile, device.state, str(device.samples), str(device.incarnation))
         console.print(table)
+
+
+def print_change(drive: str, exists: bool) -> None:
+    """Print that a drive of an array that is kept up has ended, or has come back."""
+    console.print(f"{drive} {'is back' if exists else 'has ended'}")
 
 
 def print_sweep(report: SweepReport) -> None:

@@ -14,7 +14,7 @@ from host.console import console
 from host.lifecycle import clear_array, list_running
 from host.recorder import Past
 from host.requests import read_run
-from host.run import run_job
+from host.run import Stay, run_job
 from host.run_directory import ARRAY_FILE, JOB_FILE, RunDirectory
 from host.run_end import finish_run, report_run
 from host.run_request import RunRequest
@@ -22,7 +22,9 @@ from host.summary import Summary
 from host.training import is_done
 
 
-def resume_run(path: Path, engine: str | None, paths: Paths, progress: Progress, quiet: bool) -> Summary:
+def resume_run(
+    path: Path, engine: str | None, paths: Paths, progress: Progress, quiet: bool, stay: Stay | None = None
+) -> Summary:
     """Go on with the run in the directory at `path`, and return the summary of all its rounds.
 
     A run that has finished is left as it is. One that was ended before its first checkpoint begins again, in place.
@@ -33,6 +35,7 @@ def resume_run(path: Path, engine: str | None, paths: Paths, progress: Progress,
         paths: csd-emu's folders.
         progress: shown the stages.
         quiet: print nothing.
+        stay: as in `host.run.run_job`; a run that had finished does not stay.
 
     Raises:
         ConfigurationError: it is no run directory, or was changed.
@@ -58,7 +61,7 @@ def resume_run(path: Path, engine: str | None, paths: Paths, progress: Progress,
             report_run(path, progress)
             return summary
         directory.remove_end()
-        return run_job(request, paths, path.parent, progress, quiet, past)
+        return run_job(request, paths, path.parent, progress, quiet, past, stay)
 
 
 def _end_leftovers(request: RunRequest, paths: Paths) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from csd_emu.engines import Engine, make_engine
@@ -38,9 +39,17 @@ from host.summary import Summary
 from host.sync.setup import make_sync_training
 from host.training import Training
 
+Stay = Callable[[Summary], None]
+
 
 def run_job(
-    request: RunRequest, paths: Paths, runs: Path, progress: Progress, quiet: bool, past: Past | None = None
+    request: RunRequest,
+    paths: Paths,
+    runs: Path,
+    progress: Progress,
+    quiet: bool,
+    past: Past | None = None,
+    stay: Stay | None = None,
 ) -> Summary:
     """Run the job and return its summary; whatever was started here has ended when this returns or raises.
 
@@ -51,6 +60,8 @@ def run_job(
         progress: shown the stages.
         quiet: print nothing.
         past: of a resumed run, which goes on in its own directory.
+        stay: called when the training is done, if its drives, metrics and page shall stay until the process is
+            interrupted; that is then the normal end.
 
     Raises:
         CsdError: something is missing, or no device is left.
@@ -63,7 +74,7 @@ def run_job(
         metrics = MetricsState(describe_run(request.config, request.job))
         exporter = stack.enter_context(Exporter(metrics, request.config.host.metrics_port, request.config.host.address))
         engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))
-        run = _Run(request, folder, paths.control(name), runs, engine, progress, quiet, exporter, past)
+        run = _Run(request, folder, paths.control(name), runs, engine, progress, quiet, exporter, past, stay)
         stack.callback(run.report)
         state = ArrayState.load(folder)
         running = list_running(state, paths) if state is not None else []
@@ -97,16 +108,19 @@ class _Run:
         quiet: bool,
         exporter: Exporter,
         past: Past | None,
+        stay: Stay | None,
     ) -> None:
         self._request, self._folder, self._control = request, folder, control
         self._runs, self._engine = runs, engine
         self._progress, self._quiet, self._exporter, self._past = progress, quiet, exporter, past
+        self._stay, self._reported = stay, False
         self._metrics, self._meter = exporter.state, MachineMeter(RaplMeter.open())
         self._recorder = Recorder(exporter.state, request.sha256, request.job.checkpoint.every, past)
 
     def report(self) -> None:
-        """Write the report, if the run has got as far as to have a directory."""
-        if (directory := self._recorder.directory) is not None:
+        """Write the report once, if the run has got as far as to have a directory."""
+        if (directory := self._recorder.directory) is not None and not self._reported:
+            self._reported = True
             report_run(directory.path, self._progress)
 
     async def on_array_that_is_up(self, state: ArrayState, running: Sequence[str]) -> Summary:
@@ -117,7 +131,7 @@ class _Run:
                 self._recorder.add_event(device.name, What.LOST, "before the run began")
         self._metrics.start_booting()
         async with attach_array(state, running, self._folder, self._recorder.add_event) as fleet:
-            return await self._record_and_train(fleet)
+            return await self._train_and_stay(fleet)
 
     async def on_new_array(self) -> Summary:
         """Start the devices and train; the caller ends them."""
@@ -127,7 +141,17 @@ class _Run:
         async with contextlib.AsyncExitStack() as box:
             started = await start_array(self._request.array, self._folder, self._engine, box, self._recorder.add_event)
             self._metrics.set_boot_seconds(started.times.device_seconds)
-            return await self._record_and_train(started.fleet)
+            return await self._train_and_stay(started.fleet)
+
+    async def _train_and_stay(self, fleet: Fleet) -> Summary:
+        summary = await self._record_and_train(fleet)
+        if self._stay is not None and self._recorder.directory is not None:
+            self._recorder.directory.close()  # from here on events are for Prometheus and the page alone
+            await asyncio.to_thread(self.report)
+            self._stay(summary)
+            await INTERRUPTS.wait()
+            self._metrics.end()
+        return summary
 
     async def _record_and_train(self, fleet: Fleet) -> Summary:
         self._progress.stage("")
@@ -178,6 +202,9 @@ class _Run:
                         table.add_retune(retune)
                     table.add(record)
         summary = finish_run(request, directory, recorder.rounds, training.weights, recorder.wall_seconds)
+        if self._stay is not None:
+            self._metrics.rest()
+            return summary
         self._metrics.end()
         await self._exporter.wait_for_scrapers()
         return summary

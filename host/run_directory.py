@@ -94,6 +94,10 @@ class RunDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write no more records, and let go of the directory; may be done twice."""
         self._lines.close()
         if self._lock >= 0:
             os.close(self._lock)

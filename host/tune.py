@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from csd_emu.array import ArrayConfig
-from csd_emu.calibration import CalibrationStore, Shape
+from csd_emu.calibration import CalibrationStore
 from csd_emu.paths import Paths
 from csd_emu.profiles import get_profile
 from csd_emu.progress import Progress
+from csd_emu.shape import Shape
 from csd_emu.timeline import HOST
 from firmware_agent.errors import CalibrationError, ConfigurationError
 from firmware_agent.models import ModelSpec

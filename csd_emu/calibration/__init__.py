@@ -1,6 +1,6 @@
 """Calibration: what a training step costs at a batch size, measured once on a drive, looked up ever after."""
 
-from csd_emu.calibration.key import REFERENCE_CORE, CalibrationKey, Shape, parse_shape
+from csd_emu.calibration.key import REFERENCE_CORE, CalibrationKey
 from csd_emu.calibration.store import CalibrationStore, load_table
 from csd_emu.calibration.table import FORMAT, CalibrationRow, CalibrationTable, Versions, median_step, row_mark
 
@@ -11,10 +11,8 @@ __all__ = [
     "CalibrationRow",
     "CalibrationStore",
     "CalibrationTable",
-    "Shape",
     "Versions",
     "load_table",
     "median_step",
-    "parse_shape",
     "row_mark",
 ]

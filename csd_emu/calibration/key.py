@@ -11,26 +11,12 @@ from typing import Any
 
 import msgspec
 
-from firmware_agent.errors import ConfigurationError
+from csd_emu.shape import Shape
 from firmware_agent.models import ZOO, ModelSpec
 
-Shape = tuple[int, int, int]
 # The core of the counted clock: one instruction per nanosecond; a profile scales it to a drive.
 REFERENCE_CORE = "reference"
 _HASH_CHARACTERS = 8
-
-
-def parse_shape(text: str) -> Shape:
-    """Return the shape that ``CxHxW`` names, for example ``3x224x224``.
-
-    Raises:
-        ConfigurationError: it names none.
-    """
-    match = re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})x([1-9][0-9]{0,4})", text)
-    if match is None:
-        raise ConfigurationError(f"{text!r} is no shape of images; write channels, height and width as in 3x224x224")
-    channels, height, width = map(int, match.groups())
-    return channels, height, width
 
 
 @dataclass(frozen=True)

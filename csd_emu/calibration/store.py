@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from csd_emu.calibration.check import check_table, encode_table, parse_table
-from csd_emu.calibration.key import REFERENCE_CORE, CalibrationKey, Shape
+from csd_emu.calibration.key import REFERENCE_CORE, CalibrationKey
 from csd_emu.calibration.table import CalibrationTable
+from csd_emu.shape import Shape
 from firmware_agent.errors import CalibrationError
 from firmware_agent.models import ModelSpec
 

@@ -46,17 +46,19 @@ class QemuEngine:
         """Find QEMU and libvirt; nothing is connected yet.
 
         Raises:
-            EnvironmentUnfit: something is missing.
+            EnvironmentUnfit: something is missing. Where the session daemon runs already, QEMU may be: then it is said
+                when a machine is to be started.
         """
         for uri in config.hypervisors:
             _check_local(uri)
-        self._tools = find_qemu()
         self._daemon = SessionDaemon(paths)
+        try:
+            find_qemu()
+        except EnvironmentUnfit:
+            if not self._daemon.answers:  # where one does, machines can be watched and ended without QEMU's programs
+                raise
         self._uris, self._memory_bytes = config.hypervisors, int(config.memory)
-        self._images, self._templates = (
-            ImageStore(paths.images),
-            TemplateStore(paths.templates, self._tools, self._daemon),
-        )
+        self._images, self._template_folder = ImageStore(paths.images), paths.templates
         self._folder = paths.state
         self._connections: dict[str, libvirt.virConnect] = {}
         self._lock = threading.Lock()
@@ -85,7 +87,7 @@ class QemuEngine:
         template = self._prepared()[1]
         self._reclaim(plan, spec.disk)
         _enlarge(plan.shard)
-        make_overlay(self._tools, spec.disk, template.disk, "qcow2")
+        make_overlay(find_qemu(), spec.disk, template.disk, "qcow2")
         # The folder last: from then on its new owner can replace what is in it.
         for path in (spec.disk, plan.shard, plan.identity, plan.folder):
             self._daemon.give(path)
@@ -202,7 +204,11 @@ class QemuEngine:
 
     def _clone_spec(self, plan: DevicePlan) -> DomainSpec:
         image, template = self._prepared()
-        return clone_spec(plan, image, template, self._memory_bytes, self._tools)
+        return clone_spec(plan, image, template, self._memory_bytes, find_qemu())
+
+    @property
+    def _templates(self) -> TemplateStore:
+        return TemplateStore(self._template_folder, find_qemu(), self._daemon)
 
     def _prepared(self) -> tuple[Image, Template]:
         if self._image is None or self._template is None:

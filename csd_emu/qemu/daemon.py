@@ -63,11 +63,10 @@ class SessionDaemon:
             EnvironmentUnfit: something is missing.
         """
         self.owner = _service_owner() if os.geteuid() == 0 else None
-        self._program, socket_name = _find_daemon()
         self._runtime = paths.runtime
         self._state = paths.state
         self._home = paths.state / "libvirt"
-        self._socket = self._runtime / "libvirt" / socket_name
+        self._program, self._socket = _find_daemon(self._runtime / "libvirt")
         self._lock: int | None = None
         if len(str(self._socket)) > _MAX_SOCKET_PATH:
             raise EnvironmentUnfit(f"{self._socket} is too long for a socket; set CSD_EMU_HOME to a shorter path")
@@ -76,6 +75,15 @@ class SessionDaemon:
     def uri(self) -> str:
         """The address of the daemon."""
         return f"qemu+unix:///session?socket={self._socket}"
+
+    @property
+    def answers(self) -> bool:
+        """Whether a daemon runs, started by this process or another, perhaps in another container."""
+        try:
+            libvirt.open(self.uri).close()
+        except libvirt.libvirtError:
+            return False
+        return True
 
     def connect(self) -> libvirt.virConnect:
         """Return a connection; the daemon is started if it does not answer.
@@ -89,6 +97,8 @@ class SessionDaemon:
         while True:
             with contextlib.suppress(libvirt.libvirtError):
                 return libvirt.open(self.uri)
+            if not self._program:
+                raise _no_daemon()
             if process is None or process.poll() is not None:
                 process = self._start()
             if deadline.expired:
@@ -185,9 +195,17 @@ def _service_owner() -> pwd.struct_passwd:
         raise EnvironmentUnfit(f"the user {SERVICE_USER}, under whom QEMU runs, is missing; {_REMEDY}") from None
 
 
-def _find_daemon() -> tuple[str, str]:
+def _find_daemon(folder: Path) -> tuple[str, Path]:
+    """Return the daemon's program and its socket in `folder`; no program if the socket is another container's."""
     path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/usr/local/sbin"
     for name, socket_name in _DAEMONS.items():
         if program := shutil.which(name, path=path):
-            return program, socket_name
-    raise EnvironmentUnfit(f"libvirt's daemon ({' or '.join(_DAEMONS)}) is not installed; {_REMEDY}")
+            return program, folder / socket_name
+    for socket_name in _DAEMONS.values():
+        if (folder / socket_name).is_socket():
+            return "", folder / socket_name
+    raise _no_daemon()
+
+
+def _no_daemon() -> EnvironmentUnfit:
+    return EnvironmentUnfit(f"libvirt's daemon ({' or '.join(_DAEMONS)}) is not installed, nor runs; {_REMEDY}")

@@ -8,23 +8,32 @@ import typer
 
 from csd_emu.paths import Paths
 from host import printing
-from host.commands.options import ArrayFile, EngineOption, JobOption, Json
+from host.commands.options import ArrayFile, EngineOption, JobOption, Json, Stay
 from host.console import StageProgress
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
 
 
-def up(array: ArrayFile, job: JobOption = None, engine: EngineOption = None, as_json: Json = False) -> None:
+def up(
+    array: ArrayFile, job: JobOption = None, engine: EngineOption = None, stay: Stay = False, as_json: Json = False
+) -> None:
     """Start an array that stays up, with the data of a job (the quickstart's, if none is given)."""
     with INTERRUPTS.deferred():
         from host.arrays import bring_up
-        from host.outputs import StatusReport
+        from host.outputs import ArrayStatus, StatusReport
         from host.requests import read_up
+        from host.staying import keep_up
 
         request = read_up(array, job, engine and engine.value)
+
+    def show(status: ArrayStatus) -> None:
+        print_json(status) if as_json else printing.print_status(StatusReport([status]))
+
     with StageProgress(quiet=as_json) as progress:
-        status = bring_up(request, Paths.default(), progress)
-    print_json(status) if as_json else printing.print_status(StatusReport([status]))
+        if stay:
+            keep_up(request, Paths.default(), progress, show, printing.print_change)
+        else:
+            show(bring_up(request, Paths.default(), progress))
 
 
 def down(name: Annotated[str, typer.Argument(help="name of the array")], as_json: Json = False) -> None:

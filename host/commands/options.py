@@ -30,4 +30,5 @@ ArrayOption = Annotated[Path, typer.Option("--array", metavar="ARRAY.YAML", help
 EngineOption = Annotated[EngineName | None, typer.Option("--engine", help="in place of the array file's")]
 TunerOption = Annotated[TunerChoice | None, typer.Option("--tuner", help="in place of the job file's")]
 JobOption = Annotated[Path | None, typer.Option("--job", metavar="JOB.YAML", help="the job whose data the drives hold")]
+Stay = Annotated[bool, typer.Option("--stay", help="stay in the foreground until Ctrl-C, which is the normal end")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")]

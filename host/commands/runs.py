@@ -10,10 +10,11 @@ import typer
 from csd_emu.paths import Paths
 from firmware_agent.errors import ConfigurationError
 from host import printing
-from host.commands.options import EngineOption, Json, TunerOption
-from host.console import StageProgress
+from host.commands.options import EngineOption, Json, Stay, TunerOption
+from host.console import StageProgress, console
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
+from host.summary import Summary
 
 
 def run(
@@ -25,6 +26,7 @@ def run(
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="DIR", help="go on with the run in this directory instead")
     ] = None,
+    stay: Stay = False,
     as_json: Json = False,
 ) -> None:
     """Train a job on an array; unless the array is up, start it first and end it afterwards."""
@@ -33,18 +35,28 @@ def run(
         from host.resume import resume_run
         from host.run import run_job
 
+    def show(summary: Summary) -> None:
+        print_json(summary) if as_json else printing.print_summary(summary)
+
+    def show_and_stay(summary: Summary) -> None:
+        show(summary)
+        if not as_json:
+            console.print("drives, metrics and live page stay until Ctrl-C")
+
+    on_done = show_and_stay if stay else None
     chosen = engine and engine.value
     if resume is not None:
         if job is not None or array is not None or tuner is not None:
             raise ConfigurationError("--resume takes job and array from DIR; leave JOB.YAML, --array and --tuner out")
         with StageProgress(quiet=as_json) as progress:
-            summary = resume_run(resume, chosen, Paths.default(), progress, quiet=as_json)
+            summary = resume_run(resume, chosen, Paths.default(), progress, quiet=as_json, stay=on_done)
     elif job is None or array is None:
         raise ConfigurationError("give JOB.YAML and --array ARRAY.YAML, or --resume DIR")
     else:
         with INTERRUPTS.deferred():
             request = read_run(job, array, chosen, None if tuner is None else tuner.value)
         with StageProgress(quiet=as_json) as progress:
-            summary = run_job(request, Paths.default(), runs, progress, quiet=as_json)
-    print_json(summary) if as_json else printing.print_summary(summary)
+            summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=on_done)
+    if not stay:
+        show(summary)
     raise typer.Exit(0 if summary.reached else 1)

@@ -59,6 +59,7 @@ class _Progress:
 
     booting: bool = False
     begun: bool = False
+    resting: bool = False
     ended: bool = False
     charged: Collection[str] = field(default_factory=tuple)
 
@@ -126,6 +127,8 @@ class MetricsState:
                 self._store.add(names.REJOINS, (event.device,), float(event.what == What.REJOINED))
             elif event.what == What.LEFT:
                 known.up = False
+                if self._progress.resting:
+                    known.missed = _GONE_AFTER_ROUNDS
             # Of a drive that dialled again the loss of its old session may be told last: the new one counts.
             elif event.what == What.LOST and not known.up:
                 known.was_up = True
@@ -141,6 +144,12 @@ class MetricsState:
                 device.chosen = name not in record.idle
             self._show_states()
             self.revision += 1
+
+    def rest(self) -> None:
+        """Train no more, but go on to watch who is there: a drive that leaves now is gone at once."""
+        with self._lock:
+            self._progress.resting, self._progress.begun = True, False
+            self._show_states()
 
     def end(self) -> None:
         """Keep everything as it is: that drives are switched off now is no fault of theirs."""

@@ -6,8 +6,8 @@ import math
 
 from csd_emu import host_node
 from csd_emu.array import ArrayConfig
-from csd_emu.calibration import Shape
 from csd_emu.profiles import get_profile
+from csd_emu.shape import Shape
 from firmware_agent.models import ModelSpec, build_model
 from host.accounting import link_of
 from host.simulation.nodes import Load

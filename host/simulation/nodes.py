@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from csd_emu.array import ArrayConfig
-from csd_emu.calibration import REFERENCE_CORE, CalibrationStore, Shape
+from csd_emu.calibration import REFERENCE_CORE, CalibrationStore
 from csd_emu.profiles import Profile, get_profile
+from csd_emu.shape import Shape
 from csd_emu.timeline import HOST, Link
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.models import ModelSpec

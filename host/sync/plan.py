@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from csd_emu.array import ArrayConfig
-from csd_emu.calibration import CalibrationStore, Shape
+from csd_emu.calibration import CalibrationStore
+from csd_emu.shape import Shape
 from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.models import ModelSpec

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from csd_emu.array import ArrayConfig, Device
-from csd_emu.calibration import REFERENCE_CORE, CalibrationStore, CalibrationTable, Shape
+from csd_emu.calibration import REFERENCE_CORE, CalibrationStore, CalibrationTable
 from csd_emu.profiles import HostRatio, Profile, get_profile
+from csd_emu.shape import Shape
 from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.models import ModelSpec

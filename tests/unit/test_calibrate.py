@@ -6,9 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from csd_emu.calibration import CalibrationKey, CalibrationStore, parse_shape
+from csd_emu.calibration import CalibrationKey, CalibrationStore
 from csd_emu.profiles import get_profile
 from csd_emu.progress import Silent
+from csd_emu.shape import parse_shape
 from firmware_agent.errors import ConfigurationError, DataError, DeviceFailed, ModelError
 from firmware_agent.models import ZOO, ModelSpec
 from firmware_agent.wire import Failed, Job, Measure

@@ -1,0 +1,98 @@
+"""The container of the host: it waits for the array, trains, and then stays with metrics and page."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import yaml
+
+from csd_emu.deadline import Deadline
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from firmware_agent.errors import CheckpointError, ConfigurationError, EnvironmentUnfit
+from host.console import console
+from host.presence import is_present
+from host.requests import read_run
+from host.resume import resume_run
+from host.run import Stay, run_job
+from host.run_directory import ARRAY_FILE, JOB_FILE, SUMMARY_FILE
+from host.run_request import RunRequest
+from host.stack.settings import StackSettings
+from host.summary import Summary
+
+_POLL_SECONDS = 0.5
+
+
+def run_host(settings: StackSettings, paths: Paths, progress: Progress, stay: Stay) -> None:
+    """Train the job on the array that the drives' container keeps up, and stay until interrupted.
+
+    A run of this job that was ended before it was done goes on; otherwise a new one begins.
+
+    Raises:
+        CsdError: something is missing, or no drive is left.
+    """
+    request = _read(settings, paths)
+    progress.stage("wait for the drives")
+    _wait_for_array(request.config.name, paths, Deadline(settings.start_seconds))
+    progress.stage("")
+    directory = find_unfinished(settings.runs, request)
+    if directory is None or not _resume(directory, paths, progress, stay):
+        run_job(request, paths, settings.runs, progress, quiet=False, stay=stay)
+
+
+def find_unfinished(runs: Path, request: RunRequest) -> Path | None:
+    """Return the newest run directory of this array if its run was not done and had this very job and array."""
+    made = sorted(path.parent for path in runs.glob(f"*-{request.config.name}*/{JOB_FILE}"))
+    if not made or (made[-1] / SUMMARY_FILE).exists():
+        return None
+    wanted = {
+        ARRAY_FILE: request.config.model_dump(mode="json"),
+        JOB_FILE: request.portable_job.model_dump(mode="json"),
+    }
+    try:
+        same = all(yaml.safe_load((made[-1] / name).read_bytes()) == content for name, content in wanted.items())
+    except (OSError, yaml.YAMLError):
+        return None
+    return made[-1] if same else None
+
+
+def _resume(directory: Path, paths: Paths, progress: Progress, stay: Stay) -> bool:
+    """Go on with the run in `directory`, and return whether it did and stayed: one that lacks but its end does not."""
+    stayed = False
+
+    def note(summary: Summary) -> None:
+        nonlocal stayed
+        stayed = True
+        stay(summary)
+
+    try:
+        resume_run(directory, None, paths, progress, quiet=False, stay=note)
+    except (CheckpointError, ConfigurationError) as error:
+        console.print(f"{directory} cannot go on ({error}); a new run begins", soft_wrap=True)
+    return stayed
+
+
+def _read(settings: StackSettings, paths: Paths) -> RunRequest:
+    """Read job and array, the latter as if from a file of the user's."""
+    array = paths.state / "stack.yaml"
+    try:
+        array.parent.mkdir(parents=True, exist_ok=True)
+        array.write_text(yaml.safe_dump(settings.array().model_dump(mode="json")), encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentUnfit(f"{array} cannot be written ({error.strerror}); make the volume writable") from error
+    return read_run(settings.job_file, array, None, settings.tuner)
+
+
+def _wait_for_array(name: str, paths: Paths, deadline: Deadline) -> None:
+    """Wait until a container keeps the array up: only then has every drive said hello.
+
+    Raises:
+        EnvironmentUnfit: none does by the deadline.
+    """
+    while not is_present(paths.presence(name)):
+        if deadline.expired:
+            raise EnvironmentUnfit(
+                f"no container keeps the array up after {deadline.seconds:.0f} s; see docker-compose logs drives"
+            )
+        threading.Event().wait(_POLL_SECONDS)

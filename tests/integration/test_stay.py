@@ -1,0 +1,88 @@
+"""`up --stay` and `run --stay`: processes in the foreground that end when they are told to."""
+
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from csd_emu.paths import Paths
+from host.bench.prometheus import free_port
+from host.presence import is_present
+from host.top import Readings
+from tests.commands import ARRAY, Done, Workshop, wait_until
+from tests.outputs import checked
+
+Command = Callable[..., Done]
+Start = Callable[..., subprocess.Popen[str]]
+pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+
+
+@pytest.fixture
+def start(workshop: Workshop) -> Iterator[Start]:
+    """Starts commands; what a failed test leaves is ended."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str | Path) -> subprocess.Popen[str]:
+        started.append(workshop.start(*arguments))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_an_array_and_a_run_that_stay_see_a_drive_end(workshop: Workshop, csd_emu: Command, start: Start) -> None:
+    port = free_port()
+    workshop.write("array.yaml", ARRAY | {"host": {"metrics_port": port}})
+    keeper = start("up", workshop.array, "--job", workshop.job, "--stay")
+    wait_until(lambda: is_present(Paths.default().presence("lab")))
+    assert csd_emu("up", workshop.array).code == 2
+
+    run = start(*workshop.job_arguments(rounds=2, target=None), "--stay")
+    wait_until(lambda: workshop.runs.exists() and (workshop.run_directory() / "report.html").exists())
+    assert (workshop.run_directory() / "summary.json").exists()
+    assert ups(port) == {"csd-00": 1, "csd-01": 1}
+    records = workshop.records(workshop.run_directory())
+
+    assert csd_emu("inject", "lab", "csd-01", "kill").code == 0
+    wait_until(lambda: ups(port) == {"csd-00": 1, "csd-01": 0})
+    assert run.poll() is None
+    assert workshop.records(workshop.run_directory()) == records  # the run itself is over
+
+    code, out, err = end(run, signal.SIGTERM)
+    assert (code, err.count("Traceback")) == (0, 0), err
+    assert "accuracy" in out
+    assert [process.cmdline()[-1].rpartition("/")[2] for process in workshop.agents()] == ["csd-00"]
+
+    code, out, err = end(keeper, signal.SIGINT)
+    assert (code, err.count("Traceback")) == (0, 0), err
+    assert "csd-01 has ended" in out
+    workshop.assert_clean()
+
+
+def test_a_run_that_brought_its_array_up_stays_and_ends_it(workshop: Workshop, start: Start) -> None:
+    run = start(*workshop.job_arguments(rounds=1, target=None), "--stay", "--json")
+    assert run.stdout is not None
+    checked("run", "".join(iter(run.stdout.readline, "}\n")) + "}")
+    assert len(workshop.agents()) == 2
+    code, out, err = end(run, signal.SIGTERM)
+    assert (code, out, err) == (0, "", "")
+    workshop.assert_clean()
+
+
+def end(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str, str]:
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def ups(port: int) -> dict[str, float | None]:
+    """The drives and whether they are up, as Prometheus would read it."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        readings = Readings(answer.read().decode())
+    return {device: readings.first("csd_device_up", device=device) for device in ("csd-00", "csd-01")}
