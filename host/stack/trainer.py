@@ -18,6 +18,7 @@ from host.resume import resume_run
 from host.run import Stay, run_job
 from host.run_directory import ARRAY_FILE, JOB_FILE, SUMMARY_FILE
 from host.run_request import RunRequest
+from host.stack.secrets import GRAFANA, ensure_secret
 from host.stack.settings import StackSettings
 from host.summary import Summary
 
@@ -33,6 +34,8 @@ def run_host(settings: StackSettings, paths: Paths, progress: Progress, stay: St
         CsdError: something is missing, or no drive is left.
     """
     request = _read(settings, paths)
+    if settings.secrets.is_dir():
+        ensure_secret(settings.secrets, GRAFANA)
     progress.stage("wait for the drives")
     _wait_for_array(request.config.name, paths, Deadline(settings.start_seconds))
     progress.stage("")

@@ -1,0 +1,114 @@
+"""The life of one stack, from `docker-compose up` to `down`: tests of one file share it and run in order."""
+
+import json
+import os
+import re
+import signal
+import urllib.parse
+from typing import Any
+
+import pytest
+
+from host.bench.compose import rounds_done
+from host.bench.containers import Stack, docker, fetch, wait_for
+from tests.outputs import checked
+
+pytestmark = [pytest.mark.compose, pytest.mark.long]
+MINUTES = 60.0
+
+
+def test_it_comes_up_and_trains(stack: Stack) -> None:
+    stack.up()
+    for service in ("drives", "host"):
+        assert stack.container(service)["State"]["Health"]["Status"] in ("healthy", "starting"), service
+    assert stack.container("drives")["State"]["Health"]["Status"] == "healthy"
+    wait_for("two rounds", lambda: rounds_done(stack) >= 2, 10 * MINUTES)
+    for service in ("drives", "host", "prometheus"):
+        config = stack.container(service)
+        assert config["Config"]["User"] not in ("", "root", "0"), service
+        assert not config["HostConfig"]["Privileged"], service
+        assert config["HostConfig"]["CapDrop"] == ["ALL"], service
+        assert config["HostConfig"]["Memory"] > 0, service
+
+
+def test_a_host_killed_in_a_round_resumes(stack: Stack) -> None:
+    before = rounds_done(stack)
+    top = stack.container("host")["State"]["Pid"]
+    for child in children(top):
+        os.kill(child, signal.SIGKILL)
+    wait_for("the end of training", lambda: summary(stack), 15 * MINUTES)
+    assert stack.container("host")["RestartCount"] == 1
+    records = [json.loads(line) for line in read(stack, "records.jsonl").splitlines()]
+    rounds = [record["round"] for record in records if record["kind"] == "round"]
+    assert rounds == list(range(1, len(rounds) + 1))
+    assert len(rounds) > before
+    assert "resumed" in [record["what"] for record in records if record["kind"] == "event"]
+
+
+def test_it_reaches_its_target_on_counted_device_time(stack: Stack) -> None:
+    done = summary(stack)
+    assert done is not None
+    assert (done["reached"], done["clock"]) == (True, "counted")
+    assert done["accuracy"] >= done["target_accuracy"]
+    wait_for("a healthy host", lambda: stack.container("host")["State"]["Health"]["Status"] == "healthy", 2 * MINUTES)
+
+
+def test_prometheus_scrapes_the_host(stack: Stack) -> None:
+    targets = ask(stack, "targets")["activeTargets"]
+    assert [(target["labels"]["job"], target["health"]) for target in targets] == [("csd-emu", "up")]
+    assert query(stack, "sum(csd_device_up)") == [3.0]
+    (ratio,) = query(stack, "csd_accuracy_ratio")
+    done = summary(stack)
+    assert done is not None
+    assert ratio == pytest.approx(done["accuracy"])
+
+
+def test_a_killed_drive_is_seen_and_comes_back(stack: Stack) -> None:
+    assert stack.compose("exec", "-T", "drives", "csd-emu", "inject", "csd", "csd-01", "kill").returncode == 0
+    wait_for("Prometheus to see it", lambda: query(stack, 'csd_device_up{device="csd-01"}') == [0.0], MINUTES)
+    wait_for("the alert", lambda: "csd-01" in alerts(stack), 3 * MINUTES)
+    assert "csd-01 has ended" in stack.must("logs", "drives")
+    assert (
+        stack.compose("exec", "-T", "drives", "csd-emu", "inject", "csd", "csd-01", "revive", seconds=300).returncode
+        == 0
+    )
+    wait_for("its return", lambda: query(stack, 'csd_device_up{device="csd-01"}') == [1.0], 3 * MINUTES)
+    wait_for("the alert's end", lambda: "csd-01" not in alerts(stack), 3 * MINUTES)
+
+
+def test_down_leaves_nothing(stack: Stack) -> None:
+    stack.down()
+    assert stack.left() == []
+    assert re.findall(rf"{stack.project}\S*", docker("ps", "--all", "--format", "{{.Names}}")) == []
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as stream:
+        return [int(word) for word in stream.read().split()]
+
+
+def read(stack: Stack, name: str) -> str:
+    """A file of the one run directory."""
+    return stack.must("exec", "-T", "host", "sh", "-c", f"cat /runs/*/{name}")
+
+
+def summary(stack: Stack) -> dict[str, Any] | None:
+    done = stack.compose("exec", "-T", "host", "sh", "-c", "cat /runs/*/summary.json")
+    return checked("run", done.stdout) if done.returncode == 0 else None
+
+
+def ask(stack: Stack, path: str, **parameters: str) -> Any:
+    """What Prometheus' API answers."""
+    content = fetch(f"{stack.prometheus}/api/v1/{path}?{urllib.parse.urlencode(parameters)}")
+    assert content is not None
+    return json.loads(content)["data"]
+
+
+def query(stack: Stack, expression: str) -> list[float]:
+    return [float(series["value"][1]) for series in ask(stack, "query", query=expression)["result"]]
+
+
+def alerts(stack: Stack) -> list[str]:
+    """The devices for which an alert is firing."""
+    return [alert["labels"].get("device", "") for alert in ask(stack, "alerts")["alerts"] if alert["state"] == "firing"]
