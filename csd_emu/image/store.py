@@ -35,6 +35,7 @@ from csd_emu.image.initramfs import (
     write_initramfs,
 )
 from csd_emu.image.layer import DISK, KERNEL, Inputs, LayerBuilder, check_space
+from csd_emu.image.portable import read_manifest, unpack_archive, write_archive
 from csd_emu.image.recipe import default_folder, load_recipe
 from csd_emu.image.runner import Runner
 from csd_emu.image.stages import Stages
@@ -130,6 +131,49 @@ class ImageStore:
         self.verify(image)
         return image
 
+    def write(self, target: Path) -> None:
+        """Write the disk, the kernel and what else images of this recipe share as one file, without any key.
+
+        Raises:
+            EnvironmentUnfit: a tool or disk space is missing.
+            ImageError: there is no checked image of this version, it is damaged, or `target` cannot be written.
+        """
+        layer = self._layer
+        if not layer.is_dir() or read_metadata(layer)["checked"] is None:
+            raise ImageError("there is no image of this version yet; run `csd-emu image build`")
+        with self._locked(None):
+            verify_files(layer, contents=True)
+            write_archive(self._runner, layer, target.absolute())
+
+    def read(self, source: Path, progress: Progress) -> Image:
+        """Return the image of this recipe and agent; if it is not there, make it from a file that `write` made.
+
+        Keys are new, the agent is this csd-emu's own. A refused file changes nothing.
+
+        Raises:
+            EnvironmentUnfit: a tool or disk space is missing.
+            ImageError: the file is damaged or was made for another recipe.
+        """
+        manifest = read_manifest(self._runner, source)
+        layer = self._layer
+        if manifest.layer != layer.name:
+            raise ImageError(
+                f"{source}: was made by another version of csd-emu (layer {manifest.layer}, this one needs "
+                f"{layer.name}); run `csd-emu image build`"
+            )
+        try:
+            with self._locked(progress):
+                self._sweep()
+                if not layer.is_dir():
+                    progress.stage(f"unpack {source.name}")
+                    with self._partial() as partial:
+                        unpack_archive(self._runner, source, manifest, partial)
+                        layer.parent.mkdir(exist_ok=True)
+                        partial.rename(layer)
+        except OSError as error:
+            raise _explained(error, self._folder) from error
+        return self.ensure(progress)
+
     def list(self) -> _Infos:
         """Return the images, newest first; folders whose metadata cannot be read are left out."""
         found = []
@@ -172,8 +216,12 @@ class ImageStore:
         image_hash = self._recipe.image_hash(self._agent)
         return Image(image_hash, self._folder / image_hash, self._recipe.command_line)
 
+    @property
+    def _layer(self) -> Path:
+        return self._folder / _LAYERS / self._recipe.layer_hash()
+
     def _build(self, image: Image, stages: Stages, *, refresh: bool) -> None:
-        layer = self._folder / _LAYERS / self._recipe.layer_hash()
+        layer = self._layer
         new_layer = not layer.is_dir()
         if new_layer:
             self._build_layer(layer, stages, refresh=refresh)
@@ -237,7 +285,7 @@ class ImageStore:
 
     def _remove(self, image: Image) -> None:
         _remove_folder(image.directory)
-        _remove_folder(self._folder / _LAYERS / self._recipe.layer_hash())
+        _remove_folder(self._layer)
 
     def _directories(self) -> Iterator[Path]:
         paths = sorted(self._folder.iterdir()) if self._folder.is_dir() else []

@@ -1,7 +1,8 @@
-"""`csd-emu image build`, `list` and `prune`."""
+"""`csd-emu image build`, `export`, `import`, `list` and `prune`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,6 +26,33 @@ def image_build(
 
     with StageProgress(quiet=as_json) as progress:
         report = build_image(Paths.default(), progress, rebuild)
+    print_json(report) if as_json else printing.print_images(report)
+
+
+@image_app.command("export")
+def image_export(
+    file: Annotated[Path, typer.Argument(help="the file to write, for example arm-image.tar.zst")],
+    as_json: Json = False,
+) -> None:
+    """Write the image of this version as one file, without keys, for machines that shall not build it."""
+    from host.images import export_image
+
+    with StageProgress(quiet=as_json) as progress:
+        progress.stage(f"write {file}")
+        report = export_image(Paths.default(), file)
+    print_json(report) if as_json else printing.print_images(report)
+
+
+@image_app.command("import")
+def image_import(
+    file: Annotated[Path, typer.Argument(help="a file that `csd-emu image export` wrote")],
+    as_json: Json = False,
+) -> None:
+    """Make the image of this version from an exported file, with keys of its own, unless it is there."""
+    from host.images import import_image
+
+    with StageProgress(quiet=as_json) as progress:
+        report = import_image(Paths.default(), file, progress)
     print_json(report) if as_json else printing.print_images(report)
 
 
