@@ -7,7 +7,7 @@ QUICKSTART := examples/quickstart
 .SUFFIXES:
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
-.PHONY: help run test test-all lint types format bench clean setup-qemu setup-native setup-dev
+.PHONY: help run test test-all lint types format bench bench-compose test-compose clean setup-qemu setup-native setup-dev
 
 help:
 	@echo 'make run [ENGINE=native]   start an array of emulated drives, train on it, report, clean up'
@@ -15,6 +15,8 @@ help:
 	@echo 'make test [ARGS=...]       the tests, real virtual machines included, without the long ones'
 	@echo 'make test-all [ARGS=...]   all tests'
 	@echo 'make lint types format     check the style, check the types, apply the style'
+	@echo 'make test-compose          the stack of docker-compose.yml in real containers, from build to down'
+	@echo 'make bench-compose         what building and starting that stack costs, as JSON'
 	@echo 'make bench NAME=...        one benchmark, its figures as JSON'
 	@echo 'make clean                 remove caches and build products; runs/ and .venv stay'
 	@echo
@@ -34,6 +36,13 @@ test: setup-dev
 
 test-all: setup-dev
 	@exec .venv/bin/pytest --hypothesis-profile=explore $(ARGS)
+
+# It installs and starts a Docker engine if none answers, and ends the one that it started.
+test-compose: setup-dev
+	@exec scripts/with-docker .venv/bin/pytest -m compose --override-ini addopts='--strict-markers --strict-config -ra -x' tests/compose $(ARGS)
+
+bench-compose: setup-dev
+	@exec scripts/with-docker sh -c 'for name in compose scrape page; do .venv/bin/csd-emu bench $$name --json || exit; done'
 
 lint: setup-dev
 	.venv/bin/ruff check .

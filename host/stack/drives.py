@@ -15,6 +15,7 @@ from csd_emu.progress import Progress
 from firmware_agent.errors import EnvironmentUnfit
 from host.array_state import ArrayBusy, array_folder
 from host.console import console
+from host.images import import_image
 from host.job import read_job
 from host.lifecycle import ArrayRequest
 from host.outputs import ArrayStatus
@@ -41,6 +42,8 @@ def run_drives(settings: StackSettings, paths: Paths, progress: Progress) -> Non
         raise EnvironmentUnfit(f"another container keeps array {name!r} up on this volume; end it first")
     _forget_daemon(paths)
     _wait_for_run(name, paths)
+    if settings.image is not None:
+        import_image(paths, settings.image, progress)
     keep_up(request, paths, progress, _say_up, print_change, relay(settings.host, DRIVES_PORT))
 
 

@@ -31,6 +31,7 @@ class StackSettings(Config):
         tuner: in place of the job file's, if given.
         power_cap: of the whole array in watts, for the alert; none if not given.
         runs: where the run directories are made.
+        image: the ARM image in a file (see `csd-emu image export`); it is built if there is none.
         secrets: where passwords are made at the first start.
         host: the name under which the drives' container reaches the one that trains.
         start_seconds: how long the host waits for the array, in wall seconds.
@@ -44,6 +45,7 @@ class StackSettings(Config):
     tuner: Literal["none", "stannis", "hypertune"] | None = Field(default=None, alias="CSD_TUNER")
     power_cap: float | None = Field(default=None, alias="CSD_POWER_CAP", gt=0, allow_inf_nan=False, strict=False)
     runs: Path = Field(default=Path("/runs"), alias="CSD_RUNS", strict=False)
+    image: Path | None = Field(default=None, alias="CSD_EMU_IMAGE", strict=False)
     secrets: Path = Field(default=Path("/secrets"), alias="CSD_SECRETS", strict=False)
     host: HostName = Field(default="host", alias="CSD_HOST")
     start_seconds: float = Field(default=1800.0, alias="CSD_START_SECONDS", gt=0, allow_inf_nan=False, strict=False)
