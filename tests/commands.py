@@ -1,13 +1,17 @@
 """Running csd-emu as a user does, and looking for what it left behind."""
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import pytest
@@ -121,6 +125,27 @@ class Workshop:
         if not self.runs.exists():
             return []
         return [record for record in self.records(self.run_directory()) if record["kind"] == "round"]
+
+
+AnyWorkshop = TypeVar("AnyWorkshop", bound=Workshop)
+
+
+@contextlib.contextmanager
+def temporary_workshop(kind: type[AnyWorkshop]) -> Iterator[AnyWorkshop]:
+    """Make a workshop in a folder of its own, which is removed afterwards; agents that a failed test leaves are ended.
+
+    Not below `tmp_path`, which nobody else may enter, while libvirt's daemon runs as another user than root; and short,
+    for a Unix socket's path.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="csd-"))
+    folder.chmod(0o711)
+    workshop = kind(folder)
+    try:
+        yield workshop
+    finally:
+        for process in workshop.agents():
+            process.kill()
+        shutil.rmtree(folder)
 
 
 def in_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> Done:

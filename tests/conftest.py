@@ -16,6 +16,19 @@ settings.register_profile("explore", deadline=None, print_blob=True, max_example
 settings.load_profile("csd-emu")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say what stays together when several processes share the tests (`pytest -n`).
+
+    A file does: its tests share fixtures. So do all tests on virtual machines, which share template, daemon and names;
+    they take longest and come first, so that nobody waits for them in the end.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("vm") is None)
+    for item in items:
+        group = "virtual machines" if item.get_closest_marker("vm") else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     """All of csd-emu's folders, below this test's own folder."""
