@@ -1,5 +1,6 @@
 """What all tests share. No fixture here takes real time."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,9 @@ from hypothesis import settings
 
 from csd_emu.paths import HOME_VARIABLE, Paths
 from host.certificates import Authority, HostKeys
+
+# Nets and arrays are tiny here: threads that share them would only wait for each other, and for the other tests.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A busy machine must not make a law of arithmetic fail, so no example has a deadline. What every change must pass draws
 # the same examples every time, so that a change is never refused for what another one broke; `make test-all` draws
