@@ -3,7 +3,7 @@
 ENGINE ?= qemu
 QUICKSTART := examples/quickstart
 # Two processes share the tests: many wait for others, and those on virtual machines go on beside the rest.
-PYTEST := .venv/bin/pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder
+PYTEST := .venv/bin/pytest --numprocesses=2
 
 .DEFAULT_GOAL := help
 .SUFFIXES:

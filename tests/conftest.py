@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -20,17 +21,36 @@ settings.register_profile("explore", deadline=None, print_blob=True, max_example
 settings.load_profile("csd-emu")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what stays together when several processes share the tests (`pytest -n`).
+def group_of(nodeid: str) -> str:
+    """Return what a test stays together with when several processes share the tests (`pytest -n`).
 
-    A file does: its tests share fixtures. So do all tests on virtual machines, which share template, daemon and names;
-    they take longest and come first, so that nobody waits for them in the end.
+    With its file, whose fixtures it may share; on virtual machines with all such tests, which share a template, the
+    daemon and names.
     """
-    items.sort(key=lambda item: item.get_closest_marker("vm") is None)
+    if nodeid.startswith("tests/vm/") or "[qemu" in nodeid:
+        return "virtual machines"
+    return nodeid.partition("::")[0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put what takes longest first, so that nobody waits for it in the end."""
     for item in items:
-        group = "virtual machines" if item.get_closest_marker("vm") else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
+        if item.get_closest_marker("vm") and group_of(item.nodeid) != "virtual machines":
+            raise pytest.UsageError(f"{item.nodeid}: tests marked vm lie in tests/vm, or have a parameter qemu")
+    items.sort(key=lambda item: item.get_closest_marker("vm") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out the groups one by one, in the order of collection."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return Groups(config, log)
 
 
 @pytest.fixture
