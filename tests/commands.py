@@ -88,14 +88,9 @@ class Workshop:
 
     def agents(self) -> list[psutil.Process]:
         """The agents that run from this workshop's folders."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if "firmware_agent" in process.cmdline() and any(str(self.home) in part for part in process.cmdline()):
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        home = str(self.home)
+        lines = ((process, process.info["cmdline"]) for process in processes())
+        return [process for process, line in lines if "firmware_agent" in line and any(home in part for part in line)]
 
     def assert_clean(self) -> None:
         """No process, no folder of an array, no temporary file."""
@@ -157,6 +152,12 @@ def in_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     captured = capsys.readouterr()
     code = end.value.code
     return Done(code if isinstance(code, int) else int(code is not None), captured.out, captured.err)
+
+
+def processes() -> list[psutil.Process]:
+    """All processes but ended ones, each with its name and command line as `info`; one may end while they are listed."""
+    found = psutil.process_iter(["name", "cmdline", "status"], ad_value="")
+    return [process for process in found if process.info["status"] != psutil.STATUS_ZOMBIE]
 
 
 def wait_until(condition: Any, seconds: float = 60.0) -> None:

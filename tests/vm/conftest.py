@@ -49,7 +49,7 @@ class VmWorkshop(Workshop):
 
     def machines(self) -> list[psutil.Process]:
         """The QEMU processes of this array."""
-        return [process for process in qemu_processes() if f"guest=csd-{NAME}-" in " ".join(process.cmdline())]
+        return [process for process in qemu_processes() if f"guest=csd-{NAME}-" in " ".join(process.info["cmdline"])]
 
     def disk_bytes(self, device: str) -> int:
         """What a machine's root disk takes on this machine's."""
@@ -65,11 +65,11 @@ class VmWorkshop(Workshop):
 
 
 def daemons() -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if process.name() in ("libvirtd", "virtqemud")]
+    return [process for process in processes() if process.info["name"] in ("libvirtd", "virtqemud")]
 
 
 def qemu_processes() -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if process.name().startswith("qemu-system")]
+    return [process for process in processes() if process.info["name"].startswith("qemu-system")]
 
 
 @pytest.fixture(scope="session")
