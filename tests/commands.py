@@ -155,7 +155,7 @@ def in_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
 
 
 def processes() -> list[psutil.Process]:
-    """All processes but ended ones, each with its name and command line as `info`; one may end while they are listed."""
+    """All processes that have not ended, each with name and command line as `info`; one may end at any time."""
     found = psutil.process_iter(["name", "cmdline", "status"], ad_value="")
     return [process for process in found if process.info["status"] != psutil.STATUS_ZOMBIE]
 

@@ -12,7 +12,7 @@ from csd_emu.array import ArrayConfig
 from csd_emu.paths import HOME_VARIABLE, Paths
 from host.array_state import array_folder
 from host.arrays import sweep
-from tests.commands import ARRAY, Done, Workshop, temporary_workshop, wait_until
+from tests.commands import ARRAY, Done, Workshop, processes, temporary_workshop, wait_until
 from tests.contract.laboratory import Laboratory
 from tests.going import Going, runs_on
 from tests.machines import prepared_qemu
