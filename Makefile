@@ -2,6 +2,8 @@
 
 ENGINE ?= qemu
 QUICKSTART := examples/quickstart
+# Two processes share the tests: many wait for others, and those on virtual machines go on beside the rest.
+PYTEST := .venv/bin/pytest --numprocesses=2
 
 .DEFAULT_GOAL := help
 .SUFFIXES:
@@ -32,10 +34,10 @@ else
 endif
 
 test: setup-dev
-	@exec .venv/bin/pytest -m 'not long' $(ARGS)
+	@exec $(PYTEST) -m 'not long' $(ARGS)
 
 test-all: setup-dev
-	@exec .venv/bin/pytest --hypothesis-profile=explore $(ARGS)
+	@exec $(PYTEST) --hypothesis-profile=explore $(ARGS)
 
 # It installs and starts a Docker engine if none answers, and ends the one that it started.
 test-compose: setup-dev

@@ -1,13 +1,17 @@
 """Running csd-emu as a user does, and looking for what it left behind."""
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import pytest
@@ -84,14 +88,9 @@ class Workshop:
 
     def agents(self) -> list[psutil.Process]:
         """The agents that run from this workshop's folders."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if "firmware_agent" in process.cmdline() and any(str(self.home) in part for part in process.cmdline()):
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        home = str(self.home)
+        lines = ((process, process.info["cmdline"]) for process in processes())
+        return [process for process, line in lines if "firmware_agent" in line and any(home in part for part in line)]
 
     def assert_clean(self) -> None:
         """No process, no folder of an array, no temporary file."""
@@ -123,6 +122,27 @@ class Workshop:
         return [record for record in self.records(self.run_directory()) if record["kind"] == "round"]
 
 
+AnyWorkshop = TypeVar("AnyWorkshop", bound=Workshop)
+
+
+@contextlib.contextmanager
+def temporary_workshop(kind: type[AnyWorkshop]) -> Iterator[AnyWorkshop]:
+    """Make a workshop in a folder of its own, which is removed afterwards; agents that a failed test leaves are ended.
+
+    Not below `tmp_path`, which nobody else may enter, while libvirt's daemon runs as another user than root; and short,
+    for a Unix socket's path.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="csd-"))
+    folder.chmod(0o711)
+    workshop = kind(folder)
+    try:
+        yield workshop
+    finally:
+        for process in workshop.agents():
+            process.kill()
+        shutil.rmtree(folder)
+
+
 def in_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> Done:
     """Run a command in this process: the same `main`, without three seconds of imports."""
     monkeypatch.setattr(sys, "argv", ["csd-emu", *map(str, arguments)])
@@ -132,6 +152,12 @@ def in_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     captured = capsys.readouterr()
     code = end.value.code
     return Done(code if isinstance(code, int) else int(code is not None), captured.out, captured.err)
+
+
+def processes() -> list[psutil.Process]:
+    """All processes that have not ended, each with name and command line as `info`; one may end at any time."""
+    found = psutil.process_iter(["name", "cmdline", "status"], ad_value="")
+    return [process for process in found if process.info["status"] != psutil.STATUS_ZOMBIE]
 
 
 def wait_until(condition: Any, seconds: float = 60.0) -> None:

@@ -1,6 +1,8 @@
 """What all tests share. No fixture here takes real time."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -8,12 +10,47 @@ from hypothesis import settings
 from csd_emu.paths import HOME_VARIABLE, Paths
 from host.certificates import Authority, HostKeys
 
+# Nets and arrays are tiny here: threads that share them would only wait for each other, and for the other tests.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A busy machine must not make a law of arithmetic fail, so no example has a deadline. What every change must pass draws
 # the same examples every time, so that a change is never refused for what another one broke; `make test-all` draws
 # new ones each time, and more.
 settings.register_profile("csd-emu", deadline=None, print_blob=True, derandomize=True)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=300)
 settings.load_profile("csd-emu")
+
+
+def group_of(nodeid: str) -> str:
+    """Return what a test stays together with when several processes share the tests (`pytest -n`).
+
+    With its file, whose fixtures it may share; on virtual machines with all such tests, which share a template, the
+    daemon and names.
+    """
+    if nodeid.startswith("tests/vm/") or "[qemu" in nodeid:
+        return "virtual machines"
+    return nodeid.partition("::")[0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put what takes longest first, so that nobody waits for it in the end."""
+    for item in items:
+        if item.get_closest_marker("vm") and group_of(item.nodeid) != "virtual machines":
+            raise pytest.UsageError(f"{item.nodeid}: tests marked vm lie in tests/vm, or have a parameter qemu")
+    items.sort(key=lambda item: item.get_closest_marker("vm") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out the groups one by one, in the order of collection."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return Groups(config, log)
 
 
 @pytest.fixture

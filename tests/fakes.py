@@ -14,6 +14,7 @@ from csd_emu.engines import DevicePlan, Fault, Handle, Surroundings
 from csd_emu.progress import Progress
 from firmware_agent.errors import DeviceError
 from firmware_agent.exchange import Array, Assembler, cut_slices, tensor_specs
+from firmware_agent.shard import Shard, open_shard, write_shard
 from firmware_agent.throttle import Throttle
 from firmware_agent.wire import (
     PROTOCOL_VERSION,
@@ -42,6 +43,14 @@ JOB = Job("digits_cnn", {}, None, 1 / 16, 0, 0.05, 0.9, 32)
 FACTS = {"agent": "0.1.0", "python": "3.11.2", "torch": "2.9.1", "numpy": "2.3.5", "kernel": "6.1.0"}
 
 Answer = Frame | bytes
+
+
+def random_shard(folder: Path, samples: int) -> Shard:
+    """Write a shard of noise, labelled at random, of the digits' shape."""
+    path, generator = folder / "shard.tar", np.random.default_rng(0)
+    images = generator.integers(0, 17, (samples, 1, 8, 8)).astype(np.uint8)
+    write_shard(path, "random", images, generator.integers(0, 10, samples))
+    return open_shard(path)
 
 
 class Cut(Exception):

@@ -1,7 +1,9 @@
 """A run that goes on while a test does something to its drives."""
 
+import contextlib
+import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.commands import Done, Workshop, wait_until
@@ -89,3 +91,22 @@ class Going:
     def _first_round(self) -> bool:
         assert self._process.poll() is None, self._process.communicate()[1]
         return bool(self.workshop.rounds())
+
+
+@contextlib.contextmanager
+def runs_on(
+    workshop: Workshop, inject: Callable[..., Done], seconds: float = 60.0, **job: Any
+) -> Iterator[Callable[..., Going]]:
+    """Yield what starts a run of `job` with changes (see `Going`); one that a failed test leaves is ended."""
+    started: list[Going] = []
+
+    def start(**changes: Any) -> Going:
+        shutil.rmtree(workshop.runs, ignore_errors=True)
+        started.append(Going(workshop, inject, seconds, **job | changes))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for run in started:
+            run.end()

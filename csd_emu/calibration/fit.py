@@ -8,6 +8,7 @@ cost per image rises by almost a half at batch 16.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 
 Point = tuple[int, float]
@@ -85,7 +86,7 @@ def _of_range(points: Sequence[Point], number: int) -> list[Point]:
 
 
 def _range(batch_size: int) -> int:
-    return sum(batch_size >= change for change in KERNEL_CHANGES)
+    return bisect.bisect_right(KERNEL_CHANGES, batch_size)
 
 
 def _start_of_range(batch_size: int) -> int:

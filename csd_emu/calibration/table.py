@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import statistics
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernel: str
 
 
-class CalibrationRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CalibrationRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """One batch size.
 
     Attributes:
@@ -45,7 +46,7 @@ class CalibrationRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peak_memory_bytes: int
     wall_seconds: float
 
-    @property
+    @functools.cached_property
     def seconds(self) -> PhaseSeconds:
         """The median step (see `median_step`)."""
         return median_step(self.steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import socket
@@ -22,7 +23,7 @@ from csd_emu.progress import Progress
 from csd_emu.qemu.daemon import SessionDaemon, calling_libvirt
 from csd_emu.qemu.domain import IDENTITY_BUS, SHARD_BUS, DomainSpec, Tag, domain_xml, network_card, read_tag
 from csd_emu.qemu.monitor import Monitor
-from csd_emu.qemu.template import TEMPLATE_ARRAY, Template, TemplateStore
+from csd_emu.qemu.template import TEMPLATE_ARRAY, Template, TemplateStore, template_spec
 from csd_emu.qemu.tools import QemuTools, find_qemu, make_overlay
 from firmware_agent.errors import DeviceError, EnvironmentUnfit
 from firmware_agent.handover import IDENTITY_SERIAL, SHARD_SERIAL
@@ -255,18 +256,12 @@ def domain_name(plan: DevicePlan) -> str:
 
 
 def clone_spec(plan: DevicePlan, image: Image, template: Template, memory_bytes: int, tools: QemuTools) -> DomainSpec:
-    """Return the domain of one drive."""
-    return DomainSpec(
+    """Return the domain of one drive: the template's, whose memory it shares, but for what is its own."""
+    return dataclasses.replace(
+        template_spec(template, image, memory_bytes, tools),
         name=domain_name(plan),
         tag=Tag(plan.array, plan.run, plan.device.name),
-        emulator=tools.emulator,
-        machine=tools.machine,
-        memory_bytes=memory_bytes,
-        kernel=image.kernel,
-        initrd=image.initrd,
-        cmdline=image.cmdline,
         disk=plan.folder / "disk.qcow2",
-        ram=template.ram,
         console=plan.console,
         clone=True,
     )

@@ -8,12 +8,13 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from firmware_agent.errors import ModelError
 from firmware_agent.models.zoo import ZOO
+
+if TYPE_CHECKING:
+    from torch import nn
 
 MAX_SOURCE_BYTES = 1 << 19
 
@@ -41,7 +42,7 @@ def resolve_model(name: str, arguments: Mapping[str, int | float | str | bool], 
     """
     where, colon, _ = name.partition(":")
     if not colon:
-        _zoo_builder(name)
+        _check_zoo_name(name)
         return ModelSpec(name, None, arguments)
     if not where.endswith(".py"):
         return ModelSpec(name, None, arguments)
@@ -65,6 +66,8 @@ def build_model(spec: ModelSpec) -> nn.Module:
     Raises:
         ModelError: it cannot be imported or built, or is no `torch.nn.Module`.
     """
+    from torch import nn
+
     builder = _builder(spec)
     try:
         model = builder(**spec.arguments)
@@ -93,11 +96,15 @@ def _builder(spec: ModelSpec) -> Callable[..., Any]:
 
 
 def _zoo_builder(name: str) -> Callable[..., nn.Module]:
+    _check_zoo_name(name)
+    return ZOO[name].builder
+
+
+def _check_zoo_name(name: str) -> None:
     if name not in ZOO:
         near = difflib.get_close_matches(name, ZOO, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"built in: {', '.join(ZOO)}."
         raise ModelError(f"model {name!r} is not built in; {hint} Your own: my_net.py:build or package.module:function")
-    return ZOO[name].builder
 
 
 def _module_from(where: str, source: str) -> types.ModuleType:

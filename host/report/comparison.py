@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from csd_emu.power import PUBLISHED, needed_drive_watts
+
 
 @dataclass(frozen=True)
 class Against:
@@ -50,6 +52,27 @@ class PublishedCheck:
     power_ratio: float
     needed_watts: float
     assumed_watts: float
+
+
+def check_published(baseline_watts: float, drives: int, assumed_watts: float) -> list[PublishedCheck]:
+    """Return what each published result leaves to each drive.
+
+    Args:
+        baseline_watts: of the server that trains without the drives' help.
+        drives: that help.
+        assumed_watts: that computing adds to each of them by its profile.
+    """
+    return [
+        PublishedCheck(
+            source=result.source,
+            speedup=result.speedup,
+            energy_factor=result.energy_factor,
+            power_ratio=result.power_ratio,
+            needed_watts=needed_drive_watts(result.speedup, result.energy_factor, baseline_watts, drives),
+            assumed_watts=assumed_watts,
+        )
+        for result in PUBLISHED.values()
+    ]
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from csd_emu.baseline import Baseline, Storage, train_on_host
-from csd_emu.power import PUBLISHED, busy_core_seconds, device_energy, host_energy, needed_drive_watts
+from csd_emu.power import busy_core_seconds, device_energy, host_energy
 from csd_emu.profiles import PROFILES, Profile
 from csd_emu.timeline import HOST, Activity, Link, compose
 from firmware_agent.wire import PhaseSeconds
 from host.records import DeviceRound, EventRecord, RoundRecord
-from host.report.comparison import Against, PublishedCheck
+from host.report.comparison import Against, PublishedCheck, check_published
 from host.report.competing import counted_parts, stand_ins, undisturbed_share
 from host.report.figures import total_run
 
@@ -163,17 +163,7 @@ class Work:
         added = [
             drive.power.core_watts.value * drive.cores.value + drive.power.dram_watts.value for drive in self._drives
         ]
-        return [
-            PublishedCheck(
-                source=result.source,
-                speedup=result.speedup,
-                energy_factor=result.energy_factor,
-                power_ratio=result.power_ratio,
-                needed_watts=needed_drive_watts(result.speedup, result.energy_factor, watts, len(self._drives)),
-                assumed_watts=math.fsum(added) / len(added),
-            )
-            for result in PUBLISHED.values()
-        ]
+        return check_published(watts, len(self._drives), math.fsum(added) / len(added))
 
     def _host_phases(self, ratio: float) -> dict[str, float]:
         return {phase: seconds / ratio for phase, seconds in self._newport.items()}

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import get_args
 
 from csd_emu.calibration import CalibrationStore
-from csd_emu.power import PUBLISHED, needed_drive_watts
+from csd_emu.power import PUBLISHED
 from csd_emu.progress import Progress
 from host.device_time import MODELLED
-from host.report.comparison import PublishedCheck
+from host.report.comparison import PublishedCheck, check_published
 from host.reproduce.disturbance import disturb
 from host.reproduce.figures import BatchEffect, Beside, Disturbed, HypertuneReport, Scaling
 from host.reproduce.output import write_files
@@ -115,14 +115,4 @@ def needed_watts(nodes: Nodes, scaling: Sequence[Scaling]) -> list[PublishedChec
     watts = statistics.fmean(row.watts for row in scaling if row.drives == 0)
     drive = nodes.kinds[0].profile
     added = drive.power.core_watts.value * drive.cores.value + drive.power.dram_watts.value
-    return [
-        PublishedCheck(
-            source=result.source,
-            speedup=result.speedup,
-            energy_factor=result.energy_factor,
-            power_ratio=result.power_ratio,
-            needed_watts=needed_drive_watts(result.speedup, result.energy_factor, watts, DRIVES),
-            assumed_watts=added,
-        )
-        for result in PUBLISHED.values()
-    ]
+    return check_published(watts, DRIVES, added)

@@ -18,11 +18,10 @@ from firmware_agent.exchange import Array, tensor_specs
 from host.accounting import Accountant
 from host.evaluation import Judge
 from host.job import JobConfig
-from host.partition import Indices
 from host.records import OnEvent, RetuneRecord, RoundRecord, StepRecord, What
 from host.session import DeviceSession
+from host.sync.dealing import Dealer
 from host.sync.disturbances import Disturbances
-from host.sync.epochs import QueueState
 from host.sync.exchange import Work
 from host.sync.ledger import Ledger
 from host.sync.memory_watch import MemoryWatch
@@ -67,18 +66,16 @@ class SyncTraining:
         """
         self._job, self._nodes = job, list(plan.nodes)
         self._participants, self._stepper, self._optimiser = participants, stepper, optimiser
-        self._plan, self._queue, self._tuner = plan, plan.make_queue(None), plan.make_tuner()
+        statistics = any(name.endswith("running_var") for name in evaluator.structure().buffers)
+        self._dealer = Dealer(plan, lone_record_fails=statistics and job.sync.batch_norm == "device")
+        self._plan, self._tuner = plan, plan.make_tuner()
         self._disturbances, self._accountant, self._evaluator = disturbances, accountant, evaluator
         self._memory = MemoryWatch(plan.classes, on_event)
         self._on_event = on_event
         self._round, self._epochs, self._step, self._accuracy = 0, 0, 0, 0.0
         self._here = set(range(len(self._nodes)))
-        self._dealt: dict[str, Indices] = {}
-        # Whether records of the present epoch are dealt already, and how many steps in a row each device was late.
-        self._epoch_open = False
+        # How many steps in a row each device was late.
         self._late_steps: Counter[str] = Counter()
-        statistics = any(name.endswith("running_var") for name in evaluator.structure().buffers)
-        self._lone_record_fails = statistics and job.sync.batch_norm == "device"
         self._first_records = 0
 
     @property
@@ -123,10 +120,9 @@ class SyncTraining:
             "step": self._step,
             "here": sorted(self._here),
             "first_records": self._first_records,
-            "epoch_open": self._epoch_open,
             "late_steps": dict(self._late_steps),
             "tuner": self._tuner.state(),
-            "queue": msgspec.to_builtins(self._queue.state),
+            **self._dealer.state(),
         }
         return TrainingState(
             self._round, self._accuracy, self._accountant.array_seconds, self.weights, self._optimiser.state(), progress
@@ -151,10 +147,9 @@ class SyncTraining:
     def _restore_progress(self, progress: Mapping[str, Any]) -> None:
         try:
             self._step, self._first_records = int(progress["step"]), int(progress["first_records"])
-            self._epoch_open, self._late_steps = bool(progress["epoch_open"]), Counter(progress["late_steps"])
-            self._here = set(progress["here"])
+            self._here, self._late_steps = set(progress["here"]), Counter(progress["late_steps"])
             self._tuner.load_state(progress["tuner"])
-            self._queue = self._plan.make_queue(msgspec.convert(progress["queue"], QueueState))
+            self._dealer.load_state(progress)
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             raise CheckpointError(
                 f"the checkpoint does not say where a synchronous run stood ({error!r}); resume with what wrote it"
@@ -165,16 +160,16 @@ class SyncTraining:
         number = self._step + 1
         sessions = await self._participants.present(number)
         self._admit(number, sessions, ledger)
-        if self._epoch_open and not self._queue.left(self._batches().tolist()):
-            self._epoch_open = False  # who is gone had the last records
+        if self._dealer.epoch_open and not self._dealer.has_more(self._batches()):
+            self._dealer.epoch_open = False  # who is gone had the last records
             return True
-        works = self._works(sessions)
+        works = self._dealer.deal(sessions, self._batches())
+        probes = self._dealer.probes(sessions, self._tuner.probes(number))
         self._first_records = self._first_records or sum(len(work.records) for work in works)
-        result = await self._stepper.step(
-            number, works, self._learning_rate, self._probes(number, sessions), self._expected(works)
-        )
-        self._participants.took_part([part.device for part in result.devices], result.failed)
-        self._put_back(works, result)
+        result = await self._stepper.step(number, works, self._learning_rate, probes, self._expected(works))
+        took_part = [part.device for part in result.devices]
+        self._participants.took_part(took_part, result.failed)
+        self._dealer.put_back(works, took_part)
         if not result.devices:
             return self._nobody_returned(number, result)
         self._step = number
@@ -182,14 +177,14 @@ class SyncTraining:
         ledger.add(self._record(number, result), result.accounted)
         self._memory.look(result.accounted.devices)
         before = self._tuner.batches.copy()
-        self._epoch_open = self._queue.left(self._batches().tolist()) > 0
+        self._dealer.epoch_open = self._dealer.has_more(self._batches())
         if (retune := self._tuner.observe(number, self._observed(result, before), self._steps_left())) is not None:
             self._announce(number + 1, retune, before, ledger)
-        return not self._epoch_open
+        return not self._dealer.epoch_open
 
     def _nobody_returned(self, number: int, result: StepResult) -> bool:
         """Note a step from which nobody returned; what all had sent in full before they were lost is applied."""
-        self._epoch_open = True
+        self._dealer.epoch_open = True
         if result.mixed:
             self._step = number
             told = f"step {number}: all were lost after gradients had come: these count, and their records come again"
@@ -203,11 +198,11 @@ class SyncTraining:
 
     def _steps_left(self) -> int:
         """Return how many steps the run still has, if batches stay as they are."""
-        job, batches = self._job, self._batches().tolist()
+        job = self._job
         if job.sync.round_steps is not None:
             return job.rounds * job.sync.round_steps - self._step
         epochs = (job.rounds - self._round) * job.epochs - self._epochs - 1
-        return self._queue.steps_left(batches) + max(0, epochs) * self._plan.epoch_steps(batches)
+        return self._dealer.steps_left(self._batches(), max(0, epochs))
 
     def _admit(self, number: int, sessions: Mapping[str, DeviceSession], ledger: Ledger) -> None:
         """Tell tuner and queue who has left and who is back since the last step."""
@@ -238,21 +233,6 @@ class SyncTraining:
             )
         )
         self._on_event(HOST, What.RETUNED, f"from step {step}: {', '.join(changed)}: {retune.reason}")
-
-    def _works(self, sessions: Mapping[str, DeviceSession]) -> list[Work]:
-        self._dealt = dict(zip(self._nodes, self._queue.next_step(self._batches().tolist()).records, strict=True))
-        return [
-            Work(sessions[node], self._fill_up(node, records).astype(np.uint32), self._plan.micro_batch(node))
-            for node, records in self._dealt.items()
-            if len(records)
-        ]
-
-    def _fill_up(self, node: str, records: Indices) -> Indices:
-        """Return the records, a lone one with another of the shard: one alone has no variance to normalise with."""
-        size = self._plan.sizes[self._nodes.index(node)]
-        if not self._lone_record_fails or len(records) != 1 or size < 2:
-            return records
-        return np.append(records, (records[0] + 1) % size)
 
     def _expected(self, works: Sequence[Work]) -> dict[str, float] | None:
         """Return what each device's part should take, as it is believed to be now; None without tables.
@@ -286,39 +266,9 @@ class SyncTraining:
             seconds[node] = part.device_seconds.total * scale
         return seconds
 
-    def _probes(self, number: int, sessions: Mapping[str, DeviceSession]) -> list[Work]:
-        """Return what parked devices compute beside the step: records from the beginning of their shards."""
-        at_work = self._dealt.keys() - {node for node, records in self._dealt.items() if not len(records)}
-        wanted = zip(self._nodes, self._tuner.probes(number), self._plan.sizes, strict=True)
-        return [
-            Work(
-                sessions[node],
-                self._fill_up(node, np.arange(min(int(count), size))).astype(np.uint32),
-                self._plan.micro_batch(node),
-            )
-            for node, count, size in wanted
-            if count and size and node in sessions and node not in at_work
-        ]
-
     def _batches(self) -> Batches:
-        """Return the records per step of each node, 0 for one that does not take part.
-
-        When all others are through with an epoch, parked devices go through their private records, which nobody else
-        has, with the batches of the plan.
-        """
-        here = np.isin(np.arange(len(self._nodes)), list(self._here))
-        active: Batches = np.where(here, self._tuner.batches, 0)
-        parked = here & (active == 0) & (np.array(self._queue.private_left) > 0)
-        if self._epoch_open and parked.any() and not self._queue.left(active.tolist()):
-            return np.where(parked, np.array(self._plan.batches), 0)
-        return active
-
-    def _put_back(self, works: Sequence[Work], result: StepResult) -> None:
-        """Give back the records of those whose gradients did not go into the step."""
-        used = {part.device for part in result.devices}
-        for work in works:
-            if (device := work.session.device) not in used:
-                self._queue.put_back(self._nodes.index(device), self._dealt[device])
+        """Return the records per step of each node as they are now, 0 for one that does not take part."""
+        return self._dealer.batches(self._here, self._tuner.batches)
 
     def _learning_rate(self, records: int) -> float:
         """Return the learning rate of a step with so many records."""

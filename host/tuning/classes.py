@@ -82,10 +82,6 @@ class DeviceClass:
     memory: Memory
     covered: bool
 
-    def accumulates(self, batch_size: int) -> bool:
-        """Return whether a step of this many records is computed in parts."""
-        return batch_size > self.micro_batch
-
     def needed_bytes(self, batch_size: int) -> int:
         """Return the peak memory that a step of this many records is expected to take."""
         return self.memory.needed_bytes(min(batch_size, self.micro_batch))

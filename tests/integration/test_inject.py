@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.commands import ARRAY, Done, Workshop, wait_until
-from tests.going import Going
+from tests.going import Going, runs_on
 
 # A revived agent outlives the command that started it on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
@@ -16,18 +16,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:R
 
 @pytest.fixture
 def start(workshop: Workshop, csd_emu: Callable[..., Done]) -> Iterator[Callable[..., Going]]:
-    """Starts a run; one that a failed test leaves is ended."""
-    runs: list[Going] = []
-
-    def start(**job: Any) -> Going:
-        runs.append(
-            Going(workshop, lambda *fault: csd_emu("inject", "lab", *fault), **{"rounds": 30, "epochs": 8} | job)
-        )
-        return runs[-1]
-
-    yield start
-    for run in runs:
-        run.end()
+    with runs_on(workshop, lambda *fault: csd_emu("inject", "lab", *fault), rounds=30, epochs=8) as start:
+        yield start
 
 
 @pytest.mark.long
@@ -94,7 +84,7 @@ def test_a_slowed_drive_takes_twice_the_modelled_time(start: Callable[..., Going
 
 
 def test_a_damaged_slice_costs_its_sender_the_round(start: Callable[..., Going]) -> None:
-    run = start(rounds=20)
+    run = start(rounds=40, epochs=2)
     run.refused("its disk is the host machine's; use qemu", 1, "csd-00", "fill")
     assert run.injected("csd-01", "corrupt") == "corrupt: the next slice that it sends"
     run.wait_for_round("csd-00")

@@ -18,7 +18,7 @@ def page_in(directory: Path) -> Page:
 
 
 def test_a_run_is_reported_again_also_without_its_end(workshop: Workshop, csd_emu: Callable[..., Done]) -> None:
-    assert workshop.run(*workshop.job_arguments(rounds=2, target={"accuracy": 1.0})).code == 1
+    assert csd_emu(*workshop.job_arguments(rounds=2, target={"accuracy": 1.0})).code == 1
     directory = workshop.run_directory()
     assert "Finished after 2 rounds; the target accuracy 1 was missed." in page_in(directory).text
     before = (directory / "report.html").read_bytes()

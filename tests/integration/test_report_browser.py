@@ -1,15 +1,14 @@
 """The report of a real run, opened in a real browser, narrow and wide, light and dark."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from host.report.page import write_report
 from tests.browser import Browser, Tab, find_browser
-from tests.commands import ARRAY, Workshop
+from tests.commands import ARRAY, Workshop, temporary_workshop
 from tests.records import array_rounds, write_run
 from tests.sync_records import Disturbed, SyncRun
 
@@ -31,15 +30,34 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def report() -> Iterator[Path]:
     """The report that a run on the native engine writes by itself."""
-    folder = Path(tempfile.mkdtemp(prefix="csd-"))
-    folder.chmod(0o711)
-    workshop = Workshop(folder)
-    workshop.write("array.yaml", ARRAY | {"devices": [{"profile": "newport", "count": 3}]})
-    done = workshop.run(*workshop.job_arguments(rounds=4, target={"accuracy": 1.0}), "--json")
-    assert done.code == 1, done.err
-    assert done.err == ""
-    yield workshop.run_directory() / "report.html"
-    shutil.rmtree(folder)
+    with temporary_workshop(Workshop) as workshop:
+        workshop.write("array.yaml", ARRAY | {"devices": [{"profile": "newport", "count": 3}]})
+        done = workshop.run(*workshop.job_arguments(rounds=4, target={"accuracy": 1.0}), "--json")
+        assert done.code == 1, done.err
+        assert done.err == ""
+        yield workshop.run_directory() / "report.html"
+
+
+@pytest.fixture(scope="module", params=[4, 36])
+def sync_report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a synchronous run on so many drives."""
+    drives, folder = request.param, tmp_path_factory.mktemp("sync")
+    spells = [Disturbed(f"csd-{number:02d}", 20 + 15 * number, 40, 60 + 20 * number) for number in range(1, drives, 3)]
+    write_run(folder, SyncRun(drives, 400, 100, spells).make(), drives, job={"mode": "sync"})
+    return written_report(folder)
+
+
+@pytest.fixture(scope="module")
+def big_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a run on 36 drives."""
+    folder = tmp_path_factory.mktemp("big")
+    names = [f"csd-{number:02d}" for number in range(36)]
+    write_run(folder, array_rounds(30, names), 36)
+    return written_report(folder)
+
+
+def written_report(folder: Path) -> Path:
+    return Path(write_report(folder).report)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -88,13 +106,8 @@ def brightness(colour: str) -> float:
 
 
 @pytest.mark.parametrize("width", [400, 1440])
-def test_a_big_array_fits_too(browser: Browser, tmp_path: Path, width: int) -> None:
-    names = [f"csd-{number:02d}" for number in range(36)]
-    write_run(tmp_path, array_rounds(30, names), 36)
-    from host.report.page import write_report
-
-    write_report(tmp_path)
-    tab = browser.open(tmp_path / "report.html", width, dark=False)
+def test_a_big_array_fits_too(browser: Browser, big_report: Path, width: int) -> None:
+    tab = browser.open(big_report, width, dark=False)
     assert tab.complaints() == []
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     check_charts(tab)
@@ -102,14 +115,8 @@ def test_a_big_array_fits_too(browser: Browser, tmp_path: Path, width: int) -> N
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1440, 1920])
-@pytest.mark.parametrize("drives", [4, 36])
-def test_a_synchronous_run_fits_too(browser: Browser, tmp_path: Path, drives: int, width: int, dark: bool) -> None:
-    spells = [Disturbed(f"csd-{number:02d}", 20 + 15 * number, 40, 60 + 20 * number) for number in range(1, drives, 3)]
-    write_run(tmp_path, SyncRun(drives, 400, 100, spells).make(), drives, job={"mode": "sync"})
-    from host.report.page import write_report
-
-    write_report(tmp_path)
-    tab = browser.open(tmp_path / "report.html", width, dark)
+def test_a_synchronous_run_fits_too(browser: Browser, sync_report: Path, width: int, dark: bool) -> None:
+    tab = browser.open(sync_report, width, dark)
     assert tab.complaints() == []
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert "Synchronous steps" in tab.evaluate("document.body.innerText")
@@ -120,12 +127,10 @@ def test_nothing_in_a_run_directory_can_act_in_the_page(browser: Browser, tmp_pa
     act = "document.title='hit'"
     hostile = f"<img src=http://example.invalid/x onerror={act}></style></svg><script>{act}</script>"
     write_run(tmp_path, array_rounds(2, [hostile, "csd-01"]), array={"name": hostile})
-    from host.report.page import write_report
-
-    write_report(tmp_path)
-    tab = browser.open(tmp_path / "report.html", 1440, dark=False)
+    page = written_report(tmp_path)
+    tab = browser.open(page, 1440, dark=False)
     assert tab.complaints() == []
-    assert [url for url in tab.requests() if not url.startswith("data:")] == [(tmp_path / "report.html").as_uri()]
+    assert [url for url in tab.requests() if not url.startswith("data:")] == [page.as_uri()]
     assert "hit'" in tab.evaluate("document.title")
     assert tab.evaluate("document.querySelectorAll('script, img').length") == 0
     assert hostile in tab.evaluate("document.body.innerText")

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from csd_emu.engines.native import NativeEngine
-from tests.commands import Done, Workshop, wait_until
+from tests.commands import Done, Workshop, temporary_workshop, wait_until
 
 Command = Callable[..., Done]
 JOB: dict[str, Any] = {"rounds": 6, "epochs": 1, "target": {"accuracy": 1.0}, "strategy": "fedadam"}
@@ -28,9 +29,11 @@ def whats(workshop: Workshop, directory: Path) -> list[str]:
     return [record["what"] for record in workshop.records(directory) if record["kind"] == "event"]
 
 
-def test_a_host_that_is_killed_resumes_to_the_same_weights_and_clears_what_it_left(workshop: Workshop) -> None:
+def test_a_host_that_is_killed_resumes_to_the_same_weights_and_clears_what_it_left(
+    workshop: Workshop, csd_emu: Command
+) -> None:
     arguments = workshop.job_arguments(**JOB, participation=0.5)
-    assert workshop.run(*arguments[:-1], workshop.folder / "other").code == 1  # below its target of 1.0
+    assert csd_emu(*arguments[:-1], workshop.folder / "other").code == 1  # below its target of 1.0
     (whole,) = (workshop.folder / "other").iterdir()
     process = workshop.start(*arguments)
     wait_until(lambda: len(workshop.rounds()) >= 2)
@@ -40,7 +43,7 @@ def test_a_host_that_is_killed_resumes_to_the_same_weights_and_clears_what_it_le
     assert len(left) == 2
     assert not (directory / "summary.json").exists()
 
-    done = workshop.run("run", "--resume", directory, "--json")
+    done = csd_emu("run", "--resume", directory, "--json")
     assert done.code == 1, done.err
     summary = done.json("run")
     assert (summary["rounds"], summary["run_directory"]) == (6, str(directory))
@@ -54,14 +57,16 @@ def test_a_host_that_is_killed_resumes_to_the_same_weights_and_clears_what_it_le
     workshop.assert_clean()
 
     content = {path.name: path.read_bytes() for path in directory.iterdir()}
-    again = workshop.run("run", "--resume", directory)
+    again = csd_emu("run", "--resume", directory)
     assert again.code == 1
     assert "this run has finished; nothing was started" in again.out
     assert content == {path.name: path.read_bytes() for path in directory.iterdir()}
     workshop.assert_clean()
 
 
-def test_a_run_that_was_ended_before_its_first_checkpoint_begins_again_in_place(workshop: Workshop) -> None:
+def test_a_run_that_was_ended_before_its_first_checkpoint_begins_again_in_place(
+    workshop: Workshop, csd_emu: Command
+) -> None:
     arguments = workshop.job_arguments(**JOB | {"rounds": 3, "checkpoint": {"every": 0}})
     process = workshop.start(*arguments)
     wait_until(lambda: len(workshop.rounds()) >= 1)
@@ -69,21 +74,32 @@ def test_a_run_that_was_ended_before_its_first_checkpoint_begins_again_in_place(
     process.communicate()
     directory = workshop.run_directory()
     assert not (directory / "checkpoint.safetensors").exists()
-    assert workshop.run("run", "--resume", directory).code == 1
+    assert csd_emu("run", "--resume", directory).code == 1
     assert [record["round"] for record in workshop.rounds()] == [1, 2, 3]
     assert workshop.run_directory() == directory
     assert set(load_file(directory / "model.safetensors"))
 
 
+@pytest.fixture(scope="module")
+def once_finished() -> Iterator[Path]:
+    """The directory of a run that reached its end; its folders, and the file of its model, are gone."""
+    with temporary_workshop(Workshop) as workshop:
+        net = workshop.write(
+            "my_net.py",
+            "from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n",
+        )
+        done = workshop.run(*workshop.job_arguments(**JOB | {"rounds": 2, "model": "my_net.py:build"}))
+        assert done.code == 1, done.err
+        workshop.assert_clean()
+        shutil.rmtree(workshop.home)
+        net.unlink()
+        yield workshop.run_directory()
+
+
 @pytest.fixture
-def finished(workshop: Workshop) -> Path:
-    """The directory of a run that reached its end, but for its summary: as if it was killed in the last moment."""
-    workshop.write(
-        "my_net.py",
-        "from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n",
-    )
-    done = workshop.run(*workshop.job_arguments(**JOB | {"rounds": 2, "model": "my_net.py:build"}))
-    assert done.code == 1, done.err
+def finished(workshop: Workshop, once_finished: Path) -> Path:
+    """A copy of that run, without its summary: as if it was killed in the last moment."""
+    shutil.copytree(once_finished, workshop.runs / once_finished.name)
     (workshop.run_directory() / "summary.json").unlink()
     return workshop.run_directory()
 
@@ -108,19 +124,20 @@ def test_a_run_that_lacks_its_summary_alone_gets_it_without_any_device(
     workshop.assert_clean()
 
 
-def test_raised_rounds_go_on_from_the_end(workshop: Workshop, finished: Path) -> None:
-    """The model's file was copied into the run directory: the original is not needed."""
-    (workshop.folder / "my_net.py").unlink()
+def test_raised_rounds_go_on_from_the_end(workshop: Workshop, csd_emu: Command, finished: Path) -> None:
+    """The model's file was copied into the run directory: the original, which is gone, is not needed."""
     job = finished / "job.yaml"
     job.write_text(job.read_text().replace("rounds: 2", "rounds: 3"))
-    done = workshop.run("run", "--resume", finished, "--json")
+    done = csd_emu("run", "--resume", finished, "--json")
     assert done.json("run")["rounds"] == 3
     assert [record["round"] for record in workshop.rounds()] == [1, 2, 3]
 
 
-def test_a_run_that_is_prolonged_and_killed_has_not_finished(workshop: Workshop, finished: Path) -> None:
+def test_a_run_that_is_prolonged_and_killed_has_not_finished(
+    workshop: Workshop, csd_emu: Command, finished: Path
+) -> None:
     """What was written when it ended before is gone as soon as it goes on."""
-    assert workshop.run("run", "--resume", finished).code == 1
+    assert csd_emu("run", "--resume", finished).code == 1
     ended = {"summary.json", "model.safetensors", "trace.json", "report.html"}
     assert ended <= {path.name for path in finished.iterdir()}
     job = finished / "job.yaml"
@@ -131,7 +148,7 @@ def test_a_run_that_is_prolonged_and_killed_has_not_finished(workshop: Workshop,
     process.communicate()
     assert not ended & {path.name for path in finished.iterdir()}
     job.write_text(job.read_text().replace("rounds: 200", "rounds: 4"))
-    done = workshop.run("run", "--resume", finished, "--json")
+    done = csd_emu("run", "--resume", finished, "--json")
     assert done.json("run")["rounds"] >= 4
     assert ended <= {path.name for path in finished.iterdir()}
     workshop.assert_clean()
@@ -230,7 +247,7 @@ def test_two_hosts_on_one_run_directory_are_refused(workshop: Workshop, csd_emu:
     workshop.assert_clean()
 
 
-def test_a_checkpoint_that_does_not_fit_ends_the_run_with_what_it_needs(workshop: Workshop) -> None:
+def test_a_checkpoint_that_does_not_fit_ends_the_run_with_what_it_needs(workshop: Workshop, csd_emu: Command) -> None:
     """A limit on the size of files, which works everywhere: 150 kB of weights do not fit into 100 kB."""
     limited = (
         "import resource, sys; from host.cli import main; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000,) * 2); "
@@ -246,7 +263,7 @@ def test_a_checkpoint_that_does_not_fit_ends_the_run_with_what_it_needs(workshop
     assert "Traceback" not in done.stderr
     assert [path.name for path in directory.glob("checkpoint*")] == []
     workshop.assert_clean()
-    assert workshop.run("run", "--resume", directory).code == 1
+    assert csd_emu("run", "--resume", directory).code == 1
 
 
 @pytest.fixture
@@ -272,10 +289,10 @@ def fill_up(path: Path, process: subprocess.Popen[str]) -> None:
 
 
 def test_a_disk_that_fills_up_keeps_the_checkpoint_before_and_the_run_goes_on_once_there_is_room(
-    workshop: Workshop, small_disk: Path
+    workshop: Workshop, csd_emu: Command, small_disk: Path
 ) -> None:
     arguments = workshop.job_arguments(**JOB | {"rounds": 20})
-    assert workshop.run(*arguments).code == 1
+    assert csd_emu(*arguments).code == 1
     process = workshop.start(*arguments[:-1], small_disk / "runs")
     wait_until(lambda: [*small_disk.glob("runs/*/checkpoint.safetensors")])
     fill_up(small_disk / "filler", process)
@@ -287,7 +304,7 @@ def test_a_disk_that_fills_up_keeps_the_checkpoint_before_and_the_run_goes_on_on
     assert not (directory / "checkpoint.safetensors.partial").exists()
     workshop.assert_clean()
     (small_disk / "filler").unlink()
-    done = workshop.run("run", "--resume", directory, "--json")
+    done = csd_emu("run", "--resume", directory, "--json")
     assert done.code == 1, done.err
     assert weights(directory) == weights(workshop.run_directory())
 

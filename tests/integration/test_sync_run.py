@@ -73,16 +73,16 @@ def test_unequal_drives_and_the_host_train_in_step_and_a_slowed_one_is_retuned_b
     workshop.assert_clean()
 
 
-def test_the_same_job_repeats_to_the_bit_and_resumes_to_it(workshop: Workshop) -> None:
+def test_the_same_job_repeats_to_the_bit_and_resumes_to_it(workshop: Workshop, csd_emu: Command) -> None:
     wanted = arguments(workshop, rounds=6, checkpoint={"every": 2})
-    assert workshop.run(*wanted[:-1], workshop.folder / "other").code == 1
+    assert csd_emu(*wanted[:-1], workshop.folder / "other").code == 1
     (whole,) = (workshop.folder / "other").iterdir()
     process = workshop.start(*wanted)
     wait_until(lambda: len(workshop.rounds()) >= 3)
     process.kill()
     process.communicate()
     directory = workshop.run_directory()
-    done = workshop.run("run", "--resume", directory)
+    done = csd_emu("run", "--resume", directory)
     assert done.code == 1, done.err
     assert weights(directory) == weights(whole)
     workshop.assert_clean()
@@ -105,7 +105,7 @@ def test_a_drive_that_is_killed_costs_a_step_and_the_run_goes_on(workshop: Works
 
 
 @pytest.mark.parametrize("mode", ["device", "synchronised", "frozen"])
-def test_models_with_batch_norm_train_in_every_mode(workshop: Workshop, mode: str) -> None:
+def test_models_with_batch_norm_train_in_every_mode(workshop: Workshop, csd_emu: Command, mode: str) -> None:
     model = """
 from torch import nn
 
@@ -128,7 +128,7 @@ def build():
             "rounds": 4,
         },
     )
-    done = workshop.run(*wanted, "--json")
+    done = csd_emu(*wanted, "--json")
     assert done.code == 1, done.err
     assert done.json("run")["accuracy"] > 0.8
     workshop.assert_clean()

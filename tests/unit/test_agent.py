@@ -46,7 +46,7 @@ from firmware_agent.wire import (
     encode,
     unpack,
 )
-from tests.fakes import JOB
+from tests.fakes import JOB, random_shard
 
 IDENTITY = Identity("lab", "csd-00", 3, "127.0.0.1:1", "wall", 0.0, b"e" * 64, "", "", "")
 
@@ -79,11 +79,7 @@ class FakeHost:
 
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
-    path = tmp_path_factory.mktemp("shard") / "shard.tar"
-    generator = np.random.default_rng(0)
-    images = generator.integers(0, 17, (40, 1, 8, 8)).astype(np.uint8)
-    write_shard(path, "random", images, generator.integers(0, 10, 40))
-    return open_shard(path)
+    return random_shard(tmp_path_factory.mktemp("shard"), 40)
 
 
 def serve(shard: Shard, *hosts: FakeHost, saboteur: Saboteur | None = None) -> Agent:

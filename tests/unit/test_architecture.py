@@ -1,6 +1,8 @@
 """The rules that keep the structure: imports point one way, the algorithms stay pure, nothing is ever unpickled."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -159,6 +161,13 @@ def test_nothing_is_ever_unpickled(path: Path) -> None:
 def test_the_emulator_prints_nothing(path: Path) -> None:
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
     assert not [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
+
+
+def test_what_looks_after_arrays_starts_without_torch() -> None:
+    """Its import takes more than a second, of each `csd-emu status`."""
+    program = "import sys, host.arrays, host.injection; print([name for name in sys.modules if name == 'torch'])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_the_rules_see_what_they_forbid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,10 @@ from firmware_agent.errors import DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.exchange import Array, Assembler
 from firmware_agent.gradients import GradientWorker
 from firmware_agent.loaded_job import LoadedJob
-from firmware_agent.shard import Shard, open_shard, write_shard
+from firmware_agent.shard import Shard
 from firmware_agent.weights import buffer_names, state_arrays, tied_names, trained_names
 from firmware_agent.wire import Job, PhaseSeconds, Reduce, Slice, Step, Tensors, decode
+from tests.fakes import random_shard
 from tests.unit.test_trainer import ticks
 
 SAMPLES = 30
@@ -58,11 +59,7 @@ class build(nn.Linear):
 
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
-    path = tmp_path_factory.mktemp("shard") / "shard.tar"
-    generator = np.random.default_rng(0)
-    images = generator.integers(0, 17, (SAMPLES, 1, 8, 8)).astype(np.uint8)
-    write_shard(path, "random", images, generator.integers(0, 10, SAMPLES))
-    return open_shard(path)
+    return random_shard(tmp_path_factory.mktemp("shard"), SAMPLES)
 
 
 class Drive:

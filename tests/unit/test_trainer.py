@@ -9,10 +9,11 @@ import torch
 from firmware_agent.clock import Stopwatch
 from firmware_agent.errors import ModelError
 from firmware_agent.exchange import Array, Assembler
-from firmware_agent.shard import Shard, open_shard, write_shard
+from firmware_agent.shard import Shard
 from firmware_agent.trainer import Trainer
 from firmware_agent.weights import load_arrays, state_arrays
 from firmware_agent.wire import Job, Measure, PhaseSeconds, Slice, Tensors, Train, decode
+from tests.fakes import random_shard
 
 SAMPLES = 50
 JOB = Job("digits_cnn", {}, None, 1 / 16, 3, 0.05, 0.9, 8)
@@ -28,11 +29,7 @@ def ticks() -> Iterator[float]:
 
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
-    path = tmp_path_factory.mktemp("shard") / "shard.tar"
-    generator = np.random.default_rng(0)
-    images = generator.integers(0, 17, (SAMPLES, 1, 8, 8)).astype(np.uint8)
-    write_shard(path, "random", images, generator.integers(0, 10, SAMPLES))
-    return open_shard(path)
+    return random_shard(tmp_path_factory.mktemp("shard"), SAMPLES)
 
 
 def trainer(shard: Shard, device: int = 1, **changes: Any) -> Trainer:

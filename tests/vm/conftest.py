@@ -1,9 +1,9 @@
 import contextlib
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -11,12 +11,16 @@ import pytest
 from csd_emu.array import ArrayConfig
 from csd_emu.paths import HOME_VARIABLE, Paths
 from host.array_state import array_folder
-from tests.commands import ARRAY, Workshop, wait_until
+from host.arrays import sweep
+from tests.commands import ARRAY, Done, Workshop, processes, temporary_workshop, wait_until
 from tests.contract.laboratory import Laboratory
+from tests.going import Going, runs_on
 from tests.machines import prepared_qemu
 
 NAME = f"test-vm-{os.getpid()}"  # two test runs on one machine must not meet
 LAB_NAME = f"test-lab-{os.getpid()}"
+# Of emulation: a round takes seconds on a free machine, a minute on a busy one.
+ROUND_SECONDS = 240.0
 
 
 class VmWorkshop(Workshop):
@@ -26,6 +30,15 @@ class VmWorkshop(Workshop):
         super().__init__(folder)
         self.array = self.write("array.yaml", ARRAY | {"name": NAME, "engine": "qemu"})
         self._arrays = Paths.default().arrays
+        self.home = self._arrays / NAME  # where an agent of its own runs from: the host's node
+
+    def inject(self, *arguments: str) -> Done:
+        """Do something to a machine of the array."""
+        return self.run("inject", NAME, *arguments, seconds=ROUND_SECONDS)
+
+    def runs_of(self, **job: Any) -> contextlib.AbstractContextManager[Callable[..., Going]]:
+        """Return what starts runs of `job`, with changes, on the array that is up (see `runs_on`)."""
+        return runs_on(self, self.inject, ROUND_SECONDS, **job)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -36,7 +49,7 @@ class VmWorkshop(Workshop):
 
     def machines(self) -> list[psutil.Process]:
         """The QEMU processes of this array."""
-        return [process for process in qemu_processes() if f"guest=csd-{NAME}-" in " ".join(process.cmdline())]
+        return [process for process in qemu_processes() if f"guest=csd-{NAME}-" in " ".join(process.info["cmdline"])]
 
     def disk_bytes(self, device: str) -> int:
         """What a machine's root disk takes on this machine's."""
@@ -52,11 +65,11 @@ class VmWorkshop(Workshop):
 
 
 def daemons() -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if process.name() in ("libvirtd", "virtqemud")]
+    return [process for process in processes() if process.info["name"] in ("libvirtd", "virtqemud")]
 
 
 def qemu_processes() -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if process.name().startswith("qemu-system")]
+    return [process for process in processes() if process.info["name"].startswith("qemu-system")]
 
 
 @pytest.fixture(scope="session")
@@ -67,12 +80,28 @@ def template() -> None:
 
 @pytest.fixture
 def workshop(template: None) -> Iterator[VmWorkshop]:
-    folder = Path(tempfile.mkdtemp(prefix="csd-"))
-    workshop = VmWorkshop(folder)
-    workshop.run("sweep", NAME)
-    yield workshop
-    workshop.run("sweep", NAME)
-    shutil.rmtree(folder)
+    with temporary_workshop(VmWorkshop) as workshop:
+        sweep([NAME], Paths.default())
+        yield workshop
+        sweep([NAME], Paths.default())
+
+
+@contextlib.contextmanager
+def standing_array(job: dict[str, Any], **changes: Any) -> Iterator[VmWorkshop]:
+    """Bring up the workshop's array, with changes, for a whole file of tests; all of it is gone afterwards."""
+    with temporary_workshop(VmWorkshop) as workshop:
+        workshop.array = workshop.write("array.yaml", ARRAY | {"name": NAME, "engine": "qemu"} | changes)
+        sweep([NAME], Paths.default())
+        workshop.job_arguments(**job)
+        up = workshop.run("up", workshop.array, "--job", workshop.job, "--json", seconds=300)
+        assert up.code == 0, up.err
+        devices = [device["name"] for device in up.json("up")["devices"]]
+        yield workshop
+        down = workshop.run("down", NAME, "--json", seconds=300)
+        assert down.code == 0, down.err
+        assert down.json("down")["ended"] == {NAME: devices}
+        assert workshop.agents() == []
+        workshop.assert_clean()
 
 
 @pytest.fixture

@@ -1,57 +1,31 @@
 """`csd-emu inject` on real virtual machines: one array that stays up, and a run on it for each test."""
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.commands import Done
 from tests.going import Going
 from tests.machines import DAEMON_OUTLIVES
-from tests.vm.conftest import NAME, VmWorkshop
+from tests.vm.conftest import NAME, VmWorkshop, standing_array
 
 pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
 
 JOB: dict[str, Any] = {"data": {"source": "digits"}, "epochs": 1, "batch_size": 64, "rounds": 500}
 BOTH = ("csd-00", "csd-01")
-# Of emulation: a round takes seconds on a free machine, a minute on a busy one.
-ROUND_SECONDS = 240.0
 
 
 @pytest.fixture(scope="module")
 def array(template: None) -> Iterator[VmWorkshop]:
-    """An array of two drives that are up for all tests of this file, and are all gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="csd-"))
-    workshop = VmWorkshop(folder)
-    workshop.run("sweep", NAME)
-    workshop.job_arguments(**JOB)
-    up = workshop.run("up", workshop.array, "--job", workshop.job, seconds=300)
-    assert up.code == 0, up.err
-    yield workshop
-    workshop.run("down", NAME)
-    workshop.assert_clean()
-    shutil.rmtree(folder)
+    """Two drives that are up for all tests of this file."""
+    with standing_array(JOB) as workshop:
+        yield workshop
 
 
 @pytest.fixture
 def start(array: VmWorkshop) -> Iterator[Callable[..., Going]]:
-    """Starts a run on the array; one that a failed test leaves is ended."""
-    runs: list[Going] = []
-
-    def inject(*arguments: str) -> Done:
-        return array.run("inject", NAME, *arguments, seconds=ROUND_SECONDS)
-
-    def start(**job: Any) -> Going:
-        shutil.rmtree(array.runs, ignore_errors=True)
-        runs.append(Going(array, inject, ROUND_SECONDS, **JOB | job))
-        return runs[-1]
-
-    yield start
-    for run in runs:
-        run.end()
+    with array.runs_of(**JOB) as start:
+        yield start
 
 
 def test_a_machine_that_is_killed_and_revived_takes_part_again(start: Callable[..., Going], array: VmWorkshop) -> None:

@@ -1,17 +1,15 @@
 """Faults in synchronous runs on virtual machines: one array with a host that trains stays up for all of them."""
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.commands import ARRAY, Done, wait_until
+from tests.commands import wait_until
 from tests.going import Going
 from tests.machines import DAEMON_OUTLIVES
-from tests.vm.conftest import NAME, VmWorkshop
+from tests.vm.conftest import NAME, ROUND_SECONDS, VmWorkshop, standing_array
 
 pytestmark = [pytest.mark.vm, pytest.mark.long, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
 
@@ -24,45 +22,19 @@ JOB: dict[str, Any] = {
     "rounds": 500,
     "sync": {"round_steps": 2, "tuning": {"slow_batch": 64}},
 }
-# Of emulation: a round takes seconds on a free machine, a minute on a busy one.
-ROUND_SECONDS = 240.0
 
 
 @pytest.fixture(scope="module")
 def array(template: None) -> Iterator[VmWorkshop]:
-    """Two drives and the host's node, which are up for all tests of this file, and are all gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="csd-"))
-    workshop = VmWorkshop(folder)
-    workshop.array = workshop.write("array.yaml", ARRAY | {"name": NAME, "engine": "qemu", "host": {"trains": True}})
-    workshop.run("sweep", NAME)
-    workshop.job_arguments(**JOB)
-    up = workshop.run("up", workshop.array, "--job", workshop.job, "--json", seconds=300)
-    assert up.code == 0, up.err
-    yield workshop
-    down = workshop.run("down", NAME, "--json", seconds=300)
-    assert down.code == 0, down.err
-    assert down.json("down")["ended"] == {NAME: list(NODES)}
-    assert workshop.agents() == []
-    workshop.assert_clean()
-    shutil.rmtree(folder)
+    """Two drives and the host's node, which are up for all tests of this file."""
+    with standing_array(JOB, host={"trains": True}) as workshop:
+        yield workshop
 
 
 @pytest.fixture
 def start(array: VmWorkshop) -> Iterator[Callable[..., Going]]:
-    """Starts a run on the array; one that a failed test leaves is ended."""
-    runs: list[Going] = []
-
-    def inject(*arguments: str) -> Done:
-        return array.run("inject", NAME, *arguments, seconds=ROUND_SECONDS)
-
-    def start(**job: Any) -> Going:
-        shutil.rmtree(array.runs, ignore_errors=True)
-        runs.append(Going(array, inject, ROUND_SECONDS, **JOB | job))
-        return runs[-1]
-
-    yield start
-    for run in runs:
-        run.end()
+    with array.runs_of(**JOB) as start:
+        yield start
 
 
 def wait_for_retune(run: Going, device: str, wanted: Callable[[int, int], bool]) -> dict[str, Any]:

@@ -6,19 +6,13 @@ A builder takes the number of classes and returns a module: float32 images (batc
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import nn
-
-from firmware_agent.models.zoo.alexnet import alexnet
-from firmware_agent.models.zoo.digits_cnn import digits_cnn
-from firmware_agent.models.zoo.inception_v3 import inception_v3
-from firmware_agent.models.zoo.mobilenet_v2 import mobilenet_v2
-from firmware_agent.models.zoo.nasnet_mobile import nasnet_mobile
-from firmware_agent.models.zoo.resnet50 import resnet50
-from firmware_agent.models.zoo.squeezenet import squeezenet
-from firmware_agent.models.zoo.vgg16 import vgg16
+if TYPE_CHECKING:
+    from torch import nn
 
 _IMAGENET_CLASSES = 1000
 _IMAGENET_SHAPE = (3, 224, 224)
@@ -29,23 +23,26 @@ class ZooEntry:
     """One built-in model.
 
     Attributes:
-        builder: takes `num_classes`.
+        name: of the model, its file and its builder.
         input_shape: (channels, height, width) of the images that it was made for.
         classes: how many classes it has if none are asked for.
     """
 
-    builder: Callable[..., nn.Module]
+    name: str
     input_shape: tuple[int, int, int] = _IMAGENET_SHAPE
     classes: int = _IMAGENET_CLASSES
 
+    @property
+    def builder(self) -> Callable[..., nn.Module]:
+        """What takes `num_classes`; torch is imported here, for a quick start of all that builds no model."""
+        builder: Callable[..., nn.Module] = getattr(importlib.import_module(f"{__name__}.{self.name}"), self.name)
+        return builder
 
-ZOO: dict[str, ZooEntry] = {
-    "digits_cnn": ZooEntry(digits_cnn, (1, 8, 8), 10),
-    "mobilenet_v2": ZooEntry(mobilenet_v2),
-    "squeezenet": ZooEntry(squeezenet),
-    "resnet50": ZooEntry(resnet50),
-    "vgg16": ZooEntry(vgg16),
-    "alexnet": ZooEntry(alexnet),
-    "inception_v3": ZooEntry(inception_v3, (3, 299, 299)),
-    "nasnet_mobile": ZooEntry(nasnet_mobile),
-}
+
+_ENTRIES = (
+    ZooEntry("digits_cnn", (1, 8, 8), 10),
+    *map(ZooEntry, ("mobilenet_v2", "squeezenet", "resnet50", "vgg16", "alexnet")),
+    ZooEntry("inception_v3", (3, 299, 299)),
+    ZooEntry("nasnet_mobile"),
+)
+ZOO: dict[str, ZooEntry] = {entry.name: entry for entry in _ENTRIES}
