@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from host.metrics.collector import StateCollector
 from host.metrics.counting import DeviceFacts
 from host.metrics.state import MetricsState, RunFacts
 from host.records import EventRecord, What
+from tests.collector import StateCollector
 
 DEVICES = ("csd-00", "csd-01", "csd-02")
 HELLO = {"machine": "aarch64", "agent": "0.1.0", "torch": "2.9.1"}

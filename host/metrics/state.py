@@ -18,7 +18,7 @@ from importlib import metadata
 from host.metrics import names
 from host.metrics.counting import WALL, DeviceFacts, add_round, begin_array, begin_device, charged_nodes
 from host.metrics.metric import Metric
-from host.metrics.store import Labels, Snapshot, Store, device_of
+from host.metrics.store import Snapshot, Store
 from host.records import EventRecord, RoundRecord, What
 
 DEFINED, BOOTING, READY, TRAINING, LOST = STATES = ("defined", "booting", "ready", "training", "lost")
@@ -129,7 +129,7 @@ class MetricsState:
             # Of a drive that dialled again the loss of its old session may be told last: the new one counts.
             elif event.what == What.LOST and not known.up:
                 known.was_up = True
-            self._show_states()
+            self._show_state(event.device, known)
 
     def add_round(self, record: RoundRecord) -> None:
         """Count what the array did in a round."""
@@ -151,21 +151,25 @@ class MetricsState:
     def snapshot(self) -> Snapshot:
         """Return all series that are served at this moment."""
         with self._lock:
-            return self._store.snapshot(self._is_served)
+            gone = frozenset(name for name, device in self._devices.items() if device.gone)
+            uncharged = gone.difference(self._progress.charged)
+            return self._store.snapshot(lambda metric: _hidden(metric, gone, uncharged))
 
-    def _is_served(self, metric: Metric, labels: Labels) -> bool:
-        device = device_of(metric, labels)
-        known = self._devices.get(device)
-        if known is None or not known.gone or metric.outlives:
-            return True
-        return metric.hardware and device in self._progress.charged
+    @property
+    def version(self) -> int:
+        """It is another one after every change."""
+        with self._lock:
+            return self._store.version
 
     def _show_states(self) -> None:
         for name, device in self._devices.items():
-            self._store.set(names.DEVICE_UP, (name,), device.up)
-            now = self._state_of(device)
-            for state in STATES:
-                self._store.set(names.DEVICE_STATE, (name, state), state == now)
+            self._show_state(name, device)
+
+    def _show_state(self, name: str, device: _Device) -> None:
+        self._store.set(names.DEVICE_UP, (name,), device.up)
+        now = self._state_of(device)
+        for state in STATES:
+            self._store.set(names.DEVICE_STATE, (name, state), state == now)
 
     def _state_of(self, device: _Device) -> str:
         if device.up:
@@ -180,3 +184,10 @@ class MetricsState:
             if known.facts != facts:
                 known.facts = facts
                 begin_device(self._store, self._run.mode, facts, clock)
+
+
+def _hidden(metric: Metric, gone: frozenset[str], uncharged: frozenset[str]) -> frozenset[str]:
+    """Return of which devices the metric's series are not served: of those that are `gone`, or at least `uncharged`."""
+    if metric.outlives or "device" not in metric.labels:
+        return frozenset()
+    return uncharged if metric.hardware else gone
