@@ -1,5 +1,6 @@
-"""``python -m host.metrics`` writes docs/metrics.md."""
+"""``python -m host.metrics`` writes docs/metrics.md, and Prometheus' rules."""
 
-from host.metrics.documentation import PATH, render
+from host.metrics import documentation, rules
 
-PATH.write_text(render(), encoding="utf-8")
+for path, text in {documentation.PATH: documentation.render(), **rules.files()}.items():
+    path.write_text(text, encoding="utf-8")

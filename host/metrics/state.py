@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 
 from host.metrics import names
+from host.metrics.calibrated import Calibrated
 from host.metrics.counting import WALL, DeviceFacts, add_round, begin_array, begin_device, charged_nodes
 from host.metrics.metric import Metric
 from host.metrics.store import Snapshot, Store
@@ -29,13 +30,14 @@ _GONE_AFTER_ROUNDS = 2
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What stays the same in a run, and the names of its drives."""
+    """What stays the same in a run, and the names of its drives; `power_cap_watts` is None for none."""
 
     array: str
     engine: str
     model: str
     mode: str
     devices: tuple[str, ...]
+    power_cap_watts: float | None = None
 
 
 @dataclass
@@ -71,6 +73,7 @@ class MetricsState:
         self._run, self._store, self._lock = run, Store(), threading.Lock()
         self._devices = {device: _Device() for device in run.devices}
         self._progress = _Progress()
+        self._calibrated = Calibrated()
         self.revision = 0
         self._store.set(names.BUILD_INFO, (metadata.version("csd-emu"), platform.python_version()), 1)
         self._store.set(names.RUN_INFO, (run.array, run.engine, run.model, run.mode), 1)
@@ -92,15 +95,16 @@ class MetricsState:
             for device, value in seconds.items():
                 self._store.set(names.BOOT_SECONDS, (device, WALL), value)
 
-    def begin(self, devices: Iterable[DeviceFacts], clock: str) -> None:
+    def begin(self, devices: Iterable[DeviceFacts], clock: str, calibrated: Calibrated | None = None) -> None:
         """Begin to train on drives that have a session: all counters are there, at 0 or where past rounds left them.
 
-        `clock` is that of the array's seconds.
+        `clock` is that of the array's seconds; `calibrated` knows what rounds from now on should cost.
         """
         with self._lock:
             self._describe(devices, clock)
+            self._calibrated = calibrated or Calibrated()
             self._progress.begun = True
-            begin_array(self._store, self._run.mode, clock)
+            begin_array(self._store, self._run.mode, clock, self._run.power_cap_watts)
             for device in self._devices.values():
                 device.missed = 0 if device.up else _GONE_AFTER_ROUNDS
             self._show_states()
@@ -134,7 +138,7 @@ class MetricsState:
     def add_round(self, record: RoundRecord) -> None:
         """Count what the array did in a round."""
         with self._lock:
-            add_round(self._store, self._run.mode, record)
+            add_round(self._store, self._run.mode, record, self._calibrated)
             self._progress.charged = charged_nodes(record)
             for name, device in self._devices.items():
                 device.missed = 0 if device.up else device.missed + 1
@@ -147,6 +151,7 @@ class MetricsState:
         with self._lock:
             self._progress.ended, self._progress.begun = True, False
             self._show_states()
+            self.revision += 1
 
     def snapshot(self) -> Snapshot:
         """Return all series that are served at this moment."""
