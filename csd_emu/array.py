@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from csd_emu.config import Bytes, BytesPerSecond, Config, Seconds
+from csd_emu.config import Bytes, BytesPerSecond, Config, Seconds, Watts
 from csd_emu.profiles import PROFILES, get_profile
 from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
@@ -62,6 +62,7 @@ class HostSection(Config):
         port: on which drives dial in.
         metrics_port: on which Prometheus scrapes.
         trains: whether it takes part in synchronous training, as the node ``host``.
+        power_cap: what the whole array may draw on average over device time; an alert says when it draws more.
     """
 
     profile: str = "xeon-4108"
@@ -69,11 +70,19 @@ class HostSection(Config):
     address: IPv4Address = Field(default=IPv4Address("127.0.0.1"), strict=False)
     port: int | None = Field(default=None, ge=1024, le=65535)
     metrics_port: int | None = Field(default=None, ge=1024, le=65535)
+    power_cap: Watts | None = None
 
     @field_validator("profile")
     @classmethod
     def _known(cls, value: str) -> str:
         return check_profile(value, "host")
+
+    @field_validator("power_cap")
+    @classmethod
+    def _positive(cls, value: float | None) -> float | None:
+        if value is not None and value <= 0:
+            raise ValueError("must be more than 0 W; leave it out for no cap")
+        return value
 
 
 class LinkSection(Config):

@@ -34,9 +34,11 @@ def _quantity(table: dict[str, float], example: str) -> Any:
 
 _BYTES, _SECONDS = _quantity(units.BYTES, "2 GiB"), _quantity(units.SECONDS, "10 min")
 _BYTES_PER_SECOND = _quantity(units.BYTES_PER_SECOND, "500 MB/s")
+_WATTS = _quantity({"mW": 1e-3, "W": 1.0, "kW": 1e3}, "450 W")
 Bytes = Annotated[float, *_BYTES]
 Seconds = Annotated[float, *_SECONDS]
 BytesPerSecond = Annotated[float, *_BYTES_PER_SECOND]
+Watts = Annotated[float, *_WATTS]
 
 Model = TypeVar("Model", bound=BaseModel)
 

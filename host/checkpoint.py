@@ -27,7 +27,7 @@ _REMEDY = "restore the file from a copy, or remove it to begin again from the fi
 # What may change between a run and its resumption: nothing here moves a weight or a device second.
 _FREE_JOB_KEYS = {"rounds", "target", "checkpoint", "watchdog"}
 _FREE_ARRAY_KEYS = {"hypervisors", "memory"}
-_FREE_HOST_KEYS = {"address", "port", "metrics_port"}
+_FREE_HOST_KEYS = {"address", "port", "metrics_port", "power_cap"}
 
 
 class Header(msgspec.Struct, frozen=True):

@@ -114,7 +114,7 @@ class DeviceTime:
         """
         if self.clock(device, hello_clock) == MODELLED:
             share = (TRAINER_WEIGHT + self._competitors.get(device, 0)) / TRAINER_WEIGHT
-            return _modelled(self._models[device], batches, share)
+            return pass_seconds(self._models[device], batches, share)
         return self._profiles[device].device_seconds(measured) if hello_clock == COUNTED else measured
 
 
@@ -135,10 +135,11 @@ def micro_batch_counts(records: int, micro_batch: int) -> dict[int, int]:
 
 def gradient_seconds(model: StepModel, batches: Mapping[int, int]) -> PhaseSeconds:
     """Return the seconds of one gradient, computed in these batches and encoded once: no update, the host steps."""
-    return msgspec.structs.replace(_modelled(model, batches, 1.0), update=0.0)
+    return msgspec.structs.replace(pass_seconds(model, batches), update=0.0)
 
 
-def _modelled(model: StepModel, batches: Mapping[int, int], share: float) -> PhaseSeconds:
+def pass_seconds(model: StepModel, batches: Mapping[int, int], share: float = 1.0) -> PhaseSeconds:
+    """Return the seconds of steps of these batches, `share` times as long each, with one encoding behind them."""
     sums = dict.fromkeys(PhaseSeconds.__struct_fields__, 0.0)
     for batch_size, steps in batches.items():
         step = model.step_seconds(batch_size)

@@ -24,7 +24,7 @@ from host.lifecycle import DEVICES, attach_array, check_same, clear_array, list_
 from host.live import LiveRun, announce
 from host.machine_meter import MachineMeter
 from host.metrics.counting import DeviceFacts
-from host.metrics.facts import describe_devices, describe_run
+from host.metrics.facts import describe_devices, describe_run, describe_tables
 from host.metrics.server import Exporter
 from host.metrics.state import MetricsState
 from host.recorder import Past, Recorder
@@ -183,7 +183,7 @@ class _Run:
         recorder.follow(accountant)
         clocks = {accountant.time.clock(name, session.hello.clock) for name, session in fleet.sessions().items()}
         clock = "+".join(sorted(clocks))
-        self._metrics.begin(self._describe(fleet, accountant), clock)
+        self._metrics.begin(self._describe(fleet, accountant), clock, describe_tables(request))
         names = [node.name for node in request.config.list_nodes()]
         faults = RunFaults(fleet, names, accountant.time, recorder.add_event)
         training = self._make_training(fleet, accountant, faults)

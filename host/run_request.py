@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from csd_emu.profiles import get_profile
 from firmware_agent.models import ModelSpec
 from host.checkpoint import job_sha256
 from host.datasets import Dataset, load_dataset
-from host.device_time import StepModel, find_models
+from host.device_time import StepModel, find_models, table_models
 from host.evaluation import Evaluator
 from host.job import JobConfig
 from host.lifecycle import ArrayRequest
@@ -30,7 +30,16 @@ _NOT_COVERED = (
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A run, read and checked: nothing in it can fail for being misspelt."""
+    """A run, read and checked: nothing in it can fail for being misspelt.
+
+    Attributes:
+        config, job, spec: what was asked for.
+        dataset: that is trained on.
+        evaluator: of its held-out records.
+        models: device -> what its steps cost, of those whose seconds are modelled.
+        sync: plan of a synchronous job.
+        expected: device -> what its steps should cost undisturbed, of those with a calibration table.
+    """
 
     config: ArrayConfig
     job: JobConfig
@@ -39,6 +48,7 @@ class RunRequest:
     evaluator: Evaluator
     models: Mapping[str, StepModel]
     sync: SyncPlan | None = None
+    expected: Mapping[str, StepModel] = field(default_factory=dict)
 
     @property
     def array(self) -> ArrayRequest:
@@ -88,12 +98,13 @@ def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec) -> RunReques
     shape, store = (channels, height, width), CalibrationStore(Paths.default().calibration)
     models = find_models(config, spec, shape, store)
     evaluator = Evaluator(spec, dataset, job.seed)
-    if job.mode == "federated":
-        return RunRequest(config, job, spec, dataset, evaluator, models)
-    sizes = tuple(len(indices) for indices in dealt.private)
     wall = config.engine == "native" and not models
+    if job.mode == "federated":
+        expected = {} if wall else table_models(config, spec, shape, store)
+        return RunRequest(config, job, spec, dataset, evaluator, models, expected=expected)
+    sizes = tuple(len(indices) for indices in dealt.private)
     record_bytes = (dataset.images.nbytes + dataset.labels.nbytes) // len(dataset.labels)
     records = Records(sizes, len(dealt.public), record_bytes)
     make_optimiser(job, evaluator.structure(), evaluator.initial_weights())  # what it refuses is said now
     plan = make_plan(config, job, spec, shape, store, records, wall)
-    return RunRequest(config, job, spec, dataset, evaluator, models, plan)
+    return RunRequest(config, job, spec, dataset, evaluator, models, plan, plan.expected)

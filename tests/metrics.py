@@ -7,13 +7,19 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from host.metrics.collector import StateCollector
+from csd_emu.profiles import PROFILES
+from host.device_time import TableModel
+from host.metrics.calibrated import Calibrated
 from host.metrics.counting import DeviceFacts
 from host.metrics.state import MetricsState, RunFacts
 from host.records import EventRecord, What
+from tests.calibration import make_table
+from tests.collector import StateCollector
 
 DEVICES = ("csd-00", "csd-01", "csd-02")
 HELLO = {"machine": "aarch64", "agent": "0.1.0", "torch": "2.9.1"}
+# 20 ms per step and 10 ms per record on the reference core.
+TABLE = TableModel(make_table({batch: 0.02 + 0.01 * batch for batch in (2, 8, 16, 64)}), PROFILES["newport"])
 Samples = dict[tuple[str, ...], float]
 
 
@@ -25,12 +31,17 @@ def defined(devices: Iterable[str] = DEVICES) -> MetricsState:
     return MetricsState(RunFacts("lab", "qemu", "digits_cnn", "federated", tuple(devices)))
 
 
-def begun(devices: Iterable[str] = DEVICES, clock: str = "counted") -> MetricsState:
+def begun(
+    devices: Iterable[str] = DEVICES,
+    clock: str = "counted",
+    calibrated: Calibrated | None = None,
+    power_cap_watts: float | None = None,
+) -> MetricsState:
     """A run that has just begun to train on drives that have all joined."""
-    state = defined(devices)
+    state = MetricsState(RunFacts("lab", "qemu", "digits_cnn", "federated", tuple(devices), power_cap_watts))
     for device in devices:
         state.add_event(EventRecord(device, What.JOINED))
-    state.begin([facts(device, clock) for device in devices], clock)
+    state.begin([facts(device, clock) for device in devices], clock, calibrated)
     return state
 
 

@@ -1,1 +1,1 @@
-"""Prometheus metrics of a run: what there is (names), what is known (state), how it is served (collector, server)."""
+"""Prometheus metrics of a run: what there is (names), what is known (state), how it is served (exposition, server)."""

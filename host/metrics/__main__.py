@@ -1,5 +1,7 @@
-"""``python -m host.metrics`` writes docs/metrics.md."""
+"""``python -m host.metrics`` writes docs/metrics.md, Prometheus' rules and Grafana's dashboards."""
 
-from host.metrics.documentation import PATH, render
+from host.metrics import documentation, rules
+from host.metrics.dashboards import grafana
 
-PATH.write_text(render(), encoding="utf-8")
+for path, text in {documentation.PATH: documentation.render(), **rules.files(), **grafana.files()}.items():
+    path.write_text(text, encoding="utf-8")

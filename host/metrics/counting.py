@@ -9,6 +9,7 @@ from csd_emu.power import CHASSIS, COMPONENTS, sum_energy
 from csd_emu.timeline import HOST
 from firmware_agent.wire import PhaseSeconds
 from host.metrics import names
+from host.metrics.calibrated import Calibrated
 from host.metrics.step_counting import add_steps, begin_device_steps, begin_steps, share_phase, step_seconds
 from host.metrics.store import Labels, Store
 from host.records import DeviceRound, RoundRecord
@@ -53,8 +54,10 @@ class DeviceFacts:
         return (self.device, self.kind, self.profile, machine, f"{self.cores:g}", self.clock, agent, torch)
 
 
-def begin_array(store: Store, mode: str, clock: str) -> None:
+def begin_array(store: Store, mode: str, clock: str, power_cap_watts: float | None = None) -> None:
     """Make the series of array and host, counters at 0 if they are new; `clock` is that of the array's seconds."""
+    if power_cap_watts is not None:
+        store.set(names.POWER_CAP, (clock,), power_cap_watts)
     store.add(names.ROUND, (mode,))  # nothing is added: a resumed run is past round 0
     store.observe(names.ROUND_SECONDS, (mode, clock))
     store.add(names.STRAGGLERS, (mode,))
@@ -71,7 +74,14 @@ def begin_device(store: Store, mode: str, facts: DeviceFacts, clock: str) -> Non
     store.set(names.DEVICE_INFO, facts.info, 1)
     for phase, scale in facts.scales.items():
         store.set(names.SCALE_RATIO, (device, phase), scale)
-    for metric in (names.SAMPLES, names.STEPS, names.NVME_BYTES, names.RECEIVED_BYTES, names.TRANSMITTED_BYTES):
+    for metric in (
+        names.SAMPLES,
+        names.STEPS,
+        names.LATE_ROUNDS,
+        names.NVME_BYTES,
+        names.RECEIVED_BYTES,
+        names.TRANSMITTED_BYTES,
+    ):
         store.add(metric, (device,))
     store.add(names.NVME_SECONDS, (device, READ, facts.clock))
     for phase in PHASES:
@@ -86,8 +96,11 @@ def begin_device(store: Store, mode: str, facts: DeviceFacts, clock: str) -> Non
         begin_device_steps(store, device)
 
 
-def add_round(store: Store, mode: str, record: RoundRecord) -> None:
+def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrated) -> None:
     """Add a round: its drives, the energy of all nodes, and the array's own figures."""
+    store.clear(names.CALIBRATED_RATE)
+    for labels, rate in calibrated.images_per_second(record).items():
+        store.set(names.CALIBRATED_RATE, labels, rate)
     steps = step_seconds(record)
     for part in record.devices:
         _add_part(store, part, steps.get(part.device, ()))
@@ -121,6 +134,7 @@ def _add_part(store: Store, part: DeviceRound, own_seconds: Sequence[float]) -> 
     device, clock = part.device, part.clock
     if not part.straggler:  # its work was thrown away, and is longer than the round
         _add_training(store, part, own_seconds)
+    store.add(names.LATE_ROUNDS, (device,), float(part.straggler))
     store.add(names.NVME_BYTES, (device,), part.flash_read_bytes)
     store.add(names.NVME_SECONDS, (device, READ, clock), part.read_seconds)
     store.add(names.RECEIVED_BYTES, (device,), part.sent_bytes)

@@ -10,8 +10,10 @@ from csd_emu.timeline import HOST
 from firmware_agent.wire import Hello
 from host.device_time import COUNTED, DeviceTime
 from host.job import JobConfig
+from host.metrics.calibrated import Calibrated
 from host.metrics.counting import PHASES, DeviceFacts
 from host.metrics.state import RunFacts
+from host.run_request import RunRequest
 
 KINDS = {"qemu": "emulated", "native": "native"}
 REAL = "real"
@@ -20,7 +22,14 @@ REAL = "real"
 def describe_run(config: ArrayConfig, job: JobConfig) -> RunFacts:
     """Return what stays the same in a run."""
     devices = tuple(device.name for device in config.list_nodes())
-    return RunFacts(config.name, config.engine, job.model, job.mode, devices)
+    return RunFacts(config.name, config.engine, job.model, job.mode, devices, config.host.power_cap)
+
+
+def describe_tables(request: RunRequest) -> Calibrated:
+    """Return what the calibration tables say of the run's devices."""
+    plan = request.sync
+    micro_batches = {} if plan is None else {node: plan.micro_batch(node) for node in plan.nodes}
+    return Calibrated(request.expected, request.job.epochs, micro_batches)
 
 
 def describe_devices(config: ArrayConfig, time: DeviceTime, hellos: Mapping[str, Hello]) -> list[DeviceFacts]:

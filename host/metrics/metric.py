@@ -12,9 +12,9 @@ STEP_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0,
 ROUND_BUCKETS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Metric:
-    """One metric.
+    """One metric; equal to itself alone, for it is looked up at every count.
 
     Attributes:
         name: as Prometheus knows it; a counter's ends in ``_total``.

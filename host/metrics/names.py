@@ -76,6 +76,14 @@ STEP_SECONDS = Metric(
 
 SAMPLES = Metric("csd_train_samples_total", "counter", "", ("device",), "Records trained on, repetitions counted")
 STEPS = Metric("csd_train_steps_total", "counter", "", ("device",), "Optimiser steps")
+CALIBRATED_RATE = Metric(
+    "csd_calibrated_images_per_second",
+    "gauge",
+    "",
+    ("device", "clock"),
+    "What its calibration table says of the device's last round: records per second of compute, undisturbed, at the "
+    "batch sizes it had; only where the table covers them",
+)
 BATCH_SIZE = Metric("csd_batch_size", "gauge", "", ("device",), "Records per step")
 MEMORY_BYTES = Metric("csd_memory_used_bytes", "gauge", "bytes", ("device",), "Most memory that the agent has held")
 
@@ -110,6 +118,13 @@ POWER_WATTS = Metric(
     "Mean power over the device time of the last round",
     hardware=True,
 )
+POWER_CAP = Metric(
+    "csd_power_cap_watts",
+    "gauge",
+    "watts",
+    ("clock",),
+    "What the whole array, host included, may draw over device time: host.power_cap of the array file, if it is set",
+)
 MACHINE_JOULES = Metric(
     "csd_machine_energy_joules_total",
     "counter",
@@ -133,6 +148,9 @@ PARTICIPANTS = Metric(
 STRAGGLERS = Metric(
     "csd_round_stragglers_total", "counter", "", ("mode",), "Drives that missed a round's deadline, summed over rounds"
 )
+LATE_ROUNDS = Metric(
+    "csd_late_rounds_total", "counter", "", ("device",), "Rounds whose deadline the device missed: its work was dropped"
+)
 ACCURACY = Metric("csd_accuracy_ratio", "gauge", "ratio", (), "Of the last round's weights on held-out records")
 LOSS = Metric(
     "csd_loss", "gauge", "", ("set",), "Mean cross-entropy: test (held-out records) or train (records trained on)"
@@ -154,10 +172,10 @@ ERRORS = Metric(
 METRICS: tuple[Metric, ...] = (
     *(BUILD_INFO, RUN_INFO, DEVICE_INFO, DEVICE_UP, DEVICE_STATE, BOOT_SECONDS, SCALE_RATIO),
     *(DEVICE_SECONDS, COMPUTE_SECONDS, NVME_SECONDS, LINK_SECONDS, STEP_SECONDS),
-    *(SAMPLES, STEPS, BATCH_SIZE, MEMORY_BYTES),
+    *(SAMPLES, STEPS, CALIBRATED_RATE, BATCH_SIZE, MEMORY_BYTES),
     *(NVME_BYTES, RECEIVED_BYTES, TRANSMITTED_BYTES, HOST_LINK_BYTES),
-    *(ENERGY_JOULES, POWER_WATTS, MACHINE_JOULES),
-    *(ROUND, ROUND_SECONDS, PARTICIPANTS, STRAGGLERS, ACCURACY, LOSS, WALL_SECONDS),
+    *(ENERGY_JOULES, POWER_WATTS, POWER_CAP, MACHINE_JOULES),
+    *(ROUND, ROUND_SECONDS, PARTICIPANTS, STRAGGLERS, LATE_ROUNDS, ACCURACY, LOSS, WALL_SECONDS),
     *STEP_METRICS,
     *(REJOINS, ERRORS),
 )

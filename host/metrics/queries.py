@@ -1,8 +1,21 @@
-"""PromQL that answers what users ask: documented in docs/metrics.md, held against records by the bench `metrics`."""
+"""PromQL that answers what users ask: documented in docs/metrics.md, held against records by the bench `metrics`.
+
+A `Ratio` is also what recording rules record (`host.metrics.rules`): there it keeps the labels of the scraped host, so
+that drives of one name in two arrays are two, and names its clock.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from host.metrics.names import METRICS
+
+# Labels that Prometheus itself gives every series of a host.
+TARGET = ("job", "instance")
+_CLOCKED = tuple(metric.name for metric in METRICS if "clock" in metric.labels)
+# Their clock is the array's, that of others is a drive's.
+_ARRAY_CLOCK = ("csd_energy_joules", "csd_device_seconds", "csd_round_duration_seconds", "csd_step_duration_seconds")
 
 
 @dataclass(frozen=True)
@@ -17,57 +30,96 @@ class Query:
         return self.expression.replace("WINDOW", window)
 
 
-def _ratio(above: str, below: str, by: str = "") -> str:
-    group = f" by ({by}) " if by else ""
-    return f"sum{group}(rate({above}[WINDOW])) / sum{group}(rate({below}[WINDOW]))"
+@dataclass(frozen=True)
+class Ratio(Query):
+    """The rate of one counter over that of another: the wall time in which both were scraped cancels out.
+
+    Attributes:
+        above, below: the counters' names.
+        by: labels that the answer has, ``clock`` aside.
+    """
+
+    above: str = ""
+    below: str = ""
+    by: tuple[str, ...] = ()
+
+    @property
+    def clocked(self) -> bool:
+        """Whether it is divided by something that has a clock, which then names the answer's."""
+        return self.below.startswith(_CLOCKED)
+
+    def recorded(self, window: str) -> str:
+        """Return the expression of the recording rule.
+
+        It keeps job and instance, and the clock of the seconds below; it has no answer where nothing moved in the
+        window, and none for what is not scraped now: a drive that is gone, a host that has ended.
+        """
+        by = (*TARGET, *self.by)
+        clock = ("clock",) if self.clocked else ()
+        # Where both have the array's clock, one is never divided by seconds of another.
+        both = clock if self.above.startswith(_ARRAY_CLOCK) and self.below.startswith(_ARRAY_CLOCK) else ()
+        match = f" on ({', '.join(by)}) group_right ()" if clock and not both else ""
+        above = f"sum by ({', '.join(by + both)}) (rate({self.above}[{window}]))"
+        below = f"(sum by ({', '.join(by + clock)}) (rate({self.below}[{window}])) > 0)"
+        return f"{above} /{match} {below} and on ({', '.join(by)}) {self.below}"
+
+
+def _ratio(question: str, above: str, below: str, by: Sequence[str] = ()) -> Ratio:
+    group = f" by ({', '.join(by)}) " if by else ""
+    expression = f"sum{group}(rate({above}[WINDOW])) / sum{group}(rate({below}[WINDOW]))"
+    return Ratio(question, expression, above, below, tuple(by))
 
 
 _ARRAY_SECONDS = "csd_round_duration_seconds_sum"
-IMAGES_PER_DEVICE_SECOND = Query(
+_SAMPLES, _JOULES = "csd_train_samples_total", "csd_energy_joules_total"
+IMAGES_PER_DEVICE_SECOND = _ratio(
     "images per device second of each drive, as in the run record",
-    _ratio("csd_train_samples_total", "csd_compute_seconds_total", "device"),
+    *(_SAMPLES, "csd_compute_seconds_total", ["device"]),
 )
-MEAN_IMAGES_PER_DEVICE_SECOND = Query(
-    "the same, as a mean over the drives", _ratio("csd_train_samples_total", "csd_compute_seconds_total")
+MEAN_IMAGES_PER_DEVICE_SECOND = _ratio("the same, as a mean over the drives", _SAMPLES, "csd_compute_seconds_total")
+IMAGES_PER_ARRAY_SECOND = _ratio(
+    "images per second of the array: flash, link and waiting included", _SAMPLES, _ARRAY_SECONDS
 )
-IMAGES_PER_ARRAY_SECOND = Query(
-    "images per second of the array: flash, link and waiting included",
-    _ratio("csd_train_samples_total", _ARRAY_SECONDS),
+IMAGES_PER_WALL_SECOND = _ratio(
+    "images per wall second of the rounds: what this machine emulates; it says nothing of a drive",
+    *(_SAMPLES, "csd_wall_seconds_total"),
 )
-WATTS = Query(
-    "watts of each drive and of the host", _ratio("csd_energy_joules_total", "csd_device_seconds_total", "device")
-)
-ARRAY_WATTS = Query("watts of the whole array", _ratio("csd_energy_joules_total", _ARRAY_SECONDS))
-JOULES_PER_IMAGE = Query(
-    "joules per image, host included", _ratio("csd_energy_joules_total", "csd_train_samples_total")
-)
-DEVICE_JOULES_PER_IMAGE = Query(
-    "joules per image of each drive alone",
-    _ratio("csd_energy_joules_total", "csd_train_samples_total", "device"),
-)
+WATTS = _ratio("watts of each drive and of the host", _JOULES, "csd_device_seconds_total", ["device"])
+ARRAY_WATTS = _ratio("watts of the whole array", _JOULES, _ARRAY_SECONDS)
+JOULES_PER_IMAGE = _ratio("joules per image, host included", _JOULES, _SAMPLES)
+DEVICE_JOULES_PER_IMAGE = _ratio("joules per image of each drive alone", _JOULES, _SAMPLES, ["device"])
 JOULES = Query("joules of each drive and of the host, since the run began", "sum by (device) (csd_energy_joules_total)")
-STEP_SECONDS = Query(
+STEP_SECONDS = _ratio(
     "device seconds per step and phase",
-    _ratio("csd_train_step_duration_seconds_sum", "csd_train_step_duration_seconds_count", "device, phase"),
+    *("csd_train_step_duration_seconds_sum", "csd_train_step_duration_seconds_count", ["device", "phase"]),
 )
-BUSY_RATIO = Query(
+BUSY_RATIO = _ratio(
     "share of its time in which a drive computes",
-    _ratio("csd_compute_seconds_total", "csd_device_seconds_total", "device"),
+    *("csd_compute_seconds_total", "csd_device_seconds_total", ["device"]),
 )
-LINK_BYTES_PER_IMAGE = Query(
-    "bytes over the host link per image", _ratio("csd_host_link_bytes_total", "csd_train_samples_total")
+LINK_BYTES_PER_IMAGE = _ratio("bytes over the host link per image", "csd_host_link_bytes_total", _SAMPLES)
+LINK_BYTES_PER_SECOND = _ratio(
+    "bytes per device second over each drive's link",
+    "csd_host_link_bytes_total",
+    "csd_device_seconds_total",
+    ["device"],
 )
-WALL_PER_ARRAY_SECOND = Query(
-    "wall seconds per second of the array: what emulation costs", _ratio("csd_wall_seconds_total", _ARRAY_SECONDS)
+LINK_RATIO = _ratio(
+    "share of its time in which a drive moves weights or gradients",
+    *("csd_link_seconds_total", "csd_device_seconds_total", ["device"]),
 )
-ARRAY_STEP_SECONDS = Query(
-    "array seconds per synchronous step", _ratio("csd_step_duration_seconds_sum", "csd_step_duration_seconds_count")
+WALL_PER_ARRAY_SECOND = _ratio(
+    "wall seconds per second of the array: what emulation costs", "csd_wall_seconds_total", _ARRAY_SECONDS
+)
+ARRAY_STEP_SECONDS = _ratio(
+    "array seconds per synchronous step", "csd_step_duration_seconds_sum", "csd_step_duration_seconds_count"
 )
 SLOWER = Query("devices that are slower than their table", "csd_device_slowdown_ratio > 1.1")
 LOST = Query("drives without a session", "csd_device_up == 0")
 
 QUERIES: tuple[Query, ...] = (
-    *(IMAGES_PER_DEVICE_SECOND, MEAN_IMAGES_PER_DEVICE_SECOND, IMAGES_PER_ARRAY_SECOND),
+    *(IMAGES_PER_DEVICE_SECOND, MEAN_IMAGES_PER_DEVICE_SECOND, IMAGES_PER_ARRAY_SECOND, IMAGES_PER_WALL_SECOND),
     *(WATTS, ARRAY_WATTS, JOULES_PER_IMAGE, DEVICE_JOULES_PER_IMAGE, JOULES),
-    *(STEP_SECONDS, BUSY_RATIO, LINK_BYTES_PER_IMAGE, WALL_PER_ARRAY_SECOND, ARRAY_STEP_SECONDS, SLOWER, LOST),
+    *(STEP_SECONDS, BUSY_RATIO, LINK_BYTES_PER_IMAGE, LINK_BYTES_PER_SECOND, LINK_RATIO),
+    *(WALL_PER_ARRAY_SECOND, ARRAY_STEP_SECONDS, SLOWER, LOST),
 )

@@ -12,10 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
-
 from firmware_agent.errors import EnvironmentUnfit
-from host.metrics.collector import StateCollector
+from host.metrics.exposition import Exposition
 from host.metrics.scrapers import Scrapers
 from host.metrics.state import MetricsState
 
@@ -32,9 +30,7 @@ class Exporter:
         """Prepare to listen on `port`, or on any free one, of this machine's own `address`."""
         self.state = state
         self._port, self._address = port or 0, address
-        registry = CollectorRegistry()
-        registry.register(StateCollector(state))
-        self._app = make_wsgi_app(registry)
+        self._exposition = Exposition(state)
         self._scrapers, self._lock = Scrapers(), threading.Lock()
         self._scraped: Callable[[], object] = lambda: None
         self._server: WSGIServer | None = None
@@ -95,7 +91,9 @@ class Exporter:
                 self._scrapers.note(name, revision, time.monotonic())
             self._scraped()
 
-        return _Body(self._app(environ, start_response), sent)
+        headers, body = self._exposition.render(environ.get("HTTP_ACCEPT"), environ.get("HTTP_ACCEPT_ENCODING"))
+        start_response("200 OK", headers)
+        return _Body([body], sent)
 
 
 class _Body:

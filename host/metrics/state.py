@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from importlib import metadata
 
 from host.metrics import names
+from host.metrics.calibrated import Calibrated
 from host.metrics.counting import WALL, DeviceFacts, add_round, begin_array, begin_device, charged_nodes
 from host.metrics.metric import Metric
-from host.metrics.store import Labels, Snapshot, Store, device_of
+from host.metrics.store import Snapshot, Store
 from host.records import EventRecord, RoundRecord, What
 
 DEFINED, BOOTING, READY, TRAINING, LOST = STATES = ("defined", "booting", "ready", "training", "lost")
@@ -29,13 +30,14 @@ _GONE_AFTER_ROUNDS = 2
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What stays the same in a run, and the names of its drives."""
+    """What stays the same in a run, and the names of its drives; `power_cap_watts` is None for none."""
 
     array: str
     engine: str
     model: str
     mode: str
     devices: tuple[str, ...]
+    power_cap_watts: float | None = None
 
 
 @dataclass
@@ -72,6 +74,7 @@ class MetricsState:
         self._run, self._store, self._lock = run, Store(), threading.Lock()
         self._devices = {device: _Device() for device in run.devices}
         self._progress = _Progress()
+        self._calibrated = Calibrated()
         self.revision = 0
         self._store.set(names.BUILD_INFO, (metadata.version("csd-emu"), platform.python_version()), 1)
         self._store.set(names.RUN_INFO, (run.array, run.engine, run.model, run.mode), 1)
@@ -93,15 +96,16 @@ class MetricsState:
             for device, value in seconds.items():
                 self._store.set(names.BOOT_SECONDS, (device, WALL), value)
 
-    def begin(self, devices: Iterable[DeviceFacts], clock: str) -> None:
+    def begin(self, devices: Iterable[DeviceFacts], clock: str, calibrated: Calibrated | None = None) -> None:
         """Begin to train on drives that have a session: all counters are there, at 0 or where past rounds left them.
 
-        `clock` is that of the array's seconds.
+        `clock` is that of the array's seconds; `calibrated` knows what rounds from now on should cost.
         """
         with self._lock:
             self._describe(devices, clock)
+            self._calibrated = calibrated or Calibrated()
             self._progress.begun = True
-            begin_array(self._store, self._run.mode, clock)
+            begin_array(self._store, self._run.mode, clock, self._run.power_cap_watts)
             for device in self._devices.values():
                 device.missed = 0 if device.up else _GONE_AFTER_ROUNDS
             self._show_states()
@@ -132,12 +136,12 @@ class MetricsState:
             # Of a drive that dialled again the loss of its old session may be told last: the new one counts.
             elif event.what == What.LOST and not known.up:
                 known.was_up = True
-            self._show_states()
+            self._show_state(event.device, known)
 
     def add_round(self, record: RoundRecord) -> None:
         """Count what the array did in a round."""
         with self._lock:
-            add_round(self._store, self._run.mode, record)
+            add_round(self._store, self._run.mode, record, self._calibrated)
             self._progress.charged = charged_nodes(record)
             for name, device in self._devices.items():
                 device.missed = 0 if device.up else device.missed + 1
@@ -156,25 +160,30 @@ class MetricsState:
         with self._lock:
             self._progress.ended, self._progress.begun = True, False
             self._show_states()
+            self.revision += 1
 
     def snapshot(self) -> Snapshot:
         """Return all series that are served at this moment."""
         with self._lock:
-            return self._store.snapshot(self._is_served)
+            gone = frozenset(name for name, device in self._devices.items() if device.gone)
+            uncharged = gone.difference(self._progress.charged)
+            return self._store.snapshot(lambda metric: _hidden(metric, gone, uncharged))
 
-    def _is_served(self, metric: Metric, labels: Labels) -> bool:
-        device = device_of(metric, labels)
-        known = self._devices.get(device)
-        if known is None or not known.gone or metric.outlives:
-            return True
-        return metric.hardware and device in self._progress.charged
+    @property
+    def version(self) -> int:
+        """It is another one after every change."""
+        with self._lock:
+            return self._store.version
 
     def _show_states(self) -> None:
         for name, device in self._devices.items():
-            self._store.set(names.DEVICE_UP, (name,), device.up)
-            now = self._state_of(device)
-            for state in STATES:
-                self._store.set(names.DEVICE_STATE, (name, state), state == now)
+            self._show_state(name, device)
+
+    def _show_state(self, name: str, device: _Device) -> None:
+        self._store.set(names.DEVICE_UP, (name,), device.up)
+        now = self._state_of(device)
+        for state in STATES:
+            self._store.set(names.DEVICE_STATE, (name, state), state == now)
 
     def _state_of(self, device: _Device) -> str:
         if device.up:
@@ -189,3 +198,10 @@ class MetricsState:
             if known.facts != facts:
                 known.facts = facts
                 begin_device(self._store, self._run.mode, facts, clock)
+
+
+def _hidden(metric: Metric, gone: frozenset[str], uncharged: frozenset[str]) -> frozenset[str]:
+    """Return of which devices the metric's series are not served: of those that are `gone`, or at least `uncharged`."""
+    if metric.outlives or "device" not in metric.labels:
+        return frozenset()
+    return uncharged if metric.hardware else gone

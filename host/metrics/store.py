@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from host.metrics.metric import Metric
 
@@ -28,11 +27,81 @@ class Histogram:
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """Values at one moment: metric -> labels -> value. A metric without series is in neither mapping."""
+class Column(Generic[V]):
+    """The series of one metric at one moment.
 
-    numbers: Mapping[Metric, Mapping[Labels, float]]
-    histograms: Mapping[Metric, Mapping[Labels, Histogram]]
+    Attributes:
+        labels: of each; the same object as in the snapshot before, if the series are the same.
+        values: of each, in the same order.
+        changes: it is equal in two snapshots only if all values are.
+    """
+
+    labels: tuple[Labels, ...]
+    values: tuple[V, ...]
+    changes: int
+
+    def items(self) -> list[tuple[Labels, V]]:
+        """Return labels and value of each series."""
+        return list(zip(self.labels, self.values, strict=True))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Values at one moment. A metric without series is in neither mapping.
+
+    Attributes:
+        numbers: the series of counters and gauges.
+        histograms: the others.
+        version: it is equal in two snapshots only if all of both are.
+    """
+
+    numbers: Mapping[Metric, Column[float]]
+    histograms: Mapping[Metric, Column[Histogram]]
+    version: int
+
+
+Hides = Callable[[Metric], frozenset[str]]
+"""Returns of which devices a metric's series are not to be seen."""
+
+
+@dataclass
+class _Series(Generic[V]):
+    """The series of a metric, and what the last column of them was made from."""
+
+    metric: Metric
+    values: dict[Labels, V] = field(default_factory=dict)
+    changes: int = 0
+    dirty: bool = True
+    hidden: frozenset[str] = frozenset()
+    labels: tuple[Labels, ...] = ()
+    mask: tuple[bool, ...] | None = None
+
+    def set(self, labels: Labels, value: V) -> None:
+        before = self.values.get(labels)
+        if before is None:
+            self.dirty = True
+        elif before == value:
+            return
+        self.values[labels] = value
+        self.changes += 1
+
+    def column(self, hidden: frozenset[str]) -> Column[V]:
+        if self.dirty or hidden != self.hidden:
+            self._arrange(hidden)
+        values = tuple(self.values.values())
+        if self.mask is not None:
+            values = tuple(itertools.compress(values, self.mask))
+        return Column(self.labels, values, self.changes)
+
+    def _arrange(self, hidden: frozenset[str]) -> None:
+        every = tuple(self.values)
+        self.mask = tuple(device_of(self.metric, labels) not in hidden for labels in every) if hidden else None
+        labels = every if self.mask is None else tuple(itertools.compress(every, self.mask))
+        # A gauge that is cleared and set again has the series that it had.
+        if labels != self.labels:
+            self.labels = labels
+            self.changes += 1
+        self.dirty, self.hidden = False, hidden
 
 
 class Store:
@@ -40,39 +109,51 @@ class Store:
 
     def __init__(self) -> None:
         """Begin without any series."""
-        self._numbers: defaultdict[Metric, dict[Labels, float]] = defaultdict(dict)
-        self._histograms: defaultdict[Metric, dict[Labels, Histogram]] = defaultdict(dict)
+        self._numbers: dict[Metric, _Series[float]] = {}
+        self._histograms: dict[Metric, _Series[Histogram]] = {}
+        self.version = 0
 
     def add(self, metric: Metric, labels: Labels, amount: float = 0.0) -> None:
         """Add to a counter; adding nothing makes its series begin at 0."""
-        series = self._numbers[metric]
-        series[labels] = series.get(labels, 0.0) + amount
+        series = self._series(metric)
+        series.set(labels, series.values.get(labels, 0.0) + amount)
 
     def set(self, metric: Metric, labels: Labels, value: float) -> None:
         """Set a gauge."""
-        self._numbers[metric][labels] = float(value)
+        self._series(metric).set(labels, float(value))
 
     def observe(self, metric: Metric, labels: Labels, value: float = 0.0, times: int = 0) -> None:
         """Put `value` into a histogram so many times; none makes its series begin at 0."""
-        series = self._histograms[metric]
-        before = series.get(labels) or Histogram((0,) * (len(metric.buckets) + 1), 0.0)
+        self.version += 1
+        if (series := self._histograms.get(metric)) is None:
+            series = self._histograms[metric] = _Series(metric)
+        before = series.values.get(labels) or Histogram((0,) * (len(metric.buckets) + 1), 0.0)
         counts = list(before.counts)
         counts[bisect_left(metric.buckets, value)] += times
-        series[labels] = Histogram(tuple(counts), before.sum + value * times)
+        series.set(labels, Histogram(tuple(counts), before.sum + value * times))
 
     def remove(self, metric: Metric, device: str) -> None:
         """Forget a gauge's series of one device."""
-        series = self._numbers[metric]
-        for labels in [labels for labels in series if device_of(metric, labels) == device]:
-            del series[labels]
+        series = self._series(metric)
+        for labels in [labels for labels in series.values if device_of(metric, labels) == device]:
+            del series.values[labels]
+            series.dirty = True
 
     def clear(self, metric: Metric) -> None:
         """Forget a gauge's series."""
-        self._numbers[metric].clear()
+        series = self._series(metric)
+        series.values.clear()
+        series.dirty = True
 
-    def snapshot(self, is_served: Callable[[Metric, Labels], bool]) -> Snapshot:
-        """Return a copy of all series that are served."""
-        return Snapshot(_copy(self._numbers, is_served), _copy(self._histograms, is_served))
+    def snapshot(self, hides: Hides) -> Snapshot:
+        """Return the values of all series that are not hidden."""
+        return Snapshot(_columns(self._numbers, hides), _columns(self._histograms, hides), self.version)
+
+    def _series(self, metric: Metric) -> _Series[float]:
+        self.version += 1
+        if (series := self._numbers.get(metric)) is None:
+            series = self._numbers[metric] = _Series(metric)
+        return series
 
 
 def device_of(metric: Metric, labels: Labels) -> str:
@@ -80,11 +161,6 @@ def device_of(metric: Metric, labels: Labels) -> str:
     return labels[metric.labels.index("device")] if "device" in metric.labels else ""
 
 
-def _copy(
-    series: Mapping[Metric, Mapping[Labels, V]], is_served: Callable[[Metric, Labels], bool]
-) -> dict[Metric, dict[Labels, V]]:
-    kept = {
-        metric: {labels: value for labels, value in values.items() if is_served(metric, labels)}
-        for metric, values in series.items()
-    }
-    return {metric: values for metric, values in kept.items() if values}
+def _columns(series: Mapping[Metric, _Series[V]], hides: Hides) -> dict[Metric, Column[V]]:
+    columns = {metric: each.column(hides(metric)) for metric, each in series.items()}
+    return {metric: column for metric, column in columns.items() if column.labels}

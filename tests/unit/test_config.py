@@ -98,6 +98,9 @@ def test_an_unknown_key_names_file_path_and_the_nearest_valid_key(
         ({"devices": [{"count": 1}]}, "devices[0].profile: is missing; add it"),
         ({"host": {"port": 80}}, "host.port: "),
         ({"host": {"metrics_port": 70000}}, "host.metrics_port: "),
+        ({"host": {"power_cap": "0 W"}}, "host.power_cap: must be more than 0 W"),
+        ({"host": {"power_cap": "450"}}, "host.power_cap: '450' has no unit"),
+        ({"host": {"power_cap": "450 V"}}, "host.power_cap: '450 V' has the unit 'V', which does not fit"),
         ({"hypervisors": []}, "hypervisors: "),
     ],
 )

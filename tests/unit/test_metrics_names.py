@@ -7,31 +7,34 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from firmware_agent.wire import PhaseSeconds
+from host.metrics.calibrated import Calibrated
 from host.metrics.documentation import PATH, render
 from host.metrics.metric import Metric
 from host.metrics.names import METRICS
 from host.metrics.queries import QUERIES
-from tests.metrics import DEVICES, begun, exposed, facts
+from tests.metrics import DEVICES, TABLE, begun, exposed, facts
 from tests.records import device_round, round_record
 from tests.sync_records import SyncRun
 
 UNITS = {"seconds", "bytes", "joules", "watts", "ratio"}
 # Their unit does not say that they are made of seconds.
-MADE_OF_SECONDS = {"csd_device_slowdown_ratio", "csd_step_imbalance_ratio", "csd_possible_images_per_second"}
+MADE_OF_SECONDS = {"csd_device_slowdown_ratio", "csd_step_imbalance_ratio", "csd_possible_images_per_second"} | {
+    "csd_calibrated_images_per_second"
+}
 # What would be unbounded, or names a thing of another kind.
 FORBIDDEN_LABELS = {"tensor", "layer", "pid", "round", "step", "le", "quantile", "incarnation"}
 
 
 def full() -> str:
     """A scrape of a run of which everything is known."""
-    state = begun()
+    state = begun(calibrated=Calibrated(dict.fromkeys(DEVICES, TABLE)), power_cap_watts=400.0)
     state.set_boot_seconds(dict.fromkeys(DEVICES, 2.5))
     joules = {"idle": 1.0}
     parts = [
         device_round(name, 10, PhaseSeconds(forward=1.0), energy_joules=joules, peak_memory_bytes=1) for name in DEVICES
     ]
-    state.add_round(round_record(parts, energy_joules={"host": joules}, machine_joules=5.0))
     state.add_round(SyncRun(drives=3, steps=4).make()[0])
+    state.add_round(round_record(parts, energy_joules={"host": joules}, machine_joules=5.0))
     return exposed(state)
 
 

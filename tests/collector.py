@@ -1,8 +1,6 @@
-"""The state as families of `prometheus_client`: one snapshot per scrape."""
+"""The state as families of `prometheus_client`: what our own text is held against."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -11,7 +9,7 @@ from prometheus_client.registry import Collector
 from host.metrics.metric import Metric
 from host.metrics.names import METRICS
 from host.metrics.state import MetricsState
-from host.metrics.store import Histogram, Labels
+from host.metrics.store import Column, Histogram
 
 
 class StateCollector(Collector):
@@ -35,18 +33,18 @@ class StateCollector(Collector):
         return ()
 
 
-def _numbers(metric: Metric, series: Mapping[Labels, float]) -> Family:
+def _numbers(metric: Metric, column: Column[float]) -> Family:
     kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     family = kind(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
-    for labels, value in series.items():
+    for labels, value in column.items():
         family.add_metric(labels, value)
     return family
 
 
-def _histogram(metric: Metric, series: Mapping[Labels, Histogram]) -> Family:
+def _histogram(metric: Metric, column: Column[Histogram]) -> Family:
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels, unit=metric.unit)
     bounds = [*(str(bound) for bound in metric.buckets), "+Inf"]
-    for labels, value in series.items():
+    for labels, value in column.items():
         buckets = [(bound, float(count)) for bound, count in zip(bounds, value.cumulative(), strict=True)]
         family.add_metric(labels, buckets, value.sum)
     return family

@@ -1,0 +1,199 @@
+"""Prometheus' recording rules and alerts: ``python -m host.metrics`` writes them to images/prometheus/rules."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from host.metrics import names, queries, step_names
+from host.metrics.queries import Ratio
+
+FOLDER = Path(__file__).parents[2] / "images" / "prometheus" / "rules"
+# What is recorded moves when a round ends, so a window must be longer than any round takes on the wall clock.
+WINDOW = "10m"
+# How often rules are evaluated.
+INTERVAL = "5s"
+JOB = "csd-emu"
+SLOW_RATIO = 0.8
+_DRIVE = ", ".join((*queries.TARGET, "device"))
+_HOST = ", ".join(queries.TARGET)
+_TRAINING = f'{names.DEVICE_STATE.name}{{state="training"}}'
+# Behind the last round nobody is late or slow, whatever is still in the window. It is the array that must train, not
+# the drive: one that is not chosen for every round would flap.
+_WHILE_ANY_TRAINS = f"and on ({_HOST}) {_TRAINING} == 1"
+_WHILE_IT_IS_THERE = f"and on ({_DRIVE}) {names.DEVICE_UP.name} == 1 {_WHILE_ANY_TRAINS}"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recording rule.
+
+    Attributes:
+        name: `level:metric:operations`; the level is what labels it has beside job, instance and clock.
+        expression: in PromQL.
+        meaning: for people.
+    """
+
+    name: str
+    expression: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Alert:
+    """An alert.
+
+    Attributes:
+        name: in Prometheus.
+        expression: in PromQL.
+        wait: for so long it must be true before it fires.
+        severity: ``critical`` if training has stopped, else ``warning``.
+        summary: one line, a template.
+        description: what it means and what to do, a template.
+    """
+
+    name: str
+    expression: str
+    wait: str
+    severity: str
+    summary: str
+    description: str
+
+
+def record(ratio: Ratio, meaning: str | None = None) -> Recorded:
+    """Return the rule that records a ratio, named for its counters."""
+    level = "_".join(ratio.by) or "array"
+    above, below = _stem(ratio.above), _stem(ratio.below)
+    if ratio.above.endswith("_sum") and ratio.below.endswith("_count"):
+        name = f"{level}:{above}:mean_rate{WINDOW}"
+    else:
+        name = f"{level}:{above}_per_{below.removeprefix('csd_')}:ratio_rate{WINDOW}"
+    return Recorded(name, ratio.recorded(WINDOW), meaning or ratio.question)
+
+
+def _stem(counter: str) -> str:
+    for ending in ("_total", "_sum", "_count"):
+        counter = counter.removesuffix(ending)
+    return counter
+
+
+IMAGES = record(queries.IMAGES_PER_DEVICE_SECOND)
+WATTS = record(queries.WATTS)
+BUSY = record(queries.BUSY_RATIO)
+DEVICE_JOULES_PER_IMAGE = record(queries.DEVICE_JOULES_PER_IMAGE)
+LINK_BYTES_PER_SECOND = record(queries.LINK_BYTES_PER_SECOND)
+LINK_RATIO = record(queries.LINK_RATIO)
+STEP_SECONDS = record(queries.STEP_SECONDS)
+ARRAY_IMAGES = record(queries.IMAGES_PER_ARRAY_SECOND)
+WALL_IMAGES = record(queries.IMAGES_PER_WALL_SECOND)
+ARRAY_WATTS = record(queries.ARRAY_WATTS)
+JOULES_PER_IMAGE = record(queries.JOULES_PER_IMAGE)
+LINK_BYTES_PER_IMAGE = record(queries.LINK_BYTES_PER_IMAGE)
+WALL_PER_ARRAY_SECOND = record(queries.WALL_PER_ARRAY_SECOND)
+ARRAY_STEP_SECONDS = record(queries.ARRAY_STEP_SECONDS)
+OF_CALIBRATION = Recorded(
+    f"device:csd_train_samples_per_calibrated_images:ratio_rate{WINDOW}",
+    f"{IMAGES.name} / on ({_DRIVE}, clock) avg_over_time({names.CALIBRATED_RATE.name}[{WINDOW}])",
+    "images per device second of each drive as a share of what its calibration table says; 1 is as it says",
+)
+RECORDED: tuple[Recorded, ...] = (
+    *(IMAGES, OF_CALIBRATION, WATTS, BUSY, DEVICE_JOULES_PER_IMAGE, LINK_BYTES_PER_SECOND, LINK_RATIO, STEP_SECONDS),
+    *(ARRAY_IMAGES, WALL_IMAGES, ARRAY_WATTS, JOULES_PER_IMAGE, LINK_BYTES_PER_IMAGE, WALL_PER_ARRAY_SECOND),
+    ARRAY_STEP_SECONDS,
+)
+
+ALERTS: tuple[Alert, ...] = (
+    Alert(
+        "CsdDriveLost",
+        f'{names.DEVICE_STATE.name}{{state="lost"}} == 1',
+        "10s",
+        "warning",
+        "Drive {{ $labels.device }} is lost",
+        "Drive {{ $labels.device }} of {{ $labels.instance }} has had no session with the host for 10 s of wall time; "
+        "training goes on without it. csd-emu status shows whether it runs; csd-emu inject ARRAY "
+        "{{ $labels.device }} revive starts it again.",
+    ),
+    Alert(
+        "CsdStraggler",
+        f"(increase({names.LATE_ROUNDS.name}[{WINDOW}]) > 0 or increase({step_names.LATE_STEPS.name}[{WINDOW}]) > 0) "
+        + _WHILE_IT_IS_THERE,
+        "0s",
+        "warning",
+        "Drive {{ $labels.device }} is late",
+        'Drive {{ $labels.device }} of {{ $labels.instance }} missed about {{ $value | printf "%.0f" }} deadlines, '
+        f"in device time, of rounds or steps in the last {WINDOW}, and its work was dropped. See whether other work "
+        "runs in it (csd_device_slowdown_ratio), give it a smaller batch or fewer records, have a tuner do so (tuner: "
+        "hypertune, in synchronous jobs), or allow more time (straggler.deadline, sync.patience).",
+    ),
+    Alert(
+        "CsdThroughputBelowCalibration",
+        f"{OF_CALIBRATION.name} < {SLOW_RATIO} {_WHILE_IT_IS_THERE}",
+        "30s",
+        "warning",
+        "Drive {{ $labels.device }} is slower than its calibration",
+        "Drive {{ $labels.device }} of {{ $labels.instance }} trains at {{ $value | humanizePercentage }} of the "
+        f"images per device second ({{{{ $labels.clock }}}}) that its calibration table says, over the last {WINDOW}. "
+        "Other work runs in it, or the table is not of this model, image or drive: end that work, or measure again "
+        "with csd-emu calibrate.",
+    ),
+    Alert(
+        "CsdPowerCapExceeded",
+        f"{ARRAY_WATTS.name} > on ({_HOST}) group_left () {names.POWER_CAP.name} {_WHILE_ANY_TRAINS}",
+        "30s",
+        "warning",
+        "The array draws more than its power cap",
+        'The array of {{ $labels.instance }} draws {{ $value | printf "%.1f" }} W on average over device time '
+        f"({{{{ $labels.clock }}}}) in the last {WINDOW}, which is more than host.power_cap (csd_power_cap_watts); "
+        "figures are modelled, see docs/power.md. Train on fewer drives, or raise the cap.",
+    ),
+    Alert(
+        "CsdHostUnreachable",
+        f'up{{job="{JOB}"}} == 0 and on ({_HOST}) max by ({_HOST}) (last_over_time({_TRAINING}[30m])) == 1',
+        "10s",
+        "critical",
+        "The host {{ $labels.instance }} went away while it trained",
+        "{{ $labels.instance }} has not answered for 10 s of wall time, and its drives were training when it last did. "
+        "See its log; csd-emu run --resume DIRECTORY goes on from the last checkpoint.",
+    ),
+)
+
+
+def recording_yaml() -> str:
+    """Return rules/recording.yml."""
+    rules = [{"record": rule.name, "expr": rule.expression} for rule in RECORDED]
+    return _dump("csd-emu", rules)
+
+
+def alerts_yaml() -> str:
+    """Return rules/alerts.yml."""
+    return _dump(
+        "csd-emu-alerts",
+        [
+            {
+                "alert": alert.name,
+                "expr": alert.expression,
+                "for": alert.wait,
+                "labels": {"severity": alert.severity},
+                "annotations": {"summary": alert.summary, "description": alert.description},
+            }
+            for alert in ALERTS
+        ],
+    )
+
+
+def files() -> dict[Path, str]:
+    """Return what is written where."""
+    return {FOLDER / "recording.yml": recording_yaml(), FOLDER / "alerts.yml": alerts_yaml()}
+
+
+def _dump(group: str, rules: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO("# Written by `python -m host.metrics` from host/metrics; change it there.\n")
+    text.seek(0, io.SEEK_END)
+    groups = {"groups": [{"name": group, "interval": INTERVAL, "rules": list(rules)}]}
+    yaml.safe_dump(groups, text, sort_keys=False, width=118, allow_unicode=True)
+    return text.getvalue()

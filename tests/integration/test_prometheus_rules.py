@@ -1,0 +1,76 @@
+"""Prometheus' configuration, held against Prometheus' own promtool."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from host.metrics import rules
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATION = ROOT / "images" / "prometheus"
+TESTS = ROOT / "tests" / "prometheus" / "alerts.test.yml"
+
+
+def promtool(*arguments: str | Path) -> tuple[int, str]:
+    program = shutil.which("promtool")
+    assert program, "promtool is not installed; sudo apt-get install prometheus, or make setup-dev"
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", rules.files(), ids=lambda path: path.name)
+def test_the_shipped_rules_are_those_of_the_code(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == rules.files()[path], "run python -m host.metrics"
+
+
+def test_the_configuration_is_valid() -> None:
+    code, text = promtool("check", "config", CONFIGURATION / "prometheus.yml")
+    assert code == 0, text
+    assert f"{len(rules.RECORDED)} rules found" in text
+    assert f"{len(rules.ALERTS)} rules found" in text
+
+
+def test_alerts_fire_when_they_should_and_only_then() -> None:
+    code, text = promtool("test", "rules", TESTS)
+    assert code == 0, text
+
+
+ANY_TRAINS = ' and on (job, instance) csd_device_state{state="training"} == 1'
+
+
+@pytest.mark.parametrize(
+    ("alert", "right", "wrong"),
+    [
+        ("CsdDriveLost", "== 1", "== 2"),  # never
+        ("CsdStraggler", ANY_TRAINS, ""),  # also when nobody trains any more
+        ("CsdThroughputBelowCalibration", "< 0.8", "< 0.95"),  # too early
+        ("CsdThroughputBelowCalibration", ANY_TRAINS, ""),
+        ("CsdPowerCapExceeded", "> on", "< on"),
+        ("CsdPowerCapExceeded", ANY_TRAINS, ""),
+        ("CsdHostUnreachable", "== 0 and on (job, instance) max", "== 0 unless on (job, instance) max"),  # regular ends
+    ],
+)
+def test_a_wrong_alert_is_noticed(tmp_path: Path, alert: str, right: str, wrong: str) -> None:
+    shipped = yaml.safe_load(rules.alerts_yaml())
+    (changed,) = [rule for rule in shipped["groups"][0]["rules"] if rule["alert"] == alert]
+    assert right in changed["expr"]
+    changed["expr"] = changed["expr"].replace(right, wrong)
+    folder, tests = tmp_path / "images" / "prometheus" / "rules", tmp_path / "tests" / "prometheus"
+    folder.mkdir(parents=True)
+    tests.mkdir(parents=True)
+    (folder / "recording.yml").write_text(rules.recording_yaml())
+    (folder / "alerts.yml").write_text(yaml.safe_dump(shipped))
+    code, text = promtool("test", "rules", shutil.copy(TESTS, tests))
+    assert code != 0
+    assert alert in text
+
+
+def test_every_alert_is_tested() -> None:
+    text = TESTS.read_text(encoding="utf-8")
+    for alert in rules.ALERTS:
+        assert f"{alert.name}" in text
+        assert alert.severity in {"warning", "critical"}
+    assert yaml.safe_load(text)["tests"]
