@@ -45,7 +45,7 @@ def report() -> Iterator[Path]:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1440, 1920])
 def test_the_page_stands_alone_fits_and_can_be_read(browser: Browser, report: Path, width: int, dark: bool) -> None:
-    tab = browser.open(report, width, dark)
+    tab = browser.open(report.as_uri(), width, dark)
     assert tab.complaints() == []
     assert [url for url in tab.requests() if not url.startswith("data:")] == [report.as_uri()]
     text = tab.evaluate("document.body.innerText")
@@ -94,7 +94,7 @@ def test_a_big_array_fits_too(browser: Browser, tmp_path: Path, width: int) -> N
     from host.report.page import write_report
 
     write_report(tmp_path)
-    tab = browser.open(tmp_path / "report.html", width, dark=False)
+    tab = browser.open((tmp_path / "report.html").as_uri(), width, dark=False)
     assert tab.complaints() == []
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     check_charts(tab)
@@ -109,7 +109,7 @@ def test_a_synchronous_run_fits_too(browser: Browser, tmp_path: Path, drives: in
     from host.report.page import write_report
 
     write_report(tmp_path)
-    tab = browser.open(tmp_path / "report.html", width, dark)
+    tab = browser.open((tmp_path / "report.html").as_uri(), width, dark)
     assert tab.complaints() == []
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert "Synchronous steps" in tab.evaluate("document.body.innerText")
@@ -123,7 +123,7 @@ def test_nothing_in_a_run_directory_can_act_in_the_page(browser: Browser, tmp_pa
     from host.report.page import write_report
 
     write_report(tmp_path)
-    tab = browser.open(tmp_path / "report.html", 1440, dark=False)
+    tab = browser.open((tmp_path / "report.html").as_uri(), 1440, dark=False)
     assert tab.complaints() == []
     assert [url for url in tab.requests() if not url.startswith("data:")] == [(tmp_path / "report.html").as_uri()]
     assert "hit'" in tab.evaluate("document.title")
@@ -138,7 +138,7 @@ def test_the_browser_sees_what_it_is_to_see(browser: Browser, tmp_path: Path) ->
         "<meta name=viewport content='width=device-width'><div style='width:3000px'>x</div>"
         "<img src='http://example.invalid/x.png'><script>console.error('oh'); undefined_function()</script>"
     )
-    tab = browser.open(page, 400, dark=False)
+    tab = browser.open(page.as_uri(), 400, dark=False)
     assert any("example.invalid" in url for url in tab.requests())
     assert any("oh" in text for text in tab.complaints())
     assert any("undefined_function" in text for text in tab.complaints())
