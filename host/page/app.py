@@ -20,10 +20,11 @@ from host.page.view import Presence, make_state
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-# Plotly writes style elements; ours are files. Nothing is evaluated, nothing is framed, nothing is sent anywhere.
+# Nothing is evaluated, nothing comes from elsewhere, nothing is framed, nothing is sent anywhere. Styles may be inline:
+# Plotly writes style elements as soon as it is loaded.
 POLICY = "; ".join(
     (
-        *("default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:"),
+        *("default-src 'none'", "script-src 'self'", "style-src 'self' 'unsafe-inline'", "img-src 'self' data:"),
         *("connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
     )
 )

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from csd_emu.timeline import HOST
 from host.page.curve import Point
 from host.page.drives import DriveLog
 from host.page.history import RunPlan, Snapshot, finite
 from host.page.state import VERSION, DriveNow, PageState, RunNow, SeriesNow
 from host.page.timeline import make_timeline
 
-MOST_BATCH_CURVES = 8
+MOST_BATCH_CURVES = 4
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,14 @@ def _series(points: Sequence[Point]) -> SeriesNow:
 
 
 def _batches(drives: Mapping[str, DriveLog], end_seconds: float) -> tuple[dict[str, SeriesNow], int]:
-    """Return the batches of the drives that changed most often, up to the end, and how many others have some."""
-    known = [name for name, log in drives.items() if log.batches]
-    chosen = sorted(known, key=lambda name: -len(drives[name].batches))[:MOST_BATCH_CURVES]
+    """Return the batches of the drives that changed most often, up to the end, and how many others have some.
+
+    The host's own would make those of all drives look alike.
+    """
+    known = [name for name, log in drives.items() if log.batches and name != HOST]
+    several = len(known) > MOST_BATCH_CURVES
+    chosen = [name for name in known if len(drives[name].batches) > several]
+    chosen = sorted(chosen, key=lambda name: -len(drives[name].batches))[:MOST_BATCH_CURVES]
     curves = {}
     for name in (name for name in known if name in chosen):
         points = [(x, float(y)) for x, y in drives[name].batches]

@@ -16,12 +16,10 @@ const COLOURS = ["--s1", "--s2", "--s3", "--s4", "--s5", "--s6", "--s8", "--s7"]
 const CHARTS = [
   { id: "array-rate", title: "Array's throughput", unit: "images / array s", zero: true,
     lines: [["array, link and waiting included", "array_rate", "--s1"]] },
-  { id: "device-rate", title: "A drive's throughput", unit: "images / device s", zero: true,
+  { id: "device-rate", title: "Drive's throughput", unit: "images / device s", zero: true,
     lines: [["mean of a drive, compute alone", "device_rate", "--s3"]] },
-  { id: "accuracy", title: "Accuracy", unit: "share of held-out images", target: true,
-    lines: [["accuracy", "accuracy", "--s1", { mode: "lines+markers" }]] },
-  { id: "loss", title: "Loss", unit: "mean cross-entropy",
-    lines: [["held-out", "test_loss", "--s2"], ["training", "train_loss", "--s6", { dash: "dot" }]] },
+  { id: "accuracy", title: "Accuracy and loss", unit: "above: share of held-out images; below: mean cross-entropy", target: true, panes: true,
+    lines: [["accuracy", "accuracy", "--s1"], ["held-out loss", "test_loss", "--s2", { pane: "y2" }], ["training loss", "train_loss", "--s6", { dash: "dot", pane: "y2" }]] },
   { id: "power", title: "Power", unit: "W, modelled", zero: true,
     lines: [["drives", "drive_watts", "--s3", { stack: true }], ["host and chassis", "host_watts", "--s7", { stack: true }]] },
   { id: "batches", title: "Batch sizes", unit: "records per step", zero: true, batches: true, lines: [] },
@@ -73,14 +71,14 @@ function makeFigure(id, title, kind) {
 }
 
 /** The lines of a chart in this state: [name, series, colour, style]. */
-function linesOf(chart, { series, batches }) {
+function linesOf(chart, { series, batches, hidden_batches }) {
   const lines = chart.lines.map(([name, key, colour, style]) => [name, series[key], colour, style || {}]);
   if (chart.batches) {
     const several = Object.entries(batches);
-    if (Object.keys(batches).length < 2 || last.hidden_batches) {
-      lines.push(["largest", series.batch_high, "--s7", { step: true, dash: "dot" }], ["median", series.batch_median, "--ink", { step: true }], ["smallest", series.batch_low, "--s7", { step: true, dash: "dash" }]);
+    if (hidden_batches || !several.length) {
+      lines.push(["largest", series.batch_high, "--muted", { step: true, dash: "dot" }], ["median", series.batch_median, "--ink", { step: true }], ["smallest", series.batch_low, "--muted", { step: true, dash: "dash" }]);
     }
-    if (several.length <= 8) several.forEach(([name, curve], index) => lines.push([name, curve, COLOURS[index % COLOURS.length], { step: true, dash: index > 3 ? "dash" : "solid" }]));
+    several.forEach(([name, curve], index) => lines.push([name, curve, COLOURS[index % COLOURS.length], { step: true }]));
   }
   return lines.filter(([, curve]) => curve && curve.x.length);
 }
@@ -93,7 +91,7 @@ function tell(state) {
     const ends = lines.map(([name, curve]) => `${name} ${short(curve.y.at(-1))}`);
     const figure = byId(`figure-${chart.id}`);
     figure.querySelector(".plot").setAttribute("aria-label", lines.length ? `${chart.title} in ${chart.unit}, last: ${ends.join(", ")}.` : `${chart.title}: no data yet`);
-    const hidden = chart.batches && state.hidden_batches ? ` ${number(state.hidden_batches)} more drives: see largest and smallest.` : "";
+    const hidden = chart.batches && state.hidden_batches ? ` ${number(state.hidden_batches)} more drives lie between largest and smallest.` : "";
     setText(figure.querySelector("figcaption"), `${chart.unit}, over array seconds (${clock})${chart.cost ? ": says nothing of a drive" : ""}.${hidden}`);
     fillTable(figure, chart.title, () => [[`array s (${clock})`, (row) => short(row[0]), true], ...lines.map(([name], index) => [name, (row) => short(row[1][index]), true])], () => rowsOf(lines));
   }
@@ -154,10 +152,12 @@ function palette() {
   return (name) => style.getPropertyValue(name).trim();
 }
 
+const axisOf = (colour) => ({ gridcolor: colour("--rule"), linecolor: colour("--rule"), zeroline: false, fixedrange: true, automargin: true, tickfont: { color: colour("--muted") }, ticks: "" });
+
 function layout(colour, more) {
-  const axis = { gridcolor: colour("--rule"), linecolor: colour("--rule"), zeroline: false, fixedrange: true, automargin: true, tickfont: { color: colour("--muted") }, ticks: "" };
+  const axis = axisOf(colour);
   return {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", height: 200, margin: { l: 8, r: 10, t: 6, b: 8 },
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", height: 220, margin: { l: 8, r: 10, t: 6, b: 8 },
     font: { family: "system-ui, sans-serif", size: 12, color: colour("--ink") }, dragmode: false, hovermode: "x",
     hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--rule"), font: { color: colour("--ink"), size: 12 } },
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", xanchor: "left", font: { size: 11 }, itemclick: false, itemdoubleclick: false },
@@ -175,7 +175,7 @@ function draw(chart, colour) {
   const traces = lines.map(([name, curve, tone, style]) => ({
     type: "scatter", name, x: curve.x, y: curve.y, mode: style.mode || (curve.x.length < 3 ? "lines+markers" : "lines"),
     line: { color: colour(tone), width: 2, dash: style.dash || "solid", shape: style.step ? "hv" : "linear" }, marker: { size: 4, color: colour(tone) },
-    stackgroup: style.stack ? "one" : undefined, hovertemplate: `%{y:.5~g}<extra>${name}</extra>`,
+    yaxis: style.pane || "y", stackgroup: style.stack ? "one" : undefined, hovertemplate: `%{y:.5~g}<extra>${name}</extra>`,
   }));
   const target = chart.target ? last.run.target_accuracy : null;
   const shapes = target === null ? [] : [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: target, y1: target, line: { color: colour("--warn"), width: 1.5, dash: "dash" } }];
@@ -183,7 +183,8 @@ function draw(chart, colour) {
   const several = lines.length > 1;
   return Plotly.react(plot, traces, layout(colour, {
     showlegend: several, margin: { l: 8, r: 10, t: several ? 26 : 10, b: 8 }, shapes, annotations,
-    yaxis: { rangemode: chart.zero ? "tozero" : "normal" },
+    yaxis: { rangemode: chart.zero ? "tozero" : "normal", ...(chart.panes ? { domain: [0.54, 1] } : {}) },
+    ...(chart.panes ? { xaxis: { anchor: "y2" }, yaxis2: { ...axisOf(colour), nticks: 4, domain: [0, 0.46], rangemode: "tozero" } } : {}),
   }), CONFIG);
 }
 

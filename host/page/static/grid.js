@@ -15,7 +15,7 @@ const clock = (drive) => drive.clock || "no clock yet";
 
 /** What is known of a drive: label and text. */
 const FACTS = [
-  ["images / device s", (drive) => short(drive.images_per_device_second)],
+  ["images / device s", (drive) => (drive.state === "lost" ? NONE : short(drive.images_per_device_second))],
   ["batch", (drive) => number(drive.batch_size)],
   ["power", (drive) => watts(drive.watts)],
   ["energy", (drive) => joules(drive.joules)],
@@ -71,7 +71,7 @@ export function showCells(box, drives) {
   for (const item of list.querySelectorAll('[tabindex="0"]')) if (item.parentNode !== current) item.tabIndex = -1;
   if (current) current.firstChild.tabIndex = 0;
   tell(list, null);
-  return "Bar: images per device second against the fastest. ▶ ✕ lost, ▼ slowed. Point at a cell, or use the arrow keys.".replace("▶ ", "");
+  return "Bar: images per device second against the fastest. ✕ lost, ▼ slowed. Point at a cell, or use the arrow keys.";
 }
 
 const makeCell = () => make("li", {}, make("button", { type: "button", tabindex: -1 }, make("span", {})));

@@ -47,10 +47,9 @@ function showTiles(run, totals) {
       target === null ? "no target" : `target ${short(target)}${totals.accuracy >= target ? " reached" : ""}`,
       target === null ? null : (totals.accuracy || 0) / target),
     tile("Loss", totals.test_loss === null ? NONE : number(totals.test_loss, 4), "", `in training ${totals.train_loss === null ? NONE : number(totals.train_loss, 4)}`),
-    tile("A drive's throughput", short(totals.images_per_device_second), "images / device s", `mean of a drive, last round · ${clock}`),
+    tile("Drive's throughput", short(totals.images_per_device_second), "images / device s", `mean of a drive, last round · ${clock}`),
     tile("Array's throughput", short(totals.images_per_array_second), "images / array s", `link and waiting included · ${clock}`),
-    tile("Power", short(totals.watts), "W", "array, last round · modelled"),
-    tile("Energy", ...split(joules(totals.joules)), `${perImage === null ? NONE : joules(perImage)} per image · modelled`),
+    tile("Power", short(totals.watts), "W", `array, last round · in all ${joules(totals.joules)}, ${perImage === null ? NONE : joules(perImage)} per image · modelled`),
     tile("Device time", ...split(seconds(totals.array_seconds)), `of the array · ${clock} · last round ${seconds(totals.last_array_seconds)}`),
     tile("Cost of emulation", ...split(seconds(totals.wall_seconds)), `wall time · ${cost === null ? NONE : `${short(cost)} wall s per device s`}${meter}`, null, "cost"),
   ];
