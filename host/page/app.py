@@ -116,9 +116,7 @@ def refuse_method(start_response: StartResponse) -> Iterable[bytes]:
     return [data]
 
 
-def send(
-    environ: WSGIEnvironment, start_response: StartResponse, status: HTTPStatus, body: Body
-) -> Iterable[bytes]:
+def send(environ: WSGIEnvironment, start_response: StartResponse, status: HTTPStatus, body: Body) -> Iterable[bytes]:
     """Send a body, compressed if the client likes it so; only a 304 if it has it already, no body to a HEAD."""
     headers = [("Content-Type", body.content_type), ("Cache-Control", "no-cache"), ("Vary", "Accept-Encoding")]
     if body.tag:

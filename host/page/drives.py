@@ -52,10 +52,12 @@ class DriveLog:
         self.compute_seconds += seconds
         self.images_per_device_second = part.samples / seconds if seconds > 0 else None
 
-    def add_joules(self, joules: float, array_seconds: float) -> None:
-        """Take what a round of that length charges to it."""
-        self.joules += joules
-        self.watts = (self.watts or 0.0) + (joules / array_seconds if array_seconds > 0 else 0.0)
+    def add_joules(self, joules: Mapping[str, float], array_seconds: float) -> None:
+        """Take what a round of that length charges to it, per component."""
+        if joules:
+            total = math.fsum(joules.values())
+            self.joules += total
+            self.watts = (self.watts or 0.0) + (total / array_seconds if array_seconds > 0 else 0.0)
 
     def set_batch(self, array_seconds: float, batch_size: int) -> None:
         """Note that it has this batch from that moment on."""
@@ -66,19 +68,18 @@ class DriveLog:
 
 def add_round(logs: Mapping[str, DriveLog], record: RoundRecord) -> None:
     """Add a round to the drives' logs; a node that has none is left out."""
-    for log in logs.values():
-        log.images_per_device_second = log.watts = log.slowdown = None
-        log.straggler = False
+    for each in logs.values():
+        each.images_per_device_second = each.watts = each.slowdown = None
+        each.straggler = False
     for part in record.devices:
         if (log := logs.get(part.device)) is not None:
             log.add_part(part)
-            if part.energy_joules:
-                log.add_joules(math.fsum(part.energy_joules.values()), record.array_seconds)
+            log.add_joules(part.energy_joules, record.array_seconds)
             if not record.steps:
                 log.set_batch(record.start_seconds, part.batch_size)
-    for node, parts in record.energy_joules.items():
-        if parts and (log := logs.get(node)) is not None:
-            log.add_joules(math.fsum(parts.values()), record.array_seconds)
+    for node, joules in record.energy_joules.items():
+        if (log := logs.get(node)) is not None:
+            log.add_joules(joules, record.array_seconds)
     _add_steps(logs, record)
 
 

@@ -1,17 +1,19 @@
 """What `/api/state` returns: all that the live page shows, as one JSON object. Version: `VERSION`.
 
-Seconds of drives and of the array are device time, of the clock that is named beside them; what is named ``wall`` is the
-cost of emulation. Numbers that are not known, or not finite, are null.
+Seconds of drives and of the array are device time, of the clock that is named beside them; what is named ``wall`` is
+the cost of emulation. Numbers that are not known, or not finite, are null.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 VERSION = 1
-STARTING, TRAINING, FINISHED = "starting", "training", "finished"
+STARTING: Final = "starting"
+TRAINING: Final = "training"
+FINISHED: Final = "finished"
 Phase = Literal["starting", "training", "finished"]
 
 

@@ -1,6 +1,6 @@
 // Events, newest first; those that matter are also said to who listens.
 import { byId, make, setText } from "./dom.js";
-import { count, names, number, seconds } from "./format.js";
+import { count, names, seconds } from "./format.js";
 
 const SAID = { lost: "lost", failed: "failed", rejoined: "back", injected: "disturbed", refused: "refused" };
 const SIGNS = { lost: "✕", failed: "!", refused: "!", straggler: "!", rejoined: "↺", injected: "↯", retuned: "⇅", resumed: "↻", joined: "+", left: "−", note: "·" };
@@ -51,7 +51,7 @@ function say(events, now) {
     if (phase !== now && now === "finished") pending.push({ what: "finished" });
   }
   [seen, phase] = [newest, now];
-  if (pending.length && timer === null) timer = setTimeout(speak, seen === null ? 0 : 50);
+  if (pending.length && timer === null) timer = setTimeout(speak, 50);
 }
 
 function speak() {
@@ -67,6 +67,3 @@ function speak() {
     if (pending.length) speak();
   }, PAUSE_MILLISECONDS);
 }
-
-/** How many events of a kind there are, for tests and titles. */
-export const tally = (events, what) => number(events.filter((event) => event.what === what).length);

@@ -30,13 +30,14 @@ async function ask() {
     if (!(error instanceof TypeError)) console.warn(error);
   }
   showConnection();
-  schedule(Math.min(SLOWEST_MILLISECONDS, EVERY_MILLISECONDS * 2 ** failures) / (failures ? 1 : 1));
+  schedule(Math.min(SLOWEST_MILLISECONDS, EVERY_MILLISECONDS * 2 ** failures));
 }
 
 function show(state) {
   showSummary(state);
   showDrives(state);
   showEvents(state);
+  if (!performance.getEntriesByName("shown").length) performance.mark("shown");
   showCharts(state);
 }
 

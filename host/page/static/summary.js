@@ -83,14 +83,13 @@ function showRounds({ run, rounds }) {
     ["round", (row) => number(row.round), true],
     ["accuracy", (row) => (row.accuracy === null ? NONE : number(row.accuracy, 4)), true],
     ["loss", (row) => (row.test_loss === null ? NONE : number(row.test_loss, 4)), true],
-    ["drives", (row) => number(row.drives), true],
-    ["batch", (row) => number(row.batch_size), true, true],
-    ["images / device s", (row) => short(row.images_per_device_second), true, true],
-    ["images / array s", (row) => short(row.images_per_array_second), true],
-    ["W", (row) => short(row.watts), true, true],
-    ["J", (row) => short(row.joules), true, true],
     ["array s", (row) => short(row.array_seconds), true],
     ["wall s", (row) => short(row.wall_seconds), true],
+    ["drives", (row) => number(row.drives), true, true],
+    ["images / array s", (row) => short(row.images_per_array_second), true],
+    ["images / device s", (row) => short(row.images_per_device_second), true, true],
+    ["batch", (row) => number(row.batch_size), true, true],
+    ["W", (row) => short(row.watts), true, true],
   ];
   if (rounds.length) replaceContent(byId("rounds"), makeTable("The last rounds, newest first", columns, rounds));
 }
