@@ -57,7 +57,7 @@ def _choose(record: RoundRecord, drives: Mapping[str, DriveLog]) -> tuple[list[s
     odd = _odd(drives)
     ranked = sorted(ends, key=lambda name: (name not in odd, -ends[name]))[:MOST_DRIVES]
     order = {name: number for number, name in enumerate(drives)}
-    return sorted(ranked, key=lambda name: order.get(name, len(order))), len(ends) - len(ranked)
+    return sorted(ranked, key=lambda name: (order.get(name, len(order)), name)), len(ends) - len(ranked)
 
 
 def _odd(drives: Mapping[str, DriveLog]) -> Collection[str]:

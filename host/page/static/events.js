@@ -2,18 +2,19 @@
 import { byId, make, setText } from "./dom.js";
 import { count, names, seconds } from "./format.js";
 
-const SAID = { lost: "lost", failed: "failed", rejoined: "back", injected: "disturbed", refused: "refused" };
+const SAID = { lost: "lost", back: "back", failed: "failed", injected: "disturbed", refused: "refused" };
 const SIGNS = { lost: "✕", failed: "!", refused: "!", straggler: "!", rejoined: "↺", injected: "↯", retuned: "⇅", resumed: "↻", joined: "+", left: "−", note: "·" };
 const PAUSE_MILLISECONDS = 4000;
 
 let seen = null;
 let phase = null;
+let away = new Set();
 let pending = [];
 let timer = null;
 
 /** Show the events of a state. */
-export function showEvents({ events, run }) {
-  say(events, run.phase);
+export function showEvents({ events, run, drives }) {
+  say(events, run.phase, new Set(drives.filter((drive) => drive.state === "lost").map((drive) => drive.name)));
   setText(byId("event-count"), events.length ? "newest first · device time of the array, then wall time" : "none yet");
   const list = byId("events");
   const newest = events.length ? events[0].number : 0;
@@ -44,13 +45,16 @@ function makeEvent(several, clock) {
 }
 
 /** Say what is new and matters, several things at once rather than one after the other. */
-function say(events, now) {
+function say(events, now, lost) {
   const newest = events.length ? events[0].number : 0;
   if (seen !== null) {
-    pending.push(...events.filter((event) => event.number > seen && event.what in SAID));
+    pending.push(...events.filter((event) => event.number > seen && event.what in SAID && event.what !== "lost"));
+    // By their state, for a drive may also be lost when no round is going on.
+    pending.push(...[...lost].filter((name) => !away.has(name)).map((device) => ({ what: "lost", device })));
+    pending.push(...[...away].filter((name) => !lost.has(name)).map((device) => ({ what: "back", device })));
     if (phase !== now && now === "finished") pending.push({ what: "finished" });
   }
-  [seen, phase] = [newest, now];
+  [seen, phase, away] = [newest, now, lost];
   if (pending.length && timer === null) timer = setTimeout(speak, 50);
 }
 
