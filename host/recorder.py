@@ -1,15 +1,16 @@
-"""What happens in a run goes to its directory, to Prometheus and to its checkpoint from here."""
+"""What happens in a run goes to its directory, to its checkpoint, to Prometheus and to the live page from here."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from csd_emu.timeline import HOST
 from host.accounting import Accountant
 from host.checkpoint import Checkpoint
-from host.metrics.state import MetricsState
 from host.records import EventRecord, RoundRecord, What
 from host.run_directory import RunDirectory
 from host.training import Training, TrainingState
@@ -35,27 +36,37 @@ class Past:
         return self.checkpoint.state if self.checkpoint is not None else None
 
 
+class Follower(Protocol):
+    """Somebody who is shown what happens in a run as it happens."""
+
+    def add_event(self, event: EventRecord) -> None:
+        """Take an event."""
+
+    def add_round(self, record: RoundRecord) -> None:
+        """Take a round that has ended."""
+
+
 class Recorder:
     """Records one run, from its beginning or from its `past` on. Events that come before there is a directory wait."""
 
-    def __init__(self, metrics: MetricsState, job: str, every: int, past: Past | None) -> None:
+    def __init__(self, followers: Sequence[Follower], job: str, every: int, past: Past | None) -> None:
         """Begin the run's wall time.
 
         Args:
-            metrics: shown every event and round.
+            followers: shown every event and round; of a resumed run its past rounds first.
             job: hash of the job, for checkpoints.
             every: rounds between checkpoints; 0 for none.
             past: of a resumed run.
         """
         self.rounds: list[RoundRecord] = list(past.rounds) if past is not None else []
-        self._metrics, self._job, self._every = metrics, job, every
+        self._followers, self._job, self._every = list(followers), job, every
         spent_seconds = past.checkpoint.wall_seconds if past is not None and past.checkpoint is not None else 0.0
         self._begin = time.monotonic() - spent_seconds
         self._early: list[EventRecord] = []
         self.directory: RunDirectory | None = None
         self._accountant: Accountant | None = None
         for record in self.rounds:  # so that counters go on where they were
-            metrics.add_round(record)
+            self._show_round(record)
         if past is not None:
             self.open(past.directory)
             self.add_event(HOST, What.RESUMED, f"after round {len(self.rounds)}")
@@ -77,10 +88,11 @@ class Recorder:
         self._accountant = accountant
 
     def add_event(self, device: str, what: What, detail: str) -> None:
-        """Record an event; once the directory is closed, for Prometheus alone."""
+        """Record an event; once the directory is closed, for the followers alone."""
         array_seconds = self._accountant.array_seconds if self._accountant is not None else 0.0
         event = EventRecord(device, what, detail, self.wall_seconds, array_seconds)
-        self._metrics.add_event(event)
+        for follower in self._followers:
+            follower.add_event(event)
         if self.directory is None:
             self._early.append(event)
         elif not self.directory.closed:
@@ -95,10 +107,14 @@ class Recorder:
         directory = self._open_directory()
         directory.append(record)
         self.rounds.append(record)
-        self._metrics.add_round(record)
+        self._show_round(record)
         if self._every and (record.round % self._every == 0 or training.done):
             checkpoint = Checkpoint(training.state(), self.wall_seconds)
             await asyncio.to_thread(directory.save_checkpoint, checkpoint, self._job)
+
+    def _show_round(self, record: RoundRecord) -> None:
+        for follower in self._followers:
+            follower.add_round(record)
 
     def _open_directory(self) -> RunDirectory:
         if self.directory is None:

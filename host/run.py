@@ -27,6 +27,9 @@ from host.metrics.counting import DeviceFacts
 from host.metrics.facts import describe_devices, describe_run, describe_tables
 from host.metrics.server import Exporter
 from host.metrics.state import MetricsState
+from host.page.app import PageApp
+from host.page.facts import describe_presences, plan_run
+from host.page.history import History
 from host.recorder import Past, Recorder
 from host.records import What
 from host.round_table import RoundTable
@@ -72,9 +75,11 @@ def run_job(
         check_writable(runs)
     with array_folder(paths.arrays, name) as folder, contextlib.ExitStack() as stack:
         metrics = MetricsState(describe_run(request.config, request.job))
-        exporter = stack.enter_context(Exporter(metrics, request.config.host.metrics_port, request.config.host.address))
+        history, host = History(plan_run(request.config, request.job)), request.config.host
+        page = PageApp(history, lambda: describe_presences(metrics))
+        exporter = stack.enter_context(Exporter(metrics, host.metrics_port, host.address, page))
         engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))
-        run = _Run(request, folder, paths.control(name), runs, engine, progress, quiet, exporter, past, stay)
+        run = _Run(request, folder, paths.control(name), runs, engine, progress, quiet, exporter, history, past, stay)
         stack.callback(run.report)
         state = ArrayState.load(folder)
         running = list_running(state, paths) if state is not None else []
@@ -107,6 +112,7 @@ class _Run:
         progress: Progress,
         quiet: bool,
         exporter: Exporter,
+        history: History,
         past: Past | None,
         stay: Stay | None,
     ) -> None:
@@ -114,8 +120,8 @@ class _Run:
         self._runs, self._engine = runs, engine
         self._progress, self._quiet, self._exporter, self._past = progress, quiet, exporter, past
         self._stay, self._reported = stay, False
-        self._metrics, self._meter = exporter.state, MachineMeter(RaplMeter.open())
-        self._recorder = Recorder(exporter.state, request.sha256, request.job.checkpoint.every, past)
+        self._metrics, self._history, self._meter = exporter.state, history, MachineMeter(RaplMeter.open())
+        self._recorder = Recorder([exporter.state, history], request.sha256, request.job.checkpoint.every, past)
 
     def report(self) -> None:
         """Write the report once, if the run has got as far as to have a directory."""
@@ -157,6 +163,7 @@ class _Run:
         self._progress.stage("")
         if not self._quiet:
             console.print(f"metrics for Prometheus: {self._exporter.address}")
+            console.print(f"live page: {self._exporter.page_address}")
         if self._past is not None:
             return await self._train_live(fleet, self._past.directory)
         with RunDirectory.create(self._runs, self._request.config.name) as directory:
@@ -184,6 +191,7 @@ class _Run:
         clocks = {accountant.time.clock(name, session.hello.clock) for name, session in fleet.sessions().items()}
         clock = "+".join(sorted(clocks))
         self._metrics.begin(self._describe(fleet, accountant), clock, describe_tables(request))
+        self._history.begin(clock, str(directory.path))
         names = [node.name for node in request.config.list_nodes()]
         faults = RunFaults(fleet, names, accountant.time, recorder.add_event)
         training = self._make_training(fleet, accountant, faults)
@@ -202,6 +210,7 @@ class _Run:
                         table.add_retune(retune)
                     table.add(record)
         summary = finish_run(request, directory, recorder.rounds, training.weights, recorder.wall_seconds)
+        self._history.end()
         if self._stay is not None:
             self._metrics.rest()
             return summary

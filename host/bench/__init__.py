@@ -12,7 +12,7 @@ from host.outputs import BenchReport
 # Each is a module here with a function `run`; imported when it is asked for, since most need libvirt.
 BENCHES = (
     *("repeatability", "startup", "slowdown", "memory", "image", "calibration", "throttles", "metrics", "resume"),
-    *("rounds", "gradients", "simulate", "stannis", "hypertune", "hypertune_sim", "compose", "scrape"),
+    *("rounds", "gradients", "simulate", "stannis", "hypertune", "hypertune_sim", "compose", "scrape", "page"),
 )
 
 

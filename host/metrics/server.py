@@ -1,4 +1,7 @@
-"""Serves a run's metrics to Prometheus. Counters advance in device time; scrapes come in wall time."""
+"""The HTTP server of a run: its metrics for Prometheus at /metrics, its live page everywhere else.
+
+Counters advance in device time; scrapes come in wall time.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,27 @@ from firmware_agent.errors import EnvironmentUnfit
 from host.metrics.exposition import Exposition
 from host.metrics.scrapers import Scrapers
 from host.metrics.state import MetricsState
+from host.page.app import METHODS, PageApp, refuse_method
 
 if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIEnvironment
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 LOOPBACK = IPv4Address("127.0.0.1")
+_METRICS = "/metrics"
 
 
 class Exporter:
-    """Serves the metrics of one run; a context manager."""
+    """Serves the metrics and the page of one run; a context manager."""
 
-    def __init__(self, state: MetricsState, port: int | None, address: IPv4Address = LOOPBACK) -> None:
-        """Prepare to listen on `port`, or on any free one, of this machine's own `address`."""
+    def __init__(
+        self, state: MetricsState, port: int | None, address: IPv4Address = LOOPBACK, page: PageApp | None = None
+    ) -> None:
+        """Prepare to listen on `port`, or on any free one, of this machine's own `address`.
+
+        `page` answers all but `/metrics`; without one there is nothing else.
+        """
         self.state = state
+        self._page: WSGIApplication = page if page is not None else _nothing
         self._port, self._address = port or 0, address
         self._exposition = Exposition(state)
         self._scrapers, self._lock = Scrapers(), threading.Lock()
@@ -59,8 +70,13 @@ class Exporter:
     @property
     def address(self) -> str:
         """The URL that Prometheus scrapes, as seen from this machine."""
+        return f"{self.page_address.removesuffix('/')}{_METRICS}"
+
+    @property
+    def page_address(self) -> str:
+        """The URL of the live page, as seen from this machine."""
         port = self._server.server_port if self._server is not None else self._port
-        return f"http://{LOOPBACK if self._address.is_unspecified else self._address}:{port}/metrics"
+        return f"http://{LOOPBACK if self._address.is_unspecified else self._address}:{port}/"
 
     async def wait_for_scrapers(self) -> None:
         """Wait until everyone who scrapes regularly has got the state as it is; nobody is waited for in vain for long.
@@ -84,6 +100,12 @@ class Exporter:
             return self._scrapers.wait_seconds(self.state.revision, time.monotonic())
 
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] not in METHODS:
+            return refuse_method(start_response)
+        if environ.get("PATH_INFO", "") != _METRICS:
+            return self._page(environ, start_response)
+        if environ["REQUEST_METHOD"] == "HEAD":
+            return _without_body(self._app(environ | {"REQUEST_METHOD": "GET"}, start_response))
         revision, name = self.state.revision, environ.get("HTTP_USER_AGENT", "")
 
         def sent() -> None:
@@ -94,6 +116,19 @@ class Exporter:
         headers, body = self._exposition.render(environ.get("HTTP_ACCEPT"), environ.get("HTTP_ACCEPT_ENCODING"))
         start_response("200 OK", headers)
         return _Body([body], sent)
+
+
+def _nothing(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    """Answer where there is no page."""
+    start_response("404 Not Found", [("Content-Type", "text/plain"), ("Content-Length", "0")])
+    return []
+
+
+def _without_body(body: Iterable[bytes]) -> Iterable[bytes]:
+    """Take a body that is not wanted."""
+    for _ in body:
+        pass
+    return []
 
 
 class _Body:
@@ -116,7 +151,9 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _SilentHandler(WSGIRequestHandler):
-    """Logs no requests: standard error is the user's."""
+    """Logs no requests: standard error is the user's. A client that does not go on asking is let go."""
+
+    timeout = 30.0
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""

@@ -162,6 +162,11 @@ class MetricsState:
             self._show_states()
             self.revision += 1
 
+    def devices(self) -> dict[str, tuple[str, DeviceFacts | None]]:
+        """Return for each drive the state that it is in, and what is known of it, if anything yet."""
+        with self._lock:
+            return {name: (self._state_of(device), device.facts) for name, device in self._devices.items()}
+
     def snapshot(self) -> Snapshot:
         """Return all series that are served at this moment."""
         with self._lock:

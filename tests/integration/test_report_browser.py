@@ -63,7 +63,7 @@ def written_report(folder: Path) -> Path:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1440, 1920])
 def test_the_page_stands_alone_fits_and_can_be_read(browser: Browser, report: Path, width: int, dark: bool) -> None:
-    tab = browser.open(report, width, dark)
+    tab = browser.open(report.as_uri(), width, dark)
     assert tab.complaints() == []
     assert [url for url in tab.requests() if not url.startswith("data:")] == [report.as_uri()]
     text = tab.evaluate("document.body.innerText")
@@ -107,7 +107,7 @@ def brightness(colour: str) -> float:
 
 @pytest.mark.parametrize("width", [400, 1440])
 def test_a_big_array_fits_too(browser: Browser, big_report: Path, width: int) -> None:
-    tab = browser.open(big_report, width, dark=False)
+    tab = browser.open(big_report.as_uri(), width, dark=False)
     assert tab.complaints() == []
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     check_charts(tab)
@@ -116,7 +116,7 @@ def test_a_big_array_fits_too(browser: Browser, big_report: Path, width: int) ->
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1440, 1920])
 def test_a_synchronous_run_fits_too(browser: Browser, sync_report: Path, width: int, dark: bool) -> None:
-    tab = browser.open(sync_report, width, dark)
+    tab = browser.open(sync_report.as_uri(), width, dark)
     assert tab.complaints() == []
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert "Synchronous steps" in tab.evaluate("document.body.innerText")
@@ -128,7 +128,7 @@ def test_nothing_in_a_run_directory_can_act_in_the_page(browser: Browser, tmp_pa
     hostile = f"<img src=http://example.invalid/x onerror={act}></style></svg><script>{act}</script>"
     write_run(tmp_path, array_rounds(2, [hostile, "csd-01"]), array={"name": hostile})
     page = written_report(tmp_path)
-    tab = browser.open(page, 1440, dark=False)
+    tab = browser.open(page.as_uri(), 1440, dark=False)
     assert tab.complaints() == []
     assert [url for url in tab.requests() if not url.startswith("data:")] == [page.as_uri()]
     assert "hit'" in tab.evaluate("document.title")
@@ -143,7 +143,7 @@ def test_the_browser_sees_what_it_is_to_see(browser: Browser, tmp_path: Path) ->
         "<meta name=viewport content='width=device-width'><div style='width:3000px'>x</div>"
         "<img src='http://example.invalid/x.png'><script>console.error('oh'); undefined_function()</script>"
     )
-    tab = browser.open(page, 400, dark=False)
+    tab = browser.open(page.as_uri(), 400, dark=False)
     assert any("example.invalid" in url for url in tab.requests())
     assert any("oh" in text for text in tab.complaints())
     assert any("undefined_function" in text for text in tab.complaints())
