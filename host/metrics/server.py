@@ -104,8 +104,6 @@ class Exporter:
             return refuse_method(start_response)
         if environ.get("PATH_INFO", "") != _METRICS:
             return self._page(environ, start_response)
-        if environ["REQUEST_METHOD"] == "HEAD":
-            return _without_body(self._app(environ | {"REQUEST_METHOD": "GET"}, start_response))
         revision, name = self.state.revision, environ.get("HTTP_USER_AGENT", "")
 
         def sent() -> None:
@@ -115,19 +113,12 @@ class Exporter:
 
         headers, body = self._exposition.render(environ.get("HTTP_ACCEPT"), environ.get("HTTP_ACCEPT_ENCODING"))
         start_response("200 OK", headers)
-        return _Body([body], sent)
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else _Body([body], sent)
 
 
 def _nothing(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
     """Answer where there is no page."""
     start_response("404 Not Found", [("Content-Type", "text/plain"), ("Content-Length", "0")])
-    return []
-
-
-def _without_body(body: Iterable[bytes]) -> Iterable[bytes]:
-    """Take a body that is not wanted."""
-    for _ in body:
-        pass
     return []
 
 
