@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from csd_emu.array import MAX_DEVICES, ArrayConfig, Dram, check_profile
-from csd_emu.config import Config, parse_config
+from csd_emu.config import Config, Watts, parse_config
 from firmware_agent.errors import ConfigurationError
 
 ARRAY = "csd"
@@ -29,7 +29,7 @@ class StackSettings(Config):
         jobs: folder of job files, with what they name.
         job: the file to train.
         tuner: in place of the job file's, if given.
-        power_cap: of the whole array in watts, for the alert; none if not given.
+        power_cap: what the whole array may draw, for the alert; none if not given.
         runs: where the run directories are made.
         image: the ARM image in a file (see `csd-emu image export`); it is built if there is none.
         secrets: where passwords are made at the first start.
@@ -43,7 +43,7 @@ class StackSettings(Config):
     jobs: Path = Field(default=Path("/jobs"), alias="CSD_JOBS", strict=False)
     job: str = Field(default="job.yaml", alias="CSD_JOB")
     tuner: Literal["none", "stannis", "hypertune"] | None = Field(default=None, alias="CSD_TUNER")
-    power_cap: float | None = Field(default=None, alias="CSD_POWER_CAP", gt=0, allow_inf_nan=False, strict=False)
+    power_cap: Watts | None = Field(default=None, alias="CSD_POWER_CAP")
     runs: Path = Field(default=Path("/runs"), alias="CSD_RUNS", strict=False)
     image: Path | None = Field(default=None, alias="CSD_EMU_IMAGE", strict=False)
     secrets: Path = Field(default=Path("/secrets"), alias="CSD_SECRETS", strict=False)
@@ -78,11 +78,12 @@ class StackSettings(Config):
 
     def array(self) -> ArrayConfig:
         """Return the array that these settings ask for."""
+        cap = {} if self.power_cap is None else {"power_cap": f"{self.power_cap:.17g} W"}
         content = {
             "name": ARRAY,
             "engine": "qemu",
             "memory": f"{self.memory:.17g} B",
-            "host": {"address": "0.0.0.0", "port": DRIVES_PORT, "metrics_port": PAGE_PORT},
+            "host": {"address": "0.0.0.0", "port": DRIVES_PORT, "metrics_port": PAGE_PORT, **cap},
             "devices": [{"profile": self.profile, "count": self.count}],
         }
         return parse_config(content, ArrayConfig, WHERE)

@@ -21,6 +21,11 @@ def test_what_is_empty_or_of_others_is_as_if_not_set() -> None:
     assert StackSettings.read({"CSD_COUNT": "", "CSD_TUNER": "", "PATH": "/bin"}) == StackSettings.read({})
 
 
+@pytest.mark.parametrize(("text", "watts"), [("450 W", 450.0), ("", None)])
+def test_a_power_cap_is_the_arrays(text: str, watts: float | None) -> None:
+    assert StackSettings.read({"CSD_POWER_CAP": text}).array().host.power_cap == watts
+
+
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
@@ -33,6 +38,8 @@ def test_what_is_empty_or_of_others_is_as_if_not_set() -> None:
         ("CSD_PROFILE", "xeon-4108", "not a drive"),
         ("CSD_DRAM", "2", "has no unit"),
         ("CSD_DRAM", "100 GiB", "between 1 GiB"),
+        ("CSD_POWER_CAP", "450", "has no unit"),
+        ("CSD_POWER_CAP", "-1 W", "not a quantity"),
         ("CSD_TUNER", "magic", "'hypertune'"),
         ("CSD_HOST", "a b", "pattern|lower-case"),
     ],
