@@ -85,7 +85,9 @@ def test_the_state_has_its_published_shape_before_during_and_after_training(run:
         happen()
         text = run.get("/api/state").body
         state = msgspec.json.decode(text, type=PageState)
-        assert json.loads(msgspec.json.encode(state)) == json.loads(text), "there are keys that the schema does not name"
+        assert json.loads(msgspec.json.encode(state)) == json.loads(text), (
+            "there are keys that the schema does not name"
+        )
         assert state.version == VERSION
     assert (state.run.phase, state.totals.round, state.run.clock) == ("finished", 3, "counted")
     assert [drive.state for drive in state.drives] == ["training"] * 3
