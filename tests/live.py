@@ -1,0 +1,61 @@
+"""A run that never was, served by the real server: what the live page shows of it, and then something happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+from host.metrics.server import Exporter
+from host.metrics.state import MetricsState, RunFacts
+from host.page.app import PageApp
+from host.page.facts import describe_presences
+from host.page.history import History, RunPlan
+from host.records import EventRecord, RoundRecord, What
+from tests.metrics import facts
+
+
+class LiveRun:
+    """A run whose drives have joined and that has begun to train; a context manager that serves it."""
+
+    def __init__(self, devices: Sequence[str], mode: str = "federated", array: str = "lab") -> None:
+        self.metrics = MetricsState(RunFacts(array, "qemu", "digits_cnn", mode, tuple(devices)))
+        self.history = History(RunPlan(array, "qemu", "digits_cnn", mode, tuple(devices), 12, 0.95))
+        self.page = PageApp(self.history, lambda: describe_presences(self.metrics))
+        self._devices, self._exporter = devices, Exporter(self.metrics, None, page=self.page)
+
+    def __enter__(self) -> LiveRun:
+        self._exporter.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exporter.__exit__(kind, error, trace)
+
+    @property
+    def address(self) -> str:
+        """Where the page is."""
+        return self._exporter.page_address
+
+    def begin(self) -> None:
+        """Let all drives join, and training begin."""
+        for device in self._devices:
+            self.tell(device, What.JOINED)
+        self.metrics.begin([facts(device) for device in self._devices], "counted")
+        self.history.begin("counted", "runs/lab")
+
+    def tell(self, device: str, what: What, detail: str = "") -> None:
+        """Let an event happen."""
+        for follower in (self.metrics, self.history):
+            follower.add_event(EventRecord(device, what, detail, 12.0, 3.0))
+
+    def add(self, *records: RoundRecord) -> None:
+        """Let rounds end."""
+        for record in records:
+            self.metrics.add_round(record)
+            self.history.add_round(record)
+
+    def lose(self, device: str) -> None:
+        """Lose a drive."""
+        self.tell(device, What.LEFT)
+        self.tell(device, What.LOST, "in round 3: the device closed the stream")
