@@ -19,6 +19,7 @@ import yaml
 
 from csd_emu.paths import HOME_VARIABLE
 from host import cli
+from host.interrupts import INTERRUPTS
 from tests.outputs import checked
 
 PROGRAM = [sys.executable, "-m", "host"]
@@ -151,6 +152,8 @@ def in_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
         cli.main()
     captured = capsys.readouterr()
     code = end.value.code
+    if code == cli.INTERRUPTED and cli.INTERRUPTS is INTERRUPTS:
+        raise KeyboardInterrupt  # it is the tests that are to end: a test's own signals go to others
     return Done(code if isinstance(code, int) else int(code is not None), captured.out, captured.err)
 
 
