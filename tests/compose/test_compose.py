@@ -1,20 +1,35 @@
 """The life of one stack, from `docker-compose up` to `down`: tests of one file share it and run in order."""
 
 import json
+import math
 import os
 import re
 import signal
+import time
 import urllib.parse
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from host.bench.browser import Browser, Tab
 from host.bench.compose import rounds_done
 from host.bench.containers import Stack, docker, fetch, wait_for
+from host.metrics.dashboards.expressions import list_expressions
+from host.metrics.dashboards.panels import Needs
+from tests.browser import find_browser
+from tests.compose.conftest import TOP
 from tests.outputs import checked
 
 pytestmark = [pytest.mark.compose, pytest.mark.long]
 MINUTES = 60.0
+SCREENSHOTS = TOP / "build" / "screenshots"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser(find_browser()) as browser:
+        yield browser
 
 
 def test_it_comes_up_and_trains(stack: Stack) -> None:
@@ -63,10 +78,39 @@ def test_prometheus_scrapes_the_host(stack: Stack) -> None:
     assert ratio == pytest.approx(done["accuracy"])
 
 
-def test_a_killed_drive_is_seen_and_comes_back(stack: Stack) -> None:
+def test_every_expression_of_dashboards_and_rules_has_data(stack: Stack) -> None:
+    answered = {}
+    for each in list_expressions():
+        if each.needs not in (Needs.SYNC, Needs.RAPL):
+            answered[each.origin, each.expression] = bool(ever(stack, each.asked("csd-01")))
+    alerting = {origin for origin, _ in answered if origin.startswith("alert/")}
+    assert [key for key, data in answered.items() if not data and key[0] not in alerting] == []
+    groups = ask(stack, "rules")["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert {rule["name"] for rule in rules if rule["type"] == "alerting"} == {name[6:] for name in alerting}
+    assert [rule["name"] for rule in rules if rule["health"] != "ok"] == []
+
+
+def test_the_page_shows_the_run(stack: Stack, browser: Browser) -> None:
+    tab = browser.open(stack.page, 1280, dark=False)
+    done = summary(stack)
+    assert done is not None
+    tab.wait_for(f"document.body.innerText.includes('{done['accuracy']:.4f}'.slice(0, 5))")
+    text = tab.evaluate("document.body.innerText")
+    for word in ("csd-00", "csd-01", "csd-02", "counted", "wall", "resumed"):
+        assert word in text, word
+    assert tab.complaints() == []
+    assert {urllib.parse.urlsplit(url).netloc for url in tab.requests()} <= {urllib.parse.urlsplit(stack.page).netloc}
+    keep(tab, "page-finished.png")
+
+
+def test_a_killed_drive_is_seen_and_comes_back(stack: Stack, browser: Browser) -> None:
     assert stack.compose("exec", "-T", "drives", "csd-emu", "inject", "csd", "csd-01", "kill").returncode == 0
     wait_for("Prometheus to see it", lambda: query(stack, 'csd_device_up{device="csd-01"}') == [0.0], MINUTES)
     wait_for("the alert", lambda: "csd-01" in alerts(stack), 3 * MINUTES)
+    tab = browser.open(stack.page, 1280, dark=True)
+    tab.wait_for("/csd-01[^]{0,200}lost/.test(document.body.innerText)")
+    keep(tab, "page-lost.png")
     assert "csd-01 has ended" in stack.must("logs", "drives")
     assert (
         stack.compose("exec", "-T", "drives", "csd-emu", "inject", "csd", "csd-01", "revive", seconds=300).returncode
@@ -103,6 +147,19 @@ def ask(stack: Stack, path: str, **parameters: str) -> Any:
     content = fetch(f"{stack.prometheus}/api/v1/{path}?{urllib.parse.urlencode(parameters)}")
     assert content is not None
     return json.loads(content)["data"]
+
+
+def ever(stack: Stack, expression: str) -> list[float]:
+    """All finite values that an expression had since the stack came up."""
+    now = time.time()
+    found = ask(stack, "query_range", query=expression, start=str(now - 45 * MINUTES), end=str(now), step="5")["result"]
+    return [value for series in found for _, text in series["values"] if math.isfinite(value := float(text))]
+
+
+def keep(tab: Tab, name: str) -> None:
+    """Keep a screenshot for whoever wants to look."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    tab.screenshot(SCREENSHOTS / name)
 
 
 def query(stack: Stack, expression: str) -> list[float]:
