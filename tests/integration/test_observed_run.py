@@ -10,7 +10,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -79,15 +78,10 @@ class Run:
 
     def end(self) -> None:
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                self.process.communicate(timeout=60)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        if self.process.stdout is not None and not self.process.stdout.closed:
-            self.process.communicate()
+            self.process.kill()
         for agent in self.workshop.agents():
             agent.kill()
+        self.process.communicate()
 
 
 @dataclass
@@ -171,7 +165,6 @@ def watch(prometheus: Prometheus, federated: Run, sync: Run, short: Run) -> Obse
     observed.back = served(prometheus, own)
     wait("a run that has ended", lambda: short.process.poll() is not None)
     sync.process.kill()
-    sync.process.communicate()
     observed.silent.add(host_gone)
     ask_until_answered(prometheus, observed)
     wait("the end of the short run", has(f'up{{instance="{short.instance}"}} == 0'))
