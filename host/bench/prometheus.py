@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -36,6 +37,11 @@ class Prometheus:
         """Return the value of each series at a moment, by one of its labels (empty for one without)."""
         result = self._query(expression, at_seconds)
         return {entry["metric"].get(label, ""): float(entry["value"][1]) for entry in result}
+
+    def answer(self, expression: str, at_seconds: float | None = None) -> list[tuple[dict[str, str], float]]:
+        """Return labels and value of each series at a moment, or now."""
+        result = self._query(expression, time.time() if at_seconds is None else at_seconds)
+        return [(entry["metric"], float(entry["value"][1])) for entry in result]
 
     def samples(self, selector: str, window: str, at_seconds: float) -> list[tuple[float, float]]:
         """Return moments and values that one series had in a window that ends at a moment; empty if there is none."""
@@ -67,15 +73,27 @@ def run_prometheus(folder: Path, target_port: int, interval: str = "1s") -> Iter
     Raises:
         EnvironmentUnfit: it is not installed, or does not start.
     """
-    program = shutil.which(PROGRAM)
-    if program is None:
-        raise EnvironmentUnfit("Prometheus is not installed; sudo apt-get install prometheus, or make setup-dev")
-    config, port = folder / "prometheus.yml", free_port()
+    config = folder / "prometheus.yml"
     config.write_text(
         f"global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}\n"
         f"scrape_configs: [{{job_name: csd-emu, static_configs: [{{targets: ['{LOOPBACK}:{target_port}']}}]}}]\n",
         encoding="utf-8",
     )
+    with serve_prometheus(config) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def serve_prometheus(config: Path) -> Iterator[Prometheus]:
+    """Have a Prometheus of this configuration inside the block; its data go beside the file.
+
+    Raises:
+        EnvironmentUnfit: it is not installed, or does not start.
+    """
+    program = shutil.which(PROGRAM)
+    if program is None:
+        raise EnvironmentUnfit("Prometheus is not installed; sudo apt-get install prometheus, or make setup-dev")
+    folder, port = config.parent, free_port()
     arguments = [
         f"--config.file={config}",
         f"--storage.tsdb.path={folder / 'data'}",

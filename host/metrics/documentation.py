@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from host.metrics import rules
 from host.metrics.metric import Metric
 from host.metrics.names import METRICS
 from host.metrics.queries import QUERIES
@@ -26,8 +27,10 @@ if you want to scrape:
                                             scrape_interval: 5s
                                             static_configs: [{targets: ["127.0.0.1:9464"]}]
 
-The endpoint is on the loopback interface only, without TLS, and lives as long as the run; an array that is merely `up`
-has none. There are no dashboards yet.
+The endpoint is on `host.address`, the loopback interface unless the array file says otherwise, without TLS, and lives
+as long as the run; an array that is merely `up` has none. Rules and alerts for Prometheus are in
+`images/prometheus` (below), dashboards for Grafana in `images/grafana` ([dashboards.md](dashboards.md)). The text of
+1,000 drives has some 90,000 lines; the bench `scrape` ([benchmarks.md](benchmarks.md)) says how long it takes.
 
 `csd-emu top [ARRAY]` shows the same figures of a run in progress on a terminal, as means of the last round that it saw
 end; with `--once` or `--json` it looks once, and they are means since the run began. `--interval` says how often it
@@ -117,6 +120,61 @@ errors and rejoins; and energy, power and elapsed time for as long as the record
 not answer still draws power. When it rejoins, its series are back and its counters go on where they were. Sum rates, as
 in `sum(rate(x[5m]))`, never the other way round, and a drive that vanishes does no harm.
 
+## One target, not one per drive
+
+Prometheus scrapes the host, and nothing else. A drive has no port that anyone could dial, only a session that it has
+dialled itself (a real one sits behind a tunnel through NVMe), and no clock of its own that would mean anything: device
+seconds are composed on the host, for all drives at once, when a round is over. So the host knows everything there is to
+know, and a scrape of it is one moment of the whole array: counters of different drives never are of different rounds.
+What targets would give is there all the same. A drive that comes appears with its first session, without any
+configuration; one that goes vanishes, and Prometheus marks its series as stale with the next scrape, so that no query
+returns their last value for another five minutes; `csd_device_up` is what `up` would be. A test kills and revives a
+drive beside a real Prometheus and sees both.
+
+## Recording rules
+
+`images/prometheus/rules/recording.yml` records the queries above, with the labels `job` and `instance` of the scraped
+host and the `clock` of the seconds that are divided by. Their names are `level:metric:operations`, as is Prometheus'
+practice: the level is what labels they have besides, `array` for none; `ratio_rate%(window)s` is the rate of one
+counter over that of another in the last %(window)s.
+
+| rule | meaning |
+|---|---|
+%(recorded)s
+
+The window is of wall time, and must be longer than any round takes: counters move when a round is over. With
+%(window)s there are no gaps while rounds take less than that. A rule has no value, rather than 0 or NaN, if nothing has
+moved in its window, and none at once when its drive is gone or its host has ended, though the window still holds their
+past. If your rounds take longer, set `WINDOW` in `host/metrics/rules.py` and run `python -m host.metrics`.
+
+## Alerts
+
+`images/prometheus/rules/alerts.yml`; `promtool test rules tests/prometheus/alerts.test.yml` tests them. The stack has
+no Alertmanager: see Prometheus' page `/alerts`, the dashboards, or the series `ALERTS`.
+
+| alert | severity | fires when | for |
+|---|---|---|---|
+%(alerts)s
+
+Why they do not fire falsely, nor flap:
+
+* **When training ends** a run's last scrape shows no drive in the state `training` any more: the run waits for that
+  scrape (above). Alerts that look back over a window ask whether the array trains now, so that what is still in the
+  window no longer counts. That a host does not answer is an alert only if its drives were training when it last did: a
+  run that has ended may go. One that was interrupted (Ctrl-C, SIGTERM) in a round has not ended; the alert fires, for
+  30 minutes at most.
+* **Between rounds**, however long they take up to %(window)s, rules keep their value and the drives' state stays
+  `training`.
+* **Drives that are not chosen for a round** are `ready`, so alerts ask whether the array trains, not the drive.
+* **A drive that dials again within 10 s** was never lost, and one failed scrape is no host that went away.
+* **Lateness** stays for %(window)s after the last missed deadline, so that a drive that is late in every other round
+  is one alert.
+* **Throughput** is compared with the mean of what the table said over the same window, so that a retune to other batch
+  sizes is no loss of throughput.
+
+`CsdPowerCapExceeded` needs `host.power_cap` ([configuration.md](configuration.md)), `CsdThroughputBelowCalibration` a
+calibration table that covers the job's batch sizes, `CsdStraggler` a deadline (`straggler.deadline`, `sync.patience`).
+
 ## Not exported
 
 The plan of csd-emu names more metrics than there are. These are missing on purpose, or for now:
@@ -138,7 +196,16 @@ yet |
 def render() -> str:
     """Return the page."""
     queries = [f"| {query.question} | `{query.over(_WINDOW)}` |" for query in QUERIES]
-    return _HEAD + "\n".join(queries) + "\n" + _MIDDLE + "\n".join(map(_row, METRICS)) + "\n" + _TAIL
+    tail = _TAIL % {
+        "window": rules.WINDOW,
+        "recorded": "\n".join(f"| `{rule.name}` | {rule.meaning} |" for rule in rules.RECORDED),
+        "alerts": "\n".join(map(_alert, rules.ALERTS)),
+    }
+    return _HEAD + "\n".join(queries) + "\n" + _MIDDLE + "\n".join(map(_row, METRICS)) + "\n" + tail
+
+
+def _alert(alert: rules.Alert) -> str:
+    return f"| `{alert.name}` | {alert.severity} | {alert.meaning} | {alert.wait} |"
 
 
 def _row(metric: Metric) -> str:

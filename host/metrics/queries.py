@@ -61,7 +61,8 @@ class Ratio(Query):
         match = f" on ({', '.join(by)}) group_right ()" if clock and not both else ""
         above = f"sum by ({', '.join(by + both)}) (rate({self.above}[{window}]))"
         below = f"(sum by ({', '.join(by + clock)}) (rate({self.below}[{window}])) > 0)"
-        return f"{above} /{match} {below} and on ({', '.join(by)}) {self.below}"
+        there = "".join(f" and on ({', '.join(by)}) {counter}" for counter in (self.above, self.below))
+        return f"{above} /{match} {below}{there}"
 
 
 def _ratio(question: str, above: str, below: str, by: Sequence[str] = ()) -> Ratio:

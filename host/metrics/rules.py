@@ -55,6 +55,7 @@ class Alert:
         severity: ``critical`` if training has stopped, else ``warning``.
         summary: one line, a template.
         description: what it means and what to do, a template.
+        meaning: when it fires, for the documentation.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Alert:
     severity: str
     summary: str
     description: str
+    meaning: str
 
 
 def record(ratio: Ratio, meaning: str | None = None) -> Recorded:
@@ -117,6 +119,7 @@ ALERTS: tuple[Alert, ...] = (
         "Drive {{ $labels.device }} of {{ $labels.instance }} has had no session with the host for 10 s of wall time; "
         "training goes on without it. csd-emu status shows whether it runs; csd-emu inject ARRAY "
         "{{ $labels.device }} revive starts it again.",
+        "a drive that had a session, or should have one since training began, has none",
     ),
     Alert(
         "CsdStraggler",
@@ -129,6 +132,7 @@ ALERTS: tuple[Alert, ...] = (
         f"in device time, of rounds or steps in the last {WINDOW}, and its work was dropped. See whether other work "
         "runs in it (csd_device_slowdown_ratio), give it a smaller batch or fewer records, have a tuner do so (tuner: "
         "hypertune, in synchronous jobs), or allow more time (straggler.deadline, sync.patience).",
+        f"a drive missed the deadline of a round or step in the last {WINDOW}",
     ),
     Alert(
         "CsdThroughputBelowCalibration",
@@ -140,6 +144,8 @@ ALERTS: tuple[Alert, ...] = (
         f"images per device second ({{{{ $labels.clock }}}}) that its calibration table says, over the last {WINDOW}. "
         "Other work runs in it, or the table is not of this model, image or drive: end that work, or measure again "
         "with csd-emu calibrate.",
+        f"a drive has less than {SLOW_RATIO:.0%} of the images per device second that its calibration table says, in "
+        f"the last {WINDOW}",
     ),
     Alert(
         "CsdPowerCapExceeded",
@@ -150,6 +156,7 @@ ALERTS: tuple[Alert, ...] = (
         'The array of {{ $labels.instance }} draws {{ $value | printf "%.1f" }} W on average over device time '
         f"({{{{ $labels.clock }}}}) in the last {WINDOW}, which is more than host.power_cap (csd_power_cap_watts); "
         "figures are modelled, see docs/power.md. Train on fewer drives, or raise the cap.",
+        f"the array, host included, draws more than `host.power_cap` on average over device time, in the last {WINDOW}",
     ),
     Alert(
         "CsdHostUnreachable",
@@ -159,6 +166,7 @@ ALERTS: tuple[Alert, ...] = (
         "The host {{ $labels.instance }} went away while it trained",
         "{{ $labels.instance }} has not answered for 10 s of wall time, and its drives were training when it last did. "
         "See its log; csd-emu run --resume DIRECTORY goes on from the last checkpoint.",
+        "the host does not answer, and its drives were training when it last did",
     ),
 )
 

@@ -1,5 +1,6 @@
 """Prometheus' configuration, held against Prometheus' own promtool."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 import yaml
 
 from host.metrics import rules
+from tests.machines import REQUIRE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "images" / "prometheus"
@@ -16,6 +18,8 @@ TESTS = ROOT / "tests" / "prometheus" / "alerts.test.yml"
 
 def promtool(*arguments: str | Path) -> tuple[int, str]:
     program = shutil.which("promtool")
+    if program is None and os.environ.get(REQUIRE_VARIABLE) != "1":
+        pytest.skip("Prometheus is not installed; make setup-dev installs it")
     assert program, "promtool is not installed; sudo apt-get install prometheus, or make setup-dev"
     done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout + done.stderr
