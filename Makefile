@@ -37,11 +37,12 @@ test: setup-dev
 	@exec $(PYTEST) -m 'not long' $(ARGS)
 
 test-all: setup-dev
-	@exec $(PYTEST) --hypothesis-profile=explore $(ARGS)
+	@$(PYTEST) --hypothesis-profile=explore -m 'not compose' $(ARGS)
+	@$(MAKE) test-compose
 
-# It installs and starts a Docker engine if none answers, and ends the one that it started.
+# These install and start a Docker engine if none answers, and end the one that they started.
 test-compose: setup-dev
-	@exec scripts/with-docker .venv/bin/pytest -m compose --override-ini addopts='--strict-markers --strict-config -ra -x' tests/compose $(ARGS)
+	@exec scripts/with-docker .venv/bin/pytest -m compose -x $(ARGS)
 
 bench-compose: setup-dev
 	@exec scripts/with-docker sh -c 'for name in compose scrape page; do .venv/bin/csd-emu bench $$name --json || exit; done'
