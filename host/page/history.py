@@ -68,6 +68,7 @@ class History:
         self._rounds: deque[RoundNow] = deque(maxlen=MOST_ROUNDS)
         self._last: deque[RoundRecord] = deque(maxlen=_TIMELINE_ROUNDS)
         self._curves: defaultdict[str, Curve] = defaultdict(Curve)
+        self._batches: dict[str, int] = {}
         self._count = 0
 
     @property
@@ -156,11 +157,21 @@ class History:
             self._draw_batches(record.start_seconds, [part.batch_size for part in record.devices])
         for name, value in values.items():
             self._curves[name].add(end, math.nan if value is None else value)
+        self._draw_steps(record)
+
+    def _draw_steps(self, record: RoundRecord) -> None:
+        """Draw each step's rate, and batches where they change: an epoch's last step is smaller than these."""
         now = record.start_seconds
         for step in record.steps:
-            self._draw_batches(now, [part.batch_size for part in step.devices if part.device != HOST])
+            batches = {} if self._batches else {part.device: part.batch_size for part in step.devices}
+            for retune in record.retunes:
+                batches |= retune.after if retune.step == step.step else {}
+            if batches:
+                self._batches |= batches
+                self._draw_batches(now, [batch for device, batch in self._batches.items() if device != HOST])
             now += step.array_seconds
             self._curves["array_rate"].add(now, _over(step.samples, step.array_seconds) or math.nan)
+        self._draw_batches(now, [batch for device, batch in self._batches.items() if device != HOST])
 
     def _draw_batches(self, now_seconds: float, batches: Collection[int]) -> None:
         if batches:
