@@ -126,3 +126,33 @@ def test_threads_of_the_work_have_ended_when_it_returns(interrupts: Interrupts) 
     with interrupts.installed(), pytest.raises(KeyboardInterrupt):
         interrupts.run(work())
     assert ended == [True]
+
+
+def test_a_wait_ends_at_a_signal_which_is_the_normal_end(interrupts: Interrupts) -> None:
+    cancelled = []
+
+    async def beside() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(True)
+
+    async def work() -> str:
+        asyncio.get_running_loop().call_later(0, signal.raise_signal, signal.SIGTERM)
+        await interrupts.wait(beside())
+        await asyncio.sleep(0)  # what follows is not cancelled
+        return "done"
+
+    with interrupts.installed():
+        assert interrupts.run(work()) == "done"
+        with interrupts.deferred():
+            pass
+    assert cancelled == [True]
+
+
+def test_a_wait_ends_with_the_error_of_what_goes_on_meanwhile(interrupts: Interrupts) -> None:
+    async def fails() -> None:
+        raise ValueError("gone")
+
+    with interrupts.installed(), pytest.raises(ValueError, match="gone"):
+        interrupts.run(interrupts.wait(asyncio.sleep(3600), fails()))

@@ -313,6 +313,24 @@ def test_switching_the_drives_off_after_the_run_is_no_loss() -> None:
     assert scraped(state)["csd_errors_total"]["csd-00", "lost"] == 0
 
 
+def test_when_training_is_done_a_drive_that_leaves_is_still_seen_and_vanishes_at_once() -> None:
+    state = begun()
+    state.add_round(round_record([part(device) for device in DEVICES]))
+    state.rest()
+    assert {state_of(state, device) for device in DEVICES} == {"ready"}
+    before = names_of(state, DEVICES[1])
+    state.add_event(EventRecord(DEVICES[1], What.LEFT))
+    assert state_of(state, DEVICES[1]) == "lost"
+    assert scraped(state)["csd_device_up"][DEVICES[1],] == 0
+    assert "csd_train_samples_total" not in names_of(state, DEVICES[1])
+    state.add_event(EventRecord(DEVICES[1], What.REJOINED))
+    assert state_of(state, DEVICES[1]) == "ready"
+    assert names_of(state, DEVICES[1]) == before
+    state.end()
+    state.add_event(EventRecord(DEVICES[1], What.LEFT))
+    assert state_of(state, DEVICES[1]) == "ready"
+
+
 def test_who_is_not_of_the_array_makes_one_series_however_many_come() -> None:
     state = begun()
     for number in range(50):
