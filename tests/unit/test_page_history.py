@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,8 +17,10 @@ from host.page.history import MOST_EVENTS, MOST_ROUNDS, History, RunPlan, Snapsh
 from host.page.state import FINISHED, STARTING, TRAINING, PageState
 from host.page.timeline import MOST_DRIVES, make_timeline
 from host.page.view import MOST_BATCH_CURVES, Presence, make_state
+from host.recorder import Past, Recorder
 from host.records import EventRecord, RoundRecord, What
 from host.report.gantt_choice import MOST_BARS
+from host.run_directory import RunDirectory
 from tests.records import array_rounds, device_round, round_record
 from tests.sync_records import Disturbed, SyncRun
 
@@ -240,3 +243,16 @@ def test_the_timeline_of_a_synchronous_run_is_of_its_last_steps() -> None:
     assert HOST_READER not in timeline.rows
     assert make_timeline([], {}) is None
     assert make_timeline([round_record([])], {}) is None
+
+
+def test_a_resumed_run_shows_its_past_rounds_and_counts_on(tmp_path: Path) -> None:
+    rounds = array_rounds(5, NAMES)
+    history = History(plan())
+    with RunDirectory.create(tmp_path, "lab") as directory:
+        recorder = Recorder([history], "sha", 1, Past(directory, rounds))
+        now = history.snapshot()
+        assert (now.totals.round, len(now.rounds), len(now.curves["accuracy"])) == (5, 5, 5)
+        assert [(event.device, event.what) for event in now.events] == [(HOST, "resumed")]
+        recorder.add_event(NAMES[0], What.LOST, "gone")
+    recorder.add_event(NAMES[0], What.REJOINED, "")  # when the directory is closed, for the page alone
+    assert [event.what for event in history.snapshot().events] == ["resumed", "lost", "rejoined"]

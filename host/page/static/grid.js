@@ -70,7 +70,7 @@ export function showCells(box, drives) {
   const current = items.find((item) => item.drive.name === chosen) || items[0];
   for (const item of list.querySelectorAll('[tabindex="0"]')) if (item.parentNode !== current) item.tabIndex = -1;
   if (current) current.firstChild.tabIndex = 0;
-  tell(list, null);
+  tell(list, list.querySelector("button:hover"));
   return "Bar: images per device second against the fastest. ✕ lost, ▼ slowed. Point at a cell, or use the arrow keys.";
 }
 
