@@ -8,6 +8,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -19,7 +20,7 @@ from firmware_agent.errors import EnvironmentUnfit
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 _PATIENCE_SECONDS = 90.0
-_LOOK_SECONDS = 0.05
+_LOOK_SECONDS, _END_SECONDS = 0.05, 5.0
 # Whatever a page asked for outside this machine would fail, and be seen to be asked for.
 _ARGUMENTS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--disable-quic"),
@@ -56,6 +57,7 @@ class Browser:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         for end in (command_out, answer_in, *high):
             os.close(end)
@@ -68,11 +70,15 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         os.close(self._commands)
         os.close(self._answers)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        # Its children, which end without being waited for, may still write a file.
+        deadline = Deadline(_END_SECONDS)
+        while os.path.exists(self._folder) and not deadline.expired:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            select.select([], [], [], _LOOK_SECONDS)
 
     def open(self, url: str, width: int, dark: bool, height: int = 900) -> Tab:
         """Open an address in a new tab of that size, in CSS pixels, and wait until it is loaded.
