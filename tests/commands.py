@@ -118,7 +118,7 @@ class Workshop:
 
     def rounds(self) -> list[dict[str, Any]]:
         """The rounds so far of the one run, if it has begun."""
-        if not self.runs.exists():
+        if not any(self.runs.glob("*/records.jsonl")):
             return []
         return [record for record in self.records(self.run_directory()) if record["kind"] == "round"]
 

@@ -112,7 +112,8 @@ class Exporter:
             self._scraped()
 
         headers, body = self._exposition.render(environ.get("HTTP_ACCEPT"), environ.get("HTTP_ACCEPT_ENCODING"))
-        start_response("200 OK", headers)
+        # Without its length an answer that the run's end cuts short would pass for a whole one.
+        start_response("200 OK", [*headers, ("Content-Length", str(len(body)))])
         return [] if environ["REQUEST_METHOD"] == "HEAD" else _Body([body], sent)
 
 

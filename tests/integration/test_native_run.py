@@ -1,5 +1,6 @@
 """`run` on the native engine, as a user's own process, from start to end."""
 
+import http.client
 import os
 import shutil
 import signal
@@ -87,7 +88,7 @@ def test_counters_follow_the_records_and_a_missed_target_is_exit_code_1(workshop
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
                 scrapes.append(answer.read().decode())
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
+        except (urllib.error.URLError, http.client.IncompleteRead, ConnectionError, TimeoutError):
             continue
     out, err = process.communicate()
     assert process.returncode == 1, err

@@ -42,6 +42,13 @@ def test_prometheus_own_format_has_no_created_series(exporter: Exporter) -> None
     assert "# UNIT csd_energy_joules joules" in text
 
 
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_an_answer_says_how_long_it_is(exporter: Exporter, encoding: str) -> None:
+    request = urllib.request.Request(exporter.address, headers={"Accept-Encoding": encoding})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert int(answer.headers["Content-Length"]) == len(answer.read()) > 1000
+
+
 def test_a_port_in_use_is_one_clear_error_that_names_the_key() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
