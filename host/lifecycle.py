@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from csd_emu.array import ArrayConfig, Device
@@ -35,12 +35,16 @@ _BOOT_SECONDS, _BOOT_SECONDS_PER_TURN = 120.0, 60.0
 
 @dataclass(frozen=True)
 class ArrayRequest:
-    """What to bring up: the array, and the data that its drives shall hold; `kept` if it shall stay up."""
+    """What to bring up: the array, and the data that its drives shall hold; `kept` if it shall stay up.
+
+    `run` will tag its devices: whoever has the request knows them by it.
+    """
 
     config: ArrayConfig
     data: DataSection
     seed: int
     kept: bool = False
+    run: str = field(default_factory=lambda: secrets.token_hex(4))
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ async def start_array(
     Raises:
         CsdError: a device did not come up; the caller sweeps.
     """
-    devices, run = request.config.list_nodes(), secrets.token_hex(4)
+    devices, run = request.config.list_nodes(), request.run
     records = await asyncio.to_thread(write_shards, devices, request.data, request.seed, folder / DEVICES)
     authority = Authority(request.config.name)
     keys = HostKeys(authority.ca_pem, authority.issue_host())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from csd_emu.engines import Engine, make_engine
 from csd_emu.paths import Paths
@@ -42,7 +44,18 @@ from host.summary import Summary
 from host.sync.setup import make_sync_training
 from host.training import Training
 
-Stay = Callable[[Summary], None]
+
+@dataclass(frozen=True)
+class Stay:
+    """That a run stays when its training is done, with sessions, metrics and page, until the process is interrupted.
+
+    Attributes:
+        show: is called when the training is done.
+        until: if given, goes on meanwhile, and ends the stay with its error.
+    """
+
+    show: Callable[[Summary], None]
+    until: Callable[[], Coroutine[Any, Any, None]] | None = None
 
 
 def run_job(
@@ -63,8 +76,7 @@ def run_job(
         progress: shown the stages.
         quiet: print nothing.
         past: of a resumed run, which goes on in its own directory.
-        stay: called when the training is done, if its drives, metrics and page shall stay until the process is
-            interrupted; that is then the normal end.
+        stay: if drives, metrics and page shall stay until the process is interrupted, which is then the normal end.
 
     Raises:
         CsdError: something is missing, or no device is left.
@@ -154,8 +166,8 @@ class _Run:
         if self._stay is not None and self._recorder.directory is not None:
             self._recorder.directory.close()  # from here on events are for Prometheus and the page alone
             await asyncio.to_thread(self.report)
-            self._stay(summary)
-            await INTERRUPTS.wait()
+            self._stay.show(summary)
+            await INTERRUPTS.wait(*([] if self._stay.until is None else [self._stay.until()]))
             self._metrics.end()
         return summary
 

@@ -99,8 +99,9 @@ def unpack_archive(runner: Runner, source: Path, manifest: Manifest, folder: Pat
     options = ("--extract", "--no-same-owner", "--no-same-permissions", "-C", folder)
     runner.run([*_reading(source), *options], f"unpack {source}", remedy=_REMEDY)
     (folder / MANIFEST).unlink()
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or path.is_file()}
-    if found != manifest.files.keys() or any((folder / name).is_symlink() for name in found):
+    members = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+    found = {path.relative_to(folder).as_posix() for path in members}
+    if found != manifest.files.keys() or any(path.is_symlink() or not path.is_file() for path in members):
         raise ImageError(f"{source}: does not hold the files that it names; {_REMEDY}")
     facts = msgspec.convert(describe_files(folder, manifest.files), dict[str, FileFacts])
     if damaged := sorted(name for name in found if facts[name] != manifest.files[name]):

@@ -33,9 +33,13 @@ def run(
     with INTERRUPTS.deferred():
         from host.requests import read_run
         from host.resume import resume_run
+        from host.run import Stay as Staying
         from host.run import run_job
 
+    shown: list[Summary] = []
+
     def show(summary: Summary) -> None:
+        shown.append(summary)
         print_json(summary) if as_json else printing.print_summary(summary)
 
     def show_and_stay(summary: Summary) -> None:
@@ -43,20 +47,20 @@ def run(
         if not as_json:
             console.print("drives, metrics and live page stay until Ctrl-C")
 
-    on_done = show_and_stay if stay else None
+    staying = Staying(show_and_stay) if stay else None
     chosen = engine and engine.value
     if resume is not None:
         if job is not None or array is not None or tuner is not None:
             raise ConfigurationError("--resume takes job and array from DIR; leave JOB.YAML, --array and --tuner out")
         with StageProgress(quiet=as_json) as progress:
-            summary = resume_run(resume, chosen, Paths.default(), progress, quiet=as_json, stay=on_done)
+            summary = resume_run(resume, chosen, Paths.default(), progress, quiet=as_json, stay=staying)
     elif job is None or array is None:
         raise ConfigurationError("give JOB.YAML and --array ARRAY.YAML, or --resume DIR")
     else:
         with INTERRUPTS.deferred():
             request = read_run(job, array, chosen, None if tuner is None else tuner.value)
         with StageProgress(quiet=as_json) as progress:
-            summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=on_done)
-    if not stay:
+            summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=staying)
+    if not shown:  # a run that had finished before does not stay
         show(summary)
     raise typer.Exit(0 if summary.reached else 1)

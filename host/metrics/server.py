@@ -113,7 +113,7 @@ class Exporter:
 
         headers, body = self._exposition.render(environ.get("HTTP_ACCEPT"), environ.get("HTTP_ACCEPT_ENCODING"))
         # Without its length an answer that the run's end cuts short would pass for a whole one.
-        start_response("200 OK", [*headers, ("Content-Length", str(len(body)))])
+        start_response("200 OK", [*headers, ("Content-Length", str(len(body))), ("X-Content-Type-Options", "nosniff")])
         return [] if environ["REQUEST_METHOD"] == "HEAD" else _Body([body], sent)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import threading
+from functools import partial
 
 import psutil
 
@@ -40,11 +41,11 @@ def run_drives(settings: StackSettings, paths: Paths, progress: Progress) -> Non
     name = request.config.name
     if is_present(paths.presence(name)):
         raise EnvironmentUnfit(f"another container keeps array {name!r} up on this volume; end it first")
-    _forget_daemon(paths)
-    _wait_for_run(name, paths)
     if settings.image is not None:
         import_image(paths, settings.image, progress)
-    keep_up(request, paths, progress, _say_up, print_change, relay(settings.host, DRIVES_PORT))
+    _forget_daemon(paths)
+    _wait_for_run(name, paths)
+    keep_up(request, paths, progress, _say_up, print_change, partial(relay, settings.host, DRIVES_PORT))
 
 
 def read_request(settings: StackSettings) -> ArrayRequest:
@@ -79,7 +80,10 @@ async def relay(host: str, port: int) -> None:
 
 def _forget_daemon(paths: Paths) -> None:
     """Remove what the libvirt daemon of a container that was killed left; it has no machines any more."""
-    shutil.rmtree(paths.runtime / "libvirt", ignore_errors=True)
+    from csd_emu.qemu.daemon import SessionDaemon
+
+    if not SessionDaemon(paths).answers:
+        shutil.rmtree(paths.runtime / "libvirt", ignore_errors=True)
 
 
 def _wait_for_run(array: str, paths: Paths) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -22,11 +27,11 @@ from host.stack.secrets import GRAFANA, ensure_secret
 from host.stack.settings import StackSettings
 from host.summary import Summary
 
-_POLL_SECONDS = 0.5
+_POLL_SECONDS, _LOOK_SECONDS = 0.5, 2.0
 
 
-def run_host(settings: StackSettings, paths: Paths, progress: Progress, stay: Stay) -> None:
-    """Train the job on the array that the drives' container keeps up, and stay until interrupted.
+def run_host(settings: StackSettings, paths: Paths, progress: Progress, on_done: Callable[[Summary], None]) -> None:
+    """Train the job on the array that the drives' container keeps up, and stay until interrupted or that one ends.
 
     A run of this job that was ended before it was done goes on; otherwise a new one begins.
 
@@ -39,6 +44,7 @@ def run_host(settings: StackSettings, paths: Paths, progress: Progress, stay: St
     progress.stage("wait for the drives")
     _wait_for_array(request.config.name, paths, Deadline(settings.start_seconds))
     progress.stage("")
+    stay = Stay(on_done, partial(_watch_presence, request.config.name, paths))
     directory = find_unfinished(settings.runs, request)
     if directory is None or not _resume(directory, paths, progress, stay):
         run_job(request, paths, settings.runs, progress, quiet=False, stay=stay)
@@ -46,31 +52,35 @@ def run_host(settings: StackSettings, paths: Paths, progress: Progress, stay: St
 
 def find_unfinished(runs: Path, request: RunRequest) -> Path | None:
     """Return the newest run directory of this array if its run was not done and had this very job and array."""
-    made = sorted(path.parent for path in runs.glob(f"*-{request.config.name}*/{JOB_FILE}"))
-    if not made or (made[-1] / SUMMARY_FILE).exists():
+    made = sorted(runs.glob(f"*-{request.config.name}*/{JOB_FILE}"), key=lambda path: path.stat().st_mtime_ns)
+    if not made or (made[-1].parent / SUMMARY_FILE).exists():
         return None
+    newest = made[-1].parent
     wanted = {
         ARRAY_FILE: request.config.model_dump(mode="json"),
         JOB_FILE: request.portable_job.model_dump(mode="json"),
     }
     try:
-        same = all(yaml.safe_load((made[-1] / name).read_bytes()) == content for name, content in wanted.items())
-    except (OSError, yaml.YAMLError):
+        same = all(yaml.safe_load((newest / name).read_bytes()) == content for name, content in wanted.items())
+        if request.spec.source is not None:
+            model = newest / request.portable_job.model.partition(":")[0]
+            same = same and model.read_text(encoding="utf-8") == request.spec.source
+    except (OSError, ValueError, yaml.YAMLError):
         return None
-    return made[-1] if same else None
+    return newest if same else None
 
 
 def _resume(directory: Path, paths: Paths, progress: Progress, stay: Stay) -> bool:
     """Go on with the run in `directory`, and return whether it did and stayed: one that lacks but its end does not."""
     stayed = False
 
-    def note(summary: Summary) -> None:
+    def show(summary: Summary) -> None:
         nonlocal stayed
         stayed = True
-        stay(summary)
+        stay.show(summary)
 
     try:
-        resume_run(directory, None, paths, progress, quiet=False, stay=note)
+        resume_run(directory, None, paths, progress, quiet=False, stay=replace(stay, show=show))
     except (CheckpointError, ConfigurationError) as error:
         console.print(f"{directory} cannot go on ({error}); a new run begins", soft_wrap=True)
     return stayed
@@ -85,6 +95,19 @@ def _read(settings: StackSettings, paths: Paths) -> RunRequest:
     except OSError as error:
         raise EnvironmentUnfit(f"{array} cannot be written ({error.strerror}); make the volume writable") from error
     return read_run(settings.job_file, array, None, settings.tuner)
+
+
+async def _watch_presence(name: str, paths: Paths) -> None:
+    """Fail when no container keeps the array up any more: whoever starts it again finds it free then.
+
+    Raises:
+        EnvironmentUnfit: none does.
+    """
+    pause = asyncio.Event()
+    while is_present(paths.presence(name)):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(pause.wait(), _LOOK_SECONDS)
+    raise EnvironmentUnfit("the container that keeps the drives up has ended; this one ends too, to wait for the next")
 
 
 def _wait_for_array(name: str, paths: Paths, deadline: Deadline) -> None:

@@ -1,5 +1,6 @@
 """`up --stay` and `run --stay`: processes in the foreground that end when they are told to."""
 
+import contextlib
 import signal
 import subprocess
 import urllib.request
@@ -9,8 +10,14 @@ from pathlib import Path
 import pytest
 
 from csd_emu.paths import Paths
+from firmware_agent.errors import EnvironmentUnfit
 from host.bench.prometheus import free_port
-from host.presence import is_present
+from host.console import StageProgress
+from host.presence import is_present, present
+from host.requests import read_run
+from host.run import Stay, run_job
+from host.stack import trainer
+from host.summary import Summary
 from host.top import Readings
 from tests.commands import ARRAY, Done, Workshop, wait_until
 from tests.outputs import checked
@@ -73,6 +80,47 @@ def test_a_run_that_brought_its_array_up_stays_and_ends_it(workshop: Workshop, s
     code, out, err = end(run, signal.SIGTERM)
     assert (code, out, err) == (0, "", "")
     workshop.assert_clean()
+
+
+def test_who_keeps_an_array_up_ends_with_it_and_leaves_that_of_others_alone(
+    workshop: Workshop, csd_emu: Command, start: Start
+) -> None:
+    keeper = start("up", workshop.array, "--stay")
+    wait_until(lambda: is_present(Paths.default().presence("lab")))
+    assert csd_emu("down", "lab").code == 0
+    assert csd_emu("up", workshop.array).code == 0
+    _, err = keeper.communicate(timeout=60)
+    assert keeper.returncode == 2
+    assert "array 'lab' was ended by another command" in err
+    assert len(workshop.agents()) == 2
+    assert csd_emu("down", "lab").code == 0
+    workshop.assert_clean()
+
+
+def test_a_run_stays_until_what_it_was_told_to_watch_fails(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the host's container lets go of an array whose drives' container has ended."""
+    path, seen = Paths.default().presence("lab"), []
+    request = read_run(workshop.job, workshop.write("small.yaml", ARRAY | {"devices": [{"profile": "newport"}]}))
+    monkeypatch.setattr(trainer, "_LOOK_SECONDS", 0.1)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(present(path))
+
+        def show(summary: Summary) -> None:
+            seen.append(summary)
+            stack.close()
+
+        stay = Stay(show, lambda: trainer._watch_presence("lab", Paths.default()))
+        with StageProgress(quiet=True) as progress, pytest.raises(EnvironmentUnfit, match="this one ends too"):
+            run_job(request, Paths.default(), workshop.runs, progress, quiet=True, stay=stay)
+    assert len(seen) == 1
+    workshop.assert_clean()
+
+
+def test_a_finished_run_that_is_resumed_to_stay_says_how_it_ended(workshop: Workshop, csd_emu: Command) -> None:
+    assert csd_emu(*workshop.job_arguments(rounds=1, target=None)).code == 0
+    directory = workshop.run_directory()
+    again = csd_emu("run", "--resume", directory, "--stay", "--json")
+    assert again.json("run") == csd_emu("run", "--resume", directory, "--json").json("run")
 
 
 def end(process: subprocess.Popen[str], number: signal.Signals) -> tuple[int, str, str]:

@@ -8,6 +8,7 @@ import { showSummary } from "./summary.js";
 const EVERY_MILLISECONDS = 1000;
 const SLOWEST_MILLISECONDS = 8000;
 
+const PATIENCE_MS = 10000;
 let tag = "";
 let failures = 0;
 let lastSeen = null;
@@ -16,7 +17,9 @@ let timer = null;
 async function ask() {
   timer = null;
   try {
-    const answer = await fetch("/api/state", { cache: "no-store", headers: tag ? { "If-None-Match": tag } : {} });
+    const signal = AbortSignal.timeout(PATIENCE_MS); // a host that is paused answers nothing
+    const headers = tag ? { "If-None-Match": tag } : {};
+    const answer = await fetch("/api/state", { cache: "no-store", headers, signal });
     if (answer.status !== 304) {
       if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
       const state = await answer.json();
