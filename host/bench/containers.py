@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -160,6 +160,13 @@ def wait_for(what: str, look: Callable[[], Any], seconds: float) -> Any:
     return found
 
 
-def image_bytes(services: Iterator[str] | tuple[str, ...] = SERVICES, version: str = "0.1.0") -> dict[str, int]:
+def image_version() -> str:
+    """Return the tag of our images: as in docker-compose.yml."""
+    return os.environ.get("CSD_VERSION") or "0.1.0"
+
+
+def image_bytes() -> dict[str, int]:
     """Return the size of each of our images as Docker reports it, layers that they share counted in each."""
-    return {name: int(docker("inspect", "--format", "{{.Size}}", f"csd-emu/{name}:{version}")) for name in services}
+    return {
+        name: int(docker("inspect", "--format", "{{.Size}}", f"csd-emu/{name}:{image_version()}")) for name in SERVICES
+    }

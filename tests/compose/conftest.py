@@ -35,6 +35,6 @@ def images(engine: None) -> None:
 @pytest.fixture(scope="module")
 def stack(images: None) -> Iterator[Stack]:
     """A stack that nobody has started yet; whatever is left of it is removed."""
-    stack = Stack(TOP, f"csd-test-{secrets.token_hex(3)}", {"CSD_COUNT": "3", "CSD_POWER_CAP": "400 W"})
+    stack = Stack(TOP, f"csd-test-{secrets.token_hex(3)}", {"CSD_COUNT": "3", "CSD_POWER_CAP": "1 W"})
     yield stack
     stack.down()

@@ -85,6 +85,7 @@ def test_every_expression_of_dashboards_and_rules_has_data(stack: Stack) -> None
             answered[each.origin, each.expression] = bool(ever(stack, each.asked("csd-01")))
     alerting = {origin for origin, _ in answered if origin.startswith("alert/")}
     assert [key for key, data in answered.items() if not data and key[0] not in alerting] == []
+    assert ever(stack, 'ALERTS{alertname="CsdPowerCapExceeded"}')  # pending, or firing after half a minute
     groups = ask(stack, "rules")["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert {rule["name"] for rule in rules if rule["type"] == "alerting"} == {name[6:] for name in alerting}
@@ -120,6 +121,14 @@ def test_a_killed_drive_is_seen_and_comes_back(stack: Stack, browser: Browser) -
     wait_for("the alert's end", lambda: "csd-01" not in alerts(stack), 3 * MINUTES)
 
 
+def test_drives_killed_after_training_come_up_anew_and_are_trained_on(stack: Stack) -> None:
+    for child in children(stack.container("drives")["State"]["Pid"]):
+        os.kill(child, signal.SIGKILL)
+    wait_for("a second run", lambda: len(runs(stack)) == 2, 10 * MINUTES)
+    assert "this one ends too" in stack.must("logs", "host")
+    wait_for("its first round", lambda: rounds_done(stack) >= 1, 10 * MINUTES)
+
+
 def test_down_leaves_nothing(stack: Stack) -> None:
     stack.down()
     assert stack.left() == []
@@ -135,6 +144,12 @@ def children(pid: int) -> list[int]:
 def read(stack: Stack, name: str) -> str:
     """A file of the one run directory."""
     return stack.must("exec", "-T", "host", "sh", "-c", f"cat /runs/*/{name}")
+
+
+def runs(stack: Stack) -> list[str]:
+    """The run directories; none while the host does not run."""
+    done = stack.compose("exec", "-T", "host", "ls", "/runs")
+    return done.stdout.split() if done.returncode == 0 else []
 
 
 def summary(stack: Stack) -> dict[str, Any] | None:

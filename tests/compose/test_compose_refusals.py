@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from host.bench.containers import Stack, docker
+from host.bench.containers import Stack, docker, image_version
 from tests.compose.conftest import TOP
 
 pytestmark = [pytest.mark.compose, pytest.mark.long]
@@ -46,7 +46,7 @@ def test_a_count_that_cannot_be_is_one_line(stack: Stack, count: str, why: str) 
 )
 def test_a_volume_that_cannot_be_used_is_one_line(images: None, service: str, mount: str, why: str) -> None:
     jobs = f"type=bind,source={TOP / 'examples' / 'quickstart'},destination=/jobs,readonly"
-    code, said = run_container(f"csd-emu/{service}:0.1.0", "--mount", mount, "--mount", jobs)
+    code, said = run_container(f"csd-emu/{service}:{image_version()}", "--mount", mount, "--mount", jobs)
     assert code == 2, said
     (line,) = [line for line in said.splitlines() if line.startswith("csd-emu: ")]
     assert any(word in line for word in why.split("|")), line
