@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from csd_emu.array import ArrayConfig
 from csd_emu.config import load_config, parse_config
 from host.job import DataSection, TunerName, check_mode, load_job
 from host.lifecycle import ArrayRequest
-from host.run_request import RunRequest, check_run
+
+if TYPE_CHECKING:
+    from host.run_request import RunRequest
 
 DEFAULT_DATA = DataSection.model_validate({"source": "digits", "partition": {"dirichlet": 0.5}, "private": 1.0})
 
@@ -31,6 +34,8 @@ def read_run(job_path: Path, array_path: Path, engine: str | None = None, tuner:
     Raises:
         ConfigurationError: they do not.
     """
+    from host.run_request import check_run  # torch: whoever reads an array alone has no need of it
+
     config = read_array(array_path, engine)
     job, spec = load_job(job_path)
     if tuner is not None:

@@ -33,7 +33,7 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     with Stack(Path.cwd(), f"csd-bench-{secrets.token_hex(3)}", {"CSD_COUNT": str(DRIVES)}) as stack:
         progress.stage("build the images from nothing")
         begin = time.monotonic()
-        stack.build("--no-cache")
+        stack.build_from_nothing()
         build_seconds = time.monotonic() - begin
         progress.stage(f"up, {DRIVES} drives, to the end of the first round")
         begin = time.monotonic()

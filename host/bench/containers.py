@@ -96,9 +96,18 @@ class Stack:
             )
         return done.stdout
 
-    def build(self, *arguments: str, seconds: float = 3600.0) -> None:
-        """Build our images."""
-        self.must("build", *arguments, *SERVICES, seconds=seconds)
+    def build(self, seconds: float = 3600.0) -> None:
+        """Build our images, as far as they are not there."""
+        self.must("build", *SERVICES, seconds=seconds)
+
+    def build_from_nothing(self, seconds: float = 3600.0) -> None:
+        """Build our images as if nothing had been built before.
+
+        What several have in common is built once, as a builder without a cache would: all others follow from the
+        stages of the first, which are new.
+        """
+        self.must("build", "--no-cache", SERVICES[0], seconds=seconds)
+        self.build(seconds)
 
     def up(self, *services: str, seconds: float = 1800.0) -> None:
         """Start in the background; returns when what others depend on is healthy."""
