@@ -23,6 +23,7 @@ from tests.outputs import checked
 
 pytestmark = [pytest.mark.compose, pytest.mark.long]
 MINUTES = 60.0
+DRAWN = "performance.getEntriesByName('drawn').length"
 SCREENSHOTS = TOP / "build" / "screenshots"
 
 
@@ -102,6 +103,7 @@ def test_the_page_shows_the_run(stack: Stack, browser: Browser) -> None:
         assert word in text, word
     assert tab.complaints() == []
     assert {urllib.parse.urlsplit(url).netloc for url in tab.requests()} <= {urllib.parse.urlsplit(stack.page).netloc}
+    tab.wait_for(DRAWN)
     keep(tab, "page-finished.png")
 
 
@@ -111,6 +113,7 @@ def test_a_killed_drive_is_seen_and_comes_back(stack: Stack, browser: Browser) -
     wait_for("the alert", lambda: "csd-01" in alerts(stack), 3 * MINUTES)
     tab = browser.open(stack.page, 1280, dark=True)
     tab.wait_for("document.body.innerText.includes('1 drive lost: csd-01')", MINUTES)
+    tab.wait_for(DRAWN)
     keep(tab, "page-lost.png")
     assert "csd-01 has ended" in stack.must("logs", "drives")
     assert (

@@ -65,7 +65,7 @@ function load() {
 function makeFigure(id, title, kind) {
   return make("figure", { id: `figure-${id}`, class: kind || null },
     title ? make("h3", {}, title) : null,
-    make("div", { class: "plot", id: `plot-${id}`, role: "img", "aria-label": `${title || "Timeline"}: no data yet` }, "no data yet"),
+    make("div", { class: "plot", id: `plot-${id}`, role: "img", "aria-label": `${title || "Timeline"}: not drawn yet` }, "not drawn yet"),
     make("figcaption", {}),
     make("details", {}, make("summary", {}, "Figures", make("span", { class: "hidden" }, ` of ${title || "the timeline"}`)), make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Figures of ${title || "the timeline"}` })));
 }
