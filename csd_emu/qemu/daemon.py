@@ -208,4 +208,4 @@ def _find_daemon(folder: Path) -> tuple[str, Path]:
 
 
 def _no_daemon() -> EnvironmentUnfit:
-    return EnvironmentUnfit(f"libvirt's daemon ({' or '.join(_DAEMONS)}) is not installed, nor runs; {_REMEDY}")
+    return EnvironmentUnfit(f"libvirt's daemon ({' or '.join(_DAEMONS)}) does not run and is not installed; {_REMEDY}")
