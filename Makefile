@@ -40,11 +40,14 @@ test-all: setup-dev
 	@$(PYTEST) --hypothesis-profile=explore -m 'not compose' $(ARGS)
 	@$(MAKE) test-compose
 
-# These install and start a Docker engine if none answers, and end the one that they started.
+# These install and start a Docker engine if none answers, and end the one that they started. Wheels are fetched with
+# this machine's pip, which may know more places than a container's.
 test-compose: setup-dev
+	@scripts/fetch-wheels
 	@exec scripts/with-docker .venv/bin/pytest -m compose -x $(ARGS)
 
 bench-compose: setup-dev
+	@scripts/fetch-wheels
 	@exec scripts/with-docker sh -c 'for name in compose scrape page; do .venv/bin/csd-emu bench $$name --json || exit; done'
 
 lint: setup-dev
