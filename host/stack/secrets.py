@@ -30,5 +30,7 @@ def ensure_secret(folder: Path, name: str) -> Path:
             stream.write(secrets.token_urlsafe(_BYTES))
         partial.replace(path)
     except OSError as error:
-        raise EnvironmentUnfit(f"{path} cannot be written ({error.strerror}); make the volume writable") from error
+        raise EnvironmentUnfit(
+            f"{path} cannot be written ({error.strerror}); free space, or make the volume writable"
+        ) from error
     return path

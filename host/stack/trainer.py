@@ -93,7 +93,9 @@ def _read(settings: StackSettings, paths: Paths) -> RunRequest:
         array.parent.mkdir(parents=True, exist_ok=True)
         array.write_text(yaml.safe_dump(settings.array().model_dump(mode="json")), encoding="utf-8")
     except OSError as error:
-        raise EnvironmentUnfit(f"{array} cannot be written ({error.strerror}); make the volume writable") from error
+        raise EnvironmentUnfit(
+            f"{array} cannot be written ({error.strerror}); free space, or make the volume writable"
+        ) from error
     return read_run(settings.job_file, array, None, settings.tuner)
 
 
