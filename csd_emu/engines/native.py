@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from csd_emu.progress import Progress
 from firmware_agent.errors import DeviceError
 from firmware_agent.handover import IDENTITY_FILE, SHARD_FILE
 
-_STOP_SECONDS = 5.0
+_STOP_SECONDS, _EXEC_SECONDS, _POLL_SECONDS = 5.0, 5.0, 0.001
 # -P: a file of the user's called like one of Python's own modules must not take its place.
 _AGENT = [sys.executable, "-P", "-m", "firmware_agent", "native"]
 # As in a drive: what malloc has taken it keeps, or every exchange of weights would fetch its memory page by page.
@@ -60,6 +61,7 @@ class NativeEngine:
                 env=_MALLOC | os.environ,
             )
         self._children.append(process)
+        _await_command_line(process)
         return Handle(plan, str(process.pid))
 
     def find(self, plan: DevicePlan) -> Handle | None:
@@ -137,6 +139,14 @@ class NativeEngine:
                 if command[1:5] == _AGENT[1:] and len(command) == 6:
                     found.append((process, Path(command[5])))
         return found
+
+
+def _await_command_line(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the process shows its command line, by which it is found: for an instant after `exec` it has none."""
+    deadline, pause = Deadline(_EXEC_SECONDS), threading.Event()
+    with contextlib.suppress(psutil.Error):  # it has ended already
+        while not psutil.Process(process.pid).cmdline() and not deadline.expired:
+            pause.wait(_POLL_SECONDS)
 
 
 def _end(processes: list[psutil.Process]) -> None:
