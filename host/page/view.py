@@ -18,7 +18,7 @@ MOST_BATCH_CURVES = 4
 
 @dataclass(frozen=True)
 class Presence:
-    """Whether a drive is there, and what it has said of itself; see `MetricsState.presences`."""
+    """Whether a drive is there, and what it has said of itself; see `host.page.facts.describe_presences`."""
 
     state: str
     kind: str = ""
