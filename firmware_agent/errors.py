@@ -15,7 +15,11 @@
     └── DeviceError              a device did not do what it should
         ├── BootTimeout          a device was not ready before its deadline
         ├── DeviceLost           a device died or its stream ended
-        └── DeviceFailed         a device reports that its task failed
+        ├── DeviceFailed         a device reports that its task failed
+        ├── DriveUnreachable     a real drive cannot be reached over SSH, or no longer
+        │   └── HostKeyRefused   its host key is unknown, or another than the known one
+        ├── DriveUnfit           a real drive lacks something that the agent needs, or refuses a command
+        └── InstallFailed        an installation on a real drive was not finished; what ran before still runs
 
 A message names the thing, the cause and the remedy.
 """
@@ -93,3 +97,19 @@ class DeviceLost(DeviceError):
 
 class DeviceFailed(DeviceError):
     """Raised when a device reports that its task failed."""
+
+
+class DriveUnreachable(DeviceError):
+    """Raised when a real drive cannot be reached over SSH, or no longer."""
+
+
+class HostKeyRefused(DriveUnreachable):
+    """Raised when a real drive's host key is unknown, or another than the known one."""
+
+
+class DriveUnfit(DeviceError):
+    """Raised when a real drive lacks something that the agent needs, or refuses a command."""
+
+
+class InstallFailed(DeviceError):
+    """Raised when an installation on a real drive was not finished; what ran before still runs."""

@@ -1,0 +1,1 @@
+"""`csd-emu deploy`: the agent on real drives, over SSH."""
