@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from csd_emu.config import Config, Seconds, load_config
+from csd_emu.config import Config, Seconds, load_config, parse_config
 from firmware_agent.errors import ConfigurationError, ModelError
 from host.datasets import check_source
 from host.participation import Participation
@@ -151,9 +151,12 @@ def read_job(path: Path) -> JobConfig:
     Raises:
         ConfigurationError: the file breaks a rule.
     """
-    job = load_config(path, JobConfig)
-    check_mode(job, str(path))
-    check_source(job.data.source, f"{path}: data.source")
+    return _checked(load_config(path, JobConfig), str(path))
+
+
+def _checked(job: JobConfig, where: str) -> JobConfig:
+    check_mode(job, where)
+    check_source(job.data.source, f"{where}: data.source")
     return job
 
 
@@ -163,12 +166,20 @@ def load_job(path: Path) -> tuple[JobConfig, ModelSpec]:
     Raises:
         ConfigurationError: the file breaks a rule, or the model cannot be found or built.
     """
+    return _with_model(read_job(path), str(path), path.parent)
+
+
+def parse_job(content: dict[str, Any], where: str, folder: Path) -> tuple[JobConfig, ModelSpec]:
+    """Return the job that a mapping describes, and its model, whose file may lie in `folder`; see `load_job`."""
+    return _with_model(_checked(parse_config(content, JobConfig, where), where), where, folder)
+
+
+def _with_model(job: JobConfig, where: str, folder: Path) -> tuple[JobConfig, ModelSpec]:
     from firmware_agent.models import build_model, resolve_model  # torch: whoever only reads a job has no need of it
 
-    job = read_job(path)
     try:
-        spec = resolve_model(job.model, job.model_arguments, path.parent)
+        spec = resolve_model(job.model, job.model_arguments, folder)
         build_model(spec)
     except ModelError as error:
-        raise ModelError(f"{path}: {error}") from error
+        raise ModelError(f"{where}: {error}") from error
     return job, spec

@@ -139,7 +139,7 @@ class _Run:
         """Write the report once, if the run has got as far as to have a directory."""
         if (directory := self._recorder.directory) is not None and not self._reported:
             self._reported = True
-            report_run(directory.path, self._progress)
+            report_run(directory.path, self._progress, self._exporter.render())
 
     async def on_array_that_is_up(self, state: ArrayState, running: Sequence[str]) -> Summary:
         """Train on devices that stay up afterwards; those that no longer run count as lost."""
