@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -94,8 +95,13 @@ def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
         return f"{key}: unknown key; {hint}"
     if detail["type"] == "missing":
         return f"{key}: is missing; add it"
-    message = _PLAIN.get(detail["type"], detail["msg"].removeprefix("Value error, "))
-    return f"{key}: {message} (it is {detail['input']!r})"
+    return f"{key}: {plain_message(detail)} (it is {detail['input']!r})"
+
+
+def plain_message(detail: Mapping[str, Any]) -> str:
+    """Return what one of pydantic's errors says, in terms of the file."""
+    message: str = _PLAIN.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+    return message
 
 
 def _follow(kind: type[BaseModel], location: list[int | str]) -> tuple[list[int | str], type[BaseModel] | None]:
@@ -108,7 +114,7 @@ def _follow(kind: type[BaseModel], location: list[int | str]) -> tuple[list[int 
     choices: list[type[BaseModel]] = []
     for position, part in enumerate(location):
         tagged = [model for model in choices if _tag(model) == part]
-        if len(choices) > 1 and tagged:
+        if tagged:
             section, choices = tagged[0], []
             continue
         keys.append(part)
@@ -122,7 +128,7 @@ def _follow(kind: type[BaseModel], location: list[int | str]) -> tuple[list[int 
 
 def _tag(model: type[BaseModel]) -> Any:
     field = model.model_fields.get("name")
-    return next(iter(get_args(field.annotation)), None) if field is not None else None
+    return next(iter(get_args(field.annotation)), model.__name__) if field is not None else None
 
 
 def _nested_models(annotation: Any) -> list[type[BaseModel]]:

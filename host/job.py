@@ -11,8 +11,10 @@ from csd_emu.config import Config, Seconds, load_config, parse_config
 from firmware_agent.errors import ConfigurationError, ModelError
 from host.datasets import check_source
 from host.participation import Participation
+from host.plugins.section import UserSection
 from host.strategies.sections import StrategySection
 from host.sync.sections import DisturbSection, SyncSection
+from host.tuning.sections import TunerSection
 
 if TYPE_CHECKING:
     from firmware_agent.models import ModelSpec
@@ -68,7 +70,6 @@ class CheckpointSection(Config):
     every: int = Field(default=1, ge=0, le=100_000)
 
 
-TunerName = Literal["none", "stannis", "hypertune"]
 # Keys that one mode has and the other has not.
 _FEDERATED_KEYS = ("participation", "straggler", "strategy")
 _SYNC_KEYS = ("tuner", "sync", "disturb")
@@ -84,10 +85,11 @@ class JobConfig(Config):
         mode: ``federated``: drives train for whole epochs, the host averages; ``sync``: every step, drives push
             gradients, the host steps the optimiser, drives pull weights.
         tuner: of synchronous jobs: ``none`` gives every device `batch_size`, ``stannis`` chooses batches so that all
-            finish a step together, ``hypertune`` also keeps that so while devices change.
+            finish a step together, ``hypertune`` also keeps that so while devices change; or one of the user's own.
         sync: more about synchronous jobs.
         disturb: of synchronous jobs: competing work in drives, by step.
-        strategy: how the host makes new weights of the devices': ``fedavg``, ``fedprox``, ``fednova`` or ``fedadam``.
+        strategy: how the host makes new weights of the devices': ``fedavg``, ``fedprox``, ``fednova``, ``fedadam``, or
+            one of the user's own (see docs/extending.md).
         participation: how many devices are chosen for a round: a share, or a count.
         straggler: optional; a device that takes longer is left out of the round's mean.
         rounds: at most so many; a run ends early when the target is reached.
@@ -104,7 +106,7 @@ class JobConfig(Config):
     model_arguments: dict[str, int | float | str | bool] = Field(default_factory=dict)
     data: DataSection
     mode: Literal["federated", "sync"] = "federated"
-    tuner: TunerName = "none"
+    tuner: TunerSection = "none"
     sync: SyncSection = SyncSection()
     disturb: list[DisturbSection] = Field(default_factory=list)
     strategy: StrategySection = Field(default="fedavg")  # type: ignore[assignment]
@@ -119,6 +121,11 @@ class JobConfig(Config):
     checkpoint: CheckpointSection = CheckpointSection()
     target: Target | None = None
     watchdog: Seconds = Field(default="10 min")  # type: ignore[assignment]
+
+    @property
+    def tuner_name(self) -> str:
+        """The tuner's name, as a person reads it."""
+        return self.tuner.name if isinstance(self.tuner, UserSection) else self.tuner
 
     @model_validator(mode="after")
     def _watchdog_positive(self) -> Self:

@@ -133,8 +133,8 @@ class RunDirectory:
             text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
             _write_input(self.path / name, text.encode())
 
-    def write_model(self, name: str, source: str) -> None:
-        """Write the user's model file under `name`, so that job.yaml can be run again from here.
+    def write_user_file(self, name: str, source: str) -> None:
+        """Write a file of the user's under `name`, so that job.yaml can be run again from here.
 
         Raises:
             EnvironmentUnfit: it cannot be written.
