@@ -101,9 +101,8 @@ def _proxied(command: str) -> Iterator[socket.socket]:
     ours, its = socket.socketpair()
     with ours:
         with its:
-            process = subprocess.Popen(
-                ["/bin/sh", "-c", f"exec {command}"], stdin=its, stdout=its, stderr=subprocess.DEVNULL
-            )
+            program = ["/bin/sh", "-c", f"exec {command}"]
+            process = subprocess.Popen(program, stdin=its.fileno(), stdout=its.fileno(), stderr=subprocess.DEVNULL)
         try:
             yield ours
         finally:
@@ -134,8 +133,10 @@ def _explained(drive: str, route: Route, keys: OpenSshKeys, limit: float) -> Ite
         raise fail(
             f"did not answer within {limit:.0f} s", "check that the drive is on and that no firewall is in between"
         ) from error
-    except (paramiko.ssh_exception.NoValidConnectionsError, ConnectionRefusedError) as error:
-        raise fail("refuses connections", "check the port, and that an SSH server runs on the drive") from error
+    except paramiko.ssh_exception.NoValidConnectionsError as error:
+        if any(isinstance(one, ConnectionRefusedError) for one in error.errors.values()):
+            raise fail("refuses connections", "check the port, and that an SSH server runs on the drive") from error
+        raise fail(*_broken(next(iter(error.errors.values())), route)) from error
     except (paramiko.SSHException, EOFError, OSError) as error:
         raise fail(*_broken(error, route)) from error
 

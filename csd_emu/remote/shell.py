@@ -198,8 +198,8 @@ class SshShell:
             answer = self.run('[ "$(id -u)" = 0 ] && echo root || sudo -n true', deadline)
             if answer.code != 0:
                 raise DriveUnfit(
-                    f"drive {self.drive.name}: {self._connected.route.user} has no root rights ({_last(answer)}); allow "
-                    "sudo without a password, or set `user: root` in the inventory"
+                    f"drive {self.drive.name}: {self._connected.route.user} has no root rights ({_last(answer)}); "
+                    "allow sudo without a password, or set `user: root` in the inventory"
                 )
             self._sudo = answer.out.strip() != "root"
         return self._sudo
