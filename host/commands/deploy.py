@@ -39,7 +39,10 @@ def deploy(
     form: Annotated[FormChoice | None, typer.Option(help="install, upgrade: in place of the one that fits")] = None,
     as_json: Json = False,
 ) -> None:
-    """Put the agent on real drives over SSH, and look after it. Exit code: 0 all went well, 1 some failed, 2 bad input."""
+    """Put the agent on real drives over SSH, and look after it.
+
+    Exit code: 0 all went well, 1 it failed on some drive or left some out, 2 bad input.
+    """
     with INTERRUPTS.deferred():
         from host.deploy.board import LiveBoard
         from host.deploy.report import exit_code
