@@ -12,11 +12,12 @@ import msgspec
 from pydantic import BaseModel
 
 from csd_emu.array import ArrayConfig
+from csd_emu.remote.inventory import Inventory
 from host.gate.baseline import Baseline
 from host.job import JobConfig
 from host.outputs import OUTPUTS, schema
 
-CONFIGURATIONS: dict[str, type[BaseModel]] = {"array": ArrayConfig, "job": JobConfig}
+CONFIGURATIONS: dict[str, type[BaseModel]] = {"array": ArrayConfig, "job": JobConfig, "inventory": Inventory}
 # Files that commands write and read again.
 RECORDS: dict[str, type[msgspec.Struct]] = {"ci-baseline": Baseline}
 
