@@ -22,7 +22,8 @@ class Reach(Config):
         port: of the SSH server.
         key: private key file; null: those that OpenSSH would try, its agent's included.
         jump: ``[user@]host[:port]`` to go through, or several, separated by commas.
-        known_hosts: file of host keys; null: OpenSSH's.
+        known_hosts: file of host keys, for jump hosts too; null: OpenSSH's.
+        ssh_config: OpenSSH's configuration file, as with `ssh -F`; null: the user's and the system's.
         folder: on the drive, for all that csd-emu has there.
         data: path on the drive of records that are used in place; null: the array copies a shard there.
         profile: which published or calibrated drive this is.
@@ -34,6 +35,7 @@ class Reach(Config):
     key: str | None = None
     jump: str | None = None
     known_hosts: str | None = None
+    ssh_config: str | None = None
     folder: str | None = None
     data: str | None = None
     profile: str | None = None
@@ -105,6 +107,7 @@ class DriveEntry(Config):
     key: str | None
     jump: str | None
     known_hosts: str | None
+    ssh_config: str | None = None
     data: str | None
     host_address: str | None
 
