@@ -15,7 +15,7 @@ import msgspec
 
 from csd_emu.array import ArrayConfig
 from csd_emu.config import parse_config
-from csd_emu.engines import DevicePlan, Engine, Fault, make_engine
+from csd_emu.engines import DevicePlan, Engine, Fault, faults_of, make_engine
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from firmware_agent.errors import ConfigurationError, CsdError, DeviceError, EnvironmentUnfit
@@ -134,7 +134,7 @@ class _Site:
         with contextlib.closing(make_engine(self._config, self._paths)) as engine:
             if harm is Harm.REVIVE:
                 return self._report(harm, *self._revive(engine, progress))
-            if harm.value in {fault.value for fault in engine.faults}:
+            if harm.value in {fault.value for fault in faults_of(engine, self._plan.device)}:
                 return self._report(harm, *self._act(engine, Fault(harm.value)))
         when = "at once" if harm in (Harm.CUT, Harm.HEAL) else "when it is given its next task"
         progress.stage(f"{self._device.name}: {harm}, {when}")

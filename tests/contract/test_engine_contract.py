@@ -13,7 +13,7 @@ import pytest
 from csd_emu.array import ArrayConfig
 from csd_emu.deadline import Deadline
 from csd_emu.engines import Engine, Fault, NativeEngine
-from csd_emu.engines.with_host import WithHostNode
+from csd_emu.engines.mixed import MixedEngine
 from csd_emu.paths import Paths
 from csd_emu.timeline import HOST
 from firmware_agent.errors import BootTimeout, DeviceError, DeviceLost
@@ -48,7 +48,7 @@ def ground(request: pytest.FixtureRequest) -> Iterator[tuple[Engine, Path, str]]
     if kind.startswith("native"):
         folder = Path(tempfile.mkdtemp(prefix="csd-"))
         native = NativeEngine(folder)
-        engine = WithHostNode(native, NativeEngine(folder)) if kind.endswith(HOST_TRAINS) else native
+        engine = MixedEngine({"native": native}) if kind.endswith(HOST_TRAINS) else native
         with contextlib.closing(engine):
             yield engine, folder, kind
         shutil.rmtree(folder)
