@@ -11,6 +11,7 @@ import typer
 from firmware_agent.errors import CsdError, EnvironmentUnfit
 from host.commands import arrays, benches, inject, power, runs
 from host.commands.calibrate import calibrate
+from host.commands.deploy import deploy
 from host.commands.images import image_app
 from host.commands.report import report
 from host.commands.reproduce import reproduce_app
@@ -31,6 +32,7 @@ COMMANDS = (
     *(runs.run, arrays.up, arrays.down, arrays.status, arrays.sweep, arrays.validate),
     benches.bench,
     calibrate,
+    deploy,
     power.profiles,
     top,
     report,

@@ -11,10 +11,11 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from csd_emu.array import ArrayConfig
+from csd_emu.remote.inventory import Inventory
 from host.job import JobConfig
 from host.outputs import OUTPUTS, schema
 
-CONFIGURATIONS: dict[str, type[BaseModel]] = {"array": ArrayConfig, "job": JobConfig}
+CONFIGURATIONS: dict[str, type[BaseModel]] = {"array": ArrayConfig, "job": JobConfig, "inventory": Inventory}
 
 FOLDER = Path(__file__).parents[1] / "docs" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

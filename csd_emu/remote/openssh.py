@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from csd_emu.remote.inventory import DriveEntry
+from csd_emu.remote.inventory import HOP, DriveEntry
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 
 SSH_SECONDS = 30.0
@@ -16,7 +16,6 @@ DEFAULT_CONNECT_SECONDS, DEFAULT_KEEPALIVE_SECONDS = 20.0, 15
 MAX_HOPS = 8
 # OpenSSH accepts an unknown key and writes it down with these; a changed one csd-emu refuses with any.
 _ACCEPTING = ("accept-new", "no", "off", "false")
-_HOP = re.compile(r"^(?:(?P<user>[^@]+)@)?(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>\d+))?$")
 
 
 @dataclass(frozen=True)
@@ -74,13 +73,13 @@ def find_route(drive: DriveEntry) -> Route:
     if drive.key is not None:
         options += ["-i", drive.key, "-o", "IdentitiesOnly=yes"]
     if drive.jump is not None:
-        options += ["-o", f"ProxyJump={drive.jump}"]
+        options += ["-o", f"ProxyJump={drive.jump.replace(' ', '')}"]
     return _ask(drive, drive.host, options, 0)
 
 
 def _hop(drive: DriveEntry, text: str, depth: int) -> Route:
     """Return the route to a jump host; its own configuration tells it, and the inventory's key is offered too."""
-    found = _HOP.match(text.strip().removeprefix("ssh://"))
+    found = HOP.match(text.strip())
     if found is None:
         raise ConfigurationError(f"drive {drive.name}: jump: {text!r} is no jump host; write [user@]host[:port]")
     options = ["-i", drive.key] if drive.key is not None else []
@@ -158,7 +157,7 @@ def _read(drive: DriveEntry, host: str, found: dict[str, list[str]], depth: int)
 
 
 def _is_host(jump: str, host: str) -> bool:
-    found = _HOP.match(jump.strip())
+    found = HOP.match(jump.strip())
     return found is not None and host in (found["six"], found["host"])
 
 
