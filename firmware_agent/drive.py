@@ -36,7 +36,7 @@ CONSOLE = Path("/dev/console")
 BLOCK_DEVICES = Path("/sys/block")
 # On the root file system, the only one that a drive can write to.
 FILLED_FOLDER = Path("/opt/csd")
-# In a device's folder: the hash of records that lie in place.
+# The hash of records that lie in place.
 HOLDING_FILE = "holding.json"
 _POLL_SECONDS = 0.02
 _RNDADDENTROPY = 0x40085203
@@ -48,18 +48,23 @@ def serve_folder(folder: Path, stop: threading.Event) -> None:
     torch.set_num_threads(1)
     identity = read_identity(folder / IDENTITY_FILE)
     seed_generators(identity.entropy)
-    Agent(identity, open_records(identity, folder), Disturbance(None)).serve_forever(stop)
+    Agent(identity, open_records(identity, folder, folder), Disturbance(None)).serve_forever(stop)
 
 
-def open_records(identity: Identity, folder: Path) -> Shard:
+def open_records(identity: Identity, folder: Path, cache: Path) -> Shard:
     """Return what a device trains on: records in place if its identity names some, else the shard in `folder`.
+
+    Args:
+        identity: of the device.
+        folder: where its shard would be.
+        cache: folder in which the hash of records in place is kept.
 
     Raises:
         ShardError: the shard is damaged.
         DataError: the records in place cannot be read.
     """
     if identity.data:
-        return open_holding(Path(identity.data), folder / HOLDING_FILE)
+        return open_holding(Path(identity.data), cache / HOLDING_FILE)
     return open_shard(folder / SHARD_FILE)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from csd_emu.array import ArrayConfig
+from csd_emu.array import REMOTE, ArrayConfig
 from csd_emu.config import parse_config
 from csd_emu.engines import DevicePlan, Engine, Fault, faults_of, make_engine
 from csd_emu.paths import Paths
@@ -216,6 +216,8 @@ def _raise_incarnation(plan: DevicePlan, state: ArrayState) -> int:
     identity = read_identity(plan.identity)
     known = next(device.incarnation for device in state.devices if device.name == plan.device.name)
     incarnation = max(identity.incarnation, known) + 1
+    if plan.device.engine == REMOTE:  # its agent counts restarts of its own: see `first_incarnations`
+        incarnation = max(incarnation, int(time.time()))
     fresh = msgspec.structs.replace(
         identity, incarnation=incarnation, unix_seconds=time.time(), entropy=secrets.token_bytes(ENTROPY_BYTES)
     )

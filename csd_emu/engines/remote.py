@@ -29,7 +29,7 @@ T = TypeVar("T")
 _SIGNALS = {Fault.KILL: "KILL", Fault.FREEZE: "STOP", Fault.THAW: "CONT"}
 _MOST_AT_ONCE = 16
 # A drive is asked over SSH, and answers with a script: so a look at it serves for a while.
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 2.0
 
 
 class RemoteEngine:

@@ -97,5 +97,5 @@ def test_class_names_are_told(tmp_path: Path) -> None:
 
 def test_an_identity_says_what_is_trained_on(data: Path, tmp_path: Path) -> None:
     write_shard(tmp_path / SHARD_FILE, "given", *noise(4))
-    assert open_records(IDENTITY, tmp_path).manifest.source == "given"
-    assert open_records(msgspec.structs.replace(IDENTITY, data=str(data)), tmp_path).manifest.source == "npz"
+    assert open_records(IDENTITY, tmp_path, tmp_path).manifest.source == "given"
+    assert open_records(msgspec.structs.replace(IDENTITY, data=str(data)), tmp_path, tmp_path).manifest.source == "npz"
