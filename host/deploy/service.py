@@ -20,7 +20,7 @@ from host.deploy.work import Outcome, Result, Site, Verb
 
 DEFAULT_LINES = 200
 ALIVE = ("running", "waiting")
-_SETTLE_SECONDS, _POLL_SECONDS = 300.0, 1.0
+_POLL_SECONDS = 1.0
 
 
 def prepare_start(_: Plan) -> Verb:
@@ -159,10 +159,12 @@ class Upgrade:
 
     Attributes:
         install: the verb (see `host.deploy.install.Installer`).
+        settle_seconds: that the new version may take until it says what it does.
         wait: called between two looks, with seconds.
     """
 
     install: Verb
+    settle_seconds: float = 300.0
     wait: Callable[[float], object] = threading.Event().wait
 
     def __call__(self, site: Site) -> Outcome:
@@ -194,7 +196,7 @@ class Upgrade:
 
     def _settle(self, site: Site, control: Control) -> AgentStatus:
         """Return once the agent of the new version has said what it does."""
-        deadline = Deadline(min(_SETTLE_SECONDS, site.deadline.left_seconds))
+        deadline = Deadline(min(self.settle_seconds, site.deadline.left_seconds))
         while not deadline.expired:
             found = control.status(site.deadline)
             if found.pid and found.running == found.version:
