@@ -128,15 +128,15 @@ def test_a_line_cut_at_any_command_leaves_the_version_in_use_and_the_next_attemp
 
 
 def dying(drive: LocalDrive, folder: Path, programs: int) -> None:
-    """Have the drive lose its power at the start of so many programs from now; 0: never."""
+    """Have the drive lose its power after so many programs: neither the next one nor any after it runs."""
     folder.mkdir(exist_ok=True)
-    (folder / "left").write_text(str(programs))
+    (folder / "run").write_text("")
     for name in PROGRAMS:
         real = next(p for d in os.environ["PATH"].split(":") if os.access(p := f"{d}/{name}", os.X_OK))
         path = folder / name
         path.write_text(
-            f"#!/bin/sh\nread left <{folder}/left\nleft=$((left - 1))\necho $left >{folder}/left\n"
-            f'if [ $left = 0 ]; then kill -9 0; fi\nexec {real} "$@"\n'
+            f'#!/bin/sh\necho >>{folder}/run\nif [ "$(wc -c <{folder}/run)" -gt {programs} ]; then kill -9 0; fi\n'
+            f'exec {real} "$@"\n'
         )
         path.chmod(0o755)
     drive.environment["PATH"] = f"{folder}:{os.environ['PATH']}"
@@ -146,7 +146,7 @@ def test_power_lost_at_any_step_leaves_the_version_in_use_and_the_next_attempt_e
     drive = LocalDrive(tmp_path, "dash")
     drive.install(drive.bundle("old", packages="old"))
     usual = dict(drive.environment)
-    for programs in range(1, 200):
+    for programs in range(200):
         new = drive.bundle(f"new{programs}", packages=f"new{programs}")
         before = in_use(drive)
         dying(drive, tmp_path / "dying", programs)
