@@ -25,14 +25,15 @@ JOB: dict[str, Any] = {
     "model": "digits_cnn",
     "data": {"source": "digits"},
     "mode": "sync",
-    "sync": {"round_steps": 10},
-    "rounds": 1,
+    "sync": {"round_steps": 2},
+    "rounds": 7,
     "batch_size": 64,
+    "checkpoint": {"every": 0},
 }
 
 
 def make_request(kind: str, seed: int) -> RunRequest:
-    """Return the run: ten steps on one drive."""
+    """Return the run: seven rounds of two steps on one drive."""
     keys = {"name": f"bench-gate-{kind}", "engine": "qemu", "devices": [{"profile": "newport"}]}
     job, spec = parse_job(JOB | {"seed": seed}, "bench ci_gate", Path.cwd())
     return check_run(ArrayConfig.model_validate(keys), job, spec)
