@@ -13,6 +13,7 @@ from host.outputs import BenchReport
 BENCHES = (
     *("repeatability", "startup", "slowdown", "memory", "image", "calibration", "throttles", "metrics", "resume"),
     *("rounds", "gradients", "simulate", "stannis", "hypertune", "hypertune_sim", "compose", "scrape", "page"),
+    "deploy_wide",
 )
 
 

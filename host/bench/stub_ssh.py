@@ -170,7 +170,10 @@ class StubDrives(contextlib.AbstractContextManager["StubDrives"]):
 
 
 def _is_open(connection: socket.socket) -> bool:
-    state: int = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    try:
+        state: int = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    except OSError:  # this side has closed it
+        return False
     return state == _ESTABLISHED
 
 
