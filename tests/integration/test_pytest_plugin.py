@@ -11,13 +11,7 @@ from tests.projects import EXAMPLE, Project
 
 JOB = '{"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 1, "batch_size": 64}'
 FAILING = f"""
-import pytest
-
-NAMES = []
-
-
 def test_fails_in_its_own_way(csd_array):
-    NAMES.append(set(csd_array.devices))
     result = csd_array.run({JOB})
     csd_array.inject("csd-01", "kill")
     assert result.accuracy > 2, "planted"
@@ -25,7 +19,7 @@ def test_fails_in_its_own_way(csd_array):
 
 def test_gets_a_whole_array_again(csd_array):
     assert csd_array.run({JOB}).summary.samples == 1437
-    assert all(csd_array.console(device) == "" or True for device in csd_array.devices)
+    assert all("Traceback" not in csd_array.console(device) for device in csd_array.devices)
 """
 PLAIN = {"pytest.ini": "[pytest]\naddopts = --strict-markers --strict-config\n"}
 
@@ -64,7 +58,7 @@ def test_a_failing_test_shows_and_keeps_what_its_drives_said_and_the_next_gets_a
     for title in ("csd-emu array pytest-main-", "csd-emu events of run 1", "csd-emu console csd-01", "csd-emu metrics"):
         assert title in done.out
     assert "csd-00 joined" in done.out
-    assert 'csd_train_samples_total{clock="modelled",device="csd-00"}' in done.out
+    assert "csd_train_samples_total{" in done.out
     (folder,) = (project.folder / "artifacts").iterdir()
     assert folder.name == "test_failing.py-test_fails_in_its_own_way"
     (directory,) = (folder / "runs" / "run-1").iterdir()
@@ -80,12 +74,14 @@ def test_an_array_stays_up_between_tests_and_another_configuration_gets_another(
     project: Project, workshop: Workshop
 ) -> None:
     body = f"""
-import glob, os, pytest
+import psutil
+import pytest
 SEEN = []
 
 def agents(array):
-    return sorted(int(p.split("/")[2]) for p in glob.glob("/proc/[0-9]*/cmdline") if array.name in open(p).read()
-                  and "keeper" not in open(p).read())
+    found = psutil.process_iter(["cmdline"], ad_value=[])
+    lines = [(process.pid, process.info["cmdline"] or []) for process in found]
+    return sorted(pid for pid, line in lines if "firmware_agent" in line and array.name in line[-1])
 
 def test_a(csd_array):
     csd_array.run({JOB})
