@@ -168,7 +168,7 @@ def _broken(error: Exception, route: Route, limit: float) -> tuple[str, str]:
         return f"did not answer within {limit:.0f} s", "check that the drive is on, and what the tunnel leads to"
     if "banner" in text.lower() and isinstance(error.__cause__ or error.__context__, TimeoutError):
         return f"did not answer within {limit:.0f} s", "check that the drive is on, and what the tunnel leads to"
-    if "banner" in text.lower():
+    if "banner" in text.lower() or (isinstance(error, EOFError) and route.proxy_command):
         through = f" (through: {route.proxy_command})" if route.proxy_command else ""
         return f"did not answer as an SSH server does{through}", "check the port, or what the tunnel leads to"
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
