@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -93,10 +94,16 @@ def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
         return f"{key}: unknown key; {hint}"
     if detail["type"] == "missing":
         return f"{key}: is missing; add it"
-    message = _PLAIN.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+    message = plain_message(detail)
     # A rule over a whole section has said which part it means, and the section may hold what nobody should see.
     shown = "" if isinstance(detail["input"], dict) else f" (it is {detail['input']!r})"
     return f"{key}: {message}{shown}" if key != _TOP or shown else message
+
+
+def plain_message(detail: Mapping[str, Any]) -> str:
+    """Return what one of pydantic's errors says, in terms of the file."""
+    message: str = _PLAIN.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+    return message
 
 
 def _follow(kind: type[BaseModel], location: list[int | str]) -> tuple[list[int | str], type[BaseModel] | None]:
@@ -110,7 +117,7 @@ def _follow(kind: type[BaseModel], location: list[int | str]) -> tuple[list[int 
     named = False
     for position, part in enumerate(location):
         tagged = [model for model in choices if _tag(model) == part]
-        if len(choices) > 1 and tagged:
+        if tagged:
             section, choices = tagged[0], []
             continue
         keys.append(part)
@@ -128,7 +135,7 @@ def _follow(kind: type[BaseModel], location: list[int | str]) -> tuple[list[int 
 
 def _tag(model: type[BaseModel]) -> Any:
     field = model.model_fields.get("name")
-    return next(iter(get_args(field.annotation)), None) if field is not None else None
+    return next(iter(get_args(field.annotation)), model.__name__) if field is not None else None
 
 
 def _nested_models(annotation: Any) -> list[type[BaseModel]]:

@@ -9,6 +9,7 @@ import msgspec
 
 from firmware_agent.wire import PhaseSeconds
 from host.deploy.report import DeployReport
+from host.gate.report import GateReport
 from host.report.comparison import Comparison
 from host.reproduce.figures import HypertuneReport
 from host.simulation.figures import SimulateReport
@@ -221,6 +222,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "simulate": SimulateReport,
     "reproduce": HypertuneReport,
     "tune": TuneReport,
+    "ci": GateReport,
     "deploy": DeployReport,
 }
 
