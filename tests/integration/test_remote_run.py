@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from host import real_drive
 from host.records import EventRecord, RoundRecord, What
 from tests.commands import Done, Workshop
 from tests.loopback import Loopback, loopback, needs_sshd
@@ -31,7 +32,11 @@ def digits_at(folder: Path, count: int, side: int = 8) -> Path:
 
 
 def records_of(summary: dict[str, Any]) -> list[RoundRecord | EventRecord]:
-    lines = (Path(summary["run_directory"]) / "records.jsonl").read_bytes().splitlines()
+    return read(Path(summary["run_directory"]))
+
+
+def read(directory: Path) -> list[RoundRecord | EventRecord]:
+    lines = (directory / "records.jsonl").read_bytes().splitlines()
     return [msgspec.json.decode(line, type=RoundRecord | EventRecord) for line in lines]
 
 
@@ -48,6 +53,11 @@ def test_real_drives_train_beside_native_ones(
     text = inventory.read_text().replace("right: {", f"right: {{data: {data}, ")
     inventory.write_text(text)
     workshop.write("array.yaml", mixed(inventory))
+    done = csd_emu(*workshop.job_arguments(rounds=2, epochs=1, target=None))
+    assert done.code == 2
+    assert f"drive left: is not enrolled; run csd-emu deploy {inventory} enrol --drives left" in done.err
+    assert "drive right: is not enrolled" in done.err
+    assert csd_emu("deploy", str(inventory), "enrol").code == 0
     done = csd_emu(*workshop.job_arguments(rounds=2, epochs=1, target=None), "--json")
     assert done.code == 0, done.err
     summary = done.json("run")
@@ -65,7 +75,39 @@ def test_real_drives_train_beside_native_ones(
         assert parts["csd-00"].samples + parts["left"].samples == 1437
     notes = [each.detail for each in records if isinstance(each, EventRecord) and each.what is What.NOTE]
     assert any("different clocks (modelled: csd-00; wall: left, right)" in note for note in notes)
-    workshop.assert_clean()
+    assert (workshop.agents(), workshop.arrays()) == ([], [])
+
+
+def test_a_real_drive_is_measured_and_compared_with_its_emulation(
+    server: Loopback, workshop: Workshop, csd_emu: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(real_drive, "MOST_SPREAD", 100.0)  # this machine may be as busy as it likes
+    inventory = server.inventory(["only"], "-f")
+    assert csd_emu("deploy", str(inventory), "enrol").code == 0
+    done = csd_emu("fidelity", "only", "--inventory", str(inventory), "--batches", "1,32", "--steps", "3", "--json")
+    assert done.code == 0, done.err
+    report = done.json("fidelity")
+    assert (report["drive"], report["profile"]) == ("only", "newport")
+    assert (report["emulated_clock"], report["drive_clock"]) == ("counted", "wall")
+    assert [(row["model"], row["batch_size"], row["steps"]) for row in report["rows"]] == [
+        ("digits_cnn", 1, 3), ("digits_cnn", 32, 3),
+    ]  # fmt: skip
+    for row in report["rows"]:
+        assert row["ratio"] == pytest.approx(row["drive_seconds"] / row["emulated_seconds"])
+
+    arguments = ("calibrate", "digits_cnn", "--inventory", str(inventory), "--drive", "only", "--batches", "1,32")
+    done = csd_emu(*arguments, "--json")
+    assert done.code == 0, done.err
+    table = done.json("calibrate")
+    assert (table["clock"], table["core"], table["drive"], table["image"]) == ("wall", "newport", "only", "")
+    # What emulation takes from now on for drives of this profile.
+    assert csd_emu(*workshop.job_arguments(rounds=1, target=None)).code == 0
+    (directory,) = workshop.runs.iterdir()
+    (record,) = [each for each in read(directory) if isinstance(each, RoundRecord)]
+    steps = {row["batch_size"]: sum(row["reference_seconds"].values()) for row in table["rows"]}
+    part = record.devices[0]
+    assert part.clock == "modelled"
+    assert part.device_seconds.total == pytest.approx(steps[32] * part.steps, rel=0.2)
 
 
 def test_records_in_place_that_do_not_fit_are_refused_with_both_shapes(
@@ -74,6 +116,7 @@ def test_records_in_place_that_do_not_fit_are_refused_with_both_shapes(
     data = digits_at(tmp_path / "small", 50, 6)
     inventory = server.inventory(["up"], "-s", data=str(data))
     workshop.write("array.yaml", mixed(inventory) | {"devices": [{"engine": "remote", "drives": ["up"]}]})
+    assert csd_emu("deploy", str(inventory), "enrol").code == 0
     done = csd_emu(*workshop.job_arguments(rounds=2, target=None))
     assert done.code == 1
     assert "up holds images of 1x6x6 (|u1), the job's are 1x8x8 (|u1)" in " ".join(done.err.split())
