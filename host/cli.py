@@ -13,6 +13,7 @@ from host.commands import arrays, benches, inject, packaged, power, runs
 from host.commands.calibrate import calibrate
 from host.commands.ci import ci_app
 from host.commands.deploy import deploy
+from host.commands.fidelity import fidelity
 from host.commands.images import image_app
 from host.commands.report import report
 from host.commands.reproduce import reproduce_app
@@ -33,6 +34,7 @@ COMMANDS = (
     *(runs.run, arrays.up, arrays.down, arrays.status, arrays.sweep, arrays.validate),
     benches.bench,
     calibrate,
+    fidelity,
     deploy,
     power.profiles,
     top,
