@@ -5,11 +5,15 @@ from __future__ import annotations
 import fcntl
 import fnmatch
 import shutil
+import struct
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from csd_emu.image.cpio import Entry
 from csd_emu.image.digest import file_sha256
@@ -27,7 +31,7 @@ DISK_BYTES = 6 << 30
 # A real disk has a journal: these machines lose their power.
 _FEATURES = "^metadata_csum,^resize_inode"
 _INODES = 1 << 18
-_HOST_KEYS = {"openssh": "etc/ssh/ssh_host_ed25519_key", "dropbear": "etc/dropbear/host_key"}
+_HOST_KEY_PATHS = {"openssh": "etc/ssh/ssh_host_ed25519_key", "dropbear": "etc/dropbear/host_key"}
 _UNITS, _VENDOR_UNITS = "etc/systemd/system", "usr/lib/systemd/system"
 _COMMON_LINKS = {
     "usr/bin/awk": "mawk",
@@ -86,7 +90,7 @@ class PlainImage:
     @property
     def host_key_path(self) -> str:
         """Where the machine keeps its private host key, from its root."""
-        return _HOST_KEYS[self.recipe.ssh_server]
+        return _HOST_KEY_PATHS[self.recipe.ssh_server]
 
 
 class PlainImages:
@@ -162,6 +166,21 @@ def image_digest(image: PlainImage) -> str:
     return "-".join(file_sha256(path)[:16] for path in (image.kernel, image.initrd))
 
 
+def host_key_file(recipe: PlainRecipe, pair: KeyPair) -> bytes:
+    """Return a private host key as the recipe's SSH server reads it."""
+    if recipe.ssh_server == "openssh":
+        return pair.private
+    key = serialization.load_ssh_private_key(pair.private, None)
+    if not isinstance(key, Ed25519PrivateKey):  # pragma: no cover - KeyPair makes no other
+        raise TypeError("not an ed25519 key")
+    # Dropbear's own format: the kind, then the private and the public half, each field with its length before it.
+    return b"".join(struct.pack(">I", len(part)) + part for part in (b"ssh-ed25519", _halves(key)))
+
+
+def _halves(key: Ed25519PrivateKey) -> bytes:
+    return key.private_bytes_raw() + key.public_key().public_bytes_raw()
+
+
 def _lay_over(recipe: PlainRecipe, root: Path) -> None:
     for overlay in recipe.overlay_folders:
         for source in sorted(overlay.rglob("*")):
@@ -174,9 +193,9 @@ def _lay_over(recipe: PlainRecipe, root: Path) -> None:
             # A wheel or a checkout under another umask does not keep modes.
             script = source.read_bytes().startswith(b"#!")
             target.chmod(0o755 if script else 0o600 if source.name.endswith("shadow") else 0o644)
-    for folder, mode in (("tmp", 0o1777), ("var/tmp", 0o1777), ("proc", 0o755), ("sys", 0o755), ("run", 0o755)):
+    for folder in ("dev", "proc", "run", "sys", "tmp", "var/tmp"):
         (root / folder).mkdir(parents=True, exist_ok=True)
-        (root / folder).chmod(mode)
+        (root / folder).chmod(0o1777 if folder.endswith("tmp") else 0o755)
 
 
 def _set_links(recipe: PlainRecipe, root: Path) -> None:
@@ -198,7 +217,7 @@ def _set_links(recipe: PlainRecipe, root: Path) -> None:
 
 def _make_keys(recipe: PlainRecipe, root: Path, target: Path) -> None:
     login, host = KeyPair.make(), KeyPair.make()
-    _write(root / _HOST_KEYS[recipe.ssh_server], host.private, 0o600)
+    _write(root / _HOST_KEY_PATHS[recipe.ssh_server], host_key_file(recipe, host), 0o600)
     for home in ("root", "home/operator"):
         (root / home / ".ssh").mkdir(parents=True, exist_ok=True)
         (root / home / ".ssh").chmod(0o700 if home == "root" else 0o755)

@@ -18,7 +18,7 @@ from typing import Self
 
 from csd_emu.deadline import Deadline
 from csd_emu.image.initramfs import KeyPair
-from csd_emu.plain.images import PlainImage
+from csd_emu.plain.images import PlainImage, host_key_file
 from csd_emu.plain.qmp import Qmp
 from csd_emu.qemu.tools import find_qemu, make_overlay
 from firmware_agent.errors import BootTimeout, DeviceError
@@ -167,11 +167,11 @@ class PlainMachine:
         """Give it the right date, entropy, and a host key that no other machine has."""
         pair = KeyPair.make()
         path = f"/{self.image.host_key_path}"
-        renew = "kill -HUP $(cat /run/sshd.pid)"
+        renew = "kill -HUP $(pgrep -o -x sshd)"
         if self.image.recipe.ssh_server == "dropbear":
-            # Its init starts it again.
-            renew = "(sleep 0.1; kill $(cat /var/run/dropbear.pid)) >/dev/null 2>&1 </dev/null &"
-        self.run(f"cat >{path} && date -s @{time.time():.0f} >/dev/null && {renew}", stdin=pair.private)
+            # It reads its key anew for every connection.
+            renew = "true"
+        self.run(f"cat >{path} && date -s @{time.time():.0f} >/dev/null && {renew}", stdin=host_key_file(self.image.recipe, pair))
         self.trust(pair.public.decode())
         self.wait_ready()
 
