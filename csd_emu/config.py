@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
@@ -70,6 +71,7 @@ def parse_config(content: dict[str, Any], kind: type[Model], where: str) -> Mode
         raise ConfigurationError("\n".join(f"{where}: {problem}" for problem in problems)) from error
 
 
+_TOP = "(top level)"
 # pydantic's words for what people write wrong most often, in terms of the file.
 _PLAIN = {
     "model_type": "must be a mapping of keys to values, for example {key: value}",
@@ -84,9 +86,7 @@ _PLAIN = {
 def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
     location = [part for part in detail["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
     location, section = _follow(kind, location)
-    key = (
-        "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".") or "(top level)"
-    )
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".") or _TOP
     if detail["type"] == "extra_forbidden":
         names = list(section.model_fields) if section is not None else []
         near = difflib.get_close_matches(str(location[-1]), names, n=1)
@@ -94,8 +94,16 @@ def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
         return f"{key}: unknown key; {hint}"
     if detail["type"] == "missing":
         return f"{key}: is missing; add it"
-    message = _PLAIN.get(detail["type"], detail["msg"].removeprefix("Value error, "))
-    return f"{key}: {message} (it is {detail['input']!r})"
+    message = plain_message(detail)
+    # A rule over a whole section has said which part it means, and the section may hold what nobody should see.
+    shown = "" if isinstance(detail["input"], dict) else f" (it is {detail['input']!r})"
+    return f"{key}: {message}{shown}" if key != _TOP or shown else message
+
+
+def plain_message(detail: Mapping[str, Any]) -> str:
+    """Return what one of pydantic's errors says, in terms of the file."""
+    message: str = _PLAIN.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+    return message
 
 
 def _follow(kind: type[BaseModel], location: list[int | str]) -> tuple[list[int | str], type[BaseModel] | None]:
@@ -106,23 +114,28 @@ def _follow(kind: type[BaseModel], location: list[int | str]) -> tuple[list[int 
     keys: list[int | str] = []
     section: type[BaseModel] | None = kind
     choices: list[type[BaseModel]] = []
+    named = False
     for position, part in enumerate(location):
         tagged = [model for model in choices if _tag(model) == part]
-        if len(choices) > 1 and tagged:
+        if tagged:
             section, choices = tagged[0], []
             continue
         keys.append(part)
+        if named:  # the name of one section among equal ones
+            named = False
+            continue
         if isinstance(part, int) or position == len(location) - 1:
             continue
         field = section.model_fields.get(part) if section is not None else None
         choices = _nested_models(field.annotation) if field is not None else []
         section = choices[0] if choices else None
+        named = field is not None and get_origin(field.annotation) is dict and section is not None
     return keys, section
 
 
 def _tag(model: type[BaseModel]) -> Any:
     field = model.model_fields.get("name")
-    return next(iter(get_args(field.annotation)), None) if field is not None else None
+    return next(iter(get_args(field.annotation)), model.__name__) if field is not None else None
 
 
 def _nested_models(annotation: Any) -> list[type[BaseModel]]:

@@ -6,7 +6,9 @@
     │   ├── ModelError           a model cannot be found or built
     │   ├── DataError            a data set cannot be found or read
     │   ├── CalibrationError     a calibration table is damaged, does not fit, or is missing
-    │   └── CheckpointError      a checkpoint is damaged, of another job or of another version
+    │   ├── CheckpointError      a checkpoint is damaged, of another job or of another version
+    │   └── PluginError          a strategy or tuner of the user's own cannot be found, made or used
+    ├── PluginFailed             a strategy or tuner of the user's own failed while a run went on
     ├── EnvironmentUnfit         the machine lacks something: QEMU, libvirt, disk space, a free port (exit code 2)
     │   └── ImageError           an ARM image cannot be built, or a stored one is damaged
     ├── ShardError               a shard or identity archive does not match its manifest
@@ -57,6 +59,14 @@ class CalibrationError(ConfigurationError):
 
 class CheckpointError(ConfigurationError):
     """Raised when a checkpoint is damaged, of another job or of another version."""
+
+
+class PluginError(ConfigurationError):
+    """Raised when a strategy or tuner of the user's own cannot be found, made or used."""
+
+
+class PluginFailed(CsdError):
+    """Raised when a strategy or tuner of the user's own failed while a run went on."""
 
 
 class EnvironmentUnfit(CsdError):

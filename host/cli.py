@@ -11,6 +11,8 @@ import typer
 from firmware_agent.errors import CsdError, EnvironmentUnfit
 from host.commands import arrays, benches, inject, power, runs
 from host.commands.calibrate import calibrate
+from host.commands.ci import ci_app
+from host.commands.deploy import deploy
 from host.commands.images import image_app
 from host.commands.report import report
 from host.commands.reproduce import reproduce_app
@@ -31,6 +33,7 @@ COMMANDS = (
     *(runs.run, arrays.up, arrays.down, arrays.status, arrays.sweep, arrays.validate),
     benches.bench,
     calibrate,
+    deploy,
     power.profiles,
     top,
     report,
@@ -44,6 +47,7 @@ app.add_typer(image_app, name="image")
 app.add_typer(power.power_app, name="power")
 app.add_typer(reproduce_app, name="reproduce")
 app.add_typer(stack_app, name="stack")
+app.add_typer(ci_app, name="ci")
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from host.aggregate import round_weights
 from host.evaluation import Judge
 from host.job import JobConfig
 from host.participation import choose_devices
+from host.plugins.loading import Plugin
 from host.records import OnEvent, RoundRecord, What
 from host.rounds import Answer, RoundExchange
 from host.strategies import Contribution, make_strategy
@@ -31,6 +32,7 @@ class FederatedTraining:
         accountant: Accountant,
         evaluator: Judge,
         on_event: OnEvent,
+        plugin: Plugin | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -41,6 +43,7 @@ class FederatedTraining:
             accountant: composes time and energy of the rounds.
             evaluator: builds the first weights and judges the others.
             on_event: called with device, what happened, and more about it.
+            plugin: the job's strategy, if it is one of the user's own.
         """
         self._job, self._devices = job, list(devices)
         self._exchange, self._accountant, self._evaluator = exchange, accountant, evaluator
@@ -48,7 +51,9 @@ class FederatedTraining:
         self._round, self._accuracy = 0, 0.0
         self._weights = evaluator.initial_weights()
         parameters = frozenset(self._weights).difference(evaluator.structure().buffers)
-        self._strategy = make_strategy(job.strategy, job.momentum, parameters)
+        self._strategy = make_strategy(job.strategy, job.momentum, parameters, plugin)
+        # A strategy of the user's own may keep or return what it was given.
+        self._recycles = plugin is None
 
     @property
     def weights(self) -> Mapping[str, Array]:
@@ -85,6 +90,7 @@ class FederatedTraining:
         Raises:
             DeviceLost: no device is left.
             DeviceFailed: no device returned its weights, and one said why.
+            PluginFailed: a strategy of the user's own failed.
         """
         begin, number, job = time.monotonic(), self._round + 1, self._job
         choice = choose_devices(self._devices, job.participation, job.seed, number)
@@ -94,7 +100,7 @@ class FederatedTraining:
         accounted = self._accountant.account([answer.returned for answer in visited.answers], deadline_seconds)
         self._report_stragglers(number, accounted)
         await asyncio.to_thread(self._aggregate, visited.answers, accounted)
-        for answer in visited.answers:
+        for answer in visited.answers if self._recycles else ():
             answer.session.recycle(answer.weights)
         self._accuracy, loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
         self._round = number

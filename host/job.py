@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from csd_emu.config import Config, Seconds, load_config
+from csd_emu.config import Config, Seconds, load_config, parse_config
 from firmware_agent.errors import ConfigurationError, ModelError
 from host.datasets import check_source
 from host.participation import Participation
+from host.plugins.section import UserSection
 from host.strategies.sections import StrategySection
 from host.sync.sections import DisturbSection, SyncSection
+from host.tuning.sections import TunerSection
 
 if TYPE_CHECKING:
     from firmware_agent.models import ModelSpec
@@ -68,7 +70,6 @@ class CheckpointSection(Config):
     every: int = Field(default=1, ge=0, le=100_000)
 
 
-TunerName = Literal["none", "stannis", "hypertune"]
 # Keys that one mode has and the other has not.
 _FEDERATED_KEYS = ("participation", "straggler", "strategy")
 _SYNC_KEYS = ("tuner", "sync", "disturb")
@@ -84,10 +85,11 @@ class JobConfig(Config):
         mode: ``federated``: drives train for whole epochs, the host averages; ``sync``: every step, drives push
             gradients, the host steps the optimiser, drives pull weights.
         tuner: of synchronous jobs: ``none`` gives every device `batch_size`, ``stannis`` chooses batches so that all
-            finish a step together, ``hypertune`` also keeps that so while devices change.
+            finish a step together, ``hypertune`` also keeps that so while devices change; or one of the user's own.
         sync: more about synchronous jobs.
         disturb: of synchronous jobs: competing work in drives, by step.
-        strategy: how the host makes new weights of the devices': ``fedavg``, ``fedprox``, ``fednova`` or ``fedadam``.
+        strategy: how the host makes new weights of the devices': ``fedavg``, ``fedprox``, ``fednova``, ``fedadam``, or
+            one of the user's own (see docs/extending.md).
         participation: how many devices are chosen for a round: a share, or a count.
         straggler: optional; a device that takes longer is left out of the round's mean.
         rounds: at most so many; a run ends early when the target is reached.
@@ -104,7 +106,7 @@ class JobConfig(Config):
     model_arguments: dict[str, int | float | str | bool] = Field(default_factory=dict)
     data: DataSection
     mode: Literal["federated", "sync"] = "federated"
-    tuner: TunerName = "none"
+    tuner: TunerSection = "none"
     sync: SyncSection = SyncSection()
     disturb: list[DisturbSection] = Field(default_factory=list)
     strategy: StrategySection = Field(default="fedavg")  # type: ignore[assignment]
@@ -119,6 +121,11 @@ class JobConfig(Config):
     checkpoint: CheckpointSection = CheckpointSection()
     target: Target | None = None
     watchdog: Seconds = Field(default="10 min")  # type: ignore[assignment]
+
+    @property
+    def tuner_name(self) -> str:
+        """The tuner's name, as a person reads it."""
+        return self.tuner.name if isinstance(self.tuner, UserSection) else self.tuner
 
     @model_validator(mode="after")
     def _watchdog_positive(self) -> Self:
@@ -151,9 +158,12 @@ def read_job(path: Path) -> JobConfig:
     Raises:
         ConfigurationError: the file breaks a rule.
     """
-    job = load_config(path, JobConfig)
-    check_mode(job, str(path))
-    check_source(job.data.source, f"{path}: data.source")
+    return _checked(load_config(path, JobConfig), str(path))
+
+
+def _checked(job: JobConfig, where: str) -> JobConfig:
+    check_mode(job, where)
+    check_source(job.data.source, f"{where}: data.source")
     return job
 
 
@@ -163,12 +173,20 @@ def load_job(path: Path) -> tuple[JobConfig, ModelSpec]:
     Raises:
         ConfigurationError: the file breaks a rule, or the model cannot be found or built.
     """
+    return _with_model(read_job(path), str(path), path.parent)
+
+
+def parse_job(content: dict[str, Any], where: str, folder: Path) -> tuple[JobConfig, ModelSpec]:
+    """Return the job that a mapping describes, and its model, whose file may lie in `folder`; see `load_job`."""
+    return _with_model(_checked(parse_config(content, JobConfig, where), where), where, folder)
+
+
+def _with_model(job: JobConfig, where: str, folder: Path) -> tuple[JobConfig, ModelSpec]:
     from firmware_agent.models import build_model, resolve_model  # torch: whoever only reads a job has no need of it
 
-    job = read_job(path)
     try:
-        spec = resolve_model(job.model, job.model_arguments, path.parent)
+        spec = resolve_model(job.model, job.model_arguments, folder)
         build_model(spec)
     except ModelError as error:
-        raise ModelError(f"{path}: {error}") from error
+        raise ModelError(f"{where}: {error}") from error
     return job, spec

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from firmware_agent.wire import PhaseSeconds
+from host.gate.report import GateReport
+from host.deploy.report import DeployReport
 from host.report.comparison import Comparison
 from host.reproduce.figures import HypertuneReport
 from host.simulation.figures import SimulateReport
@@ -220,6 +222,8 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "simulate": SimulateReport,
     "reproduce": HypertuneReport,
     "tune": TuneReport,
+    "ci": GateReport,
+    "deploy": DeployReport,
 }
 
 

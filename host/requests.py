@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from csd_emu.array import ArrayConfig
 from csd_emu.config import load_config, parse_config
-from host.job import DataSection, TunerName, check_mode, load_job
+from host.job import DataSection, check_mode, load_job
 from host.lifecycle import ArrayRequest
+from host.plugins.plugins import load_plugins
+from host.tuning.sections import TunerName
 
 if TYPE_CHECKING:
     from host.run_request import RunRequest
@@ -41,7 +43,7 @@ def read_run(job_path: Path, array_path: Path, engine: str | None = None, tuner:
     if tuner is not None:
         job = job.model_copy(update={"tuner": tuner})
         check_mode(job, "--tuner")
-    return check_run(config, job, spec)
+    return check_run(config, job, spec, load_plugins(job, job_path))
 
 
 def read_up(array_path: Path, job_path: Path | None, engine: str | None = None) -> ArrayRequest:

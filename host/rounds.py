@@ -21,7 +21,6 @@ from host.job import JobConfig
 from host.participation import Choice
 from host.records import OnEvent, What
 from host.session import DeviceSession
-from host.strategies.sections import FedProxSection
 
 # How often a host that waits for its devices to dial again looks whether they still exist.
 _LOOK_SECONDS = 1.0
@@ -46,8 +45,8 @@ class Visited:
     answers: list[Answer]
 
 
-def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float) -> Job:
-    """Return the frame that tells a drive what it will train."""
+def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float, proximal: float = 0.0) -> Job:
+    """Return the frame that tells a drive what it will train; `proximal` is the strategy's."""
     return Job(
         model=spec.name,
         arguments=dict(spec.arguments),
@@ -57,7 +56,7 @@ def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float) -> Job:
         learning_rate=job.learning_rate,
         momentum=job.momentum,
         batch_size=job.batch_size,
-        proximal=job.strategy.mu if isinstance(job.strategy, FedProxSection) else 0.0,
+        proximal=proximal,
         batch_norm=job.sync.batch_norm,
         precision=job.sync.precision,
     )

@@ -139,7 +139,7 @@ class _Run:
         """Write the report once, if the run has got as far as to have a directory."""
         if (directory := self._recorder.directory) is not None and not self._reported:
             self._reported = True
-            report_run(directory.path, self._progress)
+            report_run(directory.path, self._progress, self._exporter.render())
 
     async def on_array_that_is_up(self, state: ArrayState, running: Sequence[str]) -> Summary:
         """Train on devices that stay up afterwards; those that no longer run count as lost."""
@@ -191,8 +191,8 @@ class _Run:
 
     def _write_configuration(self, fleet: Fleet, directory: RunDirectory) -> None:
         request, job = self._request, self._request.portable_job
-        if request.spec.source is not None:
-            directory.write_model(job.model.partition(":")[0], request.spec.source)
+        for name, source in request.user_files.items():
+            directory.write_user_file(name, source)
         facts = {device: session.hello.facts for device, session in fleet.sessions().items()}
         directory.write_configuration(request.config, job, facts, request.profiles)
 
@@ -234,10 +234,11 @@ class _Run:
         request, on_event = self._request, self._recorder.add_event
         if request.sync is not None:
             return make_sync_training(request, request.sync, fleet, self._list_existing, accountant, faults, on_event)
-        frame = job_frame(request.job, request.spec, request.dataset.image_scale)
+        frame = job_frame(request.job, request.spec, request.dataset.image_scale, request.proximal)
         names = [device.name for device in request.config.list_devices()]
         exchange = RoundExchange(request.job, frame, fleet, self._list_existing, on_event, faults.before_task)
-        return FederatedTraining(request.job, names, exchange, accountant, request.evaluator, on_event)
+        plugin = request.plugins.strategy
+        return FederatedTraining(request.job, names, exchange, accountant, request.evaluator, on_event, plugin)
 
     def _describe(self, fleet: Fleet, accountant: Accountant) -> list[DeviceFacts]:
         hellos = {device: session.hello for device, session in fleet.sessions().items()}

@@ -28,6 +28,7 @@ from host.summary import Summary
 ARRAY_FILE, JOB_FILE, VERSIONS_FILE = "array.yaml", "job.yaml", "versions.json"
 RECORDS_FILE, SUMMARY_FILE, WEIGHTS_FILE = "records.jsonl", "summary.json", "model.safetensors"
 CHECKPOINT_FILE, REPORT_FILE, TRACE_FILE = "checkpoint.safetensors", "report.html", "trace.json"
+METRICS_FILE = "metrics.prom"
 _LEAST_BYTES = 10 << 20
 _PACKAGES = ("csd-emu", "torch", "numpy", "grpcio", "msgspec", "scikit-learn")
 
@@ -132,8 +133,8 @@ class RunDirectory:
             text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
             _write_input(self.path / name, text.encode())
 
-    def write_model(self, name: str, source: str) -> None:
-        """Write the user's model file under `name`, so that job.yaml can be run again from here.
+    def write_user_file(self, name: str, source: str) -> None:
+        """Write a file of the user's under `name`, so that job.yaml can be run again from here.
 
         Raises:
             EnvironmentUnfit: it cannot be written.
@@ -209,7 +210,7 @@ class RunDirectory:
         write_result(self.path / SUMMARY_FILE, msgspec.json.format(msgspec.json.encode(summary)))
 
     def remove_end(self) -> None:
-        """Remove what says that the run has ended, for it goes on: summary, timeline, report and final weights.
+        """Remove what says that the run has ended, for it goes on: summary, timeline, report, metrics, final weights.
 
         Weights stay if there is no checkpoint, which holds them otherwise.
 
@@ -217,7 +218,13 @@ class RunDirectory:
             EnvironmentUnfit: a file cannot be removed.
         """
         weights = (WEIGHTS_FILE,) if (self.path / CHECKPOINT_FILE).exists() else ()
-        for name in (SUMMARY_FILE, TRACE_FILE, REPORT_FILE, *weights):  # the summary first: it says that all is there
+        for name in (
+            SUMMARY_FILE,
+            TRACE_FILE,
+            REPORT_FILE,
+            METRICS_FILE,
+            *weights,
+        ):  # the summary first: it says that all is there
             try:
                 (self.path / name).unlink(missing_ok=True)
             except OSError as error:

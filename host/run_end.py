@@ -10,7 +10,7 @@ from firmware_agent.exchange import Array
 from host.console import errors
 from host.interrupts import INTERRUPTS
 from host.records import RoundRecord
-from host.run_directory import REPORT_FILE, RunDirectory
+from host.run_directory import METRICS_FILE, REPORT_FILE, RunDirectory, write_result
 from host.run_request import RunRequest
 from host.summary import Summary, summarise
 from host.trace import write_trace
@@ -41,11 +41,13 @@ def finish_run(
     return summary
 
 
-def report_run(directory: Path, progress: Progress) -> None:
-    """Write the report of what there is; a failure is said and loses nothing else of the run."""
+def report_run(directory: Path, progress: Progress, metrics: bytes | None = None) -> None:
+    """Write the report of what there is, and the last metrics; a failure is said and loses nothing else of the run."""
     with INTERRUPTS.deferred():
         progress.stage(f"write {directory / REPORT_FILE}")
         try:
+            if metrics is not None:
+                write_result(directory / METRICS_FILE, metrics)
             from host.report.page import write_report  # matplotlib's import takes longer than a start may
 
             write_report(directory)

@@ -18,7 +18,9 @@ from host.device_time import StepModel, find_models, table_models
 from host.evaluation import Evaluator
 from host.job import JobConfig
 from host.lifecycle import ArrayRequest
+from host.plugins.plugins import NO_PLUGINS, Plugins, check_files
 from host.shards import deal_out
+from host.strategies import make_strategy
 from host.sync.optimiser import make_optimiser
 from host.sync.plan import Records, SyncPlan, make_plan
 
@@ -39,6 +41,8 @@ class RunRequest:
         models: device -> what its steps cost, of those whose seconds are modelled.
         sync: plan of a synchronous job.
         expected: device -> what its steps should cost undisturbed, of those with a calibration table.
+        plugins: the user's own strategy or tuner.
+        proximal: the strategy's mu, which drives add to their loss.
     """
 
     config: ArrayConfig
@@ -49,6 +53,8 @@ class RunRequest:
     models: Mapping[str, StepModel]
     sync: SyncPlan | None = None
     expected: Mapping[str, StepModel] = field(default_factory=dict)
+    plugins: Plugins = NO_PLUGINS
+    proximal: float = 0.0
 
     @property
     def array(self) -> ArrayRequest:
@@ -66,11 +72,18 @@ class RunRequest:
 
     @property
     def portable_job(self) -> JobConfig:
-        """The job as it can be run from a folder that holds the model's file under its own name."""
+        """The job as it can be run from a folder that holds the user's files under their own names."""
+        job = self.plugins.portable(self.job)
         if self.spec.source is None:
-            return self.job
+            return job
         path, _, function = self.job.model.partition(":")
-        return self.job.model_copy(update={"model": f"{Path(path).name}:{function}"})
+        return job.model_copy(update={"model": f"{Path(path).name}:{function}"})
+
+    @property
+    def user_files(self) -> dict[str, str]:
+        """Name -> text of the user's own files, without which the run cannot be resumed."""
+        model = {} if self.spec.source is None else {self.portable_job.model.partition(":")[0]: self.spec.source}
+        return model | {each.file_name: each.source for each in self.plugins if each.file_name and each.source}
 
     @property
     def profiles(self) -> dict[str, dict[str, Any]]:
@@ -81,12 +94,14 @@ class RunRequest:
     @property
     def sha256(self) -> str:
         """Hash of all that decides the run's trajectory."""
-        figures = [self.profiles, self.models] + ([] if self.sync is None else [self.sync.batches])
+        figures: list[Any] = [self.profiles, self.models]
+        figures += [] if self.sync is None else [self.sync.batches]
+        figures += [self.plugins.facts] if self.plugins.facts else []
         return job_sha256(self.config, self.portable_job, self.spec.source, figures)
 
 
-def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec) -> RunRequest:
-    """Return the run if model, data and array fit together; nothing is started.
+def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec, plugins: Plugins = NO_PLUGINS) -> RunRequest:
+    """Return the run if model, data, array and plug-ins fit together; nothing is started.
 
     Raises:
         ConfigurationError: they do not.
@@ -98,13 +113,20 @@ def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec) -> RunReques
     shape, store = (channels, height, width), CalibrationStore(Paths.default().calibration)
     models = find_models(config, spec, shape, store)
     evaluator = Evaluator(spec, dataset, job.seed)
+    check_files(plugins, spec.name, spec.source)
     wall = config.engine == "native" and not models
     if job.mode == "federated":
         expected = {} if wall else table_models(config, spec, shape, store)
-        return RunRequest(config, job, spec, dataset, evaluator, models, expected=expected)
+        proximal = make_strategy(job.strategy, job.momentum, _parameters(evaluator), plugins.strategy).proximal
+        return RunRequest(config, job, spec, dataset, evaluator, models, None, expected, plugins, proximal)
     sizes = tuple(len(indices) for indices in dealt.private)
     record_bytes = (dataset.images.nbytes + dataset.labels.nbytes) // len(dataset.labels)
     records = Records(sizes, len(dealt.public), record_bytes)
     make_optimiser(job, evaluator.structure(), evaluator.initial_weights())  # what it refuses is said now
-    plan = make_plan(config, job, spec, shape, store, records, wall)
-    return RunRequest(config, job, spec, dataset, evaluator, models, plan, plan.expected)
+    plan = make_plan(config, job, spec, shape, store, records, wall, plugins.tuner)
+    plan.make_tuner()  # the same
+    return RunRequest(config, job, spec, dataset, evaluator, models, plan, plan.expected, plugins)
+
+
+def _parameters(evaluator: Evaluator) -> frozenset[str]:
+    return frozenset(evaluator.initial_weights()).difference(evaluator.structure().buffers)

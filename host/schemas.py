@@ -8,21 +8,27 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 from pydantic import BaseModel
 
 from csd_emu.array import ArrayConfig
+from csd_emu.remote.inventory import Inventory
+from host.gate.baseline import Baseline
 from host.job import JobConfig
 from host.outputs import OUTPUTS, schema
 
-CONFIGURATIONS: dict[str, type[BaseModel]] = {"array": ArrayConfig, "job": JobConfig}
+CONFIGURATIONS: dict[str, type[BaseModel]] = {"array": ArrayConfig, "job": JobConfig, "inventory": Inventory}
+# Files that commands write and read again.
+RECORDS: dict[str, type[msgspec.Struct]] = {"ci-baseline": Baseline}
 
 FOLDER = Path(__file__).parents[1] / "docs" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema_files() -> dict[str, str]:
-    """Return file name -> content: one schema per command, and one for each kind of configuration file."""
+    """Return file name -> content: one schema per command, and one for each kind of file that is read."""
     schemas = {name: {"title": f"csd-emu {name} --json"} | schema(name) for name in OUTPUTS}
+    schemas |= {name: msgspec.json.schema(kind) for name, kind in RECORDS.items()}
     schemas |= {f"{name}.yaml": kind.model_json_schema() for name, kind in CONFIGURATIONS.items()}
     return {f"{name}.json": json.dumps({"$schema": DIALECT} | text, indent=2) + "\n" for name, text in schemas.items()}
 

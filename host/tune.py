@@ -22,6 +22,8 @@ from host.calibration_request import CalibrationRequest, make_request
 from host.datasets import Dataset, load_dataset
 from host.job import JobConfig, load_job
 from host.model_facts import ModelFacts, inspect_model
+from host.plugins.plugins import load_plugins
+from host.plugins.section import UserSection
 from host.requests import read_array
 from host.shards import Dealt, deal_out
 from host.simulation.load import exchange_seconds, inspect_load
@@ -70,6 +72,7 @@ def read_tune(job_path: Path, array_path: Path) -> TuneRequest:
     job, spec = load_job(job_path)
     if job.mode != "sync":
         raise ConfigurationError(f"{job_path}: mode: batches are tuned for synchronous training; write mode: sync")
+    load_plugins(job, job_path)  # one that is broken is said now
     dataset = load_dataset(job.data.source, job.seed)
     dealt = deal_out(dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed)
     return TuneRequest(config, job, spec, dataset, dealt)
@@ -175,6 +178,10 @@ def _devices(
 def _notes(request: TuneRequest, classes: Mapping[str, DeviceClass], plan: BatchPlan, shards: ShardPlan) -> list[str]:
     """Return what else must be known, in sentences."""
     names, notes = list(classes), []
+    if isinstance(request.job.tuner, UserSection):
+        notes.append(
+            f"the tuner {request.job.tuner.name} is given these batches, STANNIS's, and decides in the run itself"
+        )
     if shards.action:
         over = _listed([names[number] for number in shards.overflowing])
         notes.append(f"{over}: more private records than equal steps have room for: {shards.action}")

@@ -217,8 +217,13 @@ class ImageStore:
         return Image(image_hash, self._folder / image_hash, self._recipe.command_line)
 
     @property
+    def key(self) -> str:
+        """Hash of all that an exported image depends on: it fits any agent of the same recipe."""
+        return self._recipe.layer_hash()
+
+    @property
     def _layer(self) -> Path:
-        return self._folder / _LAYERS / self._recipe.layer_hash()
+        return self._folder / _LAYERS / self.key
 
     def _build(self, image: Image, stages: Stages, *, refresh: bool) -> None:
         layer = self._layer

@@ -2,16 +2,59 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from csd_emu.array import DeviceName, check_profile
 from csd_emu.config import Config, load_config
 from csd_emu.remote.layout import DEFAULT_FOLDER
 
+DEFAULT_PROFILE = "newport"
+# One hop of `jump`, as OpenSSH's ProxyJump has it.
+HOP = re.compile(
+    r"^(?:(?P<user>[^@\s]+)@)?(?:\[(?P<six>[^\]\s]+)\]|(?P<host>[^:\[\]\s-][^:\[\]\s]*))(?::(?P<port>\d+))?$"
+)
+NO_CONFIG = "none"
+_SECRET = re.compile(r"pass(word|phrase|wd)?$|secret$", re.IGNORECASE)
+_LOCAL_PATHS = ("key", "known_hosts", "ssh_config")
+
+
+def _word(pattern: str, rule: str) -> Any:
+    """Return the metadata of a text that `pattern` must match, with an error that says `rule`."""
+
+    def check(value: str) -> str:
+        if re.fullmatch(pattern, value) is None:
+            raise ValueError(rule)
+        return value
+
+    return AfterValidator(check), WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
+
+
+def _forbid_secrets(value: object) -> object:
+    """Return the value, {} for null, if no key in it is a password's; raises `ValueError` otherwise."""
+    for key in value if isinstance(value, dict) else ():
+        if isinstance(key, str) and _SECRET.search(key):
+            raise ValueError(
+                f"{key}: no password belongs into a file; log in with a key (ssh-copy-id puts it on the drive; "
+                "ssh-agent keeps its passphrase), and allow sudo without one"
+            )
+    return {} if value is None else value
+
+
 GroupName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
+_PLAIN = _word(r"[^\s'\"\\-][^\s'\"\\]*", "must be one word without blanks and quotes, and not begin with '-'")
+_Word = Annotated[str, *_PLAIN]
+# Blanks and quotes would need care in every script of a drive; nobody needs them.
+_PATH = _word(
+    r"(/(?!\.\.?(/|$))[A-Za-z0-9._@+-]+)+",
+    "must be an absolute path of letters, digits and . _ @ + -, without '..' and a slash at its end",
+)
+_RemotePath = Annotated[str, *_PATH]
 
 
 class Reach(Config):
@@ -20,24 +63,40 @@ class Reach(Config):
     Attributes:
         user: whom to log in as: root, or one with `sudo -n`.
         port: of the SSH server.
-        key: private key file; null: those that OpenSSH would try, its agent's included.
-        jump: ``[user@]host[:port]`` to go through, or several, separated by commas.
-        known_hosts: file of host keys; null: OpenSSH's.
+        key: private key file, from the inventory's folder; null: those that OpenSSH would try, its agent's included.
+        jump: ``[user@]host[:port]`` to go through, or several, separated by commas; ``none`` for no jump.
+        known_hosts: file of host keys, for jump hosts too; null: OpenSSH's.
+        ssh_config: OpenSSH's configuration file, as with `ssh -F`, ``none`` for no such file; null: the user's and the
+            system's.
         folder: on the drive, for all that csd-emu has there.
         data: path on the drive of records that are used in place; null: the array copies a shard there.
         profile: which published or calibrated drive this is.
         host_address: under which the drive reaches the host of a run; null: the address that SSH came from.
     """
 
-    user: str | None = None
+    user: _Word | None = None
     port: int | None = Field(default=None, ge=1, le=65535)
     key: str | None = None
     jump: str | None = None
     known_hosts: str | None = None
-    folder: str | None = None
-    data: str | None = None
+    ssh_config: str | None = None
+    folder: _RemotePath | None = None
+    data: _RemotePath | None = None
     profile: str | None = None
-    host_address: str | None = None
+    host_address: _Word | None = None
+
+    @field_validator("jump")
+    @classmethod
+    def _hops(cls, value: str | None) -> str | None:
+        for hop in [] if value in (None, NO_CONFIG) else str(value).split(","):
+            if HOP.match(hop.strip()) is None:
+                raise ValueError(f"{hop!r} is no jump host; write [user@]host[:port]")
+        return value
+
+    @field_validator("profile")
+    @classmethod
+    def _known_profile(cls, value: str | None) -> str | None:
+        return None if value is None else check_profile(value, "drive")
 
 
 class DriveSection(Reach):
@@ -45,10 +104,10 @@ class DriveSection(Reach):
 
     Attributes:
         host: name or address, or an alias of OpenSSH's configuration; null: the drive's name.
-        groups: it belongs to.
+        groups: it belongs to; the keys of one go before those of the next.
     """
 
-    host: str | None = None
+    host: _Word | None = None
     groups: list[GroupName] = Field(default_factory=list)
 
 
@@ -63,29 +122,74 @@ class Inventory(Config):
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
-    defaults: Reach = Reach()
-    groups: dict[GroupName, Reach] = Field(default_factory=dict)
-    drives: dict[DeviceName, DriveSection] = Field(min_length=1)
+    defaults: Annotated[Reach, BeforeValidator(_forbid_secrets)] = Reach()
+    groups: dict[GroupName, Annotated[Reach, BeforeValidator(_forbid_secrets)]] = Field(default_factory=dict)
+    drives: dict[DeviceName, Annotated[DriveSection, BeforeValidator(_forbid_secrets)]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_secrets(cls, value: Any) -> Any:
+        return _forbid_secrets(value)
 
     @model_validator(mode="after")
-    def _groups_known(self) -> Self:
-        for name, drive in self.drives.items():
-            for group in drive.groups:
-                if group not in self.groups:
-                    raise ValueError(f"drives.{name}.groups: there is no group {group!r}; add it to groups")
+    def _holds_together(self) -> Self:
+        problems = [*self._unknown_groups(), *self._same_places()]
+        if not self.drives:
+            problems.append("drives: there is none; add one, for example csd-00: {host: 10.0.0.2}")
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
     def list_drives(self) -> list[DriveEntry]:
         """Return the drives in the order of the file, with what groups and defaults give them."""
         return [self._entry(name, section) for name, section in self.drives.items()]
 
-    def _entry(self, name: str, section: DriveSection) -> DriveEntry:
-        layers = [section, *(self.groups[group] for group in section.groups), self.defaults]
+    def resolved(self, folder: Path) -> Inventory:
+        """Return the inventory with paths of this machine made absolute: from `folder`, `~` is the user's home."""
+
+        def resolve(section: Reach) -> dict[str, str]:
+            given = {key: getattr(section, key) for key in _LOCAL_PATHS if getattr(section, key) is not None}
+            return {
+                key: value if (key, value) == ("ssh_config", NO_CONFIG) else str(folder / Path(value).expanduser())
+                for key, value in given.items()
+            }
+
+        return self.model_copy(
+            update={
+                "defaults": self.defaults.model_copy(update=resolve(self.defaults)),
+                "groups": {name: one.model_copy(update=resolve(one)) for name, one in self.groups.items()},
+                "drives": {name: one.model_copy(update=resolve(one)) for name, one in self.drives.items()},
+            }
+        )
+
+    def _unknown_groups(self) -> Iterator[str]:
+        for name, drive in self.drives.items():
+            for group in drive.groups:
+                if group not in self.groups:
+                    near = difflib.get_close_matches(group, self.groups, n=1)
+                    hint = f"did you mean {near[0]!r}?" if near else "add it to groups"
+                    yield f"drives.{name}.groups: there is no group {group!r}; {hint}"
+
+    def _same_places(self) -> Iterator[str]:
+        seen: dict[tuple[object, ...], str] = {}
+        for name, section in self.drives.items():
+            drive = self._entry(name, section, known_groups_only=True)
+            place = (drive.host, drive.port or 22, drive.jump, drive.ssh_config, drive.folder)
+            other = seen.setdefault(place, name)
+            if other != name:
+                yield (
+                    f"drives.{name}: is the same place as {other} ({drive.host}, folder {drive.folder}); remove one of "
+                    "them, or correct host, port or folder"
+                )
+
+    def _entry(self, name: str, section: DriveSection, known_groups_only: bool = False) -> DriveEntry:
+        groups = [group for group in section.groups if group in self.groups or not known_groups_only]
+        layers = [section, *(self.groups[group] for group in groups), self.defaults]
         values: dict[str, str | int | None] = {
             key: next((value for layer in layers if (value := getattr(layer, key)) is not None), None)
             for key in Reach.model_fields
         }
-        usual = {"folder": DEFAULT_FOLDER, "profile": "newport"}
+        usual = {"folder": DEFAULT_FOLDER, "profile": DEFAULT_PROFILE}
         filled = {key: usual.get(key) if value is None else value for key, value in values.items()}
         return DriveEntry.model_validate(
             filled | {"name": name, "host": section.host or name, "groups": section.groups}
@@ -107,17 +211,13 @@ class DriveEntry(Config):
     known_hosts: str | None
     data: str | None
     host_address: str | None
-
-    @field_validator("profile")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        return check_profile(value, "drive")
+    ssh_config: str | None = None
 
 
 def load_inventory(path: Path) -> Inventory:
-    """Read an inventory file.
+    """Read an inventory file; relative paths of keys and files of host keys are from its folder.
 
     Raises:
         ConfigurationError: the file breaks a rule; every broken rule is named with its key.
     """
-    return load_config(path, Inventory)
+    return load_config(path, Inventory).resolved(path.absolute().parent)

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import shlex
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
+
+import paramiko
 
 from csd_emu.deadline import Deadline
+from csd_emu.remote.channel import MAX_OUTPUT_BYTES, OnSent, OutOfTime, TooMuch, execute
+from csd_emu.remote.connect import Connected
 from csd_emu.remote.inventory import DriveEntry
+from csd_emu.remote.openssh import find_route
+from firmware_agent.errors import DriveUnfit, DriveUnreachable
+from firmware_agent.units import format_bytes
 
 OnCopied = Callable[[int, int], None]
 """Is called with the bytes that lie on the drive and those of the whole file."""
 
+# A cut copy goes on at a whole number of blocks.
+BLOCK_BYTES = 2**16
+_SHOWN = 60
+
 
 class Answer(NamedTuple):
-    """What a command on a drive left: its exit code and what it wrote."""
+    """What a command on a drive left: its exit code (-1: a signal ended it) and what it wrote."""
 
     code: int
     out: str
@@ -38,6 +51,7 @@ class Shell(Protocol):
 
         Raises:
             DriveUnreachable: the connection broke, or the deadline passed.
+            DriveUnfit: root's rights are needed and cannot be had, or it wrote more than `MAX_OUTPUT_BYTES`.
         """
 
     def check(self, command: str, deadline: Deadline, stdin: bytes = b"", root: bool = False) -> str:
@@ -51,7 +65,7 @@ class Shell(Protocol):
     def copy(self, source: Path, target: PurePosixPath, deadline: Deadline, show: OnCopied, root: bool = False) -> None:
         """Copy a file to the drive; what lies there of an earlier, cut attempt stays, and only the rest is sent.
 
-        Whether the whole is right the caller checks, by its sha256.
+        Whether the whole is right the caller checks, by its sha256. The folder of `target` must be there.
 
         Raises:
             DriveUnreachable: the connection broke, or the deadline passed; call again to go on.
@@ -63,10 +77,140 @@ class Shell(Protocol):
 
 
 def open_shell(drive: DriveEntry, deadline: Deadline) -> contextlib.closing[Shell]:
-    """Connect to a drive with `fabric`, checking its host key against known_hosts.
+    """Connect to a drive with `fabric`, checking its host key, and those of jump hosts, against known_hosts.
 
     Raises:
-        HostKeyRefused: its host key is not the known one, or none is known.
+        HostKeyRefused: a host key is not the known one, or none is known.
         DriveUnreachable: nobody answers, or the login was refused.
+        ConfigurationError: OpenSSH's configuration is wrong.
+        EnvironmentUnfit: this machine has no OpenSSH client.
     """
-    raise NotImplementedError  # helper "deploy"
+    return contextlib.closing(SshShell(drive, Connected(drive.name, find_route(drive), deadline)))
+
+
+class SshShell:
+    """A `Shell` over an SSH connection: one exec channel per command, no SFTP, no terminal."""
+
+    def __init__(self, drive: DriveEntry, connected: Connected) -> None:
+        """Speak through `connected`, and end it in the end."""
+        self.drive = drive
+        self._connected = connected
+        # None: not known yet whether commands for root need sudo.
+        self._sudo: bool | None = False if connected.route.user == "root" else None
+
+    def run(self, command: str, deadline: Deadline, stdin: bytes = b"", root: bool = False) -> Answer:
+        """See `Shell`."""
+        return self._run(command, deadline, io.BytesIO(stdin), root)
+
+    def check(self, command: str, deadline: Deadline, stdin: bytes = b"", root: bool = False) -> str:
+        """See `Shell`."""
+        answer = self.run(command, deadline, stdin, root)
+        if answer.code != 0:
+            raise DriveUnfit(
+                f"drive {self.drive.name}: `{_shorten(command)}` failed (exit code {answer.code}): {_last(answer)}; "
+                "repair that on the drive and try again"
+            )
+        return answer.out.rstrip()
+
+    def copy(self, source: Path, target: PurePosixPath, deadline: Deadline, show: OnCopied, root: bool = False) -> None:
+        """See `Shell`."""
+        whole = source.stat().st_size
+        there, free = self._look(target, deadline, root)
+        if there > whole:  # not a part of this file
+            there = 0
+        if whole - there > free:
+            raise self._full(target, whole - there, free)
+        show(there, whole)
+        if there == whole and whole:
+            return
+        offset = there - there % BLOCK_BYTES
+        # At its own place, rather than appended: what a cut attempt may still be writing is the same bytes there.
+        place = shlex.quote(str(target))
+        begin = f": > {place} && " if not offset else ""
+        command = f"{begin}dd of={place} bs={BLOCK_BYTES} seek={offset // BLOCK_BYTES} conv=notrunc"
+        with source.open("rb") as file:
+            file.seek(offset)
+            answer = self._run(command, deadline, file, root, lambda sent: show(min(whole, offset + sent), whole))
+        there, free = self._look(target, deadline, root)
+        if answer.code != 0 or there != whole:
+            if "no space" in answer.err.lower() or "quota" in answer.err.lower():
+                raise self._full(target, whole - there, free)
+            raise DriveUnfit(
+                f"drive {self.drive.name}: {target} cannot be written: {_last(answer)}; see whether its folder is "
+                "there, and who may write to it"
+            )
+        show(whole, whole)
+
+    def close(self) -> None:
+        """See `Shell`."""
+        self._connected.close()
+
+    def _look(self, target: PurePosixPath, deadline: Deadline, root: bool) -> tuple[int, int]:
+        """Return the bytes that lie at `target`, 0 if it is not there, and those that are free in its folder."""
+        place, folder = shlex.quote(str(target)), shlex.quote(str(target.parent))
+        # `wc -c` of busybox would read the whole file, and `stat` may be missing.
+        answer = self.check(
+            f"if [ -f {place} ]; then set -- $(ls -lnd {place}); echo $5; else echo 0; fi; "
+            f"df -Pk {folder} 2>/dev/null | awk 'NR == 2 {{ print $4 }}'",
+            deadline,
+            root=root,
+        ).split()
+        if not all(word.isdecimal() for word in answer) or len(answer) not in (1, 2):
+            raise DriveUnfit(
+                f"drive {self.drive.name}: the size of {target} cannot be read; is there `ls` on the drive?"
+            )
+        return int(answer[0]), int(answer[1]) * 1024 if len(answer) == 2 else 2**63
+
+    def _full(self, target: PurePosixPath, needed: int, free: int) -> DriveUnfit:
+        return DriveUnfit(
+            f"drive {self.drive.name}: no space left for {target}: {format_bytes(needed)} are needed and "
+            f"{format_bytes(free)} free; free some, or set `folder` in the inventory to a place with more"
+        )
+
+    def _run(
+        self, command: str, deadline: Deadline, source: BinaryIO, root: bool, on_sent: OnSent | None = None
+    ) -> Answer:
+        line = command
+        if root and self._needs_sudo(deadline):
+            line = f"sudo -n -- /bin/sh -c {shlex.quote(command)}"
+        name, where = self.drive.name, self._connected.route.where
+        try:
+            done = execute(self._connected.transport, line, source, deadline, on_sent)
+        except OutOfTime as error:
+            raise DriveUnreachable(
+                f"drive {name}: `{_shorten(command)}` did not end within {deadline.seconds:.0f} s; raise the time "
+                "limit, or see what keeps the drive busy"
+            ) from error
+        except TooMuch as error:
+            raise DriveUnfit(
+                f"drive {name}: `{_shorten(command)}` wrote more than {format_bytes(MAX_OUTPUT_BYTES)}; ask for less"
+            ) from error
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise DriveUnreachable(
+                f"drive {name}: the connection to {where} broke ({' '.join(str(error).split())}); try again"
+            ) from error
+        if done.code is None:
+            raise DriveUnreachable(f"drive {name}: the connection to {where} broke; try again")
+        return Answer(done.code, done.out.decode(errors="replace"), done.err.decode(errors="replace"))
+
+    def _needs_sudo(self, deadline: Deadline) -> bool:
+        if self._sudo is None:
+            answer = self.run('[ "$(id -u)" = 0 ] && echo root || sudo -n true', deadline)
+            if answer.code != 0:
+                raise DriveUnfit(
+                    f"drive {self.drive.name}: {self._connected.route.user} has no root rights ({_last(answer)}); "
+                    "allow sudo without a password, or set `user: root` in the inventory"
+                )
+            self._sudo = answer.out.strip() != "root"
+        return self._sudo
+
+
+def _shorten(command: str) -> str:
+    line = " ".join(command.split())
+    return line if len(line) <= _SHOWN else line[:_SHOWN] + "..."
+
+
+def _last(answer: Answer) -> str:
+    """Return the last line that says something."""
+    lines = [line.strip() for line in (answer.out + "\n" + answer.err).splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"

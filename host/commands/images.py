@@ -1,4 +1,4 @@
-"""`csd-emu image build`, `export`, `import`, `list` and `prune`."""
+"""`csd-emu image build`, `export`, `import`, `key`, `list` and `prune`."""
 
 from __future__ import annotations
 
@@ -54,6 +54,14 @@ def image_import(
     with StageProgress(quiet=as_json) as progress:
         report = import_image(Paths.default(), file, progress)
     print_json(report) if as_json else printing.print_images(report)
+
+
+@image_app.command("key")
+def image_key() -> None:
+    """Print the hash that decides whether an exported image fits this version: a cache's key, in CI."""
+    from csd_emu.image import ImageStore
+
+    print(ImageStore(Paths.default().images).key)
 
 
 @image_app.command("list")

@@ -78,6 +78,10 @@ class Exporter:
         port = self._server.server_port if self._server is not None else self._port
         return f"http://{LOOPBACK if self._address.is_unspecified else self._address}:{port}/"
 
+    def render(self) -> bytes:
+        """Return the metrics as they are, in Prometheus' text format."""
+        return self._exposition.render(None, None)[1]
+
     async def wait_for_scrapers(self) -> None:
         """Wait until everyone who scrapes regularly has got the state as it is; nobody is waited for in vain for long.
 

@@ -44,7 +44,7 @@ def report_simulation(request: SimulationRequest, store: CalibrationStore, progr
         nodes = make_nodes(request.config, request.load, store, job.sync, ratio, request.drives)
         if trace is None or nodes.trains:  # a host that does not train is as slow as it likes
             progress.stage(f"simulate {request.steps} steps of {len(nodes.names)} nodes, ratio {nodes.ratio:g}")
-            tuner = make_tuner(request.tuner, nodes, job.sync.tuning, job.batch_size, request.steps)
+            tuner = make_tuner(request.tuner, nodes, job.sync.tuning, job.batch_size, request.steps, request.plugin)
             cost = job.sync.tuning.cost_steps
             trace = simulate(nodes, tuner, Competition(nodes, job.disturb), request.steps, cost)
         runs.append(describe(nodes, trace))

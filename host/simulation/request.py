@@ -9,10 +9,13 @@ from csd_emu.array import ArrayConfig
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.models import ModelSpec
 from host.datasets import load_dataset
-from host.job import JobConfig, TunerName, load_job
+from host.job import JobConfig, load_job
+from host.plugins.loading import Plugin
+from host.plugins.plugins import load_plugins
 from host.requests import read_array
 from host.simulation.load import inspect_load
 from host.simulation.nodes import Load
+from host.tuning.sections import TunerName
 
 MOST_STEPS = 1_000_000
 
@@ -25,17 +28,19 @@ class SimulationRequest:
         config: the array.
         job: what is trained, and the disturbances.
         load: its bytes.
-        tuner: in place of the job's, if it was given.
+        tuner: name of the tuner, which may be given in place of the job's.
         drives: in place of the array's, if it was given.
         steps: how many.
+        plugin: that tuner, if it is one of the user's own.
     """
 
     config: ArrayConfig
     job: JobConfig
     load: Load
-    tuner: TunerName
+    tuner: str
     drives: int | None
     steps: int
+    plugin: Plugin | None = None
 
 
 def read_simulation(
@@ -48,11 +53,13 @@ def read_simulation(
     """
     config = read_array(array_path)
     job, spec = load_job(job_path)
-    return make_request(config, job, spec, tuner, drives, steps)
+    if tuner is not None:
+        job = job.model_copy(update={"tuner": tuner})
+    return make_request(config, job, spec, drives, steps, load_plugins(job, job_path).tuner)
 
 
 def make_request(
-    config: ArrayConfig, job: JobConfig, spec: ModelSpec, tuner: TunerName | None, drives: int | None, steps: int
+    config: ArrayConfig, job: JobConfig, spec: ModelSpec, drives: int | None, steps: int, plugin: Plugin | None = None
 ) -> SimulationRequest:
     """Return a checked request.
 
@@ -65,4 +72,4 @@ def make_request(
         raise ConfigurationError(f"--steps {steps}: must be between 1 and {MOST_STEPS}")
     _, channels, height, width = load_dataset(job.data.source, job.seed).images.shape
     load = inspect_load(spec, (channels, height, width))
-    return SimulationRequest(config, job, load, tuner or job.tuner, drives, steps)
+    return SimulationRequest(config, job, load, job.tuner_name, drives, steps, plugin)

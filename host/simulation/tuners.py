@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from host.plugins.loading import Plugin
 from host.simulation.nodes import Nodes, take_drives
 from host.simulation.run import Watcher
 from host.simulation.steps import StepModel
@@ -13,17 +14,21 @@ from host.tuning.fixed import FixedBatches
 from host.tuning.hypertune import HyperTune
 from host.tuning.retuner import Rules
 from host.tuning.stannis import plan_batches
+from host.tuning.user import make_user_tuner
 
 
-def make_tuner(name: str, nodes: Nodes, settings: TuningSection, batch_size: int, steps: int) -> Watcher:
+def make_tuner(
+    name: str, nodes: Nodes, settings: TuningSection, batch_size: int, steps: int, plugin: Plugin | None = None
+) -> Watcher:
     """Return a tuner for all nodes.
 
     Args:
-        name: ``none``, ``stannis`` or ``hypertune``.
+        name: ``none``, ``stannis`` or ``hypertune``, or anything with a `plugin`.
         nodes: who takes part.
         settings: of the job file.
         batch_size: of every node, without a tuner.
         steps: of the run.
+        plugin: a tuner of the user's own, instead.
 
     Raises:
         ConfigurationError: `batch_size` does not fit into a node, or no plan fits.
@@ -33,6 +38,9 @@ def make_tuner(name: str, nodes: Nodes, settings: TuningSection, batch_size: int
         nodes.check_batches(batches)
         return FixedBatches(batches.tolist())
     batches = plan(nodes, settings, nodes.drives)
+    if plugin is not None:
+        sync_seconds = StepModel(nodes).sync_seconds(np.minimum(batches, 1))
+        return make_user_tuner(plugin, nodes.tables, batches, nodes.names, steps, sync_seconds)
     if name == "stannis":
         return FixedBatches(batches.tolist())
     return hypertune(nodes, settings, batches, steps)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic import BeforeValidator, Discriminator, Field, GetJsonSchemaHandler, Tag
 from pydantic_core import CoreSchema
 
 from csd_emu.config import Config
+from host.plugins.kinds import STRATEGY
+from host.plugins.section import USER, UserSection, expand, named_schema
 
 
 class FedAvgSection(Config):
@@ -40,30 +41,29 @@ class FedAdamSection(Config):
     tau: float = Field(default=1e-3, gt=0, le=1, allow_inf_nan=False)
 
 
-_Any = FedAvgSection | FedProxSection | FedNovaSection | FedAdamSection
-NAMES = tuple(get_args(kind.model_fields["name"].annotation)[0] for kind in get_args(_Any))
+_Any = (
+    Annotated[FedAvgSection, Tag("fedavg")]
+    | Annotated[FedProxSection, Tag("fedprox")]
+    | Annotated[FedNovaSection, Tag("fednova")]
+    | Annotated[FedAdamSection, Tag("fedadam")]
+    | Annotated[UserSection, Tag(USER)]
+)
+
+
+def _tag(value: Any) -> str:
+    name = value["name"] if isinstance(value, dict) else value.name
+    return name if name in STRATEGY.built_in else USER
 
 
 def _expand(value: object) -> object:
-    """Return the mapping that a name alone stands for; a name that is not known is refused here, in plain words."""
-    if isinstance(value, Config):
-        return value
-    section: Any = {"name": value} if isinstance(value, str) else value
-    if not isinstance(section, dict) or "name" not in section:
-        raise ValueError("must be a name, or a mapping with one, for example fedavg or {name: fedprox, mu: 0.01}")
-    name = section["name"]
-    if name not in NAMES:
-        near = difflib.get_close_matches(str(name), NAMES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(NAMES)}"
-        raise ValueError(f"strategy {name!r} is not known; {hint}")
-    return section
+    return expand(value, STRATEGY, "fedavg or {name: fedprox, mu: 0.01}")
 
 
-class _NameAlone:
+class _Schema:
     """Adds the short form to the published schema."""
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [{"type": "string", "enum": list(NAMES)}, handler(core_schema)]}
+        return named_schema(STRATEGY, handler(core_schema)["oneOf"])
 
 
-StrategySection = Annotated[_Any, Field(discriminator="name"), BeforeValidator(_expand), _NameAlone()]
+StrategySection = Annotated[_Any, Discriminator(_tag), BeforeValidator(_expand), _Schema()]

@@ -16,6 +16,7 @@ from firmware_agent.models import ModelSpec
 from firmware_agent.wire import MAX_STEP_RECORDS
 from host.device_time import StepModel, table_models
 from host.job import JobConfig
+from host.plugins.loading import Plugin
 from host.simulation.load import exchange_seconds, inspect_load
 from host.sync.epochs import EpochQueue, QueueState
 from host.tuning.base import Tuner
@@ -24,6 +25,7 @@ from host.tuning.fixed import FixedBatches
 from host.tuning.hypertune import HyperTune
 from host.tuning.retuner import Rules
 from host.tuning.stannis import plan_batches, plan_shards
+from host.tuning.user import make_user_tuner
 
 _NOT_COVERED = (
     "its calibration table has no row near its batches, and can be off by a third there: measure more with csd-emu "
@@ -58,6 +60,7 @@ class SyncPlan:
         expected: node -> what its steps should cost, for those with a table.
         batches: records per step to begin with.
         sync_seconds: what the exchange and the host's own work add to each step.
+        plugin: the job's tuner, if it is one of the user's own.
     """
 
     job: JobConfig
@@ -68,6 +71,7 @@ class SyncPlan:
     expected: Mapping[str, StepModel]
     batches: tuple[int, ...]
     sync_seconds: float = 0.0
+    plugin: Plugin | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -116,8 +120,15 @@ class SyncPlan:
         return EpochQueue(self.private_sizes, self.public_size, self.job.seed, self.job.sync.overflow, state)
 
     def make_tuner(self) -> Tuner:
-        """Return what decides on batches during the run."""
+        """Return what decides on batches during the run.
+
+        Raises:
+            PluginError: a tuner of the user's own cannot be made.
+        """
         tables = list(speed_tables(self.classes).values()) or None
+        if self.plugin is not None and tables is not None:
+            first = np.array(self.batches)
+            return make_user_tuner(self.plugin, tables, first, self.nodes, self.steps, self.sync_seconds)
         if self.job.tuner != "hypertune" or tables is None:
             return FixedBatches(self.batches, tables, self.nodes)
         tuning = self.job.sync.tuning
@@ -133,6 +144,7 @@ def make_plan(
     store: CalibrationStore,
     records: Records,
     wall: bool,
+    plugin: Plugin | None = None,
 ) -> SyncPlan:
     """Return the plan of a synchronous job.
 
@@ -144,6 +156,7 @@ def make_plan(
         store: the calibration tables.
         records: what lies where.
         wall: whether the drives' seconds are this machine's, so that no table is of them.
+        plugin: the job's tuner, if it is one of the user's own.
 
     Raises:
         CalibrationError: the tuner needs a calibration table that is not there.
@@ -153,8 +166,8 @@ def make_plan(
     _check_disturbances(job, config, wall)
     if wall and job.tuner != "none":
         raise ConfigurationError(
-            f"tuner: {job.tuner} needs to know how fast the drives are, and processes of this machine under its own "
-            "clock have no calibration table; use engine: qemu, or clock: modelled, or tuner: none"
+            f"tuner: {job.tuner_name} needs to know how fast the drives are, and processes of this machine under its "
+            "own clock have no calibration table; use engine: qemu, or clock: modelled, or tuner: none"
         )
     expected = {} if wall else table_models(config, spec, shape, store)
     classes: Mapping[str, DeviceClass] = {}
@@ -171,7 +184,8 @@ def make_plan(
     if job.tuner != "none":
         planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning, sync_seconds)
         batches = tuple(int(batch) for batch in planned.batches)
-    return SyncPlan(job, nodes, records.private_sizes, records.public_size, classes, expected, batches, sync_seconds)
+    sizes = records.private_sizes, records.public_size
+    return SyncPlan(job, nodes, *sizes, classes, expected, batches, sync_seconds, plugin)
 
 
 def _check_disturbances(job: JobConfig, config: ArrayConfig, wall: bool) -> None:

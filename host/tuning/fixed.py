@@ -12,7 +12,7 @@ from host.tuning.speed import SpeedTable
 
 
 class FixedBatches:
-    """A `Tuner` that never retunes; it only knows who is there."""
+    """A `Tuner` that never retunes by itself; it only knows who is there. A good start for one's own."""
 
     def __init__(
         self,
@@ -52,6 +52,19 @@ class FixedBatches:
         """Note that a device is back."""
         return self._set(device, True, "is back")
 
+    def retune(self, batches: Batches, reason: str, gain_steps: float = 0.0) -> Retune:
+        """Have other `batches` from now on, and return what says so: for a tuner that derives from this one.
+
+        Args:
+            batches: (devices,) records per step; a device that is gone keeps what it had, for when it is back.
+            reason: for people.
+            gain_steps: what it is expected to win, in steps of the present length.
+        """
+        before = self.batches
+        self._initial = np.where(self._here, np.array(batches, np.int64), self._initial)
+        changed = np.flatnonzero(before != self.batches)
+        return Retune(self.batches, tuple(map(int, changed)), self.slowdowns, reason, gain_steps)
+
     def possible_images_per_second(self) -> float:
         """Return what the tables expect of the batches, undisturbed; 0 without tables."""
         if self._tables is None or not self.batches.any():
@@ -60,12 +73,13 @@ class FixedBatches:
         return float(self.batches.sum()) / max(seconds)
 
     def state(self) -> dict[str, Any]:
-        """Return who is there."""
-        return {"here": self._here.tolist()}
+        """Return who is there, and with which batches."""
+        return {"here": self._here.tolist(), "batches": self._initial.tolist()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`."""
         self._here = np.array(state["here"], bool)
+        self._initial = np.array(state.get("batches", self._initial), np.int64)
 
     def _set(self, device: int, here: bool, what: str) -> Retune:
         self._here[device] = here

@@ -60,7 +60,7 @@ def check_run_directory(directory: Path, summary: dict[str, Any]) -> None:
     names = {path.name for path in directory.iterdir()}
     assert names == {
         "array.yaml", "job.yaml", "versions.json", "records.jsonl", "checkpoint.safetensors", "summary.json",
-        "model.safetensors", "trace.json", "report.html",
+        "model.safetensors", "trace.json", "report.html", "metrics.prom",
     }  # fmt: skip
     assert msgspec.json.decode((directory / "summary.json").read_bytes()) == summary
     records = decoded(directory)

@@ -190,7 +190,7 @@ def write_end(directory: RunDirectory) -> None:
             "go on with csd-emu run --resume",
         ),
         (write_configuration, "versions.json", "start the run again"),
-        (lambda directory: directory.write_model("net.py", "x = 1"), "net.py", "start the run again"),
+        (lambda directory: directory.write_user_file("net.py", "x = 1"), "net.py", "start the run again"),
     ],
 )
 def test_a_full_disk_is_one_clear_error_and_leaves_no_half_of_a_file(

@@ -1,0 +1,40 @@
+"""How the net does on drives. Each test gets an array; one that nothing has happened to stays up for the next test."""
+
+from pathlib import Path
+
+import pytest
+
+from firmware_agent.errors import ConfigurationError
+from host.pytest_plugin.array import CsdArray
+
+JOB = Path(__file__).parents[1] / "job.yaml"
+
+
+def test_it_learns(csd_array: CsdArray) -> None:
+    result = csd_array.run(JOB)
+    assert result.accuracy > 0.3
+    assert result.summary.rounds == 3
+
+
+def test_a_wider_net_costs_more_device_time(csd_array: CsdArray) -> None:
+    narrow = csd_array.run(JOB, rounds=1)
+    wide = csd_array.run(JOB, rounds=1, model_arguments={"width": 64})
+    assert narrow.clock == wide.clock
+    if narrow.clock == "counted":  # on wall time, which native drives have for a net without a table, nothing is sure
+        assert wide.images_per_device_second < 0.7 * narrow.images_per_device_second
+
+
+@pytest.mark.csd(devices=3)
+def test_training_survives_the_loss_of_a_drive(csd_array: CsdArray) -> None:
+    running = csd_array.start(JOB, rounds=12)
+    running.wait_for_round(1)
+    csd_array.inject("csd-01", "kill")
+    result = running.result()
+    assert result.summary.rounds == 12
+    assert "csd-01" in [event["device"] for event in result.events if event["what"] == "lost"]
+    assert result.rounds[-1]["lost"] or result.rounds[-1]["idle"] or len(result.rounds[-1]["devices"]) == 2
+
+
+def test_a_misspelt_job_is_refused(csd_array: CsdArray) -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'rounds'"):
+        csd_array.run(JOB, round=3)

@@ -1,0 +1,61 @@
+"""`csd-emu ci run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from csd_emu.paths import Paths
+from firmware_agent.errors import ConfigurationError
+from host.commands.options import ArrayOption, EngineOption, JobFile, Json
+from host.console import StageProgress
+from host.interrupts import INTERRUPTS
+from host.outputs import print_json
+
+ci_app = typer.Typer(no_args_is_help=True, help="Gates for continuous integration (docs/ci.md).")
+
+
+@ci_app.callback()
+def ci() -> None:
+    """Keep `run` a command of its own, though it is the only one."""
+
+
+@ci_app.command("run")
+def ci_run(
+    job: JobFile,
+    array: ArrayOption,
+    baseline: Annotated[Path, typer.Option(metavar="BASE.JSON", help="the file to compare with")],
+    junit: Annotated[Path | None, typer.Option(metavar="OUT.XML", help="write the verdicts as JUnit XML")] = None,
+    band: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIGURE=SHARE",
+            help="of accuracy, images_per_device_second or joules_per_image; 1% if neither this nor the baseline says "
+            "otherwise, 'none' leaves it out; can be repeated",
+        ),
+    ] = None,
+    write: Annotated[bool, typer.Option("--write-baseline", help="make the baseline of this run")] = False,
+    update: Annotated[bool, typer.Option("--update-baseline", help="the same, in place of one that is there")] = False,
+    engine: EngineOption = None,
+    runs: Annotated[Path, typer.Option(help="folder for run directories")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Run a job and fail if accuracy, images per device second or joules per image leave their band."""
+    if write and update:
+        raise ConfigurationError("give --write-baseline or --update-baseline, not both")
+    if junit is not None:
+        junit.unlink(missing_ok=True)  # whatever happens now, an old one must not be taken for this run's
+    with INTERRUPTS.deferred():
+        from host.gate.figures import parse_bands
+        from host.gate.gate import Gate, run_gate
+        from host.printing_gate import print_gate
+        from host.requests import read_run
+
+        gate = Gate(baseline, junit, parse_bands(band or []), write or update, update)
+        request = read_run(job, array, engine and engine.value)
+    with StageProgress(quiet=as_json) as progress:
+        report = run_gate(request, gate, Paths.default(), runs, progress, quiet=as_json)
+    print_json(report) if as_json else print_gate(report)
+    raise typer.Exit(0 if report.passed else 1)

@@ -1,0 +1,71 @@
+"""`csd-emu deploy INVENTORY VERB`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from csd_emu.paths import Paths
+from host.commands.options import Json
+from host.console import StageProgress
+from host.interrupts import INTERRUPTS
+from host.outputs import print_json
+
+
+class FormChoice(StrEnum):
+    """How the agent can be installed."""
+
+    wheels = "wheels"
+    rootfs = "rootfs"
+
+
+Names = Annotated[str, typer.Option(metavar="A,B", help="only these drives")]
+Groups = Annotated[str, typer.Option(metavar="A,B", help="only drives of these groups")]
+
+
+def deploy(
+    inventory: Annotated[Path, typer.Argument(metavar="INVENTORY.YAML", help="which drives, and how to reach them")],
+    verb: Annotated[str, typer.Argument(help="what to do on each; an unknown one lists them")],
+    jobs: Annotated[int, typer.Option(help="drives at a time, at most", min=1)] = 8,
+    drives: Names = "",
+    groups: Groups = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done")] = False,
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="for each drive, as in 10 min")] = "",
+    batch: Annotated[int | None, typer.Option(help="upgrade: drives at a time; stops after a failure", min=1)] = None,
+    lines: Annotated[int | None, typer.Option(help="logs: how many", min=1)] = None,
+    form: Annotated[FormChoice | None, typer.Option(help="install, upgrade: in place of the one that fits")] = None,
+    as_json: Json = False,
+) -> None:
+    """Put the agent on real drives over SSH, and look after it.
+
+    Exit code: 0 all went well, 1 it failed on some drive or left some out, 2 bad input.
+    """
+    with INTERRUPTS.deferred():
+        from host.deploy.board import LiveBoard
+        from host.deploy.report import exit_code
+        from host.deploy.run import DeployRequest, read_seconds
+        from host.deploy.run import deploy as run_deploy
+        from host.deploy.verbs import VERBS, VerbOptions
+        from host.printing_deploy import print_deploy
+
+    request = DeployRequest(
+        inventory,
+        verb,
+        _split(drives),
+        _split(groups),
+        jobs,
+        dry_run,
+        read_seconds(timeout) if timeout else None,
+        VerbOptions(lines, form.value if form is not None else None, batch),
+    )
+    with StageProgress(quiet=as_json) as progress, LiveBoard(quiet=as_json) as board:
+        report = run_deploy(request, Paths.default(), progress, board)
+    print_json(report) if as_json else print_deploy(report, VERBS[verb].columns)
+    raise typer.Exit(exit_code(report))
+
+
+def _split(names: str) -> list[str]:
+    return [name for part in names.split(",") if (name := part.strip())]

@@ -1,0 +1,109 @@
+"""`csd-emu deploy`: choose drives of an inventory, and do a verb on them."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from csd_emu.remote.inventory import DriveEntry, Inventory, load_inventory
+from csd_emu.remote.shell import open_shell
+from firmware_agent import units
+from firmware_agent.errors import ConfigurationError
+from host.deploy.frame import Board, Limits, OpenShell, run_verb
+from host.deploy.report import DeployReport, make_report
+from host.deploy.verbs import Plan, VerbOptions, find_verb, prepare_verb
+
+DEFAULT_JOBS = 8
+
+
+@dataclass(frozen=True)
+class DeployRequest:
+    """What the user asks for.
+
+    Attributes:
+        inventory: its file.
+        verb: name of one of `host.deploy.verbs.VERBS`.
+        drives, groups: only those; empty: all. A drive that either names is chosen.
+        jobs: at most so many drives at a time.
+        dry_run: only say what would be done.
+        seconds: that each drive may take; None: the verb's own.
+        options: of the verb.
+    """
+
+    inventory: Path
+    verb: str
+    drives: Sequence[str] = ()
+    groups: Sequence[str] = ()
+    jobs: int = DEFAULT_JOBS
+    dry_run: bool = False
+    seconds: float | None = None
+    options: VerbOptions = field(default_factory=VerbOptions)
+
+
+def deploy(
+    request: DeployRequest, paths: Paths, progress: Progress, board: Board, connect: OpenShell = open_shell
+) -> DeployReport:
+    """Do the verb on the chosen drives; a drive on which it fails does not end it.
+
+    Raises:
+        ConfigurationError: the inventory, the verb or a name is wrong; no drive was spoken with.
+        KeyboardInterrupt: Ctrl-C; connections are closed.
+    """
+    begin = time.monotonic()
+    entry = find_verb(request.verb, request.options)
+    if request.jobs < 1:
+        raise ConfigurationError(f"deploy: --jobs must be 1 or more (it is {request.jobs})")
+    inventory = load_inventory(request.inventory)
+    drives = choose_drives(inventory, request.drives, request.groups)
+    verb = prepare_verb(entry, Plan(inventory, drives, request.options, paths, progress, request.dry_run))
+    progress.stage("")
+    batch = (request.options.batch or 1) if entry.rolling else None
+    limits = Limits(request.jobs, request.seconds or entry.seconds, batch, request.dry_run)
+    outcomes = run_verb(drives, verb, limits, board, connect)
+    return make_report(inventory.name, request.verb, request.dry_run, outcomes, time.monotonic() - begin)
+
+
+def read_seconds(text: str) -> float:
+    """Return a time limit that the user wrote, for example ``10 min``.
+
+    Raises:
+        ConfigurationError: it is no time, or none at all.
+    """
+    seconds = units.parse_quantity(text, units.SECONDS, "10 min")
+    if seconds <= 0:
+        raise ConfigurationError(f"--timeout: must be more than nothing (it is {text!r})")
+    return seconds
+
+
+def choose_drives(inventory: Inventory, names: Iterable[str], groups: Iterable[str]) -> list[DriveEntry]:
+    """Return the drives that are named or in a group that is; all if nothing is. In the order of the inventory.
+
+    Raises:
+        ConfigurationError: a drive or a group is not there, or nothing is chosen.
+    """
+    names, groups = list(names), list(groups)
+    for name in names:
+        _check(name, "drive", list(inventory.drives))
+    for group in groups:
+        _check(group, "group", list(inventory.groups))
+    chosen = [
+        drive
+        for drive in inventory.list_drives()
+        if not (names or groups) or drive.name in names or set(groups) & set(drive.groups)
+    ]
+    if not chosen:
+        raise ConfigurationError(f"inventory {inventory.name}: no drive is in {', '.join(groups)}; name other groups")
+    return chosen
+
+
+def _check(name: str, kind: str, known: list[str]) -> None:
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known[:10]) or 'none'}"
+    raise ConfigurationError(f"--{kind}s: the inventory has no {kind} {name!r}; {hint}")

@@ -1,0 +1,111 @@
+"""The verbs of `csd-emu deploy`: one table, so that help, options and the frame know the same ones."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from dataclasses import dataclass, field
+
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from csd_emu.remote.inventory import DriveEntry, Inventory
+from firmware_agent.errors import ConfigurationError
+from host.deploy.work import Verb
+
+
+@dataclass(frozen=True)
+class VerbOptions:
+    """Options that only some verbs take; None: not given.
+
+    Attributes:
+        lines: `logs`: how many.
+        form: `install`, `upgrade`: ``wheels`` or ``rootfs`` in place of the one that fits the drive.
+        batch: `upgrade`: how many drives at a time.
+    """
+
+    lines: int | None = None
+    form: str | None = None
+    batch: int | None = None
+
+    def given(self) -> set[str]:
+        """Return the names of those that are given."""
+        return {name for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a verb's module gets before any drive is spoken with.
+
+    Attributes:
+        inventory: whole.
+        drives: those that were chosen.
+        options: of this verb.
+        paths: of this server.
+        progress: for work on the server, a bundle for example.
+        dry_run: whether nothing may change, on the server neither.
+    """
+
+    inventory: Inventory
+    drives: list[DriveEntry]
+    options: VerbOptions
+    paths: Paths
+    progress: Progress
+    dry_run: bool
+
+
+@dataclass(frozen=True)
+class VerbEntry:
+    """One verb.
+
+    Attributes:
+        module: has a function ``prepare(plan: Plan) -> Verb``; what it raises ends the command before any drive.
+        help: one line.
+        seconds: that it may take on one drive, unless the user says otherwise; wall time.
+        rolling: one drive after the other, and none after the first failure.
+        options: names of `VerbOptions` that it takes.
+        columns: facts of its outcomes that the table shows.
+    """
+
+    module: str
+    help: str
+    seconds: float
+    rolling: bool = False
+    options: frozenset[str] = field(default=frozenset())
+    columns: tuple[str, ...] = ()
+
+
+VERBS: dict[str, VerbEntry] = {
+    "probe": VerbEntry(
+        "host.deploy.probe",
+        "what the drive is, what does not fit, and how the agent would be installed; changes nothing",
+        120.0,
+        columns=(
+            *("machine", "cores", "memory_bytes", "folder_free_bytes", "python", "libc", "init", "root"),
+            *("upload_bytes_per_second", "download_bytes_per_second", "form"),
+        ),
+    ),
+}
+
+
+def find_verb(name: str, options: VerbOptions) -> VerbEntry:
+    """Return the verb called `name`.
+
+    Raises:
+        ConfigurationError: there is none, or it does not take an option that is given.
+    """
+    if name not in VERBS:
+        near = difflib.get_close_matches(name, VERBS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(VERBS)}"
+        raise ConfigurationError(f"deploy: there is no verb {name!r}; {hint}")
+    for option in sorted(options.given() - VERBS[name].options):
+        takers = [verb for verb, entry in VERBS.items() if option in entry.options]
+        raise ConfigurationError(
+            f"deploy {name}: takes no --{option}; leave it away ({', '.join(takers) or 'no verb'} does)"
+        )
+    return VERBS[name]
+
+
+def prepare_verb(entry: VerbEntry, plan: Plan) -> Verb:
+    """Return what the verb does on each drive; may work on the server first, see its module."""
+    made: Verb = importlib.import_module(entry.module).prepare(plan)
+    return made

@@ -1,0 +1,68 @@
+"""What the gate found, as `csd-emu ci run --json` prints it, and as JUnit test cases."""
+
+from __future__ import annotations
+
+import msgspec
+
+from host.gate.figures import Compared, Verdict, format_band
+from host.gate.junit import Case
+from host.summary import Summary
+
+_REMEDIES = {
+    Verdict.WORSE: "find what made it worse; if that is meant, make the baseline anew with --update-baseline",
+    Verdict.BETTER: "make the baseline anew with --update-baseline, or the next loss of as much will not be seen",
+    Verdict.UNUSABLE: "look at the run's report for what went wrong",
+}
+
+
+class GateReport(msgspec.Struct, frozen=True):
+    """`csd-emu ci run`.
+
+    Attributes:
+        passed: every figure is within its band, and the job's target, if it has one, was reached.
+        baseline: the file that was compared with, or written.
+        written: whether it was written, in which case nothing was compared.
+        figures: one per figure of the baseline.
+        changed: what is not as it was when the baseline was written; that alone fails nothing.
+        notes: what must be known of this run.
+        summary: of the run.
+    """
+
+    passed: bool
+    baseline: str
+    written: bool
+    figures: list[Compared]
+    changed: list[str]
+    notes: list[str]
+    summary: Summary
+
+
+def describe(compared: Compared) -> str:
+    """Return one figure for people: what was expected, measured and allowed, and on which clock."""
+    measured = "no number" if compared.measured is None else f"{compared.measured:.6g}"
+    change = "" if compared.change is None else f", {compared.change:+.3%}"
+    return (
+        f"{compared.figure}: expected {compared.expected:.6g} {compared.unit} {format_band(compared.band)}, "
+        f"measured {measured}{change} (clock: {compared.clock})"
+    )
+
+
+def explain(compared: Compared, changed: list[str]) -> str:
+    """Return why a figure fails, what has changed since the baseline, and what to do."""
+    since = f"changed since the baseline: {'; '.join(changed)}" if changed else "nothing known has changed since"
+    return f"{describe(compared)}: {compared.verdict}\n{since}\n{_REMEDIES[compared.verdict]}"
+
+
+def list_cases(report: GateReport) -> list[Case]:
+    """Return the test cases: that the job ran, each figure, and the job's target if it has one."""
+    summary = report.summary
+    notes = "\n".join([f"run directory: {summary.run_directory}", *report.notes])
+    cases = [Case("run", summary.wall_seconds, notes)]
+    for compared in report.figures:
+        failed = compared.verdict is not Verdict.WITHIN
+        failure = explain(compared, report.changed) if failed else None
+        cases.append(Case(compared.figure, output=describe(compared), failure=failure))
+    if summary.target_accuracy is not None:
+        reached = f"accuracy {summary.accuracy:.4f}, the job's target is {summary.target_accuracy:.4f}"
+        cases.append(Case("target", output=reached, failure=None if summary.reached else f"{reached}: missed"))
+    return cases

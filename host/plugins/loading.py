@@ -1,0 +1,151 @@
+"""From the name in a job file to the user's class."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import sys
+import traceback
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from firmware_agent.errors import PluginError
+from host.plugins.kinds import PluginKind, find_entry_point
+from host.plugins.options import accepted, read_options
+from host.plugins.section import UserSection
+
+MAX_SOURCE_BYTES = 1 << 19
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A class of the user's, found, imported and with its options checked.
+
+    Attributes:
+        kind: what it is.
+        name: as the job file has it.
+        target: the class, or a function that makes an instance.
+        options: keyword arguments, checked against its signature.
+        source: text of the file, for ``my_file.py:Class``; a run directory keeps it.
+        code_sha256: of the file that the class is defined in; empty if there is none.
+    """
+
+    kind: PluginKind
+    name: str
+    target: Callable[..., Any]
+    options: Mapping[str, Any]
+    source: str | None
+    code_sha256: str
+
+    def make(self, **given: Any) -> Any:
+        """Return an instance, made with the options and those of `given` that its signature has.
+
+        Raises:
+            PluginError: its constructor raised.
+        """
+        try:
+            return self.target(**self.options, **accepted(self.target, given))
+        except Exception as error:  # the user's code may raise anything
+            raise PluginError(f"{self}: making it with {dict(self.options)} failed: {describe_error(error)}") from error
+
+    @property
+    def file_name(self) -> str | None:
+        """The name under which a run directory keeps the source."""
+        return None if self.source is None else Path(self.name.partition(":")[0]).name
+
+    @property
+    def portable_name(self) -> str:
+        """The name from a folder that holds the file under its own name."""
+        return self.name if self.source is None else f"{self.file_name}:{self.name.partition(':')[2]}"
+
+    def __str__(self) -> str:
+        return f"{self.kind.word} {self.name!r}"
+
+
+def load_plugin(kind: PluginKind, section: UserSection, folder: Path) -> Plugin:
+    """Import the class that a job file names and check its options; a file is looked for in `folder`.
+
+    Raises:
+        PluginError: it cannot be read or imported, is not callable, or does not take the options.
+    """
+    where, colon, attribute = section.name.partition(":")
+    if not colon:
+        where, _, attribute = find_entry_point(kind, section.name).partition(":")
+    told = f"{kind.word} {section.name!r}"
+    source = _read(folder / where, told) if where.endswith(".py") and colon else None
+    try:
+        module = importlib.import_module(where) if source is None else _module_from(where, source)
+        target = module
+        for part in attribute.split("."):
+            target = getattr(target, part)
+    except Exception as error:  # the user's module may raise anything while it is imported
+        raise PluginError(f"{told}: cannot be imported: {describe_error(error)}") from error
+    if not callable(target):
+        raise PluginError(f"{told}: {attribute} is not callable; name a class, or a function that makes an instance")
+    code = source.encode() if source is not None else _code_of(target)
+    options = read_options(target, section.options, kind.given, kind.word)
+    digest = hashlib.sha256(code).hexdigest() if code else ""
+    return Plugin(kind, section.name, target, options, source, digest)
+
+
+def check_methods(plugin: Plugin, instance: object, methods: Mapping[str, int], remedy: str) -> None:
+    """Return if an instance has these methods, each of which takes so many arguments by position.
+
+    Raises:
+        PluginError: one is missing, or has another signature.
+    """
+    for name, count in methods.items():
+        method = getattr(instance, name, None)
+        if not callable(method):
+            raise PluginError(
+                f"{plugin}: {type(instance).__name__} is no {plugin.kind.word}, {name} is missing; {remedy}"
+            )
+        try:
+            inspect.signature(method).bind(*range(count))
+        except (TypeError, ValueError) as error:
+            raise PluginError(
+                f"{plugin}: {name} must take {count} arguments by position ({error}); {remedy}"
+            ) from error
+
+
+def describe_error(error: Exception) -> str:
+    """Return what went wrong, and in which line of the user's code."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename][1:]
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _read(path: Path, told: str) -> str:
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PluginError(f"{told}: cannot read {path} ({error}); give a path from the job file's folder") from error
+    if len(source.encode()) > MAX_SOURCE_BYTES:
+        raise PluginError(f"{told}: {path} has over {MAX_SOURCE_BYTES} bytes; make it a package and install it")
+    return source
+
+
+def _module_from(where: str, source: str) -> types.ModuleType:
+    """Return the module; it is known to the interpreter under a name of its own, as dataclasses need it."""
+    name = f"csd_emu_user_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__file__ = where
+    try:
+        exec(compile(source, where, "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _code_of(target: Callable[..., Any]) -> bytes:
+    """Return the file that an imported class is defined in, so that a resumed run sees that it was changed."""
+    try:
+        file = inspect.getsourcefile(target)
+        return Path(file).read_bytes() if file is not None else b""
+    except (OSError, TypeError):
+        return b""

@@ -1,0 +1,111 @@
+"""A strategy of the user's own, held to what `Strategy` promises: whatever it does wrong is one error that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from firmware_agent.errors import CheckpointError, CsdError, PluginError, PluginFailed
+from firmware_agent.exchange import Array
+from host.plugins.loading import Plugin, check_methods, describe_error
+from host.strategies.base import Contribution
+
+_METHODS = {"aggregate": 2, "state": 0, "load_state": 1}
+
+
+class UserStrategy:
+    """A `Strategy` around the user's. It is given arrays that cannot be written to, which stay as they are for good."""
+
+    def __init__(self, plugin: Plugin, momentum: float, parameters: Collection[str]) -> None:
+        """Make it (see `host.strategies.make_strategy`).
+
+        Raises:
+            PluginError: it cannot be made, or is no strategy.
+        """
+        self._plugin = plugin
+        self._strategy = plugin.make(momentum=momentum, parameters=frozenset(parameters))
+        check_methods(plugin, self._strategy, _METHODS, "derive it from host.strategies.Stateless")
+        self.proximal = _read_proximal(plugin, self._strategy)
+
+    def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
+        """Return the new weights, in the order and with the types of the global ones (see `Strategy.aggregate`).
+
+        Floating-point results are rounded to the weights' type.
+
+        Raises:
+            PluginFailed: the user's code raised, or returned something else than new weights.
+        """
+        parts = [replace(part, weights=_read_only(part.weights)) for part in contributions]
+        weights = _read_only(global_weights)
+        after = self._call("aggregate", lambda: self._strategy.aggregate(weights, parts))
+        if not isinstance(after, Mapping) or set(after) != set(global_weights):
+            raise PluginFailed(f"{self._plugin}: aggregate must return {_names(global_weights)}, not {_names(after)}")
+        return {name: self._like(name, after[name], before) for name, before in global_weights.items()}
+
+    def state(self) -> dict[str, Array]:
+        """Return what the user's strategy keeps.
+
+        Raises:
+            PluginFailed: the user's code raised, or it is not a mapping of names to arrays of numbers.
+        """
+        state = self._call("state", self._strategy.state)
+        arrays = {name: np.array(value) for name, value in state.items()} if isinstance(state, Mapping) else None
+        if arrays is None or any(not isinstance(n, str) or a.dtype.kind not in "biuf" for n, a in arrays.items()):
+            raise PluginFailed(f"{self._plugin}: state must return a mapping of names to arrays of numbers")
+        return arrays
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state` returned.
+
+        Raises:
+            CheckpointError: the user's code does not take it.
+        """
+        try:
+            self._strategy.load_state(dict(state))
+        except CheckpointError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            raise CheckpointError(f"{self._plugin}: load_state failed: {describe_error(error)}") from error
+
+    def _call(self, what: str, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except CsdError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            raise PluginFailed(f"{self._plugin}: {what} failed: {describe_error(error)}") from error
+
+    def _like(self, name: str, after: object, before: Array) -> Array:
+        array = np.asarray(after)
+        if array.shape != before.shape or array.dtype.kind not in "biuf":
+            raise PluginFailed(
+                f"{self._plugin}: aggregate returned {name} with shape {array.shape} and type {array.dtype}, the "
+                f"weights have {before.shape} and {before.dtype}"
+            )
+        if before.dtype.kind in "iu" and array.dtype.kind == "f":
+            array = np.asarray(np.rint(array))
+        return np.asarray(array, before.dtype)
+
+
+def _read_proximal(plugin: Plugin, strategy: object) -> float:
+    value = getattr(strategy, "proximal", 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
+        raise PluginError(f"{plugin}: proximal must be a number, 0 or more, not {value!r}")
+    return float(value)
+
+
+def _read_only(weights: Mapping[str, Array]) -> dict[str, Array]:
+    views = {name: array.view() for name, array in weights.items()}
+    for view in views.values():
+        view.flags.writeable = False
+    return views
+
+
+def _names(weights: object) -> str:
+    if not isinstance(weights, Mapping):
+        return type(weights).__name__
+    names = list(map(str, weights))
+    return f"the tensors {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}" if names else "no tensors"
