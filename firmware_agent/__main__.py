@@ -1,15 +1,20 @@
-"""``python -m firmware_agent drive`` in a drive, ``... native FOLDER`` as a process on the host machine."""
+"""The ways in: ``python -m firmware_agent MODE``.
+
+``drive`` in an emulated drive, ``native FOLDER`` as a process on the host machine, ``deployed FOLDER`` on a real drive,
+and ``self-check`` there before a new version is used.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import signal
 import sys
 import threading
 from pathlib import Path
 
-from firmware_agent import drive
+from firmware_agent import deployed, drive
 from firmware_agent.errors import CsdError
 from firmware_agent.handover import FAILED_MARKER
 
@@ -21,6 +26,9 @@ def main() -> int:
     modes.add_parser("drive", help="wait for the identity and shard namespaces, then serve")
     native = modes.add_parser("native", help="serve a folder that holds identity.tar and shard.tar")
     native.add_argument("folder", type=Path)
+    real = modes.add_parser("deployed", help="on a real drive: serve whoever gives it an identity")
+    real.add_argument("folder", type=Path)
+    modes.add_parser("self-check", help="train one step, and print what this machine runs on")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     stop = threading.Event()
@@ -57,6 +65,10 @@ def _mourn(mode: str, why: str) -> None:
 def _serve(arguments: argparse.Namespace, stop: threading.Event) -> None:
     if arguments.mode == "drive":
         drive.serve_drive(stop)
+    elif arguments.mode == "deployed":
+        deployed.serve_deployed(arguments.folder, stop)
+    elif arguments.mode == "self-check":
+        print(json.dumps(deployed.self_check()))
     else:
         drive.serve_folder(arguments.folder, stop)
 

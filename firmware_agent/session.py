@@ -78,6 +78,10 @@ class Session:
             self._frames.extend(unpack(self._next_message()))
         return self._frames.popleft()
 
+    def cancel(self) -> None:
+        """End the stream, from any thread: whoever sends or receives gets `DeviceLost`."""
+        self._call.cancel()
+
     def __enter__(self) -> Session:
         return self
 

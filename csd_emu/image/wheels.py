@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 from csd_emu.image.digest import file_sha256
-from csd_emu.image.recipe import Recipe
 from csd_emu.image.runner import Runner
 from firmware_agent.errors import EnvironmentUnfit, ImageError
 
@@ -57,21 +57,37 @@ def read_lock(path: Path) -> list[Requirement]:
     return requirements
 
 
+class Wanted(Protocol):
+    """Which wheels: those of a lock file, for one Python on certain platforms; an image's recipe says it, for one."""
+
+    @property
+    def lock_file(self) -> Path:
+        """The packages and their hashes."""
+
+    @property
+    def python(self) -> str:
+        """The version, ``major.minor``."""
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """Platform tags, best first."""
+
+
 class WheelCache:
     """Wheels kept in a folder, one file per locked package."""
 
-    def __init__(self, folder: Path, local: Sequence[Path], recipe: Recipe, runner: Runner) -> None:
+    def __init__(self, folder: Path, local: Sequence[Path], wanted: Wanted, runner: Runner) -> None:
         """Keep wheels in `folder`; take them from the folders `local` before any index is asked."""
-        self._folder, self._local, self._recipe, self._runner = folder, local, recipe, runner
+        self._folder, self._local, self._wanted, self._runner = folder, local, wanted, runner
 
     def fetch(self, advance: Callable[[float], None] = lambda _: None) -> list[Path]:
-        """Return the wheels of the recipe's lock file, downloaded and checked.
+        """Return the wheels of the lock file, downloaded and checked.
 
         Raises:
             EnvironmentUnfit: this Python has no pip.
             ImageError: a wheel cannot be found or its hash is wrong.
         """
-        requirements = read_lock(self._recipe.lock_file)
+        requirements = read_lock(self._wanted.lock_file)
         self._folder.mkdir(parents=True, exist_ok=True)
         for leftover in self._folder.glob(f"{_PARTIAL}*"):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -104,11 +120,11 @@ class WheelCache:
             return wheel.replace(self._folder / wheel.name)
 
     def _pip(self, lock: Path, target: Path) -> list[str | Path]:
-        platforms = [word for tag in self._recipe.platforms for word in ("--platform", tag)]
+        platforms = [word for tag in self._wanted.platforms for word in ("--platform", tag)]
         return [
             *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
             *("--no-deps", "--require-hashes", "--only-binary=:all:", "--implementation", "cp"),
-            *("--python-version", self._recipe.python.replace(".", ""), *platforms),
+            *("--python-version", self._wanted.python.replace(".", ""), *platforms),
             *("--dest", target, "--requirement", lock),
         ]
 

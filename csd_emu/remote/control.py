@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
+
 import msgspec
 
 from csd_emu.deadline import Deadline
 from csd_emu.remote.layout import Layout
 from csd_emu.remote.shell import Shell
+from firmware_agent.errors import DriveUnfit
 
 
-class AgentStatus(msgspec.Struct, frozen=True):
+class AgentStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a drive's control script says of its agent.
 
     Attributes:
         state: ``running``, ``waiting`` (it runs, but nobody has given it an identity), ``stopped`` or ``failed``.
-        version: the version in use, "" if none.
+        version: the version in use, "" if none: that which the next start runs.
         previous: the version that a rollback goes back to, "" if none.
         supervisor: ``systemd``, ``initd`` or ``process``; "" if nothing is installed.
         pid: of the agent, 0 if none.
@@ -22,6 +25,8 @@ class AgentStatus(msgspec.Struct, frozen=True):
         incarnation: of that identity.
         enrolled: whether the drive has a certificate of its own.
         boot_id: changes with every boot of the drive.
+        running: the version of the agent that runs, "" if none does.
+        what: why it failed, "" if it did not.
     """
 
     state: str
@@ -34,6 +39,8 @@ class AgentStatus(msgspec.Struct, frozen=True):
     incarnation: int = 0
     enrolled: bool = False
     boot_id: str = ""
+    running: str = ""
+    what: str = ""
 
 
 class Control:
@@ -42,11 +49,31 @@ class Control:
     def __init__(self, shell: Shell, layout: Layout) -> None:
         """Speak through `shell`."""
         self._shell, self._layout = shell, layout
+        self._script = shlex.quote(str(layout.control))
 
     def status(self, deadline: Deadline) -> AgentStatus:
-        """Return what the script says; a drive without it is ``stopped`` and has no version."""
-        raise NotImplementedError  # helper "install"
+        """Return what the script says; a drive without it is ``stopped`` and has no version.
+
+        Raises:
+            DriveUnfit: the script failed, or says what this csd-emu does not understand.
+            DriveUnreachable: the connection broke, or the deadline passed.
+        """
+        found = self._shell.check(f"if [ -f {self._script} ]; then {self._script} status; fi", deadline, root=True)
+        if not found:
+            return AgentStatus("stopped")
+        try:
+            return msgspec.json.decode(found, type=AgentStatus)
+        except msgspec.MsgspecError as error:
+            drive = self._shell.drive.name
+            raise DriveUnfit(
+                f"{drive}: what its agent says of itself cannot be read ({error}); run csd-emu deploy upgrade"
+            ) from error
 
     def do(self, verb: str, deadline: Deadline) -> str:
-        """Run a verb of the script: start, stop, restart, clear-slot, "signal KILL"... and return what it wrote."""
-        raise NotImplementedError  # helper "install"
+        """Run a verb of the script: start, stop, restart, clear-slot, "signal KILL"... and return what it wrote.
+
+        Raises:
+            DriveUnfit: the script failed, or there is none; the message is the script's.
+            DriveUnreachable: the connection broke, or the deadline passed.
+        """
+        return self._shell.check(f"{self._script} {verb}", deadline, root=True)

@@ -1,0 +1,185 @@
+"""Bundles: what is copied to a drive, made on the server and kept there by the digest of what went in.
+
+A bundle has two layers. The base holds the Python packages (or a whole root file system); it is large and changes
+rarely. The version holds the agent, the control script and its unit; it is small, names its base, and its ID is the
+bundle's. So an upgrade copies kilobytes unless the packages changed too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import firmware_agent
+from csd_emu.image.bytecode import find_python
+from csd_emu.image.recipe import source_files, tree_hash
+from csd_emu.image.runner import Runner
+from csd_emu.image.wheels import WheelCache, unpack_wheel
+from csd_emu.progress import Progress
+from firmware_agent.errors import ConfigurationError, ImageError
+from host.deploy.bytecode import compile_sources
+from host.deploy.packing import ID_CHARACTERS, Layer, pack_layer, read_layer
+from host.deploy.recipe import WHEELS, DriveRecipe, Form, default_folder, load_recipe
+
+# Raised whenever the same inputs would give other bytes.
+BUILDER_VERSION = 1
+VERSION_FILE = "version.json"
+_SCRIPTS = ("csd-agent.init", "csd-agent.service")
+_PARTIAL = ".partial-"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A layer and the folder on the server that holds its parts."""
+
+    layer: Layer
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What a drive of one form gets.
+
+    Attributes:
+        form: it is for.
+        base: packages or root file system; lies in ``layers/ID`` on a drive.
+        version: agent and control script; lies in ``versions/ID``.
+    """
+
+    form: Form
+    base: Packed
+    version: Packed
+
+    @property
+    def id(self) -> str:
+        """Names the version: the first digits of the SHA-256 of the archive that holds it, which names its base."""
+        return self.version.layer.id
+
+
+class BundleStore:
+    """The bundles of one user, each made once; used from several threads and processes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        downloads: Path,
+        wheels: tuple[Path, ...] = (Path("wheels"),),
+        recipe: DriveRecipe | None = None,
+        agent: Path | None = None,
+        runner: Runner | None = None,
+    ) -> None:
+        """Keep bundles in `folder`, which is made when it is needed.
+
+        Args:
+            folder: the store.
+            downloads: where images keep their downloads; wheels are shared with them.
+            wheels: folders whose wheels are used before any package index is asked.
+            recipe: by default the one that comes with csd-emu.
+            agent: the package ``firmware_agent``, by default the installed one.
+            runner: runs pip and the drive's Python.
+        """
+        self._folder, self._downloads, self._wheels = folder, downloads, wheels
+        self._recipe = recipe or load_recipe(default_folder())
+        self._agent = agent or Path(firmware_agent.__file__).parent
+        self._runner = runner or Runner()
+        self._lock = threading.Lock()
+
+    def ensure(self, form: Form, progress: Progress) -> Bundle:
+        """Return the bundle of a form; make what is not there yet.
+
+        Raises:
+            ConfigurationError: there is no such form.
+            EnvironmentUnfit: this machine lacks something to make it.
+            ImageError: a download failed, or a bundle on the server is damaged.
+        """
+        with self._lock, self._locked():
+            base = self._base(form, progress)
+            return Bundle(form, base, self._version(form, base, progress))
+
+    def _base(self, form: Form, progress: Progress) -> Packed:
+        if form.kind != WHEELS:
+            raise ConfigurationError(f"form {form.kind}: is not there yet; use wheels")
+        wanted = self._recipe.wheels(form.python)
+        words = (wanted.lock_file.read_text(encoding="utf-8"), self._recipe.leave_out, self._compiled_by(form))
+        folder = self._place("wheels", words)
+        if not folder.is_dir():
+            progress.stage(f"download Python packages for CPython {form.python} on aarch64")
+            wheels = WheelCache(self._downloads / "wheels", self._wheels, wanted, self._runner).fetch(progress.advance)
+            progress.stage(f"pack {len(wheels)} packages for CPython {form.python}")
+            with self._making(folder) as (tree, target):
+                self._runner.parallel(
+                    lambda wheel: unpack_wheel(wheel, tree, self._recipe.leave_out), wheels, lambda _: None
+                )
+                self._compile(form, tree)
+                pack_layer(tree, target, self._recipe.part_bytes)
+        return Packed(read_layer(folder), folder)
+
+    def _version(self, form: Form, base: Packed, progress: Progress) -> Packed:
+        scripts = tree_hash(self._recipe.folder, "")
+        words = (tree_hash(self._agent, ""), scripts, base.layer.id, form.kind, self._compiled_by(form))
+        folder = self._place("version", words)
+        if not folder.is_dir():
+            progress.stage("pack the agent")
+            with self._making(folder) as (tree, target):
+                self._fill_version(tree, form, base.layer.id)
+                pack_layer(tree, target, 1 << 40)
+        return Packed(read_layer(folder), folder)
+
+    def _fill_version(self, tree: Path, form: Form, base: str) -> None:
+        package = tree / "agent" / self._agent.name
+        for source in source_files(self._agent):
+            target = package / source.relative_to(self._agent)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+        self._compile(form, tree)
+        (tree / "bin").mkdir()
+        shutil.copyfile(self._recipe.folder / "csd-agent", tree / "bin/csd-agent")
+        (tree / "bin/csd-agent").chmod(0o755)
+        for name in _SCRIPTS:
+            shutil.copyfile(self._recipe.folder / name, tree / name)
+        (tree / ("site" if form.kind == WHEELS else "rootfs")).symlink_to(f"../../layers/{base}")
+        facts = {"form": form.kind, "python": form.python, "layer": base, "agent": firmware_agent.__version__}
+        (tree / VERSION_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+    def _compile(self, form: Form, tree: Path) -> None:
+        """Compile the sources below `tree`, if a Python of the drive's version is on this machine."""
+        python = find_python(form.python)
+        if python is not None:
+            compile_sources(self._runner, python, tree, [path.relative_to(tree) for path in tree.rglob("*.py")])
+
+    def _compiled_by(self, form: Form) -> str:
+        return "nothing" if find_python(form.python) is None else form.python
+
+    def _place(self, kind: str, words: tuple[object, ...]) -> Path:
+        salt = repr((BUILDER_VERSION, self._recipe.part_bytes, words))
+        return self._folder / f"{kind}-{hashlib.sha256(salt.encode()).hexdigest()[:ID_CHARACTERS]}"
+
+    @contextmanager
+    def _making(self, folder: Path) -> Iterator[tuple[Path, Path]]:
+        """Give an empty folder for the tree and one for its archives; the latter becomes `folder`."""
+        try:
+            with tempfile.TemporaryDirectory(dir=self._folder, prefix=_PARTIAL) as name:
+                tree, target = Path(name) / "tree", Path(name) / "packed"
+                tree.mkdir()
+                target.mkdir()
+                yield tree, target
+                target.rename(folder)
+        except OSError as error:
+            raise ImageError(f"{self._folder}: no bundle can be made there ({error}); free some disk space") from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with (self._folder / ".lock").open("a") as lock:
+            fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+            for leftover in self._folder.glob(f"{_PARTIAL}*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+            yield

@@ -1,0 +1,104 @@
+"""What bundles for real drives are made of."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
+
+WHEELS, ROOTFS = "wheels", "rootfs"
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the agent is installed on a drive.
+
+    Attributes:
+        kind: ``wheels`` for the drive's own Python, or ``rootfs``: our own root file system, in a chroot.
+        python: version of the Python that runs the agent, ``major.minor``.
+    """
+
+    kind: str
+    python: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a probe chose for a drive.
+
+    Attributes:
+        form: of the installation.
+        interpreter: path of the drive's own Python, "" for form ``rootfs``.
+    """
+
+    form: Form
+    interpreter: str
+
+
+@dataclass(frozen=True)
+class LockedWheels:
+    """The wheels of one Python version (see `csd_emu.image.wheels.Wanted`)."""
+
+    lock_file: Path
+    python: str
+    platforms: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DriveRecipe:
+    """The folder ``images/drive``, read.
+
+    Attributes:
+        folder: holds ``recipe.toml``, the lock files, the control script, its unit and its init script.
+        pythons: versions that form ``wheels`` exists for.
+        platforms: wheel platform tags, best first.
+        leave_out: fnmatch patterns of files of a wheel that are not unpacked.
+        part_bytes: size of a part, unpacked.
+    """
+
+    folder: Path
+    pythons: tuple[str, ...]
+    platforms: tuple[str, ...]
+    leave_out: tuple[str, ...]
+    part_bytes: int
+
+    def wheels(self, python: str) -> LockedWheels:
+        """Return which wheels a drive with this Python gets.
+
+        Raises:
+            ConfigurationError: there is no lock file for it.
+        """
+        if python not in self.pythons:
+            raise ConfigurationError(f"Python {python}: there are wheels for {', '.join(self.pythons)} only")
+        return LockedWheels(self.folder / f"requirements-{python}.lock", python, self.platforms)
+
+
+def default_folder() -> Path:
+    """Return the recipe folder: inside an installed package, or in the source tree."""
+    package = Path(__file__).parent
+    installed = package / "drive_files"
+    return installed if installed.is_dir() else package.parents[1] / "images" / "drive"
+
+
+def load_recipe(folder: Path) -> DriveRecipe:
+    """Read the recipe.
+
+    Raises:
+        EnvironmentUnfit: the file is missing, is no TOML, or lacks a key.
+    """
+    path = folder / "recipe.toml"
+    try:
+        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        wheels, parts = table["wheels"], table["parts"]
+        return DriveRecipe(
+            folder=folder,
+            pythons=tuple(wheels["python"]),
+            platforms=tuple(wheels["platforms"]),
+            leave_out=tuple(wheels["leave_out"]),
+            part_bytes=parts["unpacked_bytes"],
+        )
+    except (OSError, tomllib.TOMLDecodeError, KeyError) as error:
+        raise EnvironmentUnfit(f"{path}: cannot be read ({error!r}); reinstall csd-emu") from error

@@ -1,0 +1,179 @@
+"""The verbs that speak with the agent of a drive: start, stop, status, logs, upgrade, rollback, uninstall."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from csd_emu.deadline import Deadline
+from csd_emu.remote.control import AgentStatus, Control
+from firmware_agent.errors import CsdError, DriveUnfit, InstallFailed
+from host.deploy.install import survey
+from host.deploy.work import Outcome, Result, Site, Verb
+
+ALIVE = ("running", "waiting")
+_SETTLE_SECONDS, _POLL_SECONDS = 300.0, 1.0
+
+
+def start(site: Site) -> Outcome:
+    """Start the agent, now and after every boot."""
+    before = _installed(site)
+    if before.state in ALIVE and before.running == before.version:
+        return _outcome(site, Result.UNCHANGED, f"the agent runs already ({before.state})", before)
+    if site.dry_run:
+        return _outcome(site, Result.PLANNED, f"would start version {before.version}", before)
+    site.show("start", None)
+    control = _control(site)
+    control.do("restart" if before.state in ALIVE else "start", site.deadline)
+    return _outcome(site, Result.DONE, f"version {before.version} started", control.status(site.deadline))
+
+
+def stop(site: Site) -> Outcome:
+    """Stop the agent, now and after every boot."""
+    before = _installed(site)
+    if before.state == "stopped":
+        return _outcome(site, Result.UNCHANGED, "the agent does not run", before)
+    if site.dry_run:
+        return _outcome(site, Result.PLANNED, "would stop the agent", before)
+    site.show("stop", None)
+    control = _control(site)
+    control.do("stop", site.deadline)
+    return _outcome(site, Result.DONE, "stopped", control.status(site.deadline))
+
+
+def status(site: Site) -> Outcome:
+    """Say what the agent does."""
+    found = _control(site).status(site.deadline)
+    if not found.version:
+        return _outcome(site, Result.DONE, "nothing is installed", found)
+    if found.state == "running":
+        what = f"running for array {found.array} as {found.device}"
+    else:
+        what = f"{found.state}: {found.what}" if found.what else found.state
+    return _outcome(site, Result.DONE, what, found)
+
+
+def make_logs(lines: int) -> Verb:
+    """Return the verb that shows the last lines that the agent wrote, in the fact ``text``."""
+
+    def logs(site: Site) -> Outcome:
+        _installed(site)
+        text = _control(site).do(f"logs {lines}", site.deadline)
+        return Outcome(site.drive.name, Result.DONE, f"{len(text.splitlines())} lines", {"text": text})
+
+    return logs
+
+
+def rollback(site: Site) -> Outcome:
+    """Go back to the version before, and start it if an agent runs."""
+    before = _installed(site)
+    if not before.previous or before.previous == before.version:
+        raise DriveUnfit(f"{site.drive.name}: there is no previous version to go back to; install the one you want")
+    if site.dry_run:
+        return _outcome(site, Result.PLANNED, f"would go back from {before.version} to {before.previous}", before)
+    site.show("rollback", None)
+    control = _control(site)
+    control.do("rollback", site.deadline)
+    if before.state != "stopped":
+        control.do("restart", site.deadline)
+    after = control.status(site.deadline)
+    return _outcome(site, Result.DONE, f"went back from {before.version} to {after.version}", after)
+
+
+def uninstall(site: Site) -> Outcome:
+    """Stop the agent and remove all that was put onto the drive."""
+    folder = shlex.quote(str(site.layout.folder))
+    found = survey(site)
+    if found.foreign:
+        raise DriveUnfit(f"{site.drive.name}: {site.layout.folder} is not csd-emu's; nothing was removed")
+    here = site.shell.run(f"[ -f {folder}/.csd-emu ]", site.deadline, root=True)
+    if here.code:
+        return Outcome(site.drive.name, Result.UNCHANGED, "nothing is installed")
+    if site.dry_run:
+        return Outcome(site.drive.name, Result.PLANNED, f"would stop the agent and remove {site.layout.folder}")
+    site.show("uninstall", None)
+    # The shell reads its script as it goes, so the copy that removes the script's folder comes from standard input.
+    script = next((f"versions/{name}" for name in (found.current, *sorted(found.versions)) if name), "")
+    command = f"""\
+cd / && if [ -f {folder}/{script}/bin/csd-agent ]; then
+    text=$(cat {folder}/{script}/bin/csd-agent) && sh -c "$text" csd-agent -C {folder} remove
+else
+    rm -rf {folder}
+fi
+"""
+    answer = site.shell.run(command, site.deadline, root=True)
+    if answer.code:
+        lines = answer.err.strip().splitlines() or [f"exit code {answer.code}"]
+        raise InstallFailed(f"{site.drive.name}: not all was removed: {lines[-1]}; run it again")
+    return Outcome(site.drive.name, Result.DONE, f"stopped, and removed {site.layout.folder}")
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """The verb ``upgrade``: install, restart, wait until the agent runs; else go back to the version before.
+
+    Attributes:
+        install: the verb (see `host.deploy.install.Installer`).
+        wait: called between two looks, with seconds.
+    """
+
+    install: Verb
+    wait: Callable[[float], object] = threading.Event().wait
+
+    def __call__(self, site: Site) -> Outcome:
+        """Upgrade one drive.
+
+        Raises:
+            InstallFailed: the new version does not run; the one before does again.
+            CsdError: what `install` raises; nothing was changed.
+        """
+        before = _control(site).status(site.deadline)
+        done = self.install(site)
+        if site.dry_run or (done.result is Result.UNCHANGED and before.running in ("", before.version)):
+            return done
+        if before.state == "stopped":
+            return replace(done, what=f"{done.what}; the agent was stopped, and still is")
+        site.show("restart", None)
+        control = _control(site)
+        try:
+            control.do("restart", site.deadline)
+            after = self._settle(site, control)
+        except CsdError as error:
+            control.do("rollback", site.deadline)
+            control.do("restart", site.deadline)
+            raise InstallFailed(
+                f"{site.drive.name}: version {done.facts['version']} did not run ({error}); "
+                f"went back to {before.version}"
+            ) from error
+        return replace(done, what=f"upgraded from {before.version or 'nothing'} to {after.version}")
+
+    def _settle(self, site: Site, control: Control) -> AgentStatus:
+        """Return once the agent of the new version has said what it does."""
+        deadline = Deadline(min(_SETTLE_SECONDS, site.deadline.left_seconds))
+        while not deadline.expired:
+            found = control.status(site.deadline)
+            if found.pid and found.running == found.version:
+                return found
+            self.wait(_POLL_SECONDS)
+        raise InstallFailed("it said nothing; see csd-emu deploy logs")
+
+
+def _control(site: Site) -> Control:
+    return Control(site.shell, site.layout)
+
+
+def _installed(site: Site) -> AgentStatus:
+    found = _control(site).status(site.deadline)
+    if not found.version:
+        raise DriveUnfit(f"{site.drive.name}: nothing is installed; run csd-emu deploy install")
+    return found
+
+
+def _outcome(site: Site, result: Result, what: str, found: AgentStatus) -> Outcome:
+    facts: dict[str, Any] = msgspec.structs.asdict(found)
+    return Outcome(site.drive.name, result, what, facts)
