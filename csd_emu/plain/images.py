@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import fnmatch
+import hashlib
 import shutil
 import struct
 import tempfile
@@ -203,7 +204,9 @@ def _set_links(recipe: PlainRecipe, root: Path) -> None:
         _link(root / name, target)
     if not recipe.enable:
         return
-    (root / "etc/machine-id").write_text("uninitialized\n", encoding="utf-8")
+    # Without one systemd would enable every unit that there is.
+    machine_id = hashlib.sha256(f"machine-id {recipe.hash}".encode()).hexdigest()[:32]
+    (root / "etc/machine-id").write_text(machine_id + "\n", encoding="utf-8")
     units = root / _UNITS
     _link(units / "default.target", f"/{_VENDOR_UNITS}/multi-user.target")
     for name in _MASKED:

@@ -124,6 +124,17 @@ class PlainMachine:
         self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def inventory_entry(self, user: str = "root") -> dict[str, str | int]:
+        """Return the keys of a drive in an inventory, as `csd_emu.remote.inventory.DriveSection` has them."""
+        return {
+            "host": self.address,
+            "port": self.port,
+            "user": user,
+            "key": str(self.key),
+            "known_hosts": str(self.known_hosts),
+            "ssh_config": "none",
+        }
+
     def trust(self, host_key: str) -> None:
         """Write `host_key`, a public key in OpenSSH's format, into `known_hosts`."""
         kind, key, *_ = host_key.split()

@@ -13,7 +13,7 @@ from csd_emu.image.recipe import HASH_CHARACTERS, tree_hash
 from firmware_agent.errors import ConfigurationError, ImageError
 
 # Raised whenever the same recipe would give other bytes.
-_BUILDER_VERSION = 1
+_BUILDER_VERSION = 2
 
 
 @dataclass(frozen=True)
