@@ -66,7 +66,7 @@ class Control:
         except msgspec.MsgspecError as error:
             drive = self._shell.drive.name
             raise DriveUnfit(
-                f"{drive}: what its agent says of itself cannot be read ({error}); run csd-emu deploy upgrade"
+                f"drive {drive}: what its agent says of itself cannot be read ({error}); run csd-emu deploy upgrade"
             ) from error
 
     def do(self, verb: str, deadline: Deadline) -> str:

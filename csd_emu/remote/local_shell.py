@@ -47,7 +47,7 @@ class LocalShell:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise DriveUnreachable(f"{self.drive.name}: did not answer before the deadline") from error
+            raise DriveUnreachable(f"drive {self.drive.name}: did not answer before the deadline") from error
         return Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
     def check(self, command: str, deadline: Deadline, stdin: bytes = b"", root: bool = False) -> str:
@@ -55,7 +55,7 @@ class LocalShell:
         answer = self.run(command, deadline, stdin, root)
         if answer.code:
             lines = answer.err.strip().splitlines() or [f"exit code {answer.code}"]
-            raise DriveUnfit(f"{self.drive.name}: {lines[-1]}")
+            raise DriveUnfit(f"drive {self.drive.name}: {lines[-1]}")
         return answer.out.rstrip()
 
     def copy(self, source: Path, target: PurePosixPath, deadline: Deadline, show: OnCopied, root: bool = False) -> None:

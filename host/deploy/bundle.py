@@ -26,8 +26,9 @@ from csd_emu.image.wheels import WheelCache, unpack_wheel
 from csd_emu.progress import Progress
 from firmware_agent.errors import ConfigurationError, ImageError
 from host.deploy.bytecode import compile_sources
+from host.deploy.fitness import Form
 from host.deploy.packing import ID_CHARACTERS, Layer, pack_layer, read_layer
-from host.deploy.recipe import WHEELS, DriveRecipe, Form, default_folder, load_recipe
+from host.deploy.recipe import DriveRecipe, Variant, default_folder, load_recipe
 
 # Raised whenever the same inputs would give other bytes.
 BUILDER_VERSION = 1
@@ -49,12 +50,12 @@ class Bundle:
     """What a drive of one form gets.
 
     Attributes:
-        form: it is for.
+        variant: which one.
         base: packages or root file system; lies in ``layers/ID`` on a drive.
         version: agent and control script; lies in ``versions/ID``.
     """
 
-    form: Form
+    variant: Variant
     base: Packed
     version: Packed
 
@@ -92,7 +93,7 @@ class BundleStore:
         self._runner = runner or Runner()
         self._lock = threading.Lock()
 
-    def ensure(self, form: Form, progress: Progress) -> Bundle:
+    def ensure(self, variant: Variant, progress: Progress) -> Bundle:
         """Return the bundle of a form; make what is not there yet.
 
         Raises:
@@ -101,62 +102,67 @@ class BundleStore:
             ImageError: a download failed, or a bundle on the server is damaged.
         """
         with self._lock, self._locked():
-            base = self._base(form, progress)
-            return Bundle(form, base, self._version(form, base, progress))
+            base = self._base(variant, progress)
+            return Bundle(variant, base, self._version(variant, base, progress))
 
-    def _base(self, form: Form, progress: Progress) -> Packed:
-        if form.kind != WHEELS:
-            raise ConfigurationError(f"form {form.kind}: is not there yet; use wheels")
-        wanted = self._recipe.wheels(form.python)
-        words = (wanted.lock_file.read_text(encoding="utf-8"), self._recipe.leave_out, self._compiled_by(form))
+    def _base(self, variant: Variant, progress: Progress) -> Packed:
+        if variant.form is not Form.WHEELS:
+            raise ConfigurationError(f"form {variant.form.value}: is not there yet; use wheels")
+        wanted = self._recipe.wheels(variant.python)
+        words = (wanted.lock_file.read_text(encoding="utf-8"), self._recipe.leave_out, self._compiled_by(variant))
         folder = self._place("wheels", words)
         if not folder.is_dir():
-            progress.stage(f"download Python packages for CPython {form.python} on aarch64")
+            progress.stage(f"download Python packages for CPython {variant.python} on aarch64")
             wheels = WheelCache(self._downloads / "wheels", self._wheels, wanted, self._runner).fetch(progress.advance)
-            progress.stage(f"pack {len(wheels)} packages for CPython {form.python}")
+            progress.stage(f"pack {len(wheels)} packages for CPython {variant.python}")
             with self._making(folder) as (tree, target):
                 self._runner.parallel(
                     lambda wheel: unpack_wheel(wheel, tree, self._recipe.leave_out), wheels, lambda _: None
                 )
-                self._compile(form, tree)
+                self._compile(variant, tree)
                 pack_layer(tree, target, self._recipe.part_bytes)
         return Packed(read_layer(folder), folder)
 
-    def _version(self, form: Form, base: Packed, progress: Progress) -> Packed:
+    def _version(self, variant: Variant, base: Packed, progress: Progress) -> Packed:
         scripts = tree_hash(self._recipe.folder, "")
-        words = (tree_hash(self._agent, ""), scripts, base.layer.id, form.kind, self._compiled_by(form))
+        words = (tree_hash(self._agent, ""), scripts, base.layer.id, variant.form.value, self._compiled_by(variant))
         folder = self._place("version", words)
         if not folder.is_dir():
             progress.stage("pack the agent")
             with self._making(folder) as (tree, target):
-                self._fill_version(tree, form, base.layer.id)
+                self._fill_version(tree, variant, base.layer.id)
                 pack_layer(tree, target, 1 << 40)
         return Packed(read_layer(folder), folder)
 
-    def _fill_version(self, tree: Path, form: Form, base: str) -> None:
+    def _fill_version(self, tree: Path, variant: Variant, base: str) -> None:
         package = tree / "agent" / self._agent.name
         for source in source_files(self._agent):
             target = package / source.relative_to(self._agent)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)
-        self._compile(form, tree)
+        self._compile(variant, tree)
         (tree / "bin").mkdir()
         shutil.copyfile(self._recipe.folder / "csd-agent", tree / "bin/csd-agent")
         (tree / "bin/csd-agent").chmod(0o755)
         for name in _SCRIPTS:
             shutil.copyfile(self._recipe.folder / name, tree / name)
-        (tree / ("site" if form.kind == WHEELS else "rootfs")).symlink_to(f"../../layers/{base}")
-        facts = {"form": form.kind, "python": form.python, "layer": base, "agent": firmware_agent.__version__}
+        (tree / ("site" if variant.form is Form.WHEELS else "rootfs")).symlink_to(f"../../layers/{base}")
+        facts = {
+            "form": variant.form.value,
+            "python": variant.python,
+            "layer": base,
+            "agent": firmware_agent.__version__,
+        }
         (tree / VERSION_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
-    def _compile(self, form: Form, tree: Path) -> None:
+    def _compile(self, variant: Variant, tree: Path) -> None:
         """Compile the sources below `tree`, if a Python of the drive's version is on this machine."""
-        python = find_python(form.python)
+        python = find_python(variant.python)
         if python is not None:
             compile_sources(self._runner, python, tree, [path.relative_to(tree) for path in tree.rglob("*.py")])
 
-    def _compiled_by(self, form: Form) -> str:
-        return "nothing" if find_python(form.python) is None else form.python
+    def _compiled_by(self, variant: Variant) -> str:
+        return "nothing" if find_python(variant.python) is None else variant.python
 
     def _place(self, kind: str, words: tuple[object, ...]) -> Path:
         salt = repr((BUILDER_VERSION, self._recipe.part_bytes, words))

@@ -14,24 +14,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from csd_emu.progress import Silent
 from csd_emu.remote.layout import AGENT_USER
 from firmware_agent.errors import DriveUnfit, InstallFailed
-from host.deploy.bundle import Bundle, Packed
+from host.deploy.bundle import Bundle, BundleStore, Packed
+from host.deploy.fitness import Form, Needs, judge
 from host.deploy.packing import ID_CHARACTERS, Part
-from host.deploy.recipe import WHEELS, Choice, Form
-from host.deploy.work import Outcome, Result, Site
+from host.deploy.probe import read_facts
+from host.deploy.recipe import ROOTFS_PYTHON, Choice, Variant
+from host.deploy.verbs import Plan
+from host.deploy.work import Outcome, Result, Site, Verb
 
 # Beside what is counted: folders, logs, and room for the drive's other work.
 _SPARE_BYTES = 64_000_000
 _MEGA = 1e6
 _MARKER = ".csd-emu"
-# What a drive may lack; every one of them gives the checksum in its first or last word.
-_CHECKSUM = """\
-checksum() {
-    if command -v sha256sum; then sha256sum "$1"; elif command -v openssl; then openssl dgst -sha256 "$1"
-    else python3 -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest())' "$1"; fi
-}
-"""
 _SURVEY = """\
 if [ -f .csd-emu ]; then echo marker=ours; elif [ -n "$(ls -A 2>/dev/null)" ]; then echo marker=foreign; fi
 for link in current previous; do echo "$link=$(readlink $link 2>/dev/null)"; done
@@ -39,6 +36,28 @@ for name in versions/*/version.json layers/*; do if [ -e "$name" ]; then echo "h
 for name in incoming/*.done; do if [ -f "$name" ]; then sed "s|^|done=|" "$name"; fi; done
 if [ -f config ]; then sed "s|^|config=|" config; fi
 """
+
+
+def prepare(plan: Plan) -> Verb:
+    """Return the verb ``install`` with the bundles of this server."""
+    store = BundleStore(plan.paths.cache / "bundles", plan.paths.cache / "downloads")
+    forced = None if plan.options.form is None else Form(plan.options.form)
+    return Installer(functools.partial(choose, forced=forced), lambda variant: store.ensure(variant, Silent()))
+
+
+def choose(site: Site, forced: Form | None = None) -> Choice:
+    """Probe a drive and return the form that fits it; its space is counted later, when it is known what is there.
+
+    Raises:
+        DriveUnfit: none fits; says why and what to do.
+    """
+    needs = Needs(disk_bytes=dict.fromkeys(Form, 0))
+    fitness = judge(read_facts(site.shell, site.drive, site.deadline), needs, time.time(), forced)
+    if fitness.form is None:
+        raise DriveUnfit(f"drive {site.drive.name}: does not fit: {'; '.join(fitness.problems)}")
+    if fitness.python is None:
+        return Choice(Variant(fitness.form, ROOTFS_PYTHON), "")
+    return Choice(Variant(fitness.form, ".".join(map(str, fitness.python.version[:2]))), fitness.python.path)
 
 
 @dataclass(frozen=True)
@@ -89,7 +108,7 @@ if cd {folder} 2>/dev/null; then {_SURVEY}fi
     has = [Path(name).parts for name in values("has")]
     free = last("free")
     if not free.isdecimal():
-        raise DriveUnfit(f"{site.drive.name}: its free space cannot be read (df); look at it by hand")
+        raise DriveUnfit(f"drive {site.drive.name}: its free space cannot be read (df); look at it by hand")
     return Survey(
         foreign=last("marker") == "foreign",
         current=last("current"),
@@ -113,7 +132,7 @@ class Installer:
     """
 
     choose: Callable[[Site], Choice]
-    bundle: Callable[[Form], Bundle]
+    bundle: Callable[[Variant], Bundle]
     now: Callable[[], float] = time.monotonic
 
     def __call__(self, site: Site) -> Outcome:
@@ -127,7 +146,7 @@ class Installer:
         start = self.now()
         site.show("probe", None)
         choice = self.choose(site)
-        bundle = self.bundle(choice.form)
+        bundle = self.bundle(choice.variant)
         work = Installation(site, choice, bundle, survey(site), self.now)
         if work.unchanged:
             return self._outcome(work, Result.UNCHANGED, f"version {bundle.id} is installed", start)
@@ -140,8 +159,8 @@ class Installer:
     def _outcome(self, work: Installation, result: Result, what: str, start: float) -> Outcome:
         facts = {
             "version": work.bundle.id,
-            "form": work.bundle.form.kind,
-            "python": work.bundle.form.python,
+            "form": work.bundle.variant.form.value,
+            "python": work.bundle.variant.python,
             "copied_bytes": work.copied_bytes,
             "copy_seconds": round(work.copy_seconds, 3),
             "seconds": round(self.now() - start, 3),
@@ -182,17 +201,18 @@ class Installation:
         """
         if self._found.foreign:
             raise DriveUnfit(
-                f"{self.site.drive.name}: {self.site.layout.folder} is there but is not csd-emu's; "
+                f"drive {self.site.drive.name}: {self.site.layout.folder} is there but is not csd-emu's; "
                 "give another folder in the inventory"
             )
         parts = [part for packed in self._missing() for part in self._parts(packed)]
         if not parts:
             return
         needed = sum(part.unpacked_bytes for part in parts) + max(part.packed_bytes for part in parts) + _SPARE_BYTES
-        if needed > self._found.free_bytes:
+        free = self._found.free_bytes
+        if needed > free:
             raise DriveUnfit(
-                f"{self.site.drive.name}: {self.site.layout.folder} has {self._found.free_bytes / _MEGA:.0f} MB free, "
-                f"the installation needs {needed / _MEGA:.0f} MB; free some space, or give another folder"
+                f"drive {self.site.drive.name}: {self.site.layout.folder}: {free / _MEGA:.0f} MB are free, the "
+                f"installation needs {needed / _MEGA:.0f} MB; free some space, or give another folder"
             )
 
     def run(self) -> None:
@@ -259,8 +279,8 @@ printf %s {shlex.quote(config)} >config.new && mv -f config.new config
         """Return a command that checks and unpacks a part; only what is on the disk for good counts as done."""
         file = _arriving(part.sha256)
         return f"""\
-{_CHECKSUM}cd {self._folder}/incoming && mkdir -p {layer_id} || exit 1
-if ! checksum {file} | grep -q {part.sha256}; then
+cd {self._folder}/incoming && mkdir -p {layer_id} || exit 1
+if ! sha256sum {file} | grep -q {part.sha256}; then
     rm -f {file}; echo 'the copy is damaged; run it again' >&2; exit 1
 fi
 gzip -dc {file} | tar -xf - -C {layer_id} && sync && echo {part.sha256} >>{layer_id}.done && rm -f {file}
@@ -278,7 +298,7 @@ rm -f incoming/{identity}.done && sync && mv -f incoming/{identity} versions/{id
 
     @property
     def _is_wheels(self) -> bool:
-        return self.bundle.form.kind == WHEELS
+        return self.bundle.variant.form is Form.WHEELS
 
     def _script(self, verb: str) -> str:
         return f"sh {self._folder}/versions/{self.bundle.id}/bin/csd-agent -C {self._folder} {verb}"
@@ -288,7 +308,7 @@ rm -f incoming/{identity}.done && sync && mv -f incoming/{identity} versions/{id
             self.site.show(name, None)
         answer = self.site.shell.run(command, self.site.deadline, root=True)
         if answer.code:
-            raise InstallFailed(f"{self.site.drive.name}: {_explain(name, answer.code, answer.err)}")
+            raise InstallFailed(f"drive {self.site.drive.name}: {_explain(name, answer.code, answer.err)}")
 
 
 def _arriving(sha256: str) -> str:

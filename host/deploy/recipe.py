@@ -8,20 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
+from host.deploy.fitness import Form
 
-WHEELS, ROOTFS = "wheels", "rootfs"
+# Of the root file system that we bring.
+ROOTFS_PYTHON = "3.11"
 
 
 @dataclass(frozen=True)
-class Form:
-    """How the agent is installed on a drive.
+class Variant:
+    """One of the bundles that there can be.
 
     Attributes:
-        kind: ``wheels`` for the drive's own Python, or ``rootfs``: our own root file system, in a chroot.
-        python: version of the Python that runs the agent, ``major.minor``.
+        form: how the agent is installed.
+        python: version of the Python that runs it, ``major.minor``.
     """
 
-    kind: str
+    form: Form
     python: str
 
 
@@ -30,11 +32,11 @@ class Choice:
     """What a probe chose for a drive.
 
     Attributes:
-        form: of the installation.
+        variant: of the bundle.
         interpreter: path of the drive's own Python, "" for form ``rootfs``.
     """
 
-    form: Form
+    variant: Variant
     interpreter: str
 
 

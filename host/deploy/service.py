@@ -13,11 +13,49 @@ import msgspec
 from csd_emu.deadline import Deadline
 from csd_emu.remote.control import AgentStatus, Control
 from firmware_agent.errors import CsdError, DriveUnfit, InstallFailed
+from host.deploy import install
 from host.deploy.install import survey
+from host.deploy.verbs import Plan
 from host.deploy.work import Outcome, Result, Site, Verb
 
+DEFAULT_LINES = 200
 ALIVE = ("running", "waiting")
 _SETTLE_SECONDS, _POLL_SECONDS = 300.0, 1.0
+
+
+def prepare_start(_: Plan) -> Verb:
+    """Return the verb ``start``."""
+    return start
+
+
+def prepare_stop(_: Plan) -> Verb:
+    """Return the verb ``stop``."""
+    return stop
+
+
+def prepare_status(_: Plan) -> Verb:
+    """Return the verb ``status``."""
+    return status
+
+
+def prepare_logs(plan: Plan) -> Verb:
+    """Return the verb ``logs``."""
+    return make_logs(plan.options.lines or DEFAULT_LINES)
+
+
+def prepare_upgrade(plan: Plan) -> Verb:
+    """Return the verb ``upgrade``."""
+    return Upgrade(install.prepare(plan))
+
+
+def prepare_rollback(_: Plan) -> Verb:
+    """Return the verb ``rollback``."""
+    return rollback
+
+
+def prepare_uninstall(_: Plan) -> Verb:
+    """Return the verb ``uninstall``."""
+    return uninstall
 
 
 def start(site: Site) -> Outcome:
@@ -73,7 +111,9 @@ def rollback(site: Site) -> Outcome:
     """Go back to the version before, and start it if an agent runs."""
     before = _installed(site)
     if not before.previous or before.previous == before.version:
-        raise DriveUnfit(f"{site.drive.name}: there is no previous version to go back to; install the one you want")
+        raise DriveUnfit(
+            f"drive {site.drive.name}: there is no previous version to go back to; install the one you want"
+        )
     if site.dry_run:
         return _outcome(site, Result.PLANNED, f"would go back from {before.version} to {before.previous}", before)
     site.show("rollback", None)
@@ -90,7 +130,7 @@ def uninstall(site: Site) -> Outcome:
     folder = shlex.quote(str(site.layout.folder))
     found = survey(site)
     if found.foreign:
-        raise DriveUnfit(f"{site.drive.name}: {site.layout.folder} is not csd-emu's; nothing was removed")
+        raise DriveUnfit(f"drive {site.drive.name}: {site.layout.folder} is not csd-emu's; nothing was removed")
     here = site.shell.run(f"[ -f {folder}/.csd-emu ]", site.deadline, root=True)
     if here.code:
         return Outcome(site.drive.name, Result.UNCHANGED, "nothing is installed")
@@ -109,7 +149,7 @@ fi
     answer = site.shell.run(command, site.deadline, root=True)
     if answer.code:
         lines = answer.err.strip().splitlines() or [f"exit code {answer.code}"]
-        raise InstallFailed(f"{site.drive.name}: not all was removed: {lines[-1]}; run it again")
+        raise InstallFailed(f"drive {site.drive.name}: not all was removed: {lines[-1]}; run it again")
     return Outcome(site.drive.name, Result.DONE, f"stopped, and removed {site.layout.folder}")
 
 
@@ -147,7 +187,7 @@ class Upgrade:
             control.do("rollback", site.deadline)
             control.do("restart", site.deadline)
             raise InstallFailed(
-                f"{site.drive.name}: version {done.facts['version']} did not run ({error}); "
+                f"drive {site.drive.name}: version {done.facts['version']} did not run ({error}); "
                 f"went back to {before.version}"
             ) from error
         return replace(done, what=f"upgraded from {before.version or 'nothing'} to {after.version}")
@@ -170,7 +210,7 @@ def _control(site: Site) -> Control:
 def _installed(site: Site) -> AgentStatus:
     found = _control(site).status(site.deadline)
     if not found.version:
-        raise DriveUnfit(f"{site.drive.name}: nothing is installed; run csd-emu deploy install")
+        raise DriveUnfit(f"drive {site.drive.name}: nothing is installed; run csd-emu deploy install")
     return found
 
 

@@ -58,7 +58,8 @@ class VerbEntry:
     """One verb.
 
     Attributes:
-        module: has a function ``prepare(plan: Plan) -> Verb``; what it raises ends the command before any drive.
+        module: has a function ``prepare(plan: Plan) -> Verb``, or another that is named after a colon; what it raises
+            ends the command before any drive.
         help: one line.
         seconds: that it may take on one drive, unless the user says otherwise; wall time.
         rolling: one drive after the other, and none after the first failure.
@@ -84,6 +85,32 @@ VERBS: dict[str, VerbEntry] = {
             *("upload_bytes_per_second", "download_bytes_per_second", "form"),
         ),
     ),
+    "install": VerbEntry(
+        "host.deploy.install",
+        "put the agent of this csd-emu beside what is there, and switch to it; starts nothing",
+        3600.0,
+        options=frozenset({"form"}),
+        columns=("version", "form", "copied_bytes", "copy_seconds"),
+    ),
+    "start": VerbEntry("host.deploy.service:prepare_start", "start the agent, now and after every boot", 300.0),
+    "stop": VerbEntry("host.deploy.service:prepare_stop", "stop the agent, now and after every boot", 120.0),
+    "status": VerbEntry(
+        "host.deploy.service:prepare_status",
+        "what the agent does",
+        60.0,
+        columns=("state", "version", "previous", "supervisor", "enrolled"),
+    ),
+    "logs": VerbEntry("host.deploy.service:prepare_logs", "what the agent said", 60.0, options=frozenset({"lines"})),
+    "upgrade": VerbEntry(
+        "host.deploy.service:prepare_upgrade",
+        "install, restart, and go back if the new version does not run; one drive after the other",
+        3600.0,
+        rolling=True,
+        options=frozenset({"form", "batch"}),
+        columns=("version", "form", "copied_bytes"),
+    ),
+    "rollback": VerbEntry("host.deploy.service:prepare_rollback", "go back to the version before", 300.0),
+    "uninstall": VerbEntry("host.deploy.service:prepare_uninstall", "stop the agent and remove all of it", 300.0),
 }
 
 
@@ -107,5 +134,6 @@ def find_verb(name: str, options: VerbOptions) -> VerbEntry:
 
 def prepare_verb(entry: VerbEntry, plan: Plan) -> Verb:
     """Return what the verb does on each drive; may work on the server first, see its module."""
-    made: Verb = importlib.import_module(entry.module).prepare(plan)
+    module, _, function = entry.module.partition(":")
+    made: Verb = getattr(importlib.import_module(module), function or "prepare")(plan)
     return made
