@@ -48,9 +48,7 @@ def machine_architecture() -> str:
 class PackageCache:
     """Packages of one Debian release and architecture, kept in a folder."""
 
-    def __init__(
-        self, folder: Path, suite: str, architecture: str, runner: Runner, *, updated: bool = True
-    ) -> None:
+    def __init__(self, folder: Path, suite: str, architecture: str, runner: Runner, *, updated: bool = True) -> None:
         """Keep packages below `folder`; without `updated` those of the last point release, as an old machine has."""
         self._folder = folder / f"debian-{suite}-{architecture}"
         self._suite, self._architecture, self._runner, self._updated = suite, architecture, runner, updated

@@ -93,10 +93,9 @@ class PlainMachine:
                 make_overlay(find_qemu(), overlay, image.disk, "raw")
             else:
                 shutil.copyfile(disk, overlay)
-            process = subprocess.Popen(
-                _command(image, folder, arguments), stdin=subprocess.DEVNULL, stdout=(folder / "qemu.log").open("wb"),
-                stderr=subprocess.STDOUT,
-            )
+            command = _command(image, folder, arguments)
+            with (folder / "qemu.log").open("wb") as said:
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
         except BaseException:
             shutil.rmtree(folder)
             raise
@@ -105,10 +104,10 @@ class PlainMachine:
         except BaseException as error:
             process.kill()
             process.wait()
-            said = (folder / "qemu.log").read_text(errors="replace").strip()
+            last = (folder / "qemu.log").read_text(errors="replace").strip()
             shutil.rmtree(folder)
-            if isinstance(error, DeviceError) and said:
-                raise DeviceError(f"{name}: QEMU did not start: {said}") from error
+            if isinstance(error, DeviceError) and last:
+                raise DeviceError(f"{name}: QEMU did not start: {last}") from error
             raise
 
     def __enter__(self) -> Self:
@@ -141,7 +140,13 @@ class PlainMachine:
         self.known_hosts.write_text(f"[{self.address}]:{self.port} {kind} {key}\n", encoding="utf-8")
 
     def run(
-        self, command: str, *, stdin: bytes = b"", user: str = "root", timeout_seconds: float = 120.0, check: bool = True
+        self,
+        command: str,
+        *,
+        stdin: bytes = b"",
+        user: str = "root",
+        timeout_seconds: float = 120.0,
+        check: bool = True,
     ) -> Said:
         """Run a command of the machine's shell over SSH, by this machine's own client.
 
@@ -177,12 +182,13 @@ class PlainMachine:
     def settle(self) -> None:
         """Give it the right date, entropy, and a host key that no other machine has."""
         pair = KeyPair.make()
-        path = f"/{self.image.host_key_path}"
-        renew = "kill -HUP $(pgrep -o -x sshd)"
-        if self.image.recipe.ssh_server == "dropbear":
-            # It reads its key anew for every connection.
-            renew = "true"
-        self.run(f"cat >{path} && date -s @{time.time():.0f} >/dev/null && {renew}", stdin=host_key_file(self.image.recipe, pair))
+        recipe, path = self.image.recipe, f"/{self.image.host_key_path}"
+        # Dropbear reads its key anew for every connection.
+        renew = "true" if recipe.ssh_server == "dropbear" else "kill -HUP $(pgrep -o -x sshd)"
+        self.run(
+            f"cat >{path} && date -s @{time.time():.0f} >/dev/null && {renew}",
+            stdin=host_key_file(self.image.recipe, pair),
+        )
         self.trust(pair.public.decode())
         self.wait_ready()
 
@@ -226,7 +232,13 @@ class PlainMachine:
 
     def _ssh(self, user: str) -> list[str]:
         options = (
-            *("BatchMode=yes", "StrictHostKeyChecking=yes", "IdentitiesOnly=yes", "ConnectTimeout=20", "LogLevel=ERROR"),
+            *(
+                "BatchMode=yes",
+                "StrictHostKeyChecking=yes",
+                "IdentitiesOnly=yes",
+                "ConnectTimeout=20",
+                "LogLevel=ERROR",
+            ),
             *(f"UserKnownHostsFile={self.known_hosts}", "GlobalKnownHostsFile=/dev/null", f"IdentityFile={self.key}"),
         )
         return ["ssh", "-F", "none", "-p", str(self.port), *(f"-o{word}" for word in options), f"{user}@{self.address}"]

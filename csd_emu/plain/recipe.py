@@ -85,7 +85,9 @@ def load_plain_recipe(name: str, folder: Path | None = None) -> PlainRecipe:
     """
     folder = folder or plain_folder()
     if name not in plain_names(folder):
-        raise ConfigurationError(f"plain machine {name!r} is not known; choose one of: {', '.join(plain_names(folder))}")
+        raise ConfigurationError(
+            f"plain machine {name!r} is not known; choose one of: {', '.join(plain_names(folder))}"
+        )
     path = folder / f"{name}.toml"
     try:
         return _recipe(name, folder, tomllib.loads(path.read_text(encoding="utf-8")))
