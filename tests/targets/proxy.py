@@ -81,7 +81,7 @@ class TcpProxy:
         with self._held(writer):
             if not self._open:
                 return
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, asyncio.CancelledError):
                 onward_reader, onward = await asyncio.open_connection("127.0.0.1", self._target_port)
                 with self._held(onward):
                     await asyncio.gather(self._pump(reader, onward, True), self._pump(onward_reader, writer, False))

@@ -33,8 +33,9 @@ def live(drive: Target, light: Light, user: str = "root") -> None:
     assert drive.inodes() == inodes
 
     light.do(inventory, "start")
-    drive.wait_for(lambda: light.do(inventory, "status").facts["state"] == "waiting")
-    assert light.do(inventory, "start", "unchanged").facts["running"] == one
+    light.do(inventory, "start", "unchanged")
+    drive.wait_for(lambda: light.do(inventory, "status").facts["running"] == one)
+    assert light.do(inventory, "status").facts["state"] == "waiting"
     assert "this is one" in light.do(inventory, "logs").facts["text"]
     drive.assert_unprivileged()
 
