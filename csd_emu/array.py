@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -13,6 +13,12 @@ from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
 
 MAX_DEVICES = 1024
+EngineName = Literal["qemu", "native", "remote"]
+QEMU: Final = "qemu"
+NATIVE: Final = "native"
+REMOTE: Final = "remote"
+# Of a real drive before the inventory has been looked into.
+UNKNOWN_PROFILE = "newport"
 MIN_MEMORY_BYTES, MAX_MEMORY_BYTES = 2**30, 2**34
 _MEBIBYTE = 2**20
 # With the prefixes of firmware_agent.handover a name must fit an NVMe serial number of 20 characters.
@@ -41,16 +47,42 @@ Dram = Annotated[Bytes, AfterValidator(_check_dram)]
 
 
 class DeviceGroup(Config):
-    """`count` equal drives; `name` is the prefix of their names, ``csd`` gives csd-00, csd-01..."""
+    """Some drives of an array: `count` equal ones, or real ones by name.
 
-    profile: str
+    Attributes:
+        profile: which drive it is; of real drives null is the inventory's.
+        count: how many.
+        name: the prefix of their names, ``csd`` gives csd-00, csd-01...
+        engine: what they run on; null: the array's.
+        drives: real drives, by the names of drives or groups of the inventory; they keep the drives' names.
+        data: path in the drives of records that they train on in place; null is the inventory's, or none.
+    """
+
+    profile: str | None = None
     count: int = Field(default=1, ge=1, le=MAX_DEVICES)
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,8}$")] = "csd"
+    engine: EngineName | None = None
+    drives: Annotated[list[str], Field(min_length=1)] | None = None
+    data: str | None = None
 
     @field_validator("profile")
     @classmethod
-    def _known(cls, value: str) -> str:
-        return check_profile(value, "drive")
+    def _known(cls, value: str | None) -> str | None:
+        return value if value is None else check_profile(value, "drive")
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        if self.drives is None and self.profile is None:
+            raise ValueError("profile is missing; add it, or name real drives with drives: [...]")
+        if self.drives is not None and (self.count, self.name) != (1, "csd"):
+            raise ValueError(
+                "count and name are for drives that are made; real ones are named with drives: leave them out"
+            )
+        if self.engine not in (None, REMOTE) and self.drives is not None:
+            raise ValueError(f"drives: are real ones of the inventory, and the group's engine is {self.engine}")
+        if self.data is not None and not self.data.startswith("/"):
+            raise ValueError(f"data: {self.data!r} must be an absolute path in the drive")
+        return self
 
 
 class HostSection(Config):
@@ -106,11 +138,21 @@ class LinkSection(Config):
 
 
 class Device(Config):
-    """One drive of an array, or its host as a node that trains."""
+    """One drive of an array, or its host as a node that trains.
+
+    Attributes:
+        name: its own, in the array.
+        number: its place.
+        profile: what it is.
+        engine: what it runs on.
+        data: path in it of records that it trains on in place; None: the array gives it a shard.
+    """
 
     name: DeviceName
     number: int
     profile: str
+    engine: EngineName = "qemu"
+    data: str | None = None
 
 
 class ArrayConfig(Config):
@@ -118,18 +160,21 @@ class ArrayConfig(Config):
 
     Attributes:
         name: names VMs, processes and folders; one array of a name runs at a time.
-        engine: ``qemu`` for ARM virtual machines, ``native`` for processes on this machine.
+        engine: ``qemu`` for ARM virtual machines, ``native`` for processes on this machine, ``remote`` for real drives;
+            a group of devices may have another one.
+        inventory: file of the real drives, from the array file's folder.
         hypervisors: libvirt URIs over which the drives are dealt out in turn (qemu).
         memory: DRAM of each VM (qemu).
         clock: of native drives: ``modelled`` from a calibration table, ``wall``, or ``auto``: modelled if there is a
-            table for the job's model, else wall. Virtual machines always count.
+            table for the job's model, else wall. Virtual machines always count, real drives always have the wall's.
         host: what the host is and where it listens.
         link: between host and drives.
-        devices: groups of equal drives.
+        devices: groups of drives.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
-    engine: Literal["qemu", "native"] = "qemu"
+    engine: EngineName = "qemu"
+    inventory: str | None = None
     hypervisors: list[str] = Field(default=["qemu:///session"], min_length=1)
     memory: Dram = Field(default="2 GiB")  # type: ignore[assignment]
     clock: Literal["auto", "modelled", "wall"] = "auto"
@@ -139,32 +184,84 @@ class ArrayConfig(Config):
 
     @model_validator(mode="after")
     def _clock_fits(self) -> Self:
-        if self.engine == "qemu" and self.clock != "auto":
-            raise ValueError(f"clock: {self.clock} is for native drives; a qemu drive's clock is counted: leave it out")
+        if self.clock != "auto" and NATIVE not in self.engines:
+            raise ValueError(
+                f"clock: {self.clock} is for native drives; a qemu drive's clock is counted, a real one's is the "
+                "wall's: leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _engines_fit(self) -> Self:
+        for number, group in enumerate(self.devices):
+            engine = self.engine_of(group)
+            if engine == REMOTE and group.drives is None:
+                raise ValueError(f"devices[{number}]: engine: remote needs drives: [names of drives of the inventory]")
+            if engine != REMOTE and group.drives is not None:
+                raise ValueError(f"devices[{number}]: drives: are real ones; add engine: remote, or leave them out")
+            if engine == QEMU and group.data is not None:
+                raise ValueError(f"devices[{number}]: data: a virtual machine has no records of its own; leave it out")
+        if REMOTE in self.engines and self.inventory is None:
+            raise ValueError("engine: remote needs inventory: the file that says which drives there are")
+        if REMOTE not in self.engines and self.inventory is not None:
+            raise ValueError("inventory: is for engine: remote, and no device has it; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [name for name, _ in self._named()]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"devices: {', '.join(twice)} is there twice; name every drive once")
         return self
 
     @model_validator(mode="after")
     def _not_too_many(self) -> Self:
-        if sum(group.count for group in self.devices) > MAX_DEVICES:
+        if sum(len(group.drives or ()) or group.count for group in self.devices) > MAX_DEVICES:
             raise ValueError(f"more than {MAX_DEVICES} devices in one array; use several arrays")
         return self
 
     def list_devices(self) -> list[Device]:
         """Return the drives in the order of the file; numbers count through groups of one name."""
-        profiles = [(group.name, group.profile) for group in self.devices for _ in range(group.count)]
-        width = max(2, len(str(len(profiles) - 1)))
+        return [self._device(name, number, group) for number, (name, group) in enumerate(self._named())]
+
+    def _named(self) -> list[tuple[str, DeviceGroup]]:
+        each = [(group, place) for group in self.devices for place in range(len(group.drives or ()) or group.count)]
+        width = max(2, len(str(len(each) - 1)))
         seen: dict[str, int] = {}
-        devices = []
-        for number, (prefix, profile) in enumerate(profiles):
-            seen[prefix] = seen.get(prefix, -1) + 1
-            devices.append(Device(name=f"{prefix}-{seen[prefix]:0{width}d}", number=number, profile=profile))
-        return devices
+        named = []
+        for group, place in each:
+            if group.drives is not None:
+                name = group.drives[place]
+            else:
+                seen[group.name] = seen.get(group.name, -1) + 1
+                name = f"{group.name}-{seen[group.name]:0{width}d}"
+            named.append((name, group))
+        return named
+
+    def engine_of(self, group: DeviceGroup) -> EngineName:
+        """Return what the drives of a group run on."""
+        return group.engine or self.engine
+
+    @property
+    def engines(self) -> tuple[EngineName, ...]:
+        """What the drives run on, each once, in the order of the file."""
+        return tuple(dict.fromkeys(self.engine_of(group) for group in self.devices))
+
+    @property
+    def engine_label(self) -> str:
+        """What the drives run on, for people and labels: several are joined by ``+``."""
+        return "+".join(self.engines)
 
     def list_nodes(self) -> list[Device]:
         """Return who trains: the drives, and the host behind them if it does."""
         drives = self.list_devices()
-        host = Device(name=HOST, number=len(drives), profile=self.host.profile)
+        host = Device(name=HOST, number=len(drives), profile=self.host.profile, engine=NATIVE)
         return [*drives, host] if self.host.trains else drives
+
+    def _device(self, name: str, number: int, group: DeviceGroup) -> Device:
+        # Real drives have a profile once the inventory has been looked into (see `csd_emu.remote.members`).
+        profile = group.profile or UNKNOWN_PROFILE
+        return Device(name=name, number=number, profile=profile, engine=self.engine_of(group), data=group.data)
 
 
 __all__ = ["PROFILES", "ArrayConfig", "Device", "DeviceGroup", "HostSection", "LinkSection"]

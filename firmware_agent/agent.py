@@ -126,6 +126,7 @@ class Agent:
             samples=self._shard.manifest.samples,
             facts=device_facts() | self._facts,
             instance=self._instance,
+            holding=self._shard.holding,
         )
 
     def _serve(self, session: Session) -> None:

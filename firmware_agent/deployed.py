@@ -1,8 +1,8 @@
 """On a real drive: wait for an identity, serve it, and start anew when there is another one.
 
 Below one folder: ``slot/`` holds what an array lends the drive while it is up, ``enrolment/`` the drive's own
-certificate, ``state/agent`` what the agent is doing. The control script of the drive (``csd-agent``) writes the first two
-and reads the last. Identities are replaced by rename, so none is ever seen half-written.
+certificate, ``state/agent`` what the agent is doing. The control script of the drive (``csd-agent``) writes the first
+two and reads the last. Identities are replaced by rename, so none is ever seen half-written.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import msgspec
 
 from firmware_agent.agent import Agent, device_facts
 from firmware_agent.disturbance import Disturbance
-from firmware_agent.drive import seed_generators, warm_up
+from firmware_agent.drive import open_records, seed_generators, warm_up
 from firmware_agent.errors import ConfigurationError, CsdError
-from firmware_agent.handover import FAILED_MARKER, IDENTITY_FILE, SHARD_FILE
+from firmware_agent.handover import FAILED_MARKER, IDENTITY_FILE
 from firmware_agent.identity import Identity, read_identity
 from firmware_agent.session import Session
-from firmware_agent.shard import open_shard
 
 log = logging.getLogger(__name__)
 
 SLOT, ENROLMENT, STATE, CONSOLE = "slot", "enrolment", "state/agent", "console.log"
+SERVED = Path("state", "served")
 _POLL_SECONDS = 0.2
 _DAY_SECONDS = 86_400.0
 
@@ -157,12 +157,36 @@ def _serve(folder: Path, identity: Identity, signature: object, stop: threading.
     if away_seconds > _DAY_SECONDS:
         log.warning("this drive's date is %.0f days from the host's; nothing rests on it", away_seconds / _DAY_SECONDS)
     seed_generators(identity.entropy)
-    agent = Agent(identity, open_shard(folder / SLOT / SHARD_FILE), Disturbance(None))
+    identity = next_incarnation(identity, folder / SERVED)
+    agent = Agent(identity, open_records(identity, folder / SLOT, folder / SERVED.parent), Disturbance(None))
     report.write("running", identity)
     log.info("serving array %s as %s, incarnation %d", identity.array, identity.device, identity.incarnation)
     line = Line(lambda: sign(folder) != signature, stop)
     with line.watched():
         agent.serve_forever(line.over, line.dial)
+
+
+def next_incarnation(identity: Identity, served: Path) -> Identity:
+    """Return the identity as what now begins to serve it: as it is, or one incarnation on from what served it before.
+
+    A host takes a second agent of one incarnation for a twin; this one is back, after a crash or a boot.
+
+    Args:
+        identity: as the drive was given it.
+        served: file in which the last identity is kept that was served.
+    """
+    given = f"{identity.array} {identity.device} {identity.incarnation}"
+    incarnation = identity.incarnation
+    try:
+        before, _, last = served.read_text(encoding="utf-8").strip().rpartition(" ")
+        if before == given and last.isdecimal():
+            incarnation = int(last) + 1
+    except (OSError, UnicodeDecodeError):
+        pass  # there was none
+    partial = served.with_name(f"{served.name}.partial")
+    partial.write_text(f"{given} {incarnation}\n", encoding="utf-8")
+    partial.replace(served)
+    return msgspec.structs.replace(identity, incarnation=incarnation)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from firmware_agent.clock import Stopwatch
 from firmware_agent.disturbance import Disturbance, delegated_group
 from firmware_agent.errors import BootTimeout
 from firmware_agent.handover import IDENTITY_FILE, IDENTITY_SERIAL, READY_MARKER, SHARD_FILE, SHARD_SERIAL
+from firmware_agent.holding import open_holding
 from firmware_agent.identity import Identity, read_identity
 from firmware_agent.sabotage import Saboteur
 from firmware_agent.shard import Manifest, Shard, open_shard
@@ -35,6 +36,8 @@ CONSOLE = Path("/dev/console")
 BLOCK_DEVICES = Path("/sys/block")
 # On the root file system, the only one that a drive can write to.
 FILLED_FOLDER = Path("/opt/csd")
+# The hash of records that lie in place.
+HOLDING_FILE = "holding.json"
 _POLL_SECONDS = 0.02
 _RNDADDENTROPY = 0x40085203
 _RNDRESEEDCRNG = 0x5207
@@ -45,7 +48,24 @@ def serve_folder(folder: Path, stop: threading.Event) -> None:
     torch.set_num_threads(1)
     identity = read_identity(folder / IDENTITY_FILE)
     seed_generators(identity.entropy)
-    Agent(identity, open_shard(folder / SHARD_FILE), Disturbance(None)).serve_forever(stop)
+    Agent(identity, open_records(identity, folder, folder), Disturbance(None)).serve_forever(stop)
+
+
+def open_records(identity: Identity, folder: Path, cache: Path) -> Shard:
+    """Return what a device trains on: records in place if its identity names some, else the shard in `folder`.
+
+    Args:
+        identity: of the device.
+        folder: where its shard would be.
+        cache: folder in which the hash of records in place is kept.
+
+    Raises:
+        ShardError: the shard is damaged.
+        DataError: the records in place cannot be read.
+    """
+    if identity.data:
+        return open_holding(Path(identity.data), cache / HOLDING_FILE)
+    return open_shard(folder / SHARD_FILE)
 
 
 def serve_drive(stop: threading.Event) -> None:

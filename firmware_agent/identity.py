@@ -27,6 +27,7 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ca_pem: certificate of the array's authority, the only one the agent trusts.
         certificate_pem: the device's certificate.
         key_pem: the device's private key.
+        data: path in the device of records that it trains on in place; empty: the shard that it was given.
     """
 
     array: str
@@ -39,6 +40,7 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ca_pem: str
     certificate_pem: str
     key_pem: str
+    data: str = ""
 
 
 def write_identity(path: Path, identity: Identity) -> None:

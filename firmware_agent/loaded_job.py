@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from firmware_agent.clock import Stopwatch
+from firmware_agent.datafiles.labelled import Images
 from firmware_agent.exchange import Array
 from firmware_agent.models import ModelSpec, build_model
 from firmware_agent.shard import Shard
@@ -65,12 +66,12 @@ class LoadedJob:
         return loss
 
 
-def _load(shard: Shard) -> tuple[Array, Array, bool]:
+def _load(shard: Shard) -> tuple[Images, Array, bool]:
     """Return images, labels, and whether they are in memory: if they take at most a quarter of what is free."""
     size_bytes = shard.images.nbytes + shard.labels.nbytes
     if size_bytes > _free_bytes() // 4:
         return shard.images, shard.labels, False
-    return np.array(shard.images), np.array(shard.labels), True
+    return shard.images[np.arange(len(shard.labels))], np.array(shard.labels), True
 
 
 def _free_bytes() -> int:

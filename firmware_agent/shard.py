@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from firmware_agent.archive import Member, list_archive, read_member, write_archive
+from firmware_agent.datafiles.labelled import Images
 from firmware_agent.errors import ShardError
+from firmware_agent.wire import Holding
 
 MANIFEST = "manifest.json"
 FORMAT = "csd-shard/2"
@@ -51,18 +53,20 @@ class Shard:
     """A shard that was opened and whose hashes were checked.
 
     Attributes:
-        path: the archive, a file or a block device.
+        path: the archive, a file or a block device; or where records lie in place.
         manifest: what it holds.
         manifest_sha256: hex digest of the manifest's bytes; the host compares it with the one that it wrote.
-        images: (samples, ...) as stored, usually uint8; memory-mapped, read-only.
-        labels: (samples,) int64 class numbers; memory-mapped, read-only.
+        images: (samples, ...) as stored, usually uint8; memory-mapped or read when asked for, read-only.
+        labels: (samples,) int64 class numbers; read-only.
+        holding: what the host is told of records that lie in place; None of an archive that it wrote.
     """
 
     path: Path
     manifest: Manifest
     manifest_sha256: str
-    images: npt.NDArray[np.generic]
+    images: Images
     labels: npt.NDArray[np.int64]
+    holding: Holding | None = None
 
 
 def write_shard(

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from firmware_agent.errors import ProtocolError
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 SERVICE_METHOD = "/csd.v1.Host/Session"
 MAX_SLICE_BYTES = 1 << 20
 MAX_FRAME_BYTES = MAX_SLICE_BYTES + (64 << 10)
@@ -64,10 +64,29 @@ class PhaseSeconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.forward + self.backward + self.update + self.encode
 
 
+class Holding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a drive tells of records that it holds in place: nothing of any single one.
+
+    Attributes:
+        kind: of the files, for people.
+        shape: (channels, height, width) of an image.
+        dtype: of its values, NumPy's little-endian name.
+        classes: how many there are, named ones or up to the largest label.
+        class_names: by number; empty if they have none.
+    """
+
+    kind: Name
+    shape: Annotated[tuple[Count, ...], Meta(max_length=8)]
+    dtype: Annotated[str, Meta(pattern=r"^(\|[biu]1|<[iuf][248])\Z")]
+    classes: Positive
+    class_names: Annotated[list[Name], Meta(max_length=1024)] = []
+
+
 class Hello(Frame, frozen=True):
     """Drive: who I am and what I hold; my shard's hashes are checked.
 
-    `instance` is drawn anew whenever an agent starts: it tells a redial from a twin of the same incarnation.
+    `instance` is drawn anew whenever an agent starts: it tells a redial from a twin of the same incarnation. `holding`
+    is of records that lie in the drive in place; without it they are a shard that the host wrote.
     """
 
     protocol: Positive
@@ -78,6 +97,7 @@ class Hello(Frame, frozen=True):
     samples: Positive
     facts: dict[Name, Text]
     instance: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
+    holding: Holding | None = None
 
 
 class Welcome(Frame, frozen=True):

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
+from firmware_agent.wire import Hello
 
 STATE_FILE = "array.json"
 
@@ -56,6 +57,18 @@ class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the state with another newest incarnation of one device."""
         devices = tuple(
             msgspec.structs.replace(each, incarnation=incarnation) if each.name == device else each
+            for each in self.devices
+        )
+        return msgspec.structs.replace(self, devices=devices)
+
+    def with_holdings(self, hellos: Mapping[str, Hello]) -> ArrayState:
+        """Return the state with what drives said of records that they hold in place."""
+        devices = tuple(
+            each
+            if each.manifest_sha256 or each.name not in hellos
+            else msgspec.structs.replace(
+                each, manifest_sha256=hellos[each.name].manifest_sha256, samples=hellos[each.name].samples
+            )
             for each in self.devices
         )
         return msgspec.structs.replace(self, devices=devices)

@@ -35,7 +35,7 @@ def bring_up(request: ArrayRequest, paths: Paths, progress: Progress) -> ArraySt
         try:
             clear_array(engine, name, folder)
             engine.prepare(progress)
-            progress.stage(f"start {len(request.config.list_devices())} drives ({request.config.engine})")
+            progress.stage(f"start {len(request.config.list_devices())} drives ({request.config.engine_label})")
             return _status(INTERRUPTS.run(_start(request, paths, engine)), engine)
         except BaseException:
             with INTERRUPTS.deferred():
@@ -113,7 +113,8 @@ def _status(state: ArrayState, engine: Engine) -> ArrayStatus:
     ]
     missing = sum(device.state == "gone" for device in devices)
     state_word = "up" if missing == 0 else "down" if missing == len(devices) else "damaged"
-    return ArrayStatus(state.config["name"], state.config["engine"], state_word, state.port, devices)
+    config = parse_config(state.config, ArrayConfig, STATE_FILE)
+    return ArrayStatus(config.name, config.engine_label, state_word, state.port, devices)
 
 
 def _names(paths: Paths) -> list[str]:

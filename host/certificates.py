@@ -1,4 +1,4 @@
-"""The array's own certificate authority: made at every `up`, kept with the array, trusted by its devices alone."""
+"""Certificate authorities: an array's own, made at every `up`, and that of a deployment, kept on its server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -14,8 +15,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.wire import HOST_NAME
 
-# A clone's date is its template's, which may be months old, and a drive may have no clock at all.
-_NOT_BEFORE = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+# A clone's date is its template's, which may be months old, and a drive without a clock begins in 1970 at every boot.
+_NOT_BEFORE = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _NOT_AFTER = datetime.datetime(2099, 12, 31, tzinfo=datetime.UTC)
 
 
@@ -28,40 +29,60 @@ class Credential:
 
 
 class Authority:
-    """Issues the certificates of one array; its key lives in memory only, so nothing can be issued later."""
+    """Issues the certificates of one array or deployment.
 
-    def __init__(self, array: str) -> None:
-        """Make a new key and self-signed certificate."""
+    An array's key lives in memory only, so nothing can be issued later; a deployment's is saved (see `private_pem`).
+    """
+
+    def __init__(self, array: str, saved: Credential | None = None) -> None:
+        """Make a new key and self-signed certificate, or take those that were `saved`.
+
+        Raises:
+            ValueError: what was saved is damaged.
+        """
+        self._array, self._name = array, _subject(f"csd-emu {array}", array)
+        if saved is not None:
+            self._key = _load_key(saved.key_pem)
+            self._certificate = x509.load_pem_x509_certificate(saved.certificate_pem.encode())
+            return
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _subject(f"csd-emu {array}", array)
         builder = _builder(self._name, self._name, self._key.public_key())
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         self._certificate = builder.sign(self._key, hashes.SHA256())
-        self._array = array
 
     @property
     def ca_pem(self) -> str:
         """The certificate that both sides trust."""
         return self._certificate.public_bytes(serialization.Encoding.PEM).decode()
 
-    def issue_device(self, device: str) -> Credential:
-        """Return a client credential whose common name is the device's name."""
-        return self._issue(device, ExtendedKeyUsageOID.CLIENT_AUTH)
+    @property
+    def private_pem(self) -> str:
+        """The private key, without a password: for a file that only its owner can read."""
+        return _key_pem(self._key)
+
+    def issue_device(self, device: str, until: datetime.datetime | None = None) -> Credential:
+        """Return a client credential whose common name is the device's name; valid `until` then, or for ever."""
+        return self._issue(device, ExtendedKeyUsageOID.CLIENT_AUTH, until)
+
+    def has_issued(self, certificate: x509.Certificate) -> bool:
+        """Return whether a certificate is signed by this authority."""
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+        except (InvalidSignature, ValueError, TypeError):
+            return False
+        return True
 
     def issue_host(self) -> Credential:
         """Return the host's server credential."""
         return self._issue(HOST_NAME, ExtendedKeyUsageOID.SERVER_AUTH)
 
-    def _issue(self, name: str, usage: x509.ObjectIdentifier) -> Credential:
+    def _issue(self, name: str, usage: x509.ObjectIdentifier, until: datetime.datetime | None = None) -> Credential:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_subject(name, self._array), self._name, key.public_key())
+        builder = _builder(_subject(name, self._array), self._name, key.public_key(), until or _NOT_AFTER)
         builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
-        key_pem = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        return Credential(certificate.public_bytes(serialization.Encoding.PEM).decode(), key_pem.decode())
+        return Credential(certificate.public_bytes(serialization.Encoding.PEM).decode(), _key_pem(key))
 
 
 @dataclass(frozen=True)
@@ -108,6 +129,22 @@ def _subject(common_name: str, array: str) -> x509.Name:
     )
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
+    encoded = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return encoded.decode()
+
+
+def _load_key(pem: str) -> ec.EllipticCurvePrivateKey:
+    key = serialization.load_pem_private_key(pem.encode(), None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("it is no elliptic curve key")
+    return key
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, until: datetime.datetime = _NOT_AFTER
+) -> x509.CertificateBuilder:
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
-    return builder.serial_number(x509.random_serial_number()).not_valid_before(_NOT_BEFORE).not_valid_after(_NOT_AFTER)
+    return builder.serial_number(x509.random_serial_number()).not_valid_before(_NOT_BEFORE).not_valid_after(until)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from csd_emu.shape import Shape, parse_shape
+from firmware_agent.datafiles import Labelled, blocks_of, open_source
 from firmware_agent.errors import ConfigurationError, DataError
 
 HELD_OUT_SHARE = 0.2
@@ -23,19 +26,26 @@ class Dataset:
 
     Attributes:
         name: for people and manifests.
-        images: (samples, channels, height, width) uint8.
+        images: (samples, channels, height, width) uint8 or float32.
         labels: (samples,) int64.
         test_images: held out, as `images`.
         test_labels: held out, as `labels`.
         image_scale: what a stored value is multiplied by to become the model's input.
+        class_names: by number; empty if they have none.
     """
 
     name: str
-    images: npt.NDArray[np.uint8]
+    images: npt.NDArray[Any]
     labels: npt.NDArray[np.int64]
-    test_images: npt.NDArray[np.uint8]
+    test_images: npt.NDArray[Any]
     test_labels: npt.NDArray[np.int64]
     image_scale: float
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names) or int(max(self.labels.max(), self.test_labels.max())) + 1
 
 
 def load_digits(seed: int) -> Dataset:
@@ -77,6 +87,8 @@ def load_dataset(source: str, seed: int) -> Dataset:
         DataError: there is no such data set.
     """
     check_source(source, "data.source")
+    if is_path(source):
+        return load_files(Path(source), seed)
     if source.startswith(SYNTHETIC):
         return make_synthetic(*_parse_synthetic(source, "data.source"), seed)
     return SOURCES[source](seed)
@@ -90,10 +102,58 @@ def check_source(source: str, where: str) -> None:
     """
     if source.startswith(SYNTHETIC):
         _parse_synthetic(source, where)
+    elif is_path(source):
+        if not Path(source).exists():
+            raise DataError(f"{where}: {source} is not there; give the path of a folder or file with labelled images")
     elif source not in SOURCES:
         near = difflib.get_close_matches(source, SOURCES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(SOURCES)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(SOURCES)}, or a path with a / in it"
         raise DataError(f"{where}: {source!r} is not known; {hint}")
+
+
+def is_path(source: str) -> bool:
+    """Return whether a source is the path of files, and not the name of a data set."""
+    return "/" in source
+
+
+def load_files(path: Path, seed: int) -> Dataset:
+    """Return the labelled images in the user's files; what their makers held out is held out, else a fifth by `seed`.
+
+    Raises:
+        DataError: they cannot be read (see `firmware_agent.datafiles`), or are too few to hold some out.
+    """
+    source = open_source(path)
+    for part in (source.train, *([source.held_out] if source.held_out else [])):
+        for _ in blocks_of(part):  # what is wrong with a record is said before anything starts
+            pass
+    train, labels = _read(source.train), source.train.labels
+    if source.held_out is None:
+        train, test, labels, test_labels = _hold_out(train, labels, path, seed)
+    else:
+        test, test_labels = _read(source.held_out), source.held_out.labels
+        if test.shape[1:] != train.shape[1:] or test.dtype != train.dtype:
+            raise DataError(f"{path}: images to train on are {train.shape[1:]}, those held out {test.shape[1:]}")
+    scale = 1 / 255 if train.dtype == np.uint8 else 1.0
+    return Dataset(str(path), train, labels, test, test_labels, scale, source.train.class_names)
+
+
+def _read(part: Labelled) -> npt.NDArray[Any]:
+    images = part.images
+    return images if isinstance(images, np.ndarray) else images[np.arange(len(images))]
+
+
+def _hold_out(
+    images: npt.NDArray[Any], labels: npt.NDArray[np.int64], path: Path, seed: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return images to train on, images held out, and the labels of both; of every class a fifth, as far as it goes."""
+    generator = np.random.default_rng(seed)
+    held_out = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        members = generator.permutation(np.flatnonzero(labels == label))
+        held_out[members[: round(len(members) * HELD_OUT_SHARE)]] = True
+    if not held_out.any():
+        raise DataError(f"{path}: {len(labels)} images are too few to hold a fifth of each class out; give more")
+    return images[~held_out], images[held_out], labels[~held_out], labels[held_out]
 
 
 def _parse_synthetic(source: str, where: str) -> tuple[Shape, int, int]:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from csd_emu.array import ArrayConfig
+from csd_emu.array import NATIVE, QEMU, REMOTE, ArrayConfig
 from csd_emu.calibration import REFERENCE_CORE, CalibrationStore, CalibrationTable
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.shape import Shape
@@ -152,7 +152,7 @@ def pass_seconds(model: StepModel, batches: Mapping[int, int], share: float = 1.
 def find_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
     """Return the models of the devices whose seconds are to be modelled, as the array's `clock` says.
 
-    A host that trains beside virtual machines is always modelled.
+    A host that trains beside virtual machines is always modelled; real drives never are.
 
     Args:
         config: the array.
@@ -164,19 +164,22 @@ def find_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: Calib
         CalibrationError: the clock is to be modelled and there is no table, or a table is damaged.
     """
     models = _drive_models(config, spec, shape, store)
-    if not config.host.trains or (config.engine == "native" and config.clock == WALL):
+    if not config.host.trains or (QEMU not in config.engines and config.clock == WALL):
         return models
-    table = store.require(spec, shape) if config.engine == "qemu" or models else None
+    table = store.require(spec, shape) if QEMU in config.engines or models else None
     return models if table is None else models | {HOST: host_model(table, get_profile(config.host.profile))}
 
 
 def table_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
-    """Return what steps should cost on each node of the array that has a calibration table, undisturbed."""
+    """Return what steps should cost on each node of the array that has a calibration table, undisturbed.
+
+    Of a real drive only a table says it that was measured on one.
+    """
     models: dict[str, StepModel] = {}
     for node in config.list_nodes():
         profile = get_profile(node.profile)
         table = store.find(spec, shape, RATIO_DRIVE if node.name == HOST else node.profile)
-        if table is not None:
+        if table is not None and (node.engine != REMOTE or table.clock == WALL):
             models[node.name] = host_model(table, profile) if node.name == HOST else TableModel(table, profile)
     return models
 
@@ -193,12 +196,13 @@ def host_model(table: CalibrationTable, host: Profile) -> HostModel:
 
 
 def _drive_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
-    if config.engine != "native" or config.clock == WALL:
+    devices = [device for device in config.list_devices() if device.engine == NATIVE]
+    if config.clock == WALL:
         return {}
     find = store.require if config.clock == MODELLED else store.find
-    tables = {name: find(spec, shape, name) for name in {device.profile for device in config.list_devices()}}
+    tables = {name: find(spec, shape, name) for name in {device.profile for device in devices}}
     return {
         device.name: TableModel(table, get_profile(device.profile))
-        for device in config.list_devices()
+        for device in devices
         if (table := tables[device.profile]) is not None
     }

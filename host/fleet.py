@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 
 import grpc
@@ -15,6 +15,7 @@ import grpc.aio
 from firmware_agent.errors import EnvironmentUnfit, ProtocolError
 from firmware_agent.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION, SERVICE_METHOD, Hello, Welcome, decode, encode
 from host.certificates import HostKeys
+from host.in_place import WantedRecords
 from host.records import OnEvent, What
 from host.session import DeviceSession
 
@@ -53,10 +54,17 @@ def _cannot_listen(address: IPv4Address, port: int, why: str | None, remedy: str
 
 @dataclass(frozen=True)
 class Expected:
-    """What a device of this array must show in its hello."""
+    """What a device of this array must show in its hello.
+
+    Attributes:
+        incarnation: or a later one.
+        manifest_sha256: of the shard that it was given; empty for records in place that nobody has heard of yet.
+        records: what records in place must be like; None for a shard.
+    """
 
     incarnation: int
     manifest_sha256: str
+    records: WantedRecords | None = None
 
 
 class Fleet:
@@ -89,6 +97,8 @@ class Fleet:
         self._newcomer = asyncio.Event()
         self._keys, self._address, self._port, self._on_event = keys, address, port, on_event
         self._known: set[str] = set()
+        # Class names that the first drive with any told: all others' must be the same.
+        self._class_names: tuple[str, list[str]] | None = None
         self._server: grpc.aio.Server | None = None
 
     @property
@@ -163,6 +173,7 @@ class Fleet:
             return
         # Before the next await: an older twin that is being welcomed meanwhile must find itself stale.
         self._newest[device], self._instances[device] = hello.incarnation, hello.instance
+        self._pin(device, hello)
         await context.write(encode(Welcome()))
         if hello.incarnation == self._newest[device] and device not in self._cut:
             await self._hold(DeviceSession(hello, context))
@@ -211,8 +222,24 @@ class Fleet:
             )
         if hello.incarnation == self._newest[device] and hello.instance != self._instances.get(device, hello.instance):
             raise ProtocolError(f"{device}: an agent of incarnation {hello.incarnation} has joined before this one")
-        if hello.manifest_sha256 != expected.manifest_sha256:
-            raise ProtocolError(f"{device} holds another shard than this array was made with; make the array again")
+        if expected.records is not None:
+            expected.records.check(device, hello.holding)
+        if expected.manifest_sha256 not in ("", hello.manifest_sha256):
+            what = "shard than this array was made with" if expected.records is None else "records than before"
+            raise ProtocolError(f"{device} holds another {what}; make the array again")
+        names = hello.holding.class_names if hello.holding is not None else []
+        if names and self._class_names is not None and self._class_names[1] != names:
+            first, theirs = self._class_names
+            raise ProtocolError(
+                f"{device}'s classes are {', '.join(names)}, those of {first} are {', '.join(theirs)}; give all drives "
+                "the same folders, empty ones too, or call folders by class numbers"
+            )
+
+    def _pin(self, device: str, hello: Hello) -> None:
+        """Remember what a drive said of records in place: from now on they must stay so."""
+        self._expected[device] = replace(self._expected[device], manifest_sha256=hello.manifest_sha256)
+        if self._class_names is None and hello.holding is not None and hello.holding.class_names:
+            self._class_names = device, hello.holding.class_names
 
     def _register(self, session: DeviceSession) -> None:
         device = session.device

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from csd_emu.array import ArrayConfig
+from csd_emu.array import REMOTE, ArrayConfig
 from csd_emu.config import parse_config
-from csd_emu.engines import DevicePlan, Engine, Fault, make_engine
+from csd_emu.engines import DevicePlan, Engine, Fault, faults_of, make_engine
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from firmware_agent.errors import ConfigurationError, CsdError, DeviceError, EnvironmentUnfit
@@ -134,7 +134,7 @@ class _Site:
         with contextlib.closing(make_engine(self._config, self._paths)) as engine:
             if harm is Harm.REVIVE:
                 return self._report(harm, *self._revive(engine, progress))
-            if harm.value in {fault.value for fault in engine.faults}:
+            if harm.value in {fault.value for fault in faults_of(engine, self._plan.device)}:
                 return self._report(harm, *self._act(engine, Fault(harm.value)))
         when = "at once" if harm in (Harm.CUT, Harm.HEAL) else "when it is given its next task"
         progress.stage(f"{self._device.name}: {harm}, {when}")
@@ -216,6 +216,8 @@ def _raise_incarnation(plan: DevicePlan, state: ArrayState) -> int:
     identity = read_identity(plan.identity)
     known = next(device.incarnation for device in state.devices if device.name == plan.device.name)
     incarnation = max(identity.incarnation, known) + 1
+    if plan.device.engine == REMOTE:  # its agent counts restarts of its own: see `first_incarnations`
+        incarnation = max(incarnation, int(time.time()))
     fresh = msgspec.structs.replace(
         identity, incarnation=incarnation, unix_seconds=time.time(), entropy=secrets.token_bytes(ENTROPY_BYTES)
     )

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from csd_emu.config import Config, Seconds, load_config, parse_config
 from firmware_agent.errors import ConfigurationError, ModelError
-from host.datasets import check_source
+from host.datasets import check_source, is_path
 from host.participation import Participation
 from host.plugins.section import UserSection
 from host.strategies.sections import StrategySection
@@ -30,7 +30,7 @@ class DataSection(Config):
     """Which data set, and how it is dealt out.
 
     Attributes:
-        source: name of the data set.
+        source: name of the data set, or the path of files (with a / in it), from the job file's folder.
         partition: how the private records are dealt out.
         private: share of the records that are private, each to one drive, which they never leave; the others are public
             and lie on every drive. None: all of them in federated mode, none in synchronous mode.
@@ -158,7 +158,11 @@ def read_job(path: Path) -> JobConfig:
     Raises:
         ConfigurationError: the file breaks a rule.
     """
-    return _checked(load_config(path, JobConfig), str(path))
+    job = load_config(path, JobConfig)
+    if is_path(job.data.source):
+        data = job.data.model_copy(update={"source": str((path.parent / job.data.source).absolute())})
+        job = job.model_copy(update={"data": data})
+    return _checked(job, str(path))
 
 
 def _checked(job: JobConfig, where: str) -> JobConfig:

@@ -7,11 +7,11 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from csd_emu.array import ArrayConfig, Device
+from csd_emu.array import REMOTE, ArrayConfig, Device
 from csd_emu.config import parse_config
 from csd_emu.deadline import Deadline
 from csd_emu.engines import DevicePlan, Engine, Handle, Surroundings, make_engine
@@ -21,7 +21,9 @@ from firmware_agent.handover import IDENTITY_FILE
 from firmware_agent.identity import Identity, write_identity
 from host.array_state import STATE_FILE, ArrayState, DeviceState, devices_held, empty_folder
 from host.certificates import Authority, HostKeys
+from host.datasets import load_dataset
 from host.fleet import Expected, Fleet
+from host.in_place import WantedRecords
 from host.job import DataSection
 from host.records import OnEvent
 from host.shards import ShardRecord, write_shards
@@ -81,23 +83,32 @@ async def start_array(
         CsdError: a device did not come up; the caller sweeps.
     """
     devices, run = request.config.list_nodes(), request.run
-    records = await asyncio.to_thread(write_shards, devices, request.data, request.seed, folder / DEVICES)
+    dataset = await asyncio.to_thread(load_dataset, request.data.source, request.seed)
+    records = await asyncio.to_thread(write_shards, devices, request.data, request.seed, folder / DEVICES, dataset)
+    wanted = WantedRecords.of(dataset)
     authority = Authority(request.config.name)
     keys = HostKeys(authority.ca_pem, authority.issue_host())
     keys.save(folder / _KEYS)
-    expected = {d.name: Expected(FIRST_INCARNATION, r.manifest_sha256) for d, r in zip(devices, records, strict=True)}
+    first = first_incarnations(devices)
+    expected = {
+        d.name: Expected(first[d.name], r.manifest_sha256, None if d.data is None else wanted)
+        for d, r in zip(devices, records, strict=True)
+    }
     place = request.config.host
     fleet = await fleet_box.enter_async_context(Fleet(expected, keys, place.port or 0, on_event, place.address))
-    state = _state(request, run, fleet.port, devices, records)
+    state = _state(request, run, fleet.port, devices, records, first)
     state.save(folder)
     plans = [
         _plan(
             *(request.config.name, run, device, record),
-            _identity(authority, device, request, engine.surroundings(device), fleet.port),
+            _identity(authority, device, request, engine.surroundings(device), fleet.port, first[device.name]),
         )
         for device, record in zip(devices, records, strict=True)
     ]
     handles, times = await _start_devices(engine, fleet, plans)
+    if any(device.data is not None for device in devices):
+        state = state.with_holdings({name: session.hello for name, session in fleet.sessions().items()})
+        state.save(folder)
     return StartedArray(state, fleet, handles, times)
 
 
@@ -197,12 +208,23 @@ async def _start_devices(engine: Engine, fleet: Fleet, plans: list[DevicePlan]) 
     return [handle for handle, _ in started], StartTimes(times, time.monotonic() - begin)
 
 
-def _identity(authority: Authority, device: Device, request: ArrayRequest, around: Surroundings, port: int) -> Identity:
+def first_incarnations(devices: Sequence[Device]) -> dict[str, int]:
+    """Return the incarnation with which each device of an array begins.
+
+    A real drive keeps its certificate beyond an `up`: there a later one must not take an earlier one's agent for its
+    own, so the seconds of the date go into it.
+    """
+    return {each.name: int(time.time()) if each.engine == REMOTE else FIRST_INCARNATION for each in devices}
+
+
+def _identity(
+    authority: Authority, device: Device, request: ArrayRequest, around: Surroundings, port: int, incarnation: int
+) -> Identity:
     credential = authority.issue_device(device.name)
     return Identity(
         array=request.config.name,
         device=device.name,
-        incarnation=FIRST_INCARNATION,
+        incarnation=incarnation,
         host_address=f"{around.host_address}:{port}",
         clock=around.clock,
         unix_seconds=time.time(),
@@ -210,6 +232,7 @@ def _identity(authority: Authority, device: Device, request: ArrayRequest, aroun
         ca_pem=authority.ca_pem,
         certificate_pem=credential.certificate_pem,
         key_pem=credential.key_pem,
+        data=device.data or "",
     )
 
 
@@ -219,9 +242,16 @@ def _plan(array: str, run: str, device: Device, record: ShardRecord, identity: I
     return DevicePlan(array, run, device, folder, record.path, folder / IDENTITY_FILE)
 
 
-def _state(request: ArrayRequest, run: str, port: int, devices: list[Device], records: list[ShardRecord]) -> ArrayState:
+def _state(
+    request: ArrayRequest,
+    run: str,
+    port: int,
+    devices: list[Device],
+    records: list[ShardRecord],
+    first: Mapping[str, int],
+) -> ArrayState:
     entries = tuple(
-        DeviceState(d.name, d.number, d.profile, FIRST_INCARNATION, r.manifest_sha256, r.samples)
+        DeviceState(d.name, d.number, d.profile, first[d.name], r.manifest_sha256, r.samples)
         for d, r in zip(devices, records, strict=True)
     )
     config, data = request.config.model_dump(mode="json"), request.data.model_dump(mode="json")

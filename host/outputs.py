@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from firmware_agent.wire import PhaseSeconds
-from host.gate.report import GateReport
 from host.deploy.report import DeployReport
+from host.gate.report import GateReport
 from host.report.comparison import Comparison
 from host.reproduce.figures import HypertuneReport
 from host.simulation.figures import SimulateReport

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from csd_emu.array import ArrayConfig
 from csd_emu.config import load_config, parse_config
+from firmware_agent.errors import ConfigurationError
 from host.job import DataSection, check_mode, load_job
 from host.lifecycle import ArrayRequest
 from host.plugins.plugins import load_plugins
@@ -25,9 +26,17 @@ def read_array(path: Path, engine: str | None = None) -> ArrayConfig:
         ConfigurationError: the file breaks a rule.
     """
     config = load_config(path, ArrayConfig)
-    if engine is None:
+    if engine is not None:
+        if any(group.engine is not None for group in config.devices):
+            raise ConfigurationError(
+                f"--engine {engine}: the groups of {path} name their own engines; leave it out, or change the file"
+            )
+        config = parse_config(config.model_dump(mode="json") | {"engine": engine}, ArrayConfig, "--engine")
+    if config.inventory is None:
         return config
-    return parse_config(config.model_dump(mode="json") | {"engine": engine}, ArrayConfig, "--engine")
+    from csd_emu.remote.members import resolve_members  # most arrays have no real drive
+
+    return resolve_members(config, path.parent, str(path))
 
 
 def read_run(job_path: Path, array_path: Path, engine: str | None = None, tuner: TunerName | None = None) -> RunRequest:

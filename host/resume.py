@@ -43,9 +43,9 @@ def resume_run(
     """
     with RunDirectory.reopen(path) as directory:
         request = read_run(path / JOB_FILE, path / ARRAY_FILE)
-        if engine is not None and engine != request.config.engine:
+        if engine is not None and engine != request.config.engine_label:
             raise ConfigurationError(
-                f"--engine {engine}: the run in {path} is on {request.config.engine} and can only go on there; "
+                f"--engine {engine}: the run in {path} is on {request.config.engine_label} and can only go on there; "
                 "leave --engine out"
             )
         summary = directory.read_summary()

@@ -97,7 +97,9 @@ def run_job(
         running = list_running(state, paths) if state is not None else []
         if state is not None and running:
             check_same(request.array, state)
-            check_shards({device.name: device.manifest_sha256 for device in state.devices}, folder / DEVICES)
+            given = {node.name for node in request.config.list_nodes() if node.data is None}
+            written = {each.name: each.manifest_sha256 for each in state.devices if each.name in given}
+            check_shards(written, folder / DEVICES)
             remedy = f"it was chosen by csd-emu up; csd-emu down {name} and up again choose another"
             check_port(state.address, state.port, remedy)
             return INTERRUPTS.run(run.on_array_that_is_up(state, running))
@@ -154,7 +156,7 @@ class _Run:
     async def on_new_array(self) -> Summary:
         """Start the devices and train; the caller ends them."""
         count = len(self._request.config.list_devices())
-        self._progress.stage(f"start {count} drives ({self._request.config.engine})")
+        self._progress.stage(f"start {count} drives ({self._request.config.engine_label})")
         self._metrics.start_booting()
         async with contextlib.AsyncExitStack() as box:
             started = await start_array(self._request.array, self._folder, self._engine, box, self._recorder.add_event)

@@ -28,7 +28,7 @@ def finish_run(
     summary = summarise(
         rounds,
         array=request.config.name,
-        engine=request.config.engine,
+        engine=request.config.engine_label,
         model=job.model,
         target_accuracy=target.accuracy if target is not None else None,
         reached=target is None or rounds[-1].accuracy >= target.accuracy,

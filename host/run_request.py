@@ -7,14 +7,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from csd_emu.array import ArrayConfig
+from csd_emu.array import NATIVE, QEMU, ArrayConfig
 from csd_emu.calibration import CalibrationStore
 from csd_emu.paths import Paths
 from csd_emu.profiles import get_profile
+from firmware_agent.errors import ConfigurationError
 from firmware_agent.models import ModelSpec
 from host.checkpoint import job_sha256
 from host.datasets import Dataset, load_dataset
-from host.device_time import StepModel, find_models, table_models
+from host.device_time import COUNTED, MODELLED, WALL, StepModel, find_models, table_models
 from host.evaluation import Evaluator
 from host.job import JobConfig
 from host.lifecycle import ArrayRequest
@@ -64,11 +65,12 @@ class RunRequest:
     @property
     def notes(self) -> list[str]:
         """What must be known of the run's figures, in sentences."""
+        clocks = _clock_notes(self.config, self.models)
         if self.sync is not None:
-            return self.sync.notes
+            return [*self.sync.notes, *clocks]
         size = self.job.batch_size
         guessed = [name for name, model in self.models.items() if not model.covers(size)]
-        return [f"{', '.join(guessed)}: {_NOT_COVERED.format(size)}"] if guessed else []
+        return ([f"{', '.join(guessed)}: {_NOT_COVERED.format(size)}"] if guessed else []) + clocks
 
     @property
     def portable_job(self) -> JobConfig:
@@ -100,6 +102,30 @@ class RunRequest:
         return job_sha256(self.config, self.portable_job, self.spec.source, figures)
 
 
+def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:
+    named = [device.name for device in config.list_devices() if device.data is not None]
+    if named and job.mode == "sync":
+        raise ConfigurationError(
+            f"{', '.join(named)}: how many records lie there in place is known only when the drive says hello, and a "
+            "job of mode: sync deals all records out before; use mode: federated, or leave data out of the inventory"
+        )
+
+
+def _clock_notes(config: ArrayConfig, models: Mapping[str, StepModel]) -> list[str]:
+    """Return what must be known of an array whose drives have different clocks."""
+    clocks: dict[str, list[str]] = {}
+    for node in config.list_nodes():
+        clock = COUNTED if node.engine == QEMU else MODELLED if node.name in models else WALL
+        clocks.setdefault(clock, []).append(node.name)
+    if len(clocks) < 2:
+        return []
+    each = "; ".join(f"{clock}: {', '.join(names)}" for clock, names in sorted(clocks.items()))
+    return [
+        f"its drives have different clocks ({each}): the array's seconds put them side by side as if they were one, "
+        "and sums and means over drives mix them; compare drives of one clock"
+    ]
+
+
 def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec, plugins: Plugins = NO_PLUGINS) -> RunRequest:
     """Return the run if model, data, array and plug-ins fit together; nothing is started.
 
@@ -113,8 +139,9 @@ def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec, plugins: Plu
     shape, store = (channels, height, width), CalibrationStore(Paths.default().calibration)
     models = find_models(config, spec, shape, store)
     evaluator = Evaluator(spec, dataset, job.seed)
+    _check_in_place(config, job)
     check_files(plugins, spec.name, spec.source)
-    wall = config.engine == "native" and not models
+    wall = NATIVE in config.engines and not any(device.name in models for device in config.list_devices())
     if job.mode == "federated":
         expected = {} if wall else table_models(config, spec, shape, store)
         proximal = make_strategy(job.strategy, job.momentum, _parameters(evaluator), plugins.strategy).proximal

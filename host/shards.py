@@ -20,7 +20,10 @@ from host.partition import Indices, partition_dirichlet, partition_evenly
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """What was written for one device: `samples` records, the first `private_samples` of them on this one alone."""
+    """What was written for one device: `samples` records, the first `private_samples` of them on this one alone.
+
+    For a device with records in place nothing was: the hash is empty.
+    """
 
     path: Path
     manifest_sha256: str
@@ -39,48 +42,67 @@ class Dealt:
 def deal_out(dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed: int) -> Dealt:
     """Return which records lie where; it depends on the data, the drives' number and `seed` alone.
 
-    The host, if it is among the nodes, holds public records alone.
+    The host, if it is among the nodes, holds public records alone; drives with records in place get none.
 
     Raises:
         DataError: there are fewer private records than drives, or no public one and the host trains.
     """
-    drives = [node for node in nodes if node.name != HOST]
+    drives = [node for node in nodes if gets_private(node)]
     generator = np.random.default_rng([seed, len(drives)])
     count = len(dataset.labels)
     share = 1.0 if data.private is None else data.private
     pool = count - round(share * count)
     public = np.sort(generator.permutation(count)[:pool]) if pool else np.empty(0, np.int64)
-    if not pool and len(drives) < len(nodes):
+    if not pool and any(node.name == HOST for node in nodes):
         raise DataError(
             "the host trains on public records, and there are none: the drives' private records do not leave them; set "
             "mode: sync and data.private below 1, or host.trains: false"
         )
     private = np.setdiff1d(np.arange(count), public)
     parts = [np.empty(0, np.int64)] * len(drives)
-    if len(private):
+    if len(private) and drives:
         labels, concentration = dataset.labels[private], data.partition.dirichlet
         if concentration is None:
             dealt = partition_evenly(len(private), len(drives), generator)
         else:
             dealt = partition_dirichlet(labels, len(drives), concentration, generator)
         parts = [private[part] for part in dealt]
-    return Dealt(parts + [np.empty(0, np.int64)] * (len(nodes) - len(drives)), public)
+    own = iter(parts)
+    return Dealt([next(own) if gets_private(node) else np.empty(0, np.int64) for node in nodes], public)
 
 
-def write_shards(devices: Sequence[Device], data: DataSection, seed: int, folder: Path) -> list[ShardRecord]:
+def gets_private(node: Device) -> bool:
+    """Return whether private records are dealt to a node: to a drive without records of its own."""
+    return node.name != HOST and node.data is None
+
+
+def write_shards(
+    devices: Sequence[Device], data: DataSection, seed: int, folder: Path, dataset: Dataset | None = None
+) -> list[ShardRecord]:
     """Write ``folder/NAME/shard.tar`` for each device, and return what was written, in the order of `devices`.
 
-    Private records come first, then the whole public pool, in the same order on every device.
+    Private records come first, then the whole public pool, in the same order on every device. For a drive with records
+    in place nothing is written, and nothing is known before it says hello.
+
+    Args:
+        devices: drives, and the host if it trains.
+        data: what is dealt out, and how.
+        seed: of the split and the deal.
+        folder: of the devices' folders.
+        dataset: that `data` names, if it was loaded already.
 
     Raises:
         DataError: the data set is unknown or too small.
     """
-    dataset = load_dataset(data.source, seed)
+    dataset = load_dataset(data.source, seed) if dataset is None else dataset
     dealt = deal_out(dataset, data, devices, seed)
     records = []
     for device, private in zip(devices, dealt.private, strict=True):
         path = folder / device.name / SHARD_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
+        if device.data is not None:
+            records.append(ShardRecord(path, "", 0, 0))
+            continue
         indices = np.concatenate([private, dealt.public])
         digest = write_shard(path, dataset.name, dataset.images[indices], dataset.labels[indices], len(private))
         records.append(ShardRecord(path, digest, len(indices), len(private)))

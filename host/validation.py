@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from csd_emu.array import QEMU
 from csd_emu.paths import Paths
 from host.outputs import ValidationReport
 from host.requests import read_array, read_run
@@ -20,7 +21,7 @@ def validate_files(
     config = read_array(array_path, engine)
     job = read_run(job_path, array_path, engine).job if job_path is not None else None
     domains: dict[str, str] = {}
-    if dry_run and config.engine == "qemu":
+    if dry_run and QEMU in config.engines:
         from csd_emu.engines.qemu import describe_domains
 
         domains = describe_domains(config, paths)

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from csd_emu.array import ArrayConfig
+from csd_emu.array import NATIVE, REMOTE, ArrayConfig, EngineName
 from csd_emu.engines.base import DevicePlan, Engine, Fault, Handle, Surroundings
+from csd_emu.engines.mixed import MixedEngine, faults_of
 from csd_emu.engines.native import NativeEngine
-from csd_emu.engines.with_host import WithHostNode
 from csd_emu.paths import Paths
 from firmware_agent.errors import EnvironmentUnfit
 
-__all__ = ["DevicePlan", "Engine", "Fault", "Handle", "NativeEngine", "Surroundings", "make_engine"]
+__all__ = ["DevicePlan", "Engine", "Fault", "Handle", "NativeEngine", "Surroundings", "faults_of", "make_engine"]
 
 
 def make_engine(config: ArrayConfig, paths: Paths) -> Engine:
-    """Return the engine that `config` names, not yet prepared.
+    """Return the engine that `config` names, or several as one, not yet prepared.
 
     Raises:
         EnvironmentUnfit: this machine lacks what the engine needs.
+        ConfigurationError: the inventory of its real drives cannot be read.
     """
-    native = NativeEngine(paths.arrays)
-    if config.engine == "native":
-        return native
-    drives = _qemu_engine(config, paths)
-    return WithHostNode(drives, native) if config.host.trains else drives
+    names = [name for name in config.engines if name != NATIVE or not config.host.trains]
+    if config.host.trains:
+        names.append(NATIVE)  # last, as the host is among the nodes
+    engines = {name: _make(name, config, paths) for name in names}
+    return engines[names[0]] if len(engines) == 1 else MixedEngine(engines)
+
+
+def _make(name: EngineName, config: ArrayConfig, paths: Paths) -> Engine:
+    if name == NATIVE:
+        return NativeEngine(paths.arrays)
+    return _remote_engine(config) if name == REMOTE else _qemu_engine(config, paths)
+
+
+def _remote_engine(config: ArrayConfig) -> Engine:
+    from csd_emu.engines.remote import RemoteEngine  # SSH: nobody else has need of it
+
+    return RemoteEngine(config)
 
 
 def _qemu_engine(config: ArrayConfig, paths: Paths) -> Engine:

@@ -140,6 +140,14 @@ def must_run(handle: Handle, fault: Fault) -> DeviceError:
     return DeviceError(f"{handle.plan.device.name} does not run, so {fault.value} cannot be done to it")
 
 
+def not_from_outside(handle: Handle, fault: Fault) -> DeviceError:
+    """Return the error of a fault that has to be done by the host of a run."""
+    return DeviceError(
+        f"{handle.plan.device.name}: {fault.value} cannot be done to a process from outside: it has no network of its "
+        "own; the host of a run can do it"
+    )
+
+
 def last_words(console: Path) -> str:
     """Return the last lines of a device's console, for an error message."""
     try:

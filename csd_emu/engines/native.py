@@ -15,7 +15,7 @@ import psutil
 
 from csd_emu.array import Device
 from csd_emu.deadline import Deadline
-from csd_emu.engines.base import DevicePlan, Fault, Handle, Surroundings, must_run, wait_for_hello
+from csd_emu.engines.base import DevicePlan, Fault, Handle, Surroundings, must_run, not_from_outside, wait_for_hello
 from csd_emu.progress import Progress
 from firmware_agent.errors import DeviceError
 from firmware_agent.handover import IDENTITY_FILE, SHARD_FILE
@@ -83,10 +83,7 @@ class NativeEngine:
     def inject(self, handle: Handle, fault: Fault) -> None:
         """Send the signal that makes the fault."""
         if fault not in self.faults:
-            raise DeviceError(
-                f"{handle.plan.device.name}: {fault.value} cannot be done to a process from outside: it has no network "
-                "of its own; the host of a run can do it"
-            )
+            raise not_from_outside(handle, fault)
         process = self._process(handle)
         if process is None:
             raise must_run(handle, fault)

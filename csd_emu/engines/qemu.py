@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import libvirt
 
-from csd_emu.array import ArrayConfig, Device
+from csd_emu.array import QEMU, ArrayConfig, Device
 from csd_emu.deadline import Deadline
 from csd_emu.engines.base import DevicePlan, Fault, Handle, Surroundings, must_run, wait_for_hello
 from csd_emu.image import Image, ImageStore
@@ -277,7 +277,7 @@ def describe_domains(config: ArrayConfig, paths: Paths) -> dict[str, str]:
     image = ImageStore(paths.images).describe()
     template = TemplateStore(paths.templates, tools, daemon).find(image, int(config.memory))
     xml = {}
-    for device in config.list_devices():
+    for device in (each for each in config.list_devices() if each.engine == QEMU):
         folder = paths.arrays / config.name / "devices" / device.name
         plan = DevicePlan(config.name, "dry-run", device, folder, folder, folder)
         xml[device.name] = domain_xml(clone_spec(plan, image, template, int(config.memory), tools))

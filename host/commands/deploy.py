@@ -36,6 +36,7 @@ def deploy(
     timeout: Annotated[str, typer.Option(metavar="TIME", help="for each drive, as in 10 min")] = "",
     batch: Annotated[int | None, typer.Option(help="upgrade: drives at a time; stops after a failure", min=1)] = None,
     lines: Annotated[int | None, typer.Option(help="logs: how many", min=1)] = None,
+    renew: Annotated[bool, typer.Option("--renew", help="enrol: a new certificate for every drive")] = False,
     form: Annotated[FormChoice | None, typer.Option(help="install, upgrade: in place of the one that fits")] = None,
     as_json: Json = False,
 ) -> None:
@@ -59,7 +60,7 @@ def deploy(
         jobs,
         dry_run,
         read_seconds(timeout) if timeout else None,
-        VerbOptions(lines, form.value if form is not None else None, batch),
+        VerbOptions(lines, form.value if form is not None else None, batch, renew or None),
     )
     with StageProgress(quiet=as_json) as progress, LiveBoard(quiet=as_json) as board:
         report = run_deploy(request, Paths.default(), progress, board)

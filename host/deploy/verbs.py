@@ -21,11 +21,13 @@ class VerbOptions:
         lines: `logs`: how many.
         form: `install`, `upgrade`: ``wheels`` or ``rootfs`` in place of the one that fits the drive.
         batch: `upgrade`: how many drives at a time.
+        renew: `enrol`: give a new certificate even to a drive that has a good one.
     """
 
     lines: int | None = None
     form: str | None = None
     batch: int | None = None
+    renew: bool | None = None
 
     def given(self) -> set[str]:
         """Return the names of those that are given."""
@@ -91,6 +93,13 @@ VERBS: dict[str, VerbEntry] = {
         3600.0,
         options=frozenset({"form"}),
         columns=("version", "form", "copied_bytes", "copy_seconds"),
+    ),
+    "enrol": VerbEntry(
+        "host.deploy.enrol",
+        "give the drive a certificate of this deployment's authority; a new one when it ends within 30 days",
+        120.0,
+        options=frozenset({"renew"}),
+        columns=("expires",),
     ),
     "start": VerbEntry("host.deploy.service:prepare_start", "start the agent, now and after every boot", 300.0),
     "stop": VerbEntry("host.deploy.service:prepare_stop", "stop the agent, now and after every boot", 120.0),

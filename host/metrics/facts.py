@@ -15,14 +15,13 @@ from host.metrics.counting import PHASES, DeviceFacts
 from host.metrics.state import RunFacts
 from host.run_request import RunRequest
 
-KINDS = {"qemu": "emulated", "native": "native"}
-REAL = "real"
+KINDS = {"qemu": "emulated", "native": "native", "remote": "real"}
 
 
 def describe_run(config: ArrayConfig, job: JobConfig) -> RunFacts:
     """Return what stays the same in a run."""
     devices = tuple(device.name for device in config.list_nodes())
-    return RunFacts(config.name, config.engine, job.model, job.mode, devices, config.host.power_cap)
+    return RunFacts(config.name, config.engine_label, job.model, job.mode, devices, config.host.power_cap)
 
 
 def describe_tables(request: RunRequest) -> Calibrated:
@@ -34,10 +33,11 @@ def describe_tables(request: RunRequest) -> Calibrated:
 
 def describe_devices(config: ArrayConfig, time: DeviceTime, hellos: Mapping[str, Hello]) -> list[DeviceFacts]:
     """Return what is known of each drive of the array that has a session; `hellos` holds what it said."""
-    kind = KINDS.get(config.engine, REAL)
     present = [(device, hellos[device.name]) for device in config.list_nodes() if device.name in hellos]
     return [
-        _describe(device, HOST if device.name == HOST else kind, hello, time.clock(device.name, hello.clock))
+        _describe(
+            device, HOST if device.name == HOST else KINDS[device.engine], hello, time.clock(device.name, hello.clock)
+        )
         for device, hello in present
     ]
 

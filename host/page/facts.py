@@ -13,7 +13,7 @@ def plan_run(config: ArrayConfig, job: JobConfig) -> RunPlan:
     """Return what is known of a run before it begins."""
     return RunPlan(
         array=config.name,
-        engine=config.engine,
+        engine=config.engine_label,
         model=job.model,
         mode=job.mode,
         devices=tuple(node.name for node in config.list_nodes()),

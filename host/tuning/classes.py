@@ -9,12 +9,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.array import ArrayConfig, Device
+from csd_emu.array import QEMU, REMOTE, ArrayConfig, Device
 from csd_emu.calibration import REFERENCE_CORE, CalibrationStore, CalibrationTable
 from csd_emu.profiles import HostRatio, Profile, get_profile
 from csd_emu.shape import Shape
 from csd_emu.timeline import HOST
-from firmware_agent.errors import ConfigurationError
+from firmware_agent.errors import CalibrationError, ConfigurationError
 from firmware_agent.models import ModelSpec
 from firmware_agent.units import format_bytes
 from host.sync.sections import SyncSection
@@ -111,16 +111,22 @@ def device_classes(
         CalibrationError: a table is missing or damaged.
         ConfigurationError: the smallest batch does not fit into a device.
     """
-    found: dict[str, DeviceClass] = {}
+    found: dict[tuple[str, str], DeviceClass] = {}
     dense: dict[str, _Dense] = {}
     classes = {}
     for device in config.list_nodes():
-        if device.profile not in found:
+        kind = device.profile, device.engine
+        if kind not in found:
             unit = HOST_UNIT if device.name == HOST else device.profile
             table = store.require(spec, shape, unit)
+            if device.engine == REMOTE and table.clock != "wall":
+                raise CalibrationError(
+                    f"{device.name}: how fast a real {device.profile} trains {spec.name!r} was never measured; run "
+                    f"csd-emu calibrate {spec.name} --inventory {config.inventory} --drive {device.name}"
+                )
             costs = dense.setdefault(table.key.digest, _Dense(table))
-            found[device.profile] = _device_class(config, device, costs, sync, ratio, shard_bytes)
-        classes[device.name] = found[device.profile]
+            found[kind] = _device_class(config, device, costs, sync, ratio, shard_bytes)
+        classes[device.name] = found[kind]
     return classes
 
 
@@ -215,7 +221,7 @@ def _device_class(
 
 def _memory(config: ArrayConfig, device: Device, profile: Profile, table: CalibrationTable, shard_bytes: int) -> Memory:
     device_bytes = int(profile.dram_bytes.value)
-    if config.engine == "qemu" and device.name != HOST:
+    if device.engine == QEMU:
         device_bytes = min(device_bytes, int(config.memory))
     free = device_bytes - RESERVE_BYTES
     return Memory(free - (shard_bytes if shard_bytes <= free // 4 else 0), device_bytes, table)

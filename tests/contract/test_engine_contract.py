@@ -13,7 +13,8 @@ import pytest
 from csd_emu.array import ArrayConfig
 from csd_emu.deadline import Deadline
 from csd_emu.engines import Engine, Fault, NativeEngine
-from csd_emu.engines.with_host import WithHostNode
+from csd_emu.engines.mixed import MixedEngine
+from csd_emu.engines.remote import RemoteEngine
 from csd_emu.paths import Paths
 from csd_emu.timeline import HOST
 from firmware_agent.errors import BootTimeout, DeviceError, DeviceLost
@@ -22,6 +23,7 @@ from host.array_state import array_folder
 from host.session import DeviceSession
 from tests.contract.laboratory import Laboratory
 from tests.fakes import JOB
+from tests.loopback import loopback, needs_sshd
 from tests.machines import DAEMON_OUTLIVES, prepared_qemu
 
 pytestmark = pytest.mark.filterwarnings(DAEMON_OUTLIVES)
@@ -31,7 +33,12 @@ NAMES = (f"test-contract-{os.getpid()}", "test-neighbour")
 HOST_TRAINS = " with host"
 
 
-def config_of(name: str, kind: str) -> ArrayConfig:
+def config_of(name: str, kind: str, inventory: Path | None = None) -> ArrayConfig:
+    if kind == "remote":
+        groups = [{"drives": ["csd-00", "csd-01"], "profile": "newport"}]
+        return ArrayConfig.model_validate(
+            {"name": name, "engine": kind, "inventory": str(inventory), "devices": groups}
+        )
     content = {
         "name": name,
         "engine": kind.removesuffix(HOST_TRAINS),
@@ -41,32 +48,51 @@ def config_of(name: str, kind: str) -> ArrayConfig:
     return ArrayConfig.model_validate(content)
 
 
-@pytest.fixture(scope="module", params=["native", f"native{HOST_TRAINS}", pytest.param("qemu", marks=pytest.mark.vm)])
-def ground(request: pytest.FixtureRequest) -> Iterator[tuple[Engine, Path, str]]:
-    """An engine, the folder of its arrays, and of what kind it is."""
+@pytest.fixture(
+    scope="module",
+    params=[
+        "native",
+        f"native{HOST_TRAINS}",
+        pytest.param("qemu", marks=pytest.mark.vm),
+        pytest.param("remote", marks=needs_sshd),
+    ],
+)
+def ground(request: pytest.FixtureRequest) -> Iterator[tuple[tuple[Engine, Engine], Path, list[ArrayConfig]]]:
+    """The engines of two arrays, which may be one; the folder of the arrays; and their configurations."""
     kind: str = request.param
-    if kind.startswith("native"):
+    with contextlib.ExitStack() as stack:
+        if kind == "qemu" or kind.startswith("qemu"):
+            engine: Engine = stack.enter_context(contextlib.closing(prepared_qemu(config_of(NAMES[0], kind))))
+            yield (engine, engine), Paths.default().arrays, [config_of(name, kind) for name in NAMES]
+            return
         folder = Path(tempfile.mkdtemp(prefix="csd-"))
-        native = NativeEngine(folder)
-        engine = WithHostNode(native, NativeEngine(folder)) if kind.endswith(HOST_TRAINS) else native
-        with contextlib.closing(engine):
-            yield engine, folder, kind
-        shutil.rmtree(folder)
-    else:
-        with contextlib.closing(prepared_qemu(config_of(NAMES[0], kind))) as engine:
-            yield engine, Paths.default().arrays, kind
+        stack.callback(shutil.rmtree, folder)
+        if kind == "remote":  # a drive is lent to one array at a time: each has its own
+            server = stack.enter_context(loopback(folder))
+            inventories = [server.inventory(["csd-00", "csd-01"], prefix) for prefix in ("", "-n")]
+            configs = [config_of(name, kind, path) for name, path in zip(NAMES, inventories, strict=True)]
+            first, second = (stack.enter_context(contextlib.closing(RemoteEngine(config))) for config in configs)
+            yield (first, second), folder / "arrays", configs
+            return
+        native = stack.enter_context(contextlib.closing(NativeEngine(folder)))
+        engine = MixedEngine({"native": native}) if kind.endswith(HOST_TRAINS) else native
+        yield (engine, engine), folder, [config_of(name, kind) for name in NAMES]
 
 
 @pytest.fixture
-def laboratories(ground: tuple[Engine, Path, str]) -> Iterator[tuple[Laboratory, Laboratory]]:
+def laboratories(
+    ground: tuple[tuple[Engine, Engine], Path, list[ArrayConfig]],
+) -> Iterator[tuple[Laboratory, Laboratory]]:
     """Two arrays on one engine; leftovers of an earlier, killed test are swept first."""
-    engine, arrays, kind = ground
+    engines, arrays, configs = ground
     with contextlib.ExitStack() as stack:
-        for name in NAMES:
-            folder = stack.enter_context(array_folder(arrays, name))
-            engine.sweep(name)
+        for engine, config in zip(engines, configs, strict=True):
+            folder = stack.enter_context(array_folder(arrays, config.name))
+            engine.sweep(config.name)
             shutil.rmtree(folder / "devices", ignore_errors=True)
-        pair = [Laboratory(engine, config_of(name, kind), arrays / name) for name in NAMES]
+        pair = [
+            Laboratory(engine, config, arrays / config.name) for engine, config in zip(engines, configs, strict=True)
+        ]
         for laboratory in pair:
             stack.callback(laboratory.clear)
         yield pair[0], pair[1]
@@ -162,7 +188,7 @@ async def test_a_sweep_ends_its_own_array_alone_and_a_frozen_device_too(
         lab.engine.inject(mine, Fault.FREEZE)
         assert await asyncio.to_thread(lab.engine.sweep, lab.config.name) == ["csd-00"]
         assert not lab.engine.alive(mine)
-        assert lab.engine.alive(theirs)
+        assert neighbour.engine.alive(theirs)
         assert lab.engine.sweep(lab.config.name) == []
         assert neighbour.engine.list_devices(neighbour.config.name) == ["csd-00"]
         assert await asyncio.to_thread(neighbour.engine.sweep, neighbour.config.name) == ["csd-00"]

@@ -1,4 +1,4 @@
-"""An array whose host trains: everything about the node ``host`` goes to one engine, all else to the other."""
+"""An array on several engines: everything about a device goes to its own, such as that of the node ``host``."""
 
 import asyncio
 import contextlib
@@ -9,8 +9,8 @@ import pytest
 
 from csd_emu.array import ArrayConfig, Device
 from csd_emu.deadline import Deadline
-from csd_emu.engines import DevicePlan, Engine, Fault, NativeEngine
-from csd_emu.engines.with_host import WithHostNode
+from csd_emu.engines import DevicePlan, Engine, Fault
+from csd_emu.engines.mixed import MixedEngine, faults_of
 from csd_emu.progress import Silent
 from csd_emu.timeline import HOST
 from firmware_agent.errors import DeviceError
@@ -27,8 +27,8 @@ def plan_of(device: Device) -> DevicePlan:
     return DevicePlan("lab", "run", device, folder, folder / "shard", folder / "identity")
 
 
-def engine_of(drives: FakeEngine, host: FakeEngine) -> WithHostNode:
-    return WithHostNode(cast(Engine, drives), cast(NativeEngine, host))
+def engine_of(drives: FakeEngine, host: FakeEngine) -> MixedEngine:
+    return MixedEngine({"qemu": cast(Engine, drives), "native": cast(Engine, host)})
 
 
 @pytest.fixture
@@ -68,8 +68,10 @@ def test_a_devices_whole_life_is_on_its_own_engine(
 def test_the_array_is_both_engines_together(drives: FakeEngine, host: FakeEngine) -> None:
     engine = engine_of(drives, host)
     engine.prepare(Silent())
-    assert (drives.done, host.done) == (["prepare"], [])
+    assert (drives.done, host.done) == (["prepare"], ["prepare"])
     assert engine.faults == drives.faults
+    assert faults_of(engine, DRIVE) == drives.faults
+    assert faults_of(engine, NODE) == host.faults == faults_of(cast(Engine, host), NODE)
     assert engine.list_arrays() == []
     for device in reversed(DEVICES):
         engine.start(plan_of(device))
@@ -108,3 +110,16 @@ def test_an_engines_error_is_passed_on(device: Device) -> None:
     engine = engine_of(broken, whole) if device is DRIVE else engine_of(whole, broken)
     with pytest.raises(DeviceError, match="no memory"):
         engine.start(plan_of(device))
+
+
+def test_one_engines_failure_keeps_no_other_from_being_swept(
+    drives: FakeEngine, host: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sweep(array: str) -> list[str]:
+        raise DeviceError("libvirt does not answer")
+
+    monkeypatch.setattr(drives, "sweep", sweep)
+    host.running.add(HOST)
+    with pytest.raises(DeviceError, match="libvirt does not answer"):
+        engine_of(drives, host).sweep("lab")
+    assert host.running == set()

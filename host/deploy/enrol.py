@@ -1,0 +1,173 @@
+"""Enrolment: a deployment's own authority on the server, and a certificate of it on each drive, brought over SSH."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import functools
+import os
+import secrets
+import shlex
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from csd_emu.paths import Paths
+from csd_emu.remote.control import Control
+from firmware_agent.errors import ConfigurationError, DriveUnfit, EnvironmentUnfit
+from firmware_agent.identity import Identity, write_identity
+from host.certificates import Authority, Credential
+from host.deploy.verbs import Plan
+from host.deploy.work import Outcome, Result, Site, Verb
+from host.files import replace_file
+
+VALID, RENEW_BEFORE = datetime.timedelta(days=730), datetime.timedelta(days=30)
+# Beside the identity on a drive: its public part, which says how long it is good.
+CERTIFICATE_FILE = "certificate.pem"
+_KEY, _CERTIFICATE = "ca.key", "ca.pem"
+_ENTROPY_BYTES = 64
+
+
+def prepare(plan: Plan) -> Verb:
+    """Return the verb; makes the deployment's authority if there is none, unless nothing may change."""
+    folder = authority_folder(plan.paths, plan.inventory.name)
+    if plan.dry_run and not (folder / _KEY).exists():
+        return functools.partial(enrol, authority=Authority(plan.inventory.name), name=plan.inventory.name, renew=True)
+    authority = open_authority(folder, plan.inventory.name)
+    return functools.partial(enrol, authority=authority, name=plan.inventory.name, renew=bool(plan.options.renew))
+
+
+def authority_folder(paths: Paths, inventory: str) -> Path:
+    """Return the folder that the server keeps for the deployment of an inventory of this name."""
+    return paths.state / "deployments" / inventory
+
+
+def open_authority(folder: Path, name: str) -> Authority:
+    """Return the authority of the deployment `name`, made and kept in `folder` if it is new.
+
+    Raises:
+        ConfigurationError: others can read its key, or it is damaged.
+        EnvironmentUnfit: the folder cannot be written.
+    """
+    try:
+        with _locked(folder):
+            if not (folder / _KEY).exists():
+                made = Authority(name)
+                replace_file(folder / _CERTIFICATE, made.ca_pem.encode())
+                _write_private(folder / _KEY, made.private_pem)
+            return _load(folder, name)
+    except OSError as error:
+        raise EnvironmentUnfit(f"{folder}: cannot be used ({error}); free space, or set CSD_EMU_HOME") from error
+
+
+def enrol(site: Site, authority: Authority, name: str, renew: bool, now: datetime.datetime | None = None) -> Outcome:
+    """Give one drive a certificate, unless it has one that is good for long enough.
+
+    Args:
+        site: the drive.
+        authority: of the deployment.
+        name: of the deployment.
+        renew: replace even a good one.
+        now: this server's date; the drive's own does not count.
+    """
+    now = now or datetime.datetime.now(datetime.UTC)
+    control = Control(site.shell, site.layout)
+    if not control.status(site.deadline).version:
+        raise DriveUnfit(f"drive {site.drive.name}: nothing is installed; run csd-emu deploy install")
+    ends = _good_until(site, authority)
+    if ends is not None and ends - now > RENEW_BEFORE and not renew:
+        return _outcome(site, Result.UNCHANGED, "is enrolled", ends)
+    verb = "enrol it" if ends is None else "renew its certificate"
+    if site.dry_run:
+        return _outcome(site, Result.PLANNED, f"would {verb}", ends or now)
+    site.show("enrol", None)
+    until = (now + VALID).replace(microsecond=0)
+    credential = authority.issue_device(site.drive.name, until)
+    _send(site, CERTIFICATE_FILE, credential.certificate_pem.encode())
+    _send(site, site.layout.enrolment.name, _pack(site.drive.name, name, authority, credential, now))
+    control.do("put-enrolment", site.deadline)
+    return _outcome(site, Result.DONE, "enrolled" if ends is None else "renewed", until)
+
+
+def _good_until(site: Site, authority: Authority) -> datetime.datetime | None:
+    """Return when the drive's certificate ends; None if it has none of this authority under its name."""
+    folder = site.layout.enrolment.parent
+    identity, certificate = shlex.quote(str(site.layout.enrolment)), shlex.quote(str(folder / CERTIFICATE_FILE))
+    found = site.shell.run(f"[ -f {identity} ] && cat {certificate}", site.deadline, root=True)
+    try:
+        parsed = x509.load_pem_x509_certificate(found.out.encode())
+    except ValueError:
+        return None
+    names = [str(part.value) for part in parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if names != [site.drive.name] or not authority.has_issued(parsed):
+        return None
+    return parsed.not_valid_after_utc
+
+
+def _send(site: Site, name: str, content: bytes) -> None:
+    place = shlex.quote(str(site.layout.enrolment.parent / f"{name}.new"))
+    site.shell.check(f"umask 077 && cat >{place}", site.deadline, content, root=True)
+
+
+def _pack(drive: str, name: str, authority: Authority, credential: Credential, now: datetime.datetime) -> bytes:
+    """Return the identity archive; it names no host, so the agent waits until an array lends it a ticket."""
+    identity = Identity(
+        array=name,
+        device=drive,
+        incarnation=0,
+        host_address="",
+        clock="wall",
+        unix_seconds=now.timestamp(),
+        entropy=secrets.token_bytes(_ENTROPY_BYTES),
+        ca_pem=authority.ca_pem,
+        certificate_pem=credential.certificate_pem,
+        key_pem=credential.key_pem,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "identity.tar"
+        write_identity(path, identity)
+        return path.read_bytes()
+
+
+def _outcome(site: Site, result: Result, what: str, ends: datetime.datetime) -> Outcome:
+    expires = f"{ends:%Y-%m-%d}"
+    return Outcome(site.drive.name, result, f"{what}; ends {expires}", {"expires": expires})
+
+
+def _load(folder: Path, name: str) -> Authority:
+    path = folder / _KEY
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise ConfigurationError(f"{path}: others can read this private key; set its mode to 600, and enrol --renew")
+    try:
+        saved = Credential((folder / _CERTIFICATE).read_text(encoding="utf-8"), path.read_text(encoding="utf-8"))
+        return Authority(name, saved)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{folder}: this authority is damaged ({error}); restore it, or remove the folder and enrol all drives"
+        ) from error
+
+
+def _write_private(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,117 @@
+"""Real drives on this machine: OpenSSH's own server on loopback, and agents that are installed beside each other."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from csd_emu.deadline import Deadline
+from csd_emu.remote.layout import Layout
+
+ROOT = Path(__file__).parents[1]
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+_VERSION = "0" * 16
+needs_sshd = pytest.mark.skipif(
+    SSHD is None or shutil.which("ssh-keygen") is None or os.getuid() != 0,
+    reason="needs OpenSSH's server, and root, as whom a drive's control script runs",
+)
+
+
+class Loopback:
+    """An SSH server on loopback, and the files to reach it with."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.port = folder, port
+
+    def install(self, name: str) -> Path:
+        """Lay out an installed agent for a drive, as `csd-emu deploy install` leaves it; return its folder."""
+        layout = Layout(self.folder / "drives" / name)  # type: ignore[arg-type]
+        folder = Path(layout.folder)
+        version = folder / "versions" / _VERSION
+        for path in (version / "agent", version / "bin", *(folder / part for part in ("bin", "log", "slot", "state"))):
+            path.mkdir(parents=True)
+        (folder / "enrolment").mkdir()
+        (version / "version.json").write_text(f'{{\n  "id": "{_VERSION}",\n  "form": "wheels"\n}}\n')
+        (version / "python").symlink_to(Path(sys.executable).resolve())
+        (version / "site").symlink_to(sysconfig.get_path("purelib"))
+        (version / "agent" / "firmware_agent").symlink_to(ROOT / "firmware_agent")
+        shutil.copy(ROOT / "images" / "drive" / "csd-agent", version / "bin" / "csd-agent")
+        (version / "bin" / "csd-agent").chmod(0o755)
+        (folder / "current").symlink_to(f"versions/{_VERSION}")
+        (folder / "bin" / "csd-agent").symlink_to("../current/bin/csd-agent")
+        (folder / "config").write_text(f"user={getpass.getuser()}\ndata=\n")
+        (folder / ".csd-emu").touch()
+        return folder
+
+    def uninstall(self, folder: Path) -> None:
+        """End the agent of a drive."""
+        subprocess.run([folder / "bin" / "csd-agent", "stop"], capture_output=True, check=False)
+
+    def inventory(self, drives: Sequence[str], prefix: str = "", **more: str) -> Path:
+        """Install drives of these names, and write an inventory of them; `prefix` tells them from others' of a name."""
+        lines = [f"name: loop{prefix}", "defaults:", "  host_address: 127.0.0.1", f"  user: {getpass.getuser()}"]
+        lines += [f"  port: {self.port}", f"  key: {self.folder}/key", f"  known_hosts: {self.folder}/known_hosts"]
+        lines += [f"  {key}: {value}" for key, value in more.items()]
+        lines.append("drives:")
+        for name in drives:
+            folder = self.install(f"{prefix}{name}")
+            lines.append(f"  {name}: {{host: 127.0.0.1, folder: {folder}}}")
+        path = self.folder / f"drives{prefix}.yaml"
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+
+@contextlib.contextmanager
+def loopback(folder: Path) -> Iterator[Loopback]:
+    """Run an SSH server; agents that were started on its drives have ended at the end."""
+    (folder / "drives").mkdir()
+    for key in ("host_key", "key"):
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)]
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    port = _free_port()
+    public = (folder / "host_key.pub").read_text().split()[:2]
+    (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {' '.join(public)}\n")
+    settings = {
+        "ListenAddress": "127.0.0.1", "Port": port, "HostKey": folder / "host_key", "PidFile": folder / "pid",
+        "AuthorizedKeysFile": folder / "key.pub", "StrictModes": "no", "UsePAM": "no", "PasswordAuthentication": "no",
+        "PermitRootLogin": "yes", "MaxStartups": 100, "MaxSessions": 100, "LogLevel": "ERROR",
+    }  # fmt: skip
+    (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # it does not start without
+    server = subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(folder / "sshd_config")])
+    loop = Loopback(folder, port)
+    try:
+        _await_port(port)
+        yield loop
+    finally:
+        for drive in (folder / "drives").iterdir():
+            loop.uninstall(drive)
+        server.terminate()
+        server.wait(10)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _await_port(port: int) -> None:
+    deadline, pause = Deadline(20.0), threading.Event()
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+            return
+        if deadline.expired:
+            raise TimeoutError("sshd does not listen")
+        pause.wait(0.05)
