@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from csd_emu.image.recipe import HASH_CHARACTERS, tree_hash
+from csd_emu.packaged import packaged_folder
 from firmware_agent.errors import ConfigurationError, ImageError
 
 # Raised whenever the same recipe would give other bytes.
@@ -66,9 +67,7 @@ class PlainRecipe:
 
 def plain_folder() -> Path:
     """Return the folder of recipes: inside an installed package, or in the source tree."""
-    package = Path(__file__).parent
-    installed = package / "recipe_files"
-    return installed if installed.is_dir() else package.parents[1] / "images" / "targets"
+    return packaged_folder("csd_emu.plain", "recipe_files", "images/targets")
 
 
 def plain_names(folder: Path | None = None) -> list[str]:
