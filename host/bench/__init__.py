@@ -17,7 +17,7 @@ BENCHES = (
     *("repeatability", "startup", "slowdown", "memory", "image", "calibration", "throttles", "metrics", "resume"),
     *("rounds", "gradients", "simulate", "stannis", "hypertune", "hypertune_sim", "compose", "scrape", "page"),
     *("ci_gate", "pytest_warm"),
-    "deploy_wide",
+    *("deploy", "deploy_wide"),
 )
 
 
