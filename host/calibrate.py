@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from csd_emu.array import ArrayConfig
 from csd_emu.calibration import (
     FORMAT,
-    REFERENCE_CORE,
+    CalibrationKey,
     CalibrationRow,
     CalibrationTable,
     Versions,
     row_mark,
 )
 from csd_emu.deadline import Deadline
-from csd_emu.engines.qemu import QemuEngine
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from firmware_agent.wire import WARM_UP_STEPS, Hello, Job, Measure, Measured
@@ -27,6 +27,9 @@ from host.lifecycle import ArrayRequest, StartedArray
 from host.machines import run_on_machines
 from host.rounds import prepare_device
 from host.session import DeviceSession
+
+if TYPE_CHECKING:
+    from csd_emu.engines.qemu import QemuEngine
 
 # The reference core itself; the table's seconds are scaled for a profile when they are looked up.
 PROFILE = "generic-a53"
@@ -57,15 +60,27 @@ def calibrate(request: CalibrationRequest, paths: Paths, progress: Progress) -> 
 
 
 async def measure_table(
-    session: DeviceSession, request: CalibrationRequest, image: str, progress: Progress
+    session: DeviceSession,
+    request: CalibrationRequest,
+    image: str,
+    progress: Progress,
+    key: CalibrationKey | None = None,
 ) -> CalibrationTable:
     """Have one device build the model and measure every batch size; return the table.
+
+    Args:
+        session: of the device.
+        request: what to measure.
+        image: hash of the ARM image that it runs, empty for a real drive.
+        progress: shown the stages.
+        key: what the table will be of; None: the reference core.
 
     Raises:
         DeviceError: it was lost, or a batch failed in it.
     """
     await build_there(session, request)
-    mark = row_mark(request.key, image)
+    key = key or request.key
+    mark = row_mark(key, image)
     rows: list[CalibrationRow] = []
     answers: list[Measured] = []
     for batch_size in request.batches:
@@ -78,7 +93,7 @@ async def measure_table(
             CalibrationRow(mark, batch_size, tuple(measured.step_seconds), measured.peak_memory_bytes, wall_seconds)
         )
         answers.append(measured)
-    return _table(session.hello, request, image, rows, answers)
+    return _table(session.hello, request, key, image, rows, answers)
 
 
 async def build_there(session: DeviceSession, request: CalibrationRequest) -> None:
@@ -91,7 +106,7 @@ async def build_there(session: DeviceSession, request: CalibrationRequest) -> No
         model=request.spec.name,
         arguments=dict(request.key.arguments),
         source=request.spec.source,
-        image_scale=load_dataset(_source(request), request.seed).image_scale,
+        image_scale=load_dataset(source_of(request), request.seed).image_scale,
         seed=request.seed,
         learning_rate=_LEARNING_RATE,
         momentum=_MOMENTUM,
@@ -137,17 +152,17 @@ def machine_request(request: CalibrationRequest, name: str = "calibrate", machin
             "devices": [{"profile": PROFILE, "count": machines}],
         }
     )
-    return ArrayRequest(config, DataSection(source=_source(request)), request.seed)
+    return ArrayRequest(config, DataSection(source=source_of(request)), request.seed)
 
 
 def _table(
     hello: Hello,
     request: CalibrationRequest,
+    key: CalibrationKey,
     image: str,
     rows: Sequence[CalibrationRow],
     answers: Sequence[Measured],
 ) -> CalibrationTable:
-    key = request.key
     return CalibrationTable(
         format=FORMAT,
         model=key.model,
@@ -157,7 +172,7 @@ def _table(
         classes=request.facts.classes,
         parameters=request.facts.parameters,
         clock=hello.clock,
-        core=REFERENCE_CORE,
+        core=key.core,
         image=image,
         versions=Versions(*(hello.facts[name] for name in Versions.__struct_fields__)),
         seed=request.seed,
@@ -167,5 +182,6 @@ def _table(
     )
 
 
-def _source(request: CalibrationRequest) -> str:
+def source_of(request: CalibrationRequest) -> str:
+    """Return the name of the data set to measure with: noise of the model's shape."""
     return synthetic_source(request.input_shape, request.facts.classes)

@@ -6,11 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from csd_emu.calibration import CalibrationStore, CalibrationTable, median_step
-from csd_emu.engines.qemu import QemuEngine
+from csd_emu.calibration import REFERENCE_CORE, CalibrationStore, CalibrationTable, median_step
+from csd_emu.fidelity import spread_of
 from csd_emu.paths import Paths
 from csd_emu.profiles import get_profile
 from csd_emu.progress import Progress
@@ -19,6 +20,9 @@ from host.calibration_request import CalibrationRequest
 from host.lifecycle import StartedArray
 from host.machines import run_on_machines
 from host.outputs import CalibrationOutcome, CalibrationReport, VerifiedRow
+
+if TYPE_CHECKING:
+    from csd_emu.engines.qemu import QemuEngine
 
 SHOWN_PROFILE = "newport"
 # How far a row that is measured again may be off.
@@ -74,19 +78,21 @@ def measure_again(
 
 
 def make_report(
-    table: CalibrationTable, path: Path, verified: list[VerifiedRow], wall_seconds: float
+    table: CalibrationTable, path: Path, verified: list[VerifiedRow], wall_seconds: float, drive: str = ""
 ) -> CalibrationReport:
-    """Return what the command prints."""
-    profile, errors = get_profile(SHOWN_PROFILE), table.error_estimate()
+    """Return what the command prints; `drive` is the real one that was measured, if any."""
+    shown = SHOWN_PROFILE if table.core == REFERENCE_CORE else table.core
+    profile, errors = get_profile(shown), table.error_estimate()
     rows = [
         CalibrationOutcome(
             batch_size=row.batch_size,
             steps=len(row.steps),
             reference_seconds=row.seconds,
-            newport_seconds=table.device_seconds(row.batch_size, profile),
+            profile_seconds=table.device_seconds(row.batch_size, profile),
             peak_memory_bytes=row.peak_memory_bytes,
             error_estimate=errors.get(row.batch_size),
             wall_seconds=row.wall_seconds,
+            spread=spread_of([step.total for step in row.steps]),
         )
         for row in table.rows
     ]
@@ -97,6 +103,9 @@ def make_report(
         classes=table.classes,
         parameters=table.parameters,
         clock=table.clock,
+        core=table.core,
+        profile=shown,
+        drive=drive,
         image=table.image,
         path=str(path),
         rows=rows,

@@ -20,7 +20,7 @@ from firmware_agent.errors import BootTimeout, ConfigurationError
 from firmware_agent.handover import IDENTITY_FILE
 from firmware_agent.identity import Identity, write_identity
 from host.array_state import STATE_FILE, ArrayState, DeviceState, devices_held, empty_folder
-from host.certificates import Authority, HostKeys
+from host.certificates import Authority, Credential, HostKeys
 from host.datasets import load_dataset
 from host.fleet import Expected, Fleet
 from host.in_place import WantedRecords
@@ -86,7 +86,7 @@ async def start_array(
     dataset = await asyncio.to_thread(load_dataset, request.data.source, request.seed)
     records = await asyncio.to_thread(write_shards, devices, request.data, request.seed, folder / DEVICES, dataset)
     wanted = WantedRecords.of(dataset)
-    authority = Authority(request.config.name)
+    authority = await asyncio.to_thread(_authority, request.config)
     keys = HostKeys(authority.ca_pem, authority.issue_host())
     keys.save(folder / _KEYS)
     first = first_incarnations(devices)
@@ -208,6 +208,20 @@ async def _start_devices(engine: Engine, fleet: Fleet, plans: list[DevicePlan]) 
     return [handle for handle, _ in started], StartTimes(times, time.monotonic() - begin)
 
 
+def _authority(config: ArrayConfig) -> Authority:
+    """Return who issues the certificates of an array: with real drives in it the one that has enrolled those.
+
+    Host and drives of an array trust one authority, so its other devices get their certificates from it too.
+    """
+    if config.inventory is None:
+        return Authority(config.name)
+    from csd_emu.remote.inventory import load_inventory
+    from host.deploy.enrol import authority_folder, open_authority
+
+    name = load_inventory(Path(config.inventory)).name
+    return open_authority(authority_folder(Paths.default(), name), name)
+
+
 def first_incarnations(devices: Sequence[Device]) -> dict[str, int]:
     """Return the incarnation with which each device of an array begins.
 
@@ -220,7 +234,8 @@ def first_incarnations(devices: Sequence[Device]) -> dict[str, int]:
 def _identity(
     authority: Authority, device: Device, request: ArrayRequest, around: Surroundings, port: int, incarnation: int
 ) -> Identity:
-    credential = authority.issue_device(device.name)
+    # A real drive has a certificate of its own, and no key crosses the network for it.
+    credential = Credential("", "") if device.engine == REMOTE else authority.issue_device(device.name)
     return Identity(
         array=request.config.name,
         device=device.name,

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from csd_emu.fidelity import FidelityRow, ScaleFit, SuggestedFigure
 from firmware_agent.wire import PhaseSeconds
 from host.deploy.report import DeployReport
 from host.gate.report import GateReport
@@ -102,6 +103,26 @@ class BenchReport(msgspec.Struct, frozen=True):
     machine: dict[str, Any]
 
 
+class NamedText(msgspec.Struct, frozen=True):
+    """Something that a command can be given by `name`, and what it is."""
+
+    name: str
+    text: str
+
+
+class BenchList(msgspec.Struct, frozen=True):
+    """`csd-emu bench` without a name."""
+
+    benches: list[NamedText]
+
+
+class ExamplesReport(msgspec.Struct, frozen=True):
+    """`csd-emu example`: what there is, and the files that were written."""
+
+    examples: list[NamedText]
+    written: list[str]
+
+
 class FigureEntry(msgspec.Struct, frozen=True):
     """One figure of a profile: `unit` is empty for a count or ratio, `assumed` where nothing published backs it."""
 
@@ -148,16 +169,19 @@ class PowerFitReport(msgspec.Struct, frozen=True):
 class CalibrationOutcome(msgspec.Struct, frozen=True):
     """One batch size in `csd-emu calibrate`: seconds of the median step, per phase, on two cores.
 
-    `error_estimate` is how far the table would be off here without this row, null with fewer than three rows.
+    `reference_seconds` are as measured, `profile_seconds` those of a drive of the report's profile; on a real drive
+    both are the same. `error_estimate` is how far the table would be off here without this row, null with fewer than
+    three rows; `spread` the distance of the steps' quartiles over their median.
     """
 
     batch_size: int
     steps: int
     reference_seconds: PhaseSeconds
-    newport_seconds: PhaseSeconds
+    profile_seconds: PhaseSeconds
     peak_memory_bytes: int
     error_estimate: float | None
     wall_seconds: float
+    spread: float
 
 
 class VerifiedRow(msgspec.Struct, frozen=True):
@@ -172,8 +196,9 @@ class VerifiedRow(msgspec.Struct, frozen=True):
 class CalibrationReport(msgspec.Struct, frozen=True):
     """`csd-emu calibrate`: the table, and what of it was measured again.
 
-    `confirmed` is false if a row of `verified` differs by more than `tolerance`. `wall_seconds` is the cost of the
-    command.
+    `core` and `clock` say what was measured: the counted reference core of a virtual machine, or a real `drive` (empty
+    of a virtual one) by the wall's. `confirmed` is false if a row of `verified` differs by more than `tolerance`.
+    `wall_seconds` is the cost of the command.
     """
 
     model: str
@@ -182,6 +207,9 @@ class CalibrationReport(msgspec.Struct, frozen=True):
     classes: int
     parameters: int
     clock: str
+    core: str
+    profile: str
+    drive: str
     image: str
     path: str
     rows: list[CalibrationOutcome]
@@ -189,6 +217,23 @@ class CalibrationReport(msgspec.Struct, frozen=True):
     verified: list[VerifiedRow]
     tolerance: float
     confirmed: bool
+    wall_seconds: float
+
+
+class FidelityReport(msgspec.Struct, frozen=True):
+    """`csd-emu fidelity`: what a real drive took, beside what the emulation of its profile says.
+
+    `emulated_clock` and `drive_clock` name the clocks of the two; `fits` and `suggested` say which scales of the
+    profile would make them agree best.
+    """
+
+    drive: str
+    profile: str
+    emulated_clock: str
+    drive_clock: str
+    rows: list[FidelityRow]
+    fits: list[ScaleFit]
+    suggested: list[SuggestedFigure]
     wall_seconds: float
 
 
@@ -214,9 +259,12 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "inject": InjectReport,
     "image": ImageReport,
     "bench": BenchReport,
+    "benches": BenchList,
+    "example": ExamplesReport,
     "profiles": ProfilesReport,
     "power": PowerFitReport,
     "calibrate": CalibrationReport,
+    "fidelity": FidelityReport,
     "top": TopReport,
     "report": ReportOutput,
     "simulate": SimulateReport,

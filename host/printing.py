@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.box import SIMPLE
 from rich.table import Table
 
@@ -10,8 +12,10 @@ from host.console import console, print_summary
 from host.outputs import (
     BenchReport,
     CalibrationReport,
+    ExamplesReport,
     ImageReport,
     InjectReport,
+    NamedText,
     ReportOutput,
     StatusReport,
     SweepReport,
@@ -23,14 +27,33 @@ __all__ = [
     "print_bench",
     "print_calibration",
     "print_change",
+    "print_examples",
     "print_images",
     "print_injection",
+    "print_names",
     "print_report",
     "print_status",
     "print_summary",
     "print_sweep",
     "print_validation",
 ]
+
+
+def print_names(entries: Sequence[NamedText]) -> None:
+    """Print names, and what each is."""
+    table = Table(box=SIMPLE, show_header=False)
+    for entry in entries:
+        table.add_row(f"[bold]{entry.name}[/]", entry.text)
+    console.print(table)
+
+
+def print_examples(report: ExamplesReport) -> None:
+    """Print the files that were written, or what there is."""
+    if not report.written:
+        print_names(report.examples)
+        console.print("csd-emu example NAME [FOLDER] writes one's files", highlight=False)
+    for path in report.written:
+        console.print(f"wrote {path}", soft_wrap=True, markup=False)
 
 
 def print_status(report: StatusReport) -> None:
@@ -106,18 +129,25 @@ def print_calibration(report: CalibrationReport) -> None:
     table = Table(
         title=f"{report.model} at {shape}, seconds per step (clock: {report.clock})", box=SIMPLE, padding=(0, 1, 0, 0)
     )
-    for name in ("batch", "forward", "backward", "update", "step", "newport", "memory", "wall s"):
+    real = bool(report.drive)
+    for name in ("batch", "forward", "backward", "update", "step", report.profile, "memory", "wall s"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.rows:
         phases = row.reference_seconds
-        seconds = (phases.forward, phases.backward, phases.update, phases.total, row.newport_seconds.total)
+        seconds = (phases.forward, phases.backward, phases.update, phases.total, row.profile_seconds.total)
         cells = [f"{value:.4g}" for value in seconds]
         memory = format_bytes(row.peak_memory_bytes)
         table.add_row(str(row.batch_size), *cells, memory, f"{row.wall_seconds:.0f}")
     console.print(table)
     console.print(
-        f"forward to step: on the counted 1 GIPS core; newport: the step on that drive; memory: the agent's peak\n"
-        f"copying the weights out: {report.encode_seconds:.4g} s",
+        (
+            f"measured on drive {report.drive}, a {report.profile}, by its own clock; the steps of a batch scatter by "
+            f"{max(row.spread for row in report.rows):.1%} at most; memory: the agent's peak\n"
+            if real
+            else f"forward to step: on the counted 1 GIPS core; {report.profile}: the step on that drive; memory: the "
+            "agent's peak\n"
+        )
+        + f"copying the weights out: {report.encode_seconds:.4g} s",
         soft_wrap=True,
     )
     for again in report.verified:

@@ -89,7 +89,8 @@ def loopback(folder: Path) -> Iterator[Loopback]:
     }  # fmt: skip
     (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # it does not start without
-    server = subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(folder / "sshd_config")])
+    command = [str(SSHD), "-D", "-E", str(folder / "sshd.log"), "-f", str(folder / "sshd_config")]
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     loop = Loopback(folder, port)
     try:
         _await_port(port)

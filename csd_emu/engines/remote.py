@@ -160,10 +160,10 @@ class RemoteEngine:
         """Return why a drive cannot be lent to this array, or None."""
         status, deploy = look.status, f"csd-emu deploy {self._config.inventory}"
         if not status.version:
-            return DriveUnfit(f"drive {name}: no agent is installed; run {deploy} install --only {name}")
+            return DriveUnfit(f"drive {name}: no agent is installed; run {deploy} install --drives {name}")
         needs_enrolment = plan is None or not read_identity(plan.identity).certificate_pem
         if needs_enrolment and not status.enrolled:
-            return DriveUnfit(f"drive {name}: is not enrolled; run {deploy} enrol --only {name}")
+            return DriveUnfit(f"drive {name}: is not enrolled; run {deploy} enrol --drives {name}")
         if look.lease is not None and look.lease.array != self._config.name and status.pid:
             other = look.lease.array
             return DriveUnfit(

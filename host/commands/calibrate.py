@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from csd_emu.paths import Paths
+from firmware_agent.errors import ConfigurationError
 from host import printing
 from host.console import StageProgress
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
+
+if TYPE_CHECKING:
+    from host.real_drive import RealDrive
 
 
 def calibrate(
@@ -34,19 +38,45 @@ def calibrate(
         int | None, typer.Option(metavar="N", help="measure N random rows of the stored table again", min=1)
     ] = None,
     seed: Annotated[int, typer.Option(help="of weights, images and the rows to verify", min=0, max=2**31 - 1)] = 0,
+    inventory: Annotated[
+        Path | None, typer.Option(metavar="DRIVES.YAML", help="measure on a real drive: which there are")
+    ] = None,
+    drive: Annotated[str | None, typer.Option(help="the one to measure on, by its own clock")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")] = False,
 ) -> None:
-    """Measure what a training step of a model costs on a virtual drive, and keep it as a table."""
+    """Measure what a training step of a model costs on a virtual drive, or a real one, and keep it as a table."""
     with INTERRUPTS.deferred():
         from host.calibration_report import measure, verify_rows
         from host.calibration_request import read_request
 
         request = read_request(model, shape, batches, classes, argument or [], steps, memory, seed)
+        real = _real_drive(inventory, drive, verify)
     paths = Paths.default()
     with StageProgress(quiet=as_json) as progress:
-        if verify is None:
+        if real is not None:
+            from host.real_drive import calibrate_drive
+
+            report = calibrate_drive(request, real, output, paths, progress)
+        elif verify is None:
             report = measure(request, output, paths, progress)
         else:
             report = verify_rows(request, verify, paths, progress)
     print_json(report) if as_json else printing.print_calibration(report)
     raise typer.Exit(0 if report.confirmed else 1)
+
+
+def _real_drive(inventory: Path | None, drive: str | None, verify: int | None) -> RealDrive | None:
+    """Return the drive that was asked for, if any.
+
+    Raises:
+        ConfigurationError: half of it is missing, or it cannot be had.
+    """
+    if inventory is None and drive is None:
+        return None
+    if inventory is None or drive is None:
+        raise ConfigurationError("to measure on a real drive give both --inventory and --drive")
+    if verify is not None:
+        raise ConfigurationError("--verify: compares counted rows; for a real drive see csd-emu fidelity")
+    from host.real_drive import RealDrive
+
+    return RealDrive.find(inventory, drive)

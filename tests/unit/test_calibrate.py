@@ -134,7 +134,7 @@ async def test_the_report_shows_both_cores_and_what_was_measured_again() -> None
         assert report.confirmed is confirmed
     assert make_report(table, Path("x.json"), [], 1.0).confirmed
     for row in report.rows:
-        assert row.newport_seconds == get_profile("newport").device_seconds(row.reference_seconds)
+        assert row.profile_seconds == get_profile("newport").device_seconds(row.reference_seconds)
     assert [row.error_estimate for row in report.rows] == [table.error_estimate()[batch] for batch in (1, 2, 4)]
     checked("calibrate", msgspec.json.encode(report).decode())
 
