@@ -84,7 +84,7 @@ class Target:
         """Command lines of processes of ours that run there."""
         command = (
             "for one in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$one 2>/dev/null; echo; done | "
-            "grep -e 'firmware_agent deployed' -e 'csd-agent.* supervise' | grep -v -e grep"
+            "grep -e 'firmware_agent [d]eployed' -e 'csd-agent.* [s]upervise'"
         )
         return self.machine.run(command, check=False).output.splitlines()
 
@@ -96,7 +96,7 @@ class Target:
         """The agent runs as its own user, and steps back for the drive's other work."""
         own = self.says(f"id -u {AGENT_USER}").strip()
         found = self.says(
-            "for one in /proc/[0-9]*; do tr '\\0' ' ' <$one/cmdline 2>/dev/null | grep -q 'firmware_agent deployed' && "
+            "for one in /proc/[0-9]*; do tr '\\0' ' ' <$one/cmdline 2>/dev/null | grep -q 'firmware_agent [d]eployed' && "
             "grep '^Uid:' $one/status && cat $one/oom_score_adj; done; true"
         ).split()
         assert found[:2] == ["Uid:", own], found
