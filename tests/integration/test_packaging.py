@@ -47,6 +47,7 @@ def test_the_wheel_holds_the_packages_and_all_that_they_read(built: Path) -> Non
     for place, installed in (
         ("images/arm", "csd_emu/image/recipe_files"),
         ("images/targets", "csd_emu/plain/recipe_files"),
+        ("images/drive", "host/deploy/drive_files"),
         ("images/grafana/dashboards", "host/monitoring/dashboards"),
         ("images/prometheus/rules", "host/monitoring/rules"),
     ):
