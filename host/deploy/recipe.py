@@ -50,6 +50,26 @@ class LockedWheels:
 
 
 @dataclass(frozen=True)
+class RootfsRecipe:
+    """What the root file system is made of.
+
+    Attributes:
+        suite: the Debian release.
+        python: version of its Python.
+        install, without: packages, and packages that apt takes for installed.
+        leave_out: GNU tar patterns of files that are not unpacked.
+        overlay: files of the emulated drives' image that are laid over.
+    """
+
+    suite: str
+    python: str
+    install: tuple[str, ...]
+    without: tuple[str, ...]
+    leave_out: tuple[str, ...]
+    overlay: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class DriveRecipe:
     """The folder ``images/drive``, read.
 
@@ -59,6 +79,7 @@ class DriveRecipe:
         platforms: wheel platform tags, best first.
         leave_out: fnmatch patterns of files of a wheel that are not unpacked.
         part_bytes: size of a part, unpacked.
+        rootfs: the root file system.
     """
 
     folder: Path
@@ -66,6 +87,7 @@ class DriveRecipe:
     platforms: tuple[str, ...]
     leave_out: tuple[str, ...]
     part_bytes: int
+    rootfs: RootfsRecipe
 
     def wheels(self, python: str) -> LockedWheels:
         """Return which wheels a drive with this Python gets.
@@ -94,13 +116,21 @@ def load_recipe(folder: Path) -> DriveRecipe:
     path = folder / "recipe.toml"
     try:
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-        wheels, parts = table["wheels"], table["parts"]
+        wheels, parts, rootfs = table["wheels"], table["parts"], table["rootfs"]
         return DriveRecipe(
             folder=folder,
             pythons=tuple(wheels["python"]),
             platforms=tuple(wheels["platforms"]),
             leave_out=tuple(wheels["leave_out"]),
             part_bytes=parts["unpacked_bytes"],
+            rootfs=RootfsRecipe(
+                suite=rootfs["suite"],
+                python=rootfs["python"],
+                install=tuple(rootfs["install"]),
+                without=tuple(rootfs["without"]),
+                leave_out=tuple(rootfs["leave_out"]),
+                overlay=tuple(rootfs["overlay"]),
+            ),
         )
     except (OSError, tomllib.TOMLDecodeError, KeyError) as error:
         raise EnvironmentUnfit(f"{path}: cannot be read ({error!r}); reinstall csd-emu") from error
