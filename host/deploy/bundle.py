@@ -8,6 +8,7 @@ bundle's. So an upgrade copies kilobytes unless the packages changed too.
 from __future__ import annotations
 
 import fcntl
+import fnmatch
 import hashlib
 import json
 import shutil
@@ -118,7 +119,10 @@ class BundleStore:
 
     def _base(self, variant: Variant, progress: Progress) -> Packed:
         sources = self._sources(variant, progress)
-        folder = self._place(variant.form.value, (*sources.words, self._recipe.leave_out, self._compiled_by(variant)))
+        folder = self._place(
+            variant.form.value,
+            (*sources.words, self._recipe.leave_out, self._recipe.uncompiled, self._compiled_by(variant)),
+        )
         if not folder.is_dir():
             progress.stage(f"download Python packages for CPython {variant.python} on aarch64")
             cache = WheelCache(self._downloads / "wheels", self._wheels, sources.wanted, self._runner)
@@ -183,7 +187,16 @@ class BundleStore:
         """Compile the sources below `tree`, if a Python of the drive's version is on this machine."""
         python = find_python(variant.python)
         if python is not None:
-            compile_sources(self._runner, python, tree, [path.relative_to(tree) for path in tree.rglob("*.py")])
+            site = tree / ROOTFS_SITE
+            sources = [
+                path.relative_to(tree)
+                for path in tree.rglob("*.py")
+                if not self._uncompiled(path.relative_to(site if path.is_relative_to(site) else tree).as_posix())
+            ]
+            compile_sources(self._runner, python, tree, sources)
+
+    def _uncompiled(self, name: str) -> bool:
+        return any(fnmatch.fnmatch(name, pattern) for pattern in self._recipe.uncompiled)
 
     def _compiled_by(self, variant: Variant) -> str:
         return "nothing" if find_python(variant.python) is None else variant.python

@@ -78,6 +78,7 @@ class DriveRecipe:
         pythons: versions that form ``wheels`` exists for.
         platforms: wheel platform tags, best first.
         leave_out: fnmatch patterns of files of a wheel that are not unpacked.
+        uncompiled: fnmatch patterns of sources that come without bytecode.
         part_bytes: size of a part, unpacked.
         rootfs: the root file system.
     """
@@ -86,6 +87,7 @@ class DriveRecipe:
     pythons: tuple[str, ...]
     platforms: tuple[str, ...]
     leave_out: tuple[str, ...]
+    uncompiled: tuple[str, ...]
     part_bytes: int
     rootfs: RootfsRecipe
 
@@ -122,6 +124,7 @@ def load_recipe(folder: Path) -> DriveRecipe:
             pythons=tuple(wheels["python"]),
             platforms=tuple(wheels["platforms"]),
             leave_out=tuple(wheels["leave_out"]),
+            uncompiled=tuple(wheels["uncompiled"]),
             part_bytes=parts["unpacked_bytes"],
             rootfs=RootfsRecipe(
                 suite=rootfs["suite"],

@@ -142,6 +142,7 @@ def dying(drive: LocalDrive, folder: Path, programs: int) -> None:
     drive.environment["PATH"] = f"{folder}:{os.environ['PATH']}"
 
 
+@pytest.mark.long
 def test_power_lost_at_any_step_leaves_the_version_in_use_and_the_next_attempt_ends_it(tmp_path: Path) -> None:
     drive = LocalDrive(tmp_path, "dash")
     drive.install(drive.bundle("old", packages="old"))
