@@ -82,7 +82,6 @@ PURE = [
     "csd_emu/qemu/domain.py",
     "host/deploy/facts.py",
     "host/deploy/fitness.py",
-    "host/deploy/report.py",
     "host/page/curve.py",
     "host/page/drives.py",
     "host/page/history.py",
