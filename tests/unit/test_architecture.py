@@ -80,6 +80,8 @@ PURE = [
     "csd_emu/calibration/table.py",
     "csd_emu/deadline.py",
     "csd_emu/qemu/domain.py",
+    "host/deploy/facts.py",
+    "host/deploy/fitness.py",
     "host/page/curve.py",
     "host/page/drives.py",
     "host/page/history.py",
