@@ -9,7 +9,7 @@ PYTEST := .venv/bin/pytest --numprocesses=2
 .SUFFIXES:
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
-.PHONY: help run test test-all lint types format bench bench-compose test-compose clean setup-qemu setup-native setup-dev
+.PHONY: help run test test-all lint types format docs docs-serve bench bench-compose test-compose clean setup-qemu setup-native setup-dev
 
 help:
 	@echo 'make run [ENGINE=native]   start an array of emulated drives, train on it, report, clean up'
@@ -17,6 +17,7 @@ help:
 	@echo 'make test [ARGS=...]       the tests, real virtual machines included, without the long ones'
 	@echo 'make test-all [ARGS=...]   all tests'
 	@echo 'make lint types format     check the style, check the types, apply the style'
+	@echo 'make docs [docs-serve]     the documentation as a site, in build/site; or served, and built again when it changes'
 	@echo 'make test-compose          the stack of docker-compose.yml in real containers, from build to down'
 	@echo 'make bench-compose         what building and starting that stack costs, as JSON'
 	@echo 'make bench NAME=...        one benchmark, its figures as JSON'
@@ -60,6 +61,14 @@ types: setup-dev
 format: setup-dev
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
+
+# The variable silences what the theme says of the next major version of mkdocs, which is not asked for here.
+docs: setup-dev
+	@.venv/bin/python -m host.reference
+	@NO_MKDOCS_2_WARNING=1 exec .venv/bin/mkdocs build
+
+docs-serve: setup-dev
+	@NO_MKDOCS_2_WARNING=1 exec .venv/bin/mkdocs serve
 
 bench:
 ifeq ($(NAME),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
@@ -72,6 +73,8 @@ def parse_config(content: dict[str, Any], kind: type[Model], where: str) -> Mode
 
 
 _TOP = "(top level)"
+# Parts of a location that pydantic adds.
+_INTERNAL = re.compile(r"function-|\[key\]$")
 # pydantic's words for what people write wrong most often, in terms of the file.
 _PLAIN = {
     "model_type": "must be a mapping of keys to values, for example {key: value}",
@@ -84,7 +87,7 @@ _PLAIN = {
 
 
 def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
-    location = [part for part in detail["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
+    location = [part for part in detail["loc"] if not (isinstance(part, str) and _INTERNAL.match(part))]
     location, section = _follow(kind, location)
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".") or _TOP
     if detail["type"] == "extra_forbidden":

@@ -1,5 +1,5 @@
 """``python -m host`` is ``csd-emu``."""
 
-from host.cli import main
+from host.entry import main
 
 main()

@@ -9,7 +9,7 @@ import sys
 import typer
 
 from firmware_agent.errors import CsdError, EnvironmentUnfit
-from host.commands import arrays, benches, inject, power, runs
+from host.commands import arrays, benches, inject, packaged, power, runs
 from host.commands.calibrate import calibrate
 from host.commands.ci import ci_app
 from host.commands.deploy import deploy
@@ -29,7 +29,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 # Commands import what they need themselves, for a quick --help; in `deferred`, because an interrupted import can leave
 # numpy or torch in pieces, which end in a traceback.
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=__doc__)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 COMMANDS = (
     *(runs.run, arrays.up, arrays.down, arrays.status, arrays.sweep, arrays.validate),
     benches.bench,
@@ -42,6 +42,8 @@ COMMANDS = (
     simulate,
     tune,
     inject.inject,
+    packaged.example,
+    packaged.schema,
 )
 for command in COMMANDS:
     app.command()(command)
@@ -58,7 +60,7 @@ def main() -> None:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     try:
         with INTERRUPTS.installed():
-            app()
+            app(prog_name="csd-emu")
     except CsdError as error:
         errors.print(f"csd-emu: {error}", style="red", markup=False)
         sys.exit(error.exit_code)

@@ -103,6 +103,26 @@ class BenchReport(msgspec.Struct, frozen=True):
     machine: dict[str, Any]
 
 
+class NamedText(msgspec.Struct, frozen=True):
+    """Something that a command can be given by `name`, and what it is."""
+
+    name: str
+    text: str
+
+
+class BenchList(msgspec.Struct, frozen=True):
+    """`csd-emu bench` without a name."""
+
+    benches: list[NamedText]
+
+
+class ExamplesReport(msgspec.Struct, frozen=True):
+    """`csd-emu example`: what there is, and the files that were written."""
+
+    examples: list[NamedText]
+    written: list[str]
+
+
 class FigureEntry(msgspec.Struct, frozen=True):
     """One figure of a profile: `unit` is empty for a count or ratio, `assumed` where nothing published backs it."""
 
@@ -239,6 +259,8 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "inject": InjectReport,
     "image": ImageReport,
     "bench": BenchReport,
+    "benches": BenchList,
+    "example": ExamplesReport,
     "profiles": ProfilesReport,
     "power": PowerFitReport,
     "calibrate": CalibrationReport,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.box import SIMPLE
 from rich.table import Table
 
@@ -10,8 +12,10 @@ from host.console import console, print_summary
 from host.outputs import (
     BenchReport,
     CalibrationReport,
+    ExamplesReport,
     ImageReport,
     InjectReport,
+    NamedText,
     ReportOutput,
     StatusReport,
     SweepReport,
@@ -23,14 +27,33 @@ __all__ = [
     "print_bench",
     "print_calibration",
     "print_change",
+    "print_examples",
     "print_images",
     "print_injection",
+    "print_names",
     "print_report",
     "print_status",
     "print_summary",
     "print_sweep",
     "print_validation",
 ]
+
+
+def print_names(entries: Sequence[NamedText]) -> None:
+    """Print names, and what each is."""
+    table = Table(box=SIMPLE, show_header=False)
+    for entry in entries:
+        table.add_row(f"[bold]{entry.name}[/]", entry.text)
+    console.print(table)
+
+
+def print_examples(report: ExamplesReport) -> None:
+    """Print the files that were written, or what there is."""
+    if not report.written:
+        print_names(report.examples)
+        console.print("csd-emu example NAME [FOLDER] writes one's files", highlight=False)
+    for path in report.written:
+        console.print(f"wrote {path}", soft_wrap=True, markup=False)
 
 
 def print_status(report: StatusReport) -> None:

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from host.console import console, print_whole
 from host.gate.figures import Verdict, format_band
-from host.gate.report import GateReport, explain
+from host.gate.report import GateReport, list_changes, remedy
 
 
 def print_gate(report: GateReport) -> None:
@@ -19,9 +19,11 @@ def print_gate(report: GateReport) -> None:
         verdict = f"[{colour}]{row.verdict}[/]"
         table.add_row(row.figure, f"{row.expected:.6g}", measured, change, format_band(row.band), row.clock, verdict)
     print_whole(table)
-    for row in report.figures:
-        if row.verdict is not Verdict.WITHIN:
-            console.print(explain(row, report.changed), soft_wrap=True, markup=False)
+    failing = [row for row in report.figures if row.verdict is not Verdict.WITHIN]
+    for row in failing:
+        console.print(f"{row.figure} is {row.verdict}: {remedy(row)}", soft_wrap=True, markup=False)
+    if failing:
+        console.print(list_changes(report.changed), soft_wrap=True, markup=False)
     for note in report.notes:
         console.print(note, soft_wrap=True, markup=False)
     summary = report.summary

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pydantic import BaseModel
 
 from csd_emu.array import ArrayConfig
 from csd_emu.remote.inventory import Inventory
+from firmware_agent.errors import ConfigurationError
 from host.gate.baseline import Baseline
 from host.job import JobConfig
 from host.outputs import OUTPUTS, schema
@@ -31,6 +33,24 @@ def schema_files() -> dict[str, str]:
     schemas |= {name: msgspec.json.schema(kind) for name, kind in RECORDS.items()}
     schemas |= {f"{name}.yaml": kind.model_json_schema() for name, kind in CONFIGURATIONS.items()}
     return {f"{name}.json": json.dumps({"$schema": DIALECT} | text, indent=2) + "\n" for name, text in schemas.items()}
+
+
+def list_schemas() -> list[str]:
+    """Return the names that `find_schema` knows."""
+    return [*(f"{name}.yaml" for name in CONFIGURATIONS), *OUTPUTS]
+
+
+def find_schema(name: str) -> str:
+    """Return the JSON schema called `name`, as JSON text.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if name not in list_schemas():
+        near = difflib.get_close_matches(name, list_schemas(), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(list_schemas())}"
+        raise ConfigurationError(f"schema {name!r} is not known; {hint}")
+    return schema_files()[f"{name}.json"]
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from csd_emu.engines.base import DevicePlan, Engine, Fault, Handle, Surroundings
 from csd_emu.engines.mixed import MixedEngine, faults_of
 from csd_emu.engines.native import NativeEngine
 from csd_emu.paths import Paths
+from csd_emu.remedies import INSTALL_LIBVIRT_PYTHON
 from firmware_agent.errors import EnvironmentUnfit
 
 __all__ = ["DevicePlan", "Engine", "Fault", "Handle", "NativeEngine", "Surroundings", "faults_of", "make_engine"]
@@ -45,7 +46,7 @@ def _qemu_engine(config: ArrayConfig, paths: Paths) -> Engine:
         if error.name not in ("libvirt", "libvirt_qemu"):
             raise
         raise EnvironmentUnfit(
-            "libvirt-python is not installed; run scripts/setup-python qemu, or use --engine native"
+            f"libvirt-python is not installed; {INSTALL_LIBVIRT_PYTHON}, or use --engine native"
         ) from error
 
     return QemuEngine(config, paths)

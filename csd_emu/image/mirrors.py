@@ -24,9 +24,11 @@ class Mirrors:
     main: str
     security: str
 
-    def sources(self, suite: str, keyring: Path) -> str:
-        """Return the apt sources (deb822) of one release."""
-        stanzas = ((self.main, f"{suite} {suite}-updates"), (self.security, f"{suite}-security"))
+    def sources(self, suite: str, keyring: Path, *, updated: bool = True) -> str:
+        """Return the apt sources (deb822) of one release, with its updates, or as it was last released."""
+        stanzas = [(self.main, f"{suite} {suite}-updates" if updated else suite)]
+        if updated:
+            stanzas.append((self.security, f"{suite}-security"))
         return "\n".join(
             f"Types: deb\nURIs: {address}\nSuites: {suites}\nComponents: main\nSigned-By: {keyring}\n"
             for address, suites in stanzas

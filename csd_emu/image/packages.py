@@ -48,9 +48,10 @@ def machine_architecture() -> str:
 class PackageCache:
     """Packages of one Debian release and architecture, kept in a folder."""
 
-    def __init__(self, folder: Path, suite: str, architecture: str, runner: Runner) -> None:
+    def __init__(self, folder: Path, suite: str, architecture: str, runner: Runner, *, updated: bool = True) -> None:
+        """Keep packages below `folder`; without `updated` those of the last point release, as an old machine has."""
         self._folder = folder / f"debian-{suite}-{architecture}"
-        self._suite, self._architecture, self._runner = suite, architecture, runner
+        self._suite, self._architecture, self._runner, self._updated = suite, architecture, runner, updated
 
     @property
     def archives(self) -> Path:
@@ -141,7 +142,7 @@ class PackageCache:
     def _prepare(self, without: Sequence[str]) -> None:
         for part in ("lists/partial", "archives/partial", "empty/partial"):
             (self._folder / part).mkdir(parents=True, exist_ok=True)
-        sources = find_mirrors().sources(self._suite, find_keyring())
+        sources = find_mirrors().sources(self._suite, find_keyring(), updated=self._updated)
         (self._folder / "debian.sources").write_text(sources, encoding="utf-8")
         (self._folder / "status").write_text(_status(without), encoding="utf-8")
         kept = self._runner.run([find_tool("apt-config", "apt"), "dump", "Acquire"], "read apt's settings")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from csd_emu.packaged import packaged_folder
 from firmware_agent.errors import ImageError
 
 # Raised whenever the same recipe would give other bytes in the disk or the initramfs.
@@ -76,9 +77,7 @@ class Recipe:
 
 def default_folder() -> Path:
     """Return the recipe folder: inside an installed package, or in the source tree."""
-    package = Path(__file__).parent
-    installed = package / "recipe_files"
-    return installed if installed.is_dir() else package.parents[1] / "images" / "arm"
+    return packaged_folder("csd_emu.image", "recipe_files", "images/arm")
 
 
 def load_recipe(folder: Path) -> Recipe:

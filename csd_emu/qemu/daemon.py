@@ -23,6 +23,7 @@ import psutil
 
 from csd_emu.deadline import Deadline
 from csd_emu.paths import Paths
+from csd_emu.remedies import INSTALL_QEMU
 from firmware_agent.errors import EnvironmentUnfit
 
 SERVICE_USER = "csd-emu"
@@ -31,7 +32,7 @@ _IDLE_SECONDS = 10
 _START_SECONDS = 30.0
 _POLL_SECONDS = 0.02
 _MAX_SOCKET_PATH = 100
-_REMEDY = "run scripts/install-system-packages"
+_REMEDY = INSTALL_QEMU
 # daemon -> its socket's name
 _DAEMONS = {"libvirtd": "libvirt-sock", "virtqemud": "virtqemud-sock"}
 

@@ -9,12 +9,13 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from csd_emu.remedies import INSTALL_QEMU
 from firmware_agent.errors import EnvironmentUnfit
 
 # Migration to a file: address, on which templates rest.
 OLDEST_QEMU = (8, 2)
 PINNED_MACHINE = "virt-10.0"
-_REMEDY = "run scripts/install-system-packages"
+_REMEDY = INSTALL_QEMU
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from firmware_agent.errors import DriveUnreachable
 # paramiko logs from a thread of its own what it also raises; without a handler that goes to the terminal.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 _MIN_SECONDS = 0.1
+_CLOSE_SECONDS = 5.0
 
 
 class Connected(contextlib.AbstractContextManager["Connected"]):
@@ -92,7 +93,14 @@ def _plain_config() -> Config:
 def _close(connection: Any, keys: OpenSshKeys) -> None:
     keys.close()
     # Also where login failed half-way: fabric closes only what it holds to be connected.
+    transport = connection.client.get_transport()
+    if transport is not None:
+        # The far side shall know at once: paramiko's thread, and any child on its way to exec, still hold the socket.
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            transport.sock.shutdown(socket.SHUT_RDWR)
     connection.client.close()
+    if transport is not None:
+        transport.join(_CLOSE_SECONDS)
 
 
 @contextlib.contextmanager
@@ -136,9 +144,9 @@ def _explained(drive: str, route: Route, keys: OpenSshKeys, limit: float) -> Ite
     except paramiko.ssh_exception.NoValidConnectionsError as error:
         if any(isinstance(one, ConnectionRefusedError) for one in error.errors.values()):
             raise fail("refuses connections", "check the port, and that an SSH server runs on the drive") from error
-        raise fail(*_broken(next(iter(error.errors.values())), route)) from error
+        raise fail(*_broken(next(iter(error.errors.values())), route, limit)) from error
     except (paramiko.SSHException, EOFError, OSError) as error:
-        raise fail(*_broken(error, route)) from error
+        raise fail(*_broken(error, route, limit)) from error
 
 
 def _login_refused(route: Route, keys: OpenSshKeys, tried: int, why: str) -> tuple[str, str]:
@@ -152,11 +160,15 @@ def _login_refused(route: Route, keys: OpenSshKeys, tried: int, why: str) -> tup
     return f"refused {tried} key{'s' * (tried > 1)}", f"{notes}; or {remedy}" if notes else remedy
 
 
-def _broken(error: Exception, route: Route) -> tuple[str, str]:
+def _broken(error: Exception, route: Route, limit: float) -> tuple[str, str]:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be reached ({error.strerror})", "check its address, and the network or tunnel that leads there"
-    if "banner" in text.lower():
+    if text == "No existing session":  # paramiko's words for a server that did not finish the key exchange in time
+        return f"did not answer within {limit:.0f} s", "check that the drive is on, and what the tunnel leads to"
+    if "banner" in text.lower() and isinstance(error.__cause__ or error.__context__, TimeoutError):
+        return f"did not answer within {limit:.0f} s", "check that the drive is on, and what the tunnel leads to"
+    if "banner" in text.lower() or (isinstance(error, EOFError) and route.proxy_command):
         through = f" (through: {route.proxy_command})" if route.proxy_command else ""
         return f"did not answer as an SSH server does{through}", "check the port, or what the tunnel leads to"
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):

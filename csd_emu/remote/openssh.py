@@ -136,8 +136,7 @@ def _read(drive: DriveEntry, host: str, found: dict[str, list[str]], depth: int)
     if drive.known_hosts is not None:  # which may have blanks in its path
         files = [drive.known_hosts, *one("globalknownhostsfile").split()]
     agent = found.get("identityagent", [""])[0]
-    # As OpenSSH does: `Host *` with a ProxyJump does not make the jump host jump through itself.
-    jumps = [jump for jump in one("proxyjump").split(",") if jump and not _is_host(jump, host)]
+    jumps = [jump for jump in one("proxyjump").split(",") if jump]
     return Route(
         host=host,
         address=address,
@@ -154,11 +153,6 @@ def _read(drive: DriveEntry, host: str, found: dict[str, list[str]], depth: int)
         connect_seconds=float(one("connecttimeout", str(DEFAULT_CONNECT_SECONDS))),
         keepalive_seconds=int(one("serveraliveinterval", "0")) or DEFAULT_KEEPALIVE_SECONDS,
     )
-
-
-def _is_host(jump: str, host: str) -> bool:
-    found = HOP.match(jump.strip())
-    return found is not None and host in (found["six"], found["host"])
 
 
 def _chain(hops: tuple[Route, ...]) -> tuple[Route, ...]:

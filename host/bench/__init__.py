@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+from pathlib import Path
 
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
+from csd_emu.remedies import INSTALL_LIBVIRT_PYTHON
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 from host.outputs import BenchReport
 
@@ -13,7 +16,16 @@ from host.outputs import BenchReport
 BENCHES = (
     *("repeatability", "startup", "slowdown", "memory", "image", "calibration", "throttles", "metrics", "resume"),
     *("rounds", "gradients", "simulate", "stannis", "hypertune", "hypertune_sim", "compose", "scrape", "page"),
+    *("ci_gate", "pytest_warm"),
+    *("deploy", "deploy_wide"),
 )
+
+
+def list_benches() -> dict[str, str]:
+    """Return name -> what it measures, without importing any."""
+    folder = Path(__file__).parent
+    texts = {name: (folder / f"{name}.py").read_text(encoding="utf-8") for name in BENCHES}
+    return {name: (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0] for name, text in texts.items()}
 
 
 def run_bench(name: str, paths: Paths, progress: Progress, seed: int) -> BenchReport:
@@ -31,6 +43,6 @@ def run_bench(name: str, paths: Paths, progress: Progress, seed: int) -> BenchRe
     except ModuleNotFoundError as error:
         if error.name not in ("libvirt", "libvirt_qemu"):
             raise
-        raise EnvironmentUnfit(f"bench {name} needs libvirt-python; run scripts/setup-python qemu") from error
+        raise EnvironmentUnfit(f"bench {name} needs libvirt-python; {INSTALL_LIBVIRT_PYTHON}") from error
     measured: BenchReport = module.run(paths, progress, seed)
     return measured

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from csd_emu.deadline import Deadline
+from csd_emu.remedies import INSTALL_DOCKER
 from firmware_agent.errors import EnvironmentUnfit
 from host.bench.prometheus import LOOPBACK, free_port
 
@@ -34,7 +35,7 @@ def compose_command() -> list[str]:
     for command in (["docker", "compose"], ["docker-compose"]):
         if shutil.which(command[0]) and subprocess.run([*command, "version"], capture_output=True).returncode == 0:
             return command
-    raise EnvironmentUnfit("neither docker compose nor docker-compose is installed; run scripts/docker-engine start")
+    raise EnvironmentUnfit(f"neither docker compose nor docker-compose is installed; {INSTALL_DOCKER}")
 
 
 class Stack:
@@ -141,7 +142,7 @@ def docker(*arguments: str) -> str:
     try:
         done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False, timeout=300)
     except OSError as error:
-        raise EnvironmentUnfit(f"docker cannot be run ({error}); run scripts/docker-engine start") from error
+        raise EnvironmentUnfit(f"docker cannot be run ({error}); {INSTALL_DOCKER}") from error
     if done.returncode != 0:
         raise EnvironmentUnfit(f"docker {' '.join(arguments)} failed: {done.stderr.strip()}")
     return done.stdout

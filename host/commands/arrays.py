@@ -8,6 +8,7 @@ import typer
 
 from csd_emu.paths import Paths
 from host import printing
+from host.commands.completion import complete_array
 from host.commands.options import ArrayFile, EngineOption, JobOption, Json, Stay
 from host.console import StageProgress
 from host.interrupts import INTERRUPTS
@@ -36,7 +37,9 @@ def up(
             show(bring_up(request, Paths.default(), progress))
 
 
-def down(name: Annotated[str, typer.Argument(help="name of the array")], as_json: Json = False) -> None:
+def down(
+    name: Annotated[str, typer.Argument(help="name of the array", autocompletion=complete_array)], as_json: Json = False
+) -> None:
     """End an array that is up."""
     with INTERRUPTS.deferred():
         from host.arrays import take_down
@@ -55,7 +58,10 @@ def status(as_json: Json = False) -> None:
 
 
 def sweep(
-    names: Annotated[list[str] | None, typer.Argument(help="arrays; all of this user if none is given")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="arrays; all of this user if none is given", autocompletion=complete_array),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """End all that is left of arrays, with or without a state file."""

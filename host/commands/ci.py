@@ -43,10 +43,10 @@ def ci_run(
     as_json: Json = False,
 ) -> None:
     """Run a job and fail if accuracy, images per device second or joules per image leave their band."""
-    if write and update:
-        raise ConfigurationError("give --write-baseline or --update-baseline, not both")
     if junit is not None:
         junit.unlink(missing_ok=True)  # whatever happens now, an old one must not be taken for this run's
+    if write and update:
+        raise ConfigurationError("give --write-baseline or --update-baseline, not both")
     with INTERRUPTS.deferred():
         from host.gate.figures import parse_bands
         from host.gate.gate import Gate, run_gate

@@ -8,6 +8,7 @@ import typer
 
 from csd_emu.paths import Paths
 from host import printing
+from host.commands.completion import complete_array, complete_fault
 from host.commands.options import Json
 from host.console import StageProgress
 from host.interrupts import INTERRUPTS
@@ -15,10 +16,16 @@ from host.outputs import print_json
 
 
 def inject(
-    array: Annotated[str, typer.Argument(help="name of an array that is up, or of a run's")],
+    array: Annotated[
+        str, typer.Argument(help="name of an array that is up, or of a run's", autocompletion=complete_array)
+    ],
     device: Annotated[str, typer.Argument(help="name of the drive, such as csd-01")],
     fault: Annotated[
-        str, typer.Argument(help="kill, revive, freeze, thaw, cut, heal, slow, corrupt, fill or clear (docs/faults.md)")
+        str,
+        typer.Argument(
+            help="kill, revive, freeze, thaw, cut, heal, slow, corrupt, fill or clear (docs/faults.md)",
+            autocompletion=complete_fault,
+        ),
     ],
     weight: Annotated[
         int | None, typer.Option(help="slow: of the competing task, against the trainer's 100; 0 ends it")

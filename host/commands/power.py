@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from csd_emu.paths import Paths
+from host.commands.completion import complete_profile
 from host.commands.options import Json
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
@@ -16,7 +17,9 @@ power_app = typer.Typer(no_args_is_help=True, help="Power models of drives and h
 
 
 def profiles(
-    name: Annotated[str | None, typer.Argument(help="one profile; all if none is given")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="one profile; all if none is given", autocompletion=complete_profile)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show the figures of profiles, each with its unit and its source."""
@@ -31,7 +34,9 @@ def profiles(
 @power_app.command("fit")
 def power_fit(
     log: Annotated[Path, typer.Argument(metavar="LOG.CSV", help="seconds,utilisation,watts of a meter")],
-    profile: Annotated[str, typer.Option(help="the profile whose other figures are kept")],
+    profile: Annotated[
+        str, typer.Option(help="the profile whose other figures are kept", autocompletion=complete_profile)
+    ],
     name: Annotated[str, typer.Option(help="of the new profile")],
     as_json: Json = False,
 ) -> None:

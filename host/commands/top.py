@@ -8,13 +8,17 @@ from typing import Annotated
 import typer
 
 from csd_emu.paths import Paths
+from host.commands.completion import complete_array
 from host.commands.options import Json
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
 
 
 def top(
-    array: Annotated[str | None, typer.Argument(help="name of the array; not needed if only one run goes on")] = None,
+    array: Annotated[
+        str | None,
+        typer.Argument(help="name of the array; not needed if only one run goes on", autocompletion=complete_array),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="show it once, with means since the run began")] = False,
     interval: Annotated[float, typer.Option(help="seconds between looks", min=0.1, max=3600)] = 1.0,
     as_json: Json = False,

@@ -72,7 +72,7 @@ done
 # --- Python and the C library
 for python in $(for place in /usr/bin /usr/local/bin /opt/bin; do ls "$place"/python3 "$place"/python3.[0-9] \
     "$place"/python3.[0-9][0-9]; done 2>/dev/null); do
-    say python "$python $("$python" -c 'import platform, struct
+    say python "$python $("$python" -I -B -c 'import platform, struct
 print(platform.python_version(), 8 * struct.calcsize("P"))' 2>/dev/null)"
 done
 libc=$(getconf GNU_LIBC_VERSION 2>/dev/null)

@@ -61,7 +61,8 @@ def prepare_uninstall(_: Plan) -> Verb:
 def start(site: Site) -> Outcome:
     """Start the agent, now and after every boot."""
     before = _installed(site)
-    if before.state in ALIVE and before.running == before.version:
+    # One that has just been started has not said yet which version it is.
+    if before.state in ALIVE and before.running in ("", before.version):
         return _outcome(site, Result.UNCHANGED, f"the agent runs already ({before.state})", before)
     if site.dry_run:
         return _outcome(site, Result.PLANNED, f"would start version {before.version}", before)

@@ -28,14 +28,16 @@ from host.gate.baseline import (
 )
 from host.gate.figures import KINDS, Compared, Expected, Verdict, check_wall, expect, judge
 from host.gate.junit import Case, render, write_junit
+from host.gate.measure import list_doubts, measure, read_rounds
 from host.gate.report import GateReport, list_cases
-from host.records import EventRecord, What, decode_record
 from host.run import run_job
 from host.run_directory import RECORDS_FILE, VERSIONS_FILE
 from host.run_request import RunRequest
 from host.summary import Summary
 
 _HASH_CHARACTERS = 16
+# Facts that are each start's own.
+_PASSING_FACTS = {"first_random_sha256"}
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,10 @@ def _read_before(request: RunRequest, gate: Gate) -> Baseline | None:
 
 
 def _judge(request: RunRequest, gate: Gate, before: Baseline | None, summary: Summary, paths: Paths) -> GateReport:
-    measured = {name: float(getattr(summary, name)) for name in KINDS}
-    information = describe_run(request, Path(summary.run_directory), paths)
-    notes = [*request.notes, *list_losses(Path(summary.run_directory))]
+    directory = Path(summary.run_directory)
+    rounds, losses = read_rounds(directory / RECORDS_FILE)
+    measured, information = measure(rounds), describe_run(request, directory, paths)
+    notes = [*request.notes, *losses, *list_doubts(rounds)]
     changed: list[str] = []
     if before is not None and not (gate.write and before.clock != summary.clock):
         changed = list_differences(before.information, information)
@@ -157,19 +160,9 @@ def describe_run(request: RunRequest, directory: Path, paths: Paths) -> dict[str
     }
 
 
-def list_losses(directory: Path) -> list[str]:
-    """Return the drives that a run lost, for its figures are then those of fewer drives."""
-    notes = []
-    for line in (directory / RECORDS_FILE).read_bytes().splitlines():
-        record = decode_record(line)
-        if isinstance(record, EventRecord) and record.what == What.LOST:
-            notes.append(f"{record.device} was lost: {record.detail}")
-    return notes
-
-
 def _join_facts(devices: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Return the drives' facts; where drives differ, all their values."""
-    names = sorted({name for facts in devices.values() for name in facts})
+    names = sorted({name for facts in devices.values() for name in facts} - _PASSING_FACTS)
     values = {name: sorted({facts[name] for facts in devices.values() if name in facts}) for name in names}
     return {f"drive {name}": ", ".join(values[name]) for name in names}
 

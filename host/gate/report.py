@@ -49,8 +49,19 @@ def describe(compared: Compared) -> str:
 
 def explain(compared: Compared, changed: list[str]) -> str:
     """Return why a figure fails, what has changed since the baseline, and what to do."""
-    since = f"changed since the baseline: {'; '.join(changed)}" if changed else "nothing known has changed since"
-    return f"{describe(compared)}: {compared.verdict}\n{since}\n{_REMEDIES[compared.verdict]}"
+    return f"{describe(compared)}: {compared.verdict}\n{list_changes(changed)}\n{remedy(compared)}"
+
+
+def list_changes(changed: list[str]) -> str:
+    """Return what has changed since the baseline, in one line."""
+    if not changed:
+        return "nothing that is known has changed since the baseline"
+    return f"changed since the baseline: {'; '.join(changed)}"
+
+
+def remedy(compared: Compared) -> str:
+    """Return what to do about a figure that fails."""
+    return _REMEDIES[compared.verdict]
 
 
 def list_cases(report: GateReport) -> list[Case]:

@@ -1,0 +1,41 @@
+"""`csd-emu example` and `csd-emu schema`: what ships inside the package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from host import printing
+from host.commands.completion import complete_example, complete_schema
+from host.commands.options import Json
+from host.outputs import ExamplesReport, NamedText, print_json
+
+
+def example(
+    name: Annotated[
+        str | None, typer.Argument(help="which one; without, they are listed", autocompletion=complete_example)
+    ] = None,
+    folder: Annotated[Path | None, typer.Argument(help="where its files go; else a folder of its name")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the files of an example, such as quickstart, or list the examples."""
+    from host.example_files import list_examples, write_example
+
+    written = [] if name is None else write_example(name, folder or Path(name))
+    entries = [NamedText(each.name, each.title) for each in list_examples().values()]
+    report = ExamplesReport(entries, [str(path) for path in written])
+    print_json(report) if as_json else printing.print_examples(report)
+
+
+def schema(
+    name: Annotated[
+        str | None, typer.Argument(help="array.yaml, job.yaml or a command", autocompletion=complete_schema)
+    ] = None,
+) -> None:
+    """Print the JSON schema of array files, job files, or what a command prints with --json; or list them."""
+    from host.schemas import find_schema, list_schemas
+
+    sys.stdout.write("".join(f"{each}\n" for each in list_schemas()) if name is None else find_schema(name))

@@ -1,0 +1,120 @@
+"""The documentation: pages made from code are those of the code, links lead somewhere, the tutorial runs as written."""
+
+import functools
+import http.server
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from host.reference.pages import FOLDER, pages
+from tests.browser import Browser, find_browser
+from tests.commands import Workshop
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def listed(nav: Any) -> Iterator[str]:
+    """Every page of a navigation."""
+    for entry in nav:
+        for value in entry.values():
+            yield from [value] if isinstance(value, str) else listed(value)
+
+
+@pytest.mark.parametrize("name", ["array-file.md", "cli.md", "job-file.md"])
+def test_a_reference_page_is_that_of_the_code(name: str) -> None:
+    assert (FOLDER / name).read_text(encoding="utf-8") == pages()[name], "run python -m host.reference"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    found = list(listed(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))
+    assert sorted(found) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.name)
+def test_relative_links_lead_to_files(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        path, _, _ = target.partition("#")
+        if path and ":" not in path:
+            assert (page.parent / path).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.long
+def test_the_tutorial_runs_as_it_is_written(workshop: Workshop) -> None:
+    """On the native engine; its text promises that every command is run."""
+    programs = workshop.folder / "bin"
+    programs.mkdir()
+    program = programs / "csd-emu"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m host "$@"\n')
+    program.chmod(0o755)
+    folder = workshop.folder / "empty"
+    folder.mkdir()
+    environment = workshop.environment | {"PATH": f"{programs}:{os.defpath}", "PYTHONPATH": str(ROOT)}
+    blocks = FENCE.findall((DOCS / "tutorial.md").read_text(encoding="utf-8"))
+    assert {kind for kind, _, _ in blocks} == {"sh", "python", "yaml"}
+    for kind, title, text in blocks:
+        if kind == "sh":
+            command = ["bash", "-euo", "pipefail", "-c", text]
+            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{text}{done.stdout}{done.stderr}"
+        else:
+            (folder / title).write_text(text, encoding="utf-8")
+    runs = sorted((folder / "runs").iterdir())
+    assert len(runs) == 3
+    assert all((run / "report.html").is_file() for run in runs)
+    workshop.assert_clean()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built with warnings as errors."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.long
+def test_the_site_builds_without_a_warning(site: Path) -> None:
+    for name in listed(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]):
+        assert (site / name.replace(".md", ".html")).is_file()
+    python = (site / "reference" / "python.html").read_text(encoding="utf-8")
+    assert "host.strategies.Strategy" in python
+    assert "compute_seconds" in python
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_reader_asks_nobody_else_and_has_light_and_dark(site: Path, dark: bool) -> None:
+    handler = functools.partial(_Quiet, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, Browser(find_browser()) as browser:
+        threading.Thread(target=server.serve_forever).start()
+        origin = f"http://127.0.0.1:{server.server_address[1]}/"
+        try:
+            for page in ("index.html", "reference/job-file.html"):
+                tab = browser.open(origin + page, 390, dark)
+                tab.wait_for("document.readyState === 'complete'")
+                assert tab.evaluate("document.body.dataset.mdColorScheme") == ("slate" if dark else "default")
+                assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+                assert [url for url in tab.requests() if not url.startswith((origin, "data:"))] == []
+                assert tab.complaints() == []
+                tab.close()
+        finally:
+            server.shutdown()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""

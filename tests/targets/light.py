@@ -1,0 +1,112 @@
+"""Small bundles: the way onto a drive, without the half gigabyte that torch is.
+
+The stand-in for the agent says and does what the control script looks at: it checks itself, writes its state, and ends
+when it is told to. The real agent on the same machines is in `tests/vm/test_deploy_agent.py`.
+"""
+
+import functools
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from csd_emu.paths import Paths
+from csd_emu.progress import Silent
+from host.deploy import install
+from host.deploy.bundle import BundleStore
+from host.deploy.recipe import default_folder, load_recipe
+from host.deploy.report import DriveOutcome
+from host.deploy.run import DeployRequest, deploy
+from host.deploy.verbs import VerbOptions
+from host.deploy.work import Outcome
+
+# Real wheels: one of compiled code, large enough that a copy can be cut in the middle.
+_PACKAGES = ("msgspec", "numpy")
+_PART_BYTES = 16_000_000
+GOOD, BROKEN, DUMB = "good", "broken", "dumb"
+_AGENT = '''\
+"""{name}: {manner}"""
+import os
+import signal
+import sys
+
+import msgspec
+import numpy
+
+if sys.argv[1] == "self-check":
+    sys.exit("planted: the self-check fails" if "{manner}" == "broken" else 0)
+if "{manner}" == "dumb":
+    sys.exit("planted: it ends at once")
+folder = sys.argv[2]
+version = os.path.basename(os.path.realpath(os.path.join(folder, "current")))
+print("this is {name}", flush=True)
+path = os.path.join(folder, "state", "agent")
+with open(path + ".partial", "w") as file:
+    file.write("pid=%d\\nversion=%s\\nstate=waiting\\n" % (os.getpid(), version))
+os.replace(path + ".partial", path)
+while True:
+    signal.pause()
+'''
+
+
+class NoBoard:
+    """Is told how the work goes, and shows nothing."""
+
+    def __init__(self) -> None:
+        self.shown: list[tuple[str, str, float | None]] = []
+
+    def begin(self, drives: int) -> None:
+        pass
+
+    def show(self, drive: str, what: str, share: float | None) -> None:
+        self.shown.append((drive, what, share))
+
+    def finish(self, outcome: Outcome) -> None:
+        pass
+
+
+class Light:
+    """`csd-emu deploy` with small bundles."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folder, self._monkeypatch = folder, monkeypatch
+        self.paths = Paths(folder / "cache", folder / "state", folder / "run")
+        recipe = folder / "drive"
+        shutil.copytree(default_folder(), recipe)
+        for lock in recipe.glob("*.lock"):
+            lock.write_text("".join(_locked(lock.read_text())))
+        self._recipe = replace(load_recipe(recipe), part_bytes=_PART_BYTES)
+        self.use("one")
+
+    def use(self, name: str, manner: str = GOOD) -> None:
+        """Have installations bring another agent: one that is good, broken (its self-check fails) or dumb."""
+        package = self._folder / name / "firmware_agent"
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").write_text(f'"""{name}"""\n')
+        (package / "__main__.py").write_text(_AGENT.format(name=name, manner=manner))
+        wheels = (Paths.default().cache / "downloads" / "wheels",)
+        store = functools.partial(BundleStore, wheels=wheels, recipe=self._recipe, agent=package)
+        self._monkeypatch.setattr(install, "BundleStore", store)
+
+    def all(self, inventory: Path, verb: str, dry_run: bool = False, **options: Any) -> list[DriveOutcome]:
+        """Do a verb on all drives of an inventory."""
+        request = DeployRequest(inventory, verb, dry_run=dry_run, seconds=900.0, options=VerbOptions(**options))
+        return deploy(request, self.paths, Silent(), NoBoard()).drives
+
+    def do(self, inventory: Path, verb: str, result: str = "done", **options: Any) -> DriveOutcome:
+        """Do a verb on the one drive of an inventory, and see that it ended so."""
+        (outcome,) = self.all(inventory, verb, **options)
+        assert outcome.result == result, f"{verb}: {outcome.what}"
+        return outcome
+
+
+def _locked(text: str) -> Iterator[str]:
+    """Yield the lines of a lock file that are about the few packages."""
+    for name in _PACKAGES:
+        found = re.search(rf"^{name}==.*\\\n(?: .*\\\n)* .*\n", text, re.MULTILINE)
+        assert found is not None, f"{name} is not locked"
+        yield found[0]
