@@ -54,6 +54,7 @@ def test_real_drives_train_beside_native_ones(
     inventory = server.inventory(["left", "right"])
     data = digits_at(tmp_path / "own", 300)
     text = inventory.read_text().replace("right: {", f"right: {{data: {data}, ")
+    text = text.replace("left: {", "left: {host_address: ssh, ")  # it dials through the SSH connection
     inventory.write_text(text)
     workshop.write("array.yaml", mixed(inventory))
     done = csd_emu(*workshop.job_arguments(rounds=2, epochs=1, target=None))
