@@ -125,3 +125,28 @@ def test_records_in_place_that_do_not_fit_are_refused_with_both_shapes(
     done = csd_emu(*workshop.job_arguments(rounds=2, target=None))
     assert done.code == 1
     assert "up holds images of 1x6x6 (|u1), the job's are 1x8x8 (|u1)" in " ".join(done.err.split())
+
+
+def test_real_drives_stay_up_come_back_after_a_crash_and_are_given_back(
+    server: Loopback, workshop: Workshop, csd_emu: Callable[..., Done]
+) -> None:
+    inventory = server.inventory(["one"], "-k")
+    assert csd_emu("deploy", str(inventory), "enrol").code == 0
+    content = {"name": "lab", "inventory": str(inventory), "devices": [{"engine": "remote", "drives": ["one"]}]}
+    workshop.write("array.yaml", content)
+    job = workshop.job_arguments(rounds=1, epochs=1, target=None)
+    assert csd_emu("up", str(workshop.array), "--job", str(workshop.job)).code == 0
+    status = csd_emu("status", "--json").json("status")
+    (array,) = status["arrays"]
+    assert (array["engine"], array["state"]) == ("remote", "up")
+    (drive,) = array["devices"]
+    # Its agent crashes, is started by its supervisor, and is another incarnation of itself.
+    agent = server.agent_of("-kone")
+    agent.kill()
+    agent.wait(10)
+    done = csd_emu(*job, "--json")
+    assert done.code == 0, done.err
+    assert done.json("run")["clock"] == "wall"
+    assert csd_emu("down", "lab").code == 0
+    assert not (server.folder / "drives" / "-kone" / "slot" / "lease").exists()
+    assert drive["incarnation"] > 10**9
