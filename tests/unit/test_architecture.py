@@ -21,6 +21,10 @@ ALLOWED = {
 }
 PURE = [
     "host/aggregate.py",
+    "host/gate/figures.py",
+    "host/gate/junit.py",
+    "host/gate/measure.py",
+    "host/gate/report.py",
     "host/sync/epochs.py",
     "host/tuning/classes.py",
     "host/tuning/speed.py",
