@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from csd_emu.packaged import packaged_folder
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 from host.deploy.fitness import Form
 
@@ -104,9 +105,7 @@ class DriveRecipe:
 
 def default_folder() -> Path:
     """Return the recipe folder: inside an installed package, or in the source tree."""
-    package = Path(__file__).parent
-    installed = package / "drive_files"
-    return installed if installed.is_dir() else package.parents[1] / "images" / "drive"
+    return packaged_folder("host.deploy", "drive_files", "images/drive")
 
 
 def load_recipe(folder: Path) -> DriveRecipe:
