@@ -52,8 +52,8 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
         "install_wall_seconds_beyond_copy": max(beyond),
         "second_install_wall_seconds": max(drive.facts["wall_seconds"] for drive in second.drives),
     }
-    samples = {"first": _facts(first), "second": _facts(second), "jobs": work.jobs}
-    return report("deploy", "wall", seed, figures, samples)
+    took = {"first": _facts(first), "second": _facts(second)}
+    return report("deploy", "wall", seed, figures, took | {"jobs": work.jobs})
 
 
 class _Work:
