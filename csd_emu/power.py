@@ -15,6 +15,8 @@ from csd_emu.timeline import COMMUNICATION, READ, Span
 
 COMPONENTS = ("idle", "cpu", "dram", "flash", "link")
 CHASSIS = "chassis"
+# In place of a drive's own components, where its sensor saw them all together.
+MEASURED = "measured"
 
 
 @dataclass(frozen=True)

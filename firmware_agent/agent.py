@@ -9,6 +9,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 
+import msgspec
 import numpy
 import torch
 
@@ -20,6 +21,7 @@ from firmware_agent.exchange import Assembler, tensor_specs
 from firmware_agent.gradients import GradientWorker
 from firmware_agent.identity import Identity
 from firmware_agent.memory import high_water_bytes
+from firmware_agent.power_meter import PowerMeter
 from firmware_agent.probe import probe_read, probe_send
 from firmware_agent.sabotage import Saboteur
 from firmware_agent.session import Session
@@ -38,6 +40,7 @@ from firmware_agent.wire import (
     Job,
     Measure,
     Measured,
+    Metered,
     ProbeRead,
     ProbeSend,
     Ready,
@@ -71,6 +74,7 @@ class Agent:
         facts: Mapping[str, str] | None = None,
         throttle: Throttle | None = None,
         saboteur: Saboteur | None = None,
+        meter: PowerMeter | None = None,
     ) -> None:
         """Take a shard that was opened and checked; nothing is dialled yet.
 
@@ -81,11 +85,13 @@ class Agent:
             facts: go into the hello.
             throttle: its own limits on flash and network.
             saboteur: harms it for experiments; without one its disk cannot be filled.
+            meter: reads what it draws; None where the host's model has to say it.
         """
         self._identity, self._shard, self._disturbance = identity, shard, disturbance
         self._saboteur = saboteur or Saboteur(None)
         self._facts = dict(facts or {})
         self._throttle = throttle or Throttle(None)
+        self._meter = meter
         self._instance = secrets.token_hex(8)
         self._stopwatch = Stopwatch()
         self._trainer: Trainer | None = None
@@ -181,6 +187,8 @@ class Agent:
         self._inbound = None
         if self._disturbance.running:  # the scheduler owes a task that has slept, which no wait of ours shall earn
             wait_for_fresh_slice(self._stopwatch.now)
+        if self._meter is not None:
+            self._meter.begin()
         self._stopwatch.take()
         for message in pack(self._train(task) if isinstance(task, Train) else self._step(session, task)):
             session.send_encoded(message)
@@ -191,7 +199,7 @@ class Agent:
         frames = trainer.encode(task.round, self._saboteur.pass_on)
         seconds, peak_bytes = self._stopwatch.take(), high_water_bytes()
         trained = Trained(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes, peak_bytes)
-        return [*frames, encode(trained)]
+        return [*frames, encode(msgspec.structs.replace(trained, metered=self._metered()))]
 
     def _step(self, session: Session, task: Step) -> list[bytes]:
         worker = self._worker()
@@ -199,7 +207,10 @@ class Agent:
         frames = worker.encode(task.step, self._saboteur.pass_on)
         seconds, peak_bytes = self._stopwatch.take(), self._peak_bytes(done.samples)
         stepped = Stepped(task.step, done.samples, done.loss, seconds, done.read_bytes, peak_bytes)
-        return [*frames, encode(stepped)]
+        return [*frames, encode(msgspec.structs.replace(stepped, metered=self._metered()))]
+
+    def _metered(self) -> Metered | None:
+        return None if self._meter is None else self._meter.end()
 
     def _peak_bytes(self, records: int) -> int:
         """Return the most memory that was held; it is read anew when the batch changes, for it hardly rises else."""

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,6 +25,7 @@ from firmware_agent.drive import open_records, seed_generators, warm_up
 from firmware_agent.errors import ConfigurationError, CsdError
 from firmware_agent.handover import FAILED_MARKER, IDENTITY_FILE
 from firmware_agent.identity import Identity, read_identity
+from firmware_agent.power_meter import PowerMeter, Sensor, find_sensor
 from firmware_agent.session import Session
 
 log = logging.getLogger(__name__)
@@ -158,12 +160,22 @@ def _serve(folder: Path, identity: Identity, signature: object, stop: threading.
         log.warning("this drive's date is %.0f days from the host's; nothing rests on it", away_seconds / _DAY_SECONDS)
     seed_generators(identity.entropy)
     identity = next_incarnation(identity, folder / SERVED)
-    agent = Agent(identity, open_records(identity, folder / SLOT, folder / SERVED.parent), Disturbance(None))
+    agent = Agent(
+        identity, open_records(identity, folder / SLOT, folder / SERVED.parent), Disturbance(None), **_power()
+    )
     report.write("running", identity)
     log.info("serving array %s as %s, incarnation %d", identity.array, identity.device, identity.incarnation)
     line = Line(lambda: sign(folder) != signature, stop)
     with line.watched():
         agent.serve_forever(line.over, line.dial)
+
+
+def _power() -> dict[str, Any]:
+    """Return the agent's meter, if the drive has a sensor, and the fact that the host is told of it."""
+    sensor = find_sensor()
+    if isinstance(sensor, Sensor):
+        return {"meter": PowerMeter(sensor), "facts": {"power": f"meter: {sensor.name}"}}
+    return {"facts": {"power": f"model: {sensor}"}}
 
 
 def next_incarnation(identity: Identity, served: Path) -> Identity:

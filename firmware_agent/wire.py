@@ -152,6 +152,13 @@ class Slice(Frame, frozen=True):
     data: Annotated[memoryview, Meta(min_length=1, max_length=MAX_SLICE_BYTES)]
 
 
+class Metered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a real drive's own power sensor saw during a task: joules, over so many seconds of its clock."""
+
+    joules: Annotated[float, Meta(ge=0, le=1e12)]
+    seconds: Seconds
+
+
 class Train(Frame, frozen=True):
     """Host: train from the weights just sent, for whole passes over the shard, and send the weights back.
 
@@ -166,7 +173,7 @@ class Trained(Frame, frozen=True):
     """Drive: done; the tensors came before this frame.
 
     `loss` is the mean over the samples seen, 0 without any; `peak_memory_bytes` the most that the agent's process had
-    in RAM, 0 if not read.
+    in RAM, 0 if not read; `metered` is there if the drive has a power sensor.
     """
 
     round: Positive
@@ -176,6 +183,7 @@ class Trained(Frame, frozen=True):
     seconds: PhaseSeconds
     read_bytes: Count
     peak_memory_bytes: Count = 0
+    metered: Metered | None = None
 
 
 class Step(Frame, frozen=True):
@@ -204,6 +212,7 @@ class Stepped(Frame, frozen=True):
     seconds: PhaseSeconds
     read_bytes: Count
     peak_memory_bytes: Count = 0
+    metered: Metered | None = None
 
 
 class Reduce(Frame, frozen=True):

@@ -10,11 +10,11 @@ import msgspec
 
 from csd_emu.array import ArrayConfig, LinkSection
 from csd_emu.host_node import host_activity, storage_of
-from csd_emu.power import add_up, device_energy, host_energy
+from csd_emu.power import MEASURED, add_up, device_energy, host_energy
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.timeline import AGGREGATE, HOST, READ, RECEIVE, SEND, Activity, Link, Span, compose, shift
 from firmware_agent.wire import PhaseSeconds, Trained
-from host.device_time import DeviceTime, StepModel, batch_counts, micro_batch_counts
+from host.device_time import WALL, DeviceTime, StepModel, batch_counts, micro_batch_counts
 from host.records import DeviceRound
 
 
@@ -153,6 +153,7 @@ class Accountant:
             sent_bytes=part.sent_bytes,
             received_bytes=part.received_bytes,
             peak_memory_bytes=trained.peak_memory_bytes,
+            metered=trained.metered if part.hello_clock == WALL else None,
         )
 
     def _activity(self, part: DeviceRound) -> Activity:
@@ -181,6 +182,9 @@ class Accountant:
         joules = device_energy(
             *(profile.power, elapsed_seconds, did.busy_core_seconds, did.busy_seconds, did.read_bytes, did.link_bytes)
         )
+        if part.metered is not None:  # the sensor saw the task; what the drive drew beside it remains the model's
+            rest_seconds = max(0.0, elapsed_seconds - part.metered.seconds)
+            joules = {MEASURED: part.metered.joules, "idle": profile.power.idle_watts.value * rest_seconds}
         if part.device == HOST:  # what the whole server draws stands beside the devices (see `_others`)
             joules = {}
         return msgspec.structs.replace(

@@ -33,6 +33,7 @@ def bring_up(request: ArrayRequest, paths: Paths, progress: Progress) -> ArraySt
             raise ConfigurationError(f"array {name!r} is up already; csd-emu down {name} ends it")
         check_port(request.config.host.address, request.config.host.port)
         try:
+            _check_keeps(request.config)
             clear_array(engine, name, folder)
             engine.prepare(progress)
             progress.stage(f"start {len(request.config.list_devices())} drives ({request.config.engine_label})")
@@ -87,6 +88,21 @@ def report_status(paths: Paths) -> StatusReport:
             with contextlib.closing(make_engine(config, paths)) as engine:
                 statuses.append(_status(state, engine))
     return StatusReport(statuses)
+
+
+def _check_keeps(config: ArrayConfig) -> None:
+    """Refuse to keep up an array with drives that reach it through an SSH connection, which ends with this command."""
+    if config.inventory is None:
+        return
+    from csd_emu.remote.address import THROUGH_SSH  # SSH: most arrays have no need of it
+    from csd_emu.remote.members import drives_of
+
+    through = [name for name, drive in drives_of(config).items() if drive.host_address == THROUGH_SSH]
+    if through:
+        raise ConfigurationError(
+            f"{', '.join(through)}: host_address: {THROUGH_SSH} lasts as long as the command that opened it, so this "
+            "array cannot be kept up; use csd-emu run, or give host_address an address in the inventory"
+        )
 
 
 def _sweep(name: str, paths: Paths) -> list[str]:

@@ -225,8 +225,12 @@ class Fleet:
         if expected.records is not None:
             expected.records.check(device, hello.holding)
         if expected.manifest_sha256 not in ("", hello.manifest_sha256):
-            what = "shard than this array was made with" if expected.records is None else "records than before"
-            raise ProtocolError(f"{device} holds another {what}; make the array again")
+            what = (
+                "another shard than this array was made with"
+                if expected.records is None
+                else "other records than before"
+            )
+            raise ProtocolError(f"{device} holds {what}; make the array again")
         names = hello.holding.class_names if hello.holding is not None else []
         if names and self._class_names is not None and self._class_names[1] != names:
             first, theirs = self._class_names

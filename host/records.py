@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from csd_emu.timeline import Span
-from firmware_agent.wire import PhaseSeconds
+from firmware_agent.wire import Metered, PhaseSeconds
 
 
 class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +34,7 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
         peak_memory_bytes: most memory that the agent held, 0 if it does not know.
         energy_joules: per component, over the whole round (see docs/power.md).
         straggler: it missed the round's deadline, and its weights were left out.
+        metered: what the drive's own sensor saw; None where all of its energy is modelled.
     """
 
     device: str
@@ -53,6 +54,7 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
     peak_memory_bytes: int = 0
     energy_joules: dict[str, float] = msgspec.field(default_factory=dict)
     straggler: bool = False
+    metered: Metered | None = None
 
     @property
     def host_link_bytes(self) -> int:
@@ -229,7 +231,7 @@ class EventRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="event"):
 Record = RoundRecord | EventRecord
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 # Fields that may be null; of all others null stands for a number that JSON does not have.
-_MAY_BE_NULL = {"machine_joules"}
+_MAY_BE_NULL = {"machine_joules", "metered"}
 
 
 def decode_record(line: bytes) -> Record:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from csd_emu.deadline import Deadline
@@ -53,6 +54,15 @@ class Loopback:
         (folder / "config").write_text(f"user={getpass.getuser()}\ndata=\n")
         (folder / ".csd-emu").touch()
         return folder
+
+    def agent_of(self, name: str) -> psutil.Process:
+        """Return the agent that runs on a drive."""
+        folder = str(self.folder / "drives" / name)
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.cmdline()[-2:] == ["deployed", folder]:
+                    return process
+        raise LookupError(f"no agent runs in {folder}")
 
     def uninstall(self, folder: Path) -> None:
         """End the agent of a drive."""

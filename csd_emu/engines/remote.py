@@ -7,21 +7,24 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
+
+import msgspec
 
 from csd_emu.array import ArrayConfig, Device
 from csd_emu.deadline import Deadline
 from csd_emu.engines.base import DevicePlan, Fault, Handle, Surroundings, must_run, not_from_outside, wait_for_hello
 from csd_emu.progress import Progress
-from csd_emu.remote.address import host_address
+from csd_emu.remote.address import THROUGH_SSH, host_address
+from csd_emu.remote.forward import LOOPBACK
 from csd_emu.remote.layout import Layout
 from csd_emu.remote.line import Line, OpenShell
 from csd_emu.remote.members import drives_of
 from csd_emu.remote.shell import open_shell
 from csd_emu.remote.slot import Lease, Look, Slot
 from firmware_agent.errors import CsdError, DeviceError, DriveUnfit, EnvironmentUnfit
-from firmware_agent.identity import read_identity
+from firmware_agent.identity import read_identity, write_identity
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -52,7 +55,8 @@ class RemoteEngine:
 
     def surroundings(self, device: Device) -> Surroundings:
         """Return the wall's clock, and the address under which the drive reaches this machine."""
-        return Surroundings("wall", self._address(device.name))
+        address = self._address(device.name)
+        return Surroundings("wall", LOOPBACK if address == THROUGH_SSH else address)
 
     def prepare(self, progress: Progress) -> None:
         """Connect to all drives and see that each is installed, enrolled and free.
@@ -74,7 +78,8 @@ class RemoteEngine:
         lease = Lease(plan.array, name, plan.run)
         shard = None if plan.device.data else plan.shard
         try:
-            self._on(name, lambda slot: slot.lend(lease, plan.identity, shard))
+            ticket = self._led_back(plan) if self._address(name) == THROUGH_SSH else plan.identity
+            self._on(name, lambda slot: slot.lend(lease, ticket, shard))
         except CsdError:
             self._forget(name)
             raise
@@ -171,6 +176,16 @@ class RemoteEngine:
                 "if that machine is no more, run bin/csd-agent clear-slot on the drive"
             )
         return None
+
+    def _led_back(self, plan: DevicePlan) -> Path:
+        """Return a ticket with the drive's own port that leads back to the array, through the SSH connection."""
+        identity = read_identity(plan.identity)
+        listens = self._config.host.address
+        host = LOOPBACK if listens.is_unspecified else str(listens)
+        port = self._lines[plan.device.name].forward(host, int(identity.host_address.rpartition(":")[2]))
+        ticket = plan.folder / "ticket.tar"
+        write_identity(ticket, msgspec.structs.replace(identity, host_address=f"{LOOPBACK}:{port}"))
+        return ticket
 
     def _address(self, name: str) -> str:
         if name not in self._addresses:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from csd_emu.deadline import Deadline
 from csd_emu.remote.inventory import DriveEntry
 from csd_emu.remote.shell import Shell, open_shell
-from firmware_agent.errors import DriveUnreachable, HostKeyRefused
+from firmware_agent.errors import DriveUnfit, DriveUnreachable, HostKeyRefused
 
 T = TypeVar("T")
 OpenShell = Callable[[DriveEntry, Deadline], AbstractContextManager[Shell]]
@@ -27,6 +27,19 @@ class Line:
         self._connect = connect
         self._open: _Open | None = None
         self._lock = threading.Lock()
+        # (address, port) as seen from here -> the drive's port that leads there.
+        self._forwards: dict[tuple[str, int], int] = {}
+
+    def forward(self, host: str, port: int) -> int:
+        """Return a port of the drive's loopback that leads to ``host:port`` as seen from here, while it is connected.
+
+        Raises:
+            DriveUnfit: its SSH server does not allow it.
+            DriveUnreachable: the drive cannot be reached.
+        """
+        if (host, port) not in self._forwards:
+            self._forwards[host, port] = self.use(lambda shell: shell.forward(host, port))
+        return self._forwards[host, port]
 
     def use(self, work: Callable[[Shell], T]) -> T:
         """Return what `work` returns of a shell on the drive; over a connection that broke meanwhile, once again.
@@ -57,7 +70,11 @@ class Line:
     def _ensure(self) -> _Open:
         with self._lock:
             if self._open is None:
-                self._open = _Open(self._connect(self.drive, Deadline(CONNECT_SECONDS)))
+                opened = _Open(self._connect(self.drive, Deadline(CONNECT_SECONDS)))
+                for (host, port), drive_port in self._forwards.items():
+                    with contextlib.suppress(DriveUnfit):  # taken by what is left of the connection that broke
+                        opened.shell.forward(host, port, drive_port)
+                self._open = opened
             return self._open
 
     def _drop(self, opened: _Open) -> None:

@@ -14,6 +14,7 @@ import paramiko
 from csd_emu.deadline import Deadline
 from csd_emu.remote.channel import MAX_OUTPUT_BYTES, OnSent, OutOfTime, TooMuch, execute
 from csd_emu.remote.connect import Connected
+from csd_emu.remote.forward import forward_back
 from csd_emu.remote.inventory import DriveEntry
 from csd_emu.remote.openssh import find_route
 from firmware_agent.errors import DriveUnfit, DriveUnreachable
@@ -70,6 +71,21 @@ class Shell(Protocol):
         Raises:
             DriveUnreachable: the connection broke, or the deadline passed; call again to go on.
             DriveUnfit: it cannot be written there.
+        """
+
+    def forward(self, host: str, port: int, drive_port: int = 0) -> int:
+        """Lead a port of the drive's loopback back to ``host:port``, as seen from here, while the connection lasts.
+
+        Args:
+            host: address that is dialled from here.
+            port: and its port.
+            drive_port: on which the drive listens; 0 for any free one.
+
+        Returns:
+            The port on which the drive listens.
+
+        Raises:
+            DriveUnfit: the drive's SSH server does not allow it, or the port is taken.
         """
 
     def close(self) -> None:
@@ -140,6 +156,10 @@ class SshShell:
                 "there, and who may write to it"
             )
         show(whole, whole)
+
+    def forward(self, host: str, port: int, drive_port: int = 0) -> int:
+        """See `Shell`."""
+        return forward_back(self._connected.transport, self.drive.name, host, port, drive_port)
 
     def close(self) -> None:
         """See `Shell`."""

@@ -243,7 +243,9 @@ class Installation:
         wanted = [*(f"{name}{end}" for name in ids for end in ("", ".done")), *(_arriving(sha) for sha in parts)]
         config = "".join(f"{line}\n" for line in self._config)
         return f"""\
+parent=$(dirname {self._folder}); if [ -d "$parent" ]; then parent=; fi
 mkdir -p {self._folder}/incoming {self._folder}/layers {self._folder}/versions && chmod 755 {self._folder}
+if [ -n "$parent" ]; then : >{self._folder}/made-parent; fi
 cd {self._folder} && echo 'This folder is made and removed by csd-emu.' >{_MARKER} || exit 1
 for path in incoming/*; do
     case " {" ".join(wanted)} " in *" ${{path##*/}} "*) ;; *) rm -rf "$path" ;; esac

@@ -139,13 +139,14 @@ def uninstall(site: Site) -> Outcome:
         return Outcome(site.drive.name, Result.PLANNED, f"would stop the agent and remove {site.layout.folder}")
     site.show("uninstall", None)
     # The shell reads its script as it goes, so the copy that removes the script's folder comes from standard input.
-    script = next((f"versions/{name}" for name in (found.current, *sorted(found.versions)) if name), "")
+    # One of a version that did not pass its check knows of the user that was made for it.
     command = f"""\
-cd / && if [ -f {folder}/{script}/bin/csd-agent ]; then
-    text=$(cat {folder}/{script}/bin/csd-agent) && sh -c "$text" csd-agent -C {folder} remove
-else
-    rm -rf {folder}
-fi
+cd / && for script in {folder}/current/bin/csd-agent {folder}/*/*/bin/csd-agent; do
+    if [ -f "$script" ]; then
+        text=$(cat "$script") && exec sh -c "$text" csd-agent -C {folder} remove
+    fi
+done
+rm -rf {folder}
 """
     answer = site.shell.run(command, site.deadline, root=True)
     if answer.code:

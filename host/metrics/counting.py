@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from csd_emu.power import CHASSIS, COMPONENTS, sum_energy
+from csd_emu.power import CHASSIS, COMPONENTS, MEASURED, sum_energy
 from csd_emu.timeline import HOST
 from firmware_agent.wire import PhaseSeconds
 from host.metrics import names
@@ -168,7 +168,7 @@ def _add_energy(store: Store, record: RoundRecord) -> None:
         store.add(names.DEVICE_SECONDS, (node, record.clock), record.array_seconds)
     for node, parts in joules.items():
         for component, value in parts.items():
-            labels = (node, component, MODEL, record.clock)
+            labels = (node, component, METER if component == MEASURED else MODEL, record.clock)
             store.add(names.ENERGY_JOULES, labels, value)
             if record.array_seconds:
                 store.set(names.POWER_WATTS, labels, value / record.array_seconds)

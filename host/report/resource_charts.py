@@ -31,8 +31,8 @@ def power_chart(rounds: Sequence[RoundRecord]) -> Chart | None:
     return Chart(
         "power",
         "Power over array time",
-        f"Mean watts of each round over array seconds ({clock}), stacked. Modelled from the profiles' watts, not "
-        "measured; see the figures marked assumed below.",
+        f"Mean watts of each round over array seconds ({clock}), stacked. {_origin(rounds)}; see the figures "
+        "marked assumed below.",
         draw(
             "power",
             f"Power over array time: {told}.",
@@ -40,6 +40,15 @@ def power_chart(rounds: Sequence[RoundRecord]) -> Chart | None:
             lambda figure: _power(figure, timed, clock),
         ),
     )
+
+
+def _origin(rounds: Sequence[RoundRecord]) -> str:
+    """Return where the watts come from."""
+    modelled = "modelled from the profiles' watts, not measured"
+    metered = sorted({part.device for record in rounds for part in record.devices if part.metered is not None})
+    if metered:
+        return f"What {', '.join(metered)} drew at work (measured) was read from their own sensors, all else {modelled}"
+    return modelled.capitalize()
 
 
 def _power(figure: Figure, timed: Sequence[tuple[RoundRecord, dict[str, float]]], clock: str) -> None:

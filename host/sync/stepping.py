@@ -186,6 +186,7 @@ def _as_returned(outcome: Outcome, stepped: Stepped) -> Returned:
         trained=Trained(
             *(stepped.step, stepped.samples, 1, stepped.loss, stepped.seconds, stepped.read_bytes),
             stepped.peak_memory_bytes,
+            stepped.metered,
         ),
         epochs=1,
         batch_size=stepped.samples,

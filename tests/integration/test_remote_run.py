@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from csd_emu.calibration import load_table
+from csd_emu.profiles import get_profile
 from host import real_drive
+from host.device_time import TableModel, batch_counts, pass_seconds
 from host.records import EventRecord, RoundRecord, What
 from tests.commands import Done, Workshop
 from tests.loopback import Loopback, loopback, needs_sshd
@@ -51,6 +54,7 @@ def test_real_drives_train_beside_native_ones(
     inventory = server.inventory(["left", "right"])
     data = digits_at(tmp_path / "own", 300)
     text = inventory.read_text().replace("right: {", f"right: {{data: {data}, ")
+    text = text.replace("left: {", "left: {host_address: ssh, ")  # it dials through the SSH connection
     inventory.write_text(text)
     workshop.write("array.yaml", mixed(inventory))
     done = csd_emu(*workshop.job_arguments(rounds=2, epochs=1, target=None))
@@ -81,21 +85,21 @@ def test_real_drives_train_beside_native_ones(
 def test_a_real_drive_is_measured_and_compared_with_its_emulation(
     server: Loopback, workshop: Workshop, csd_emu: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(real_drive, "MOST_SPREAD", 100.0)  # this machine may be as busy as it likes
+    monkeypatch.setattr(real_drive, "MOST_SPREAD", 1e9)  # this machine may be as busy as it likes
     inventory = server.inventory(["only"], "-f")
     assert csd_emu("deploy", str(inventory), "enrol").code == 0
-    done = csd_emu("fidelity", "only", "--inventory", str(inventory), "--batches", "1,32", "--steps", "3", "--json")
+    done = csd_emu("fidelity", "only", "--inventory", str(inventory), "--batches", "1,512", "--steps", "9", "--json")
     assert done.code == 0, done.err
     report = done.json("fidelity")
     assert (report["drive"], report["profile"]) == ("only", "newport")
     assert (report["emulated_clock"], report["drive_clock"]) == ("counted", "wall")
     assert [(row["model"], row["batch_size"], row["steps"]) for row in report["rows"]] == [
-        ("digits_cnn", 1, 3), ("digits_cnn", 32, 3),
+        ("digits_cnn", 1, 9), ("digits_cnn", 512, 9),
     ]  # fmt: skip
     for row in report["rows"]:
         assert row["ratio"] == pytest.approx(row["drive_seconds"] / row["emulated_seconds"])
 
-    arguments = ("calibrate", "digits_cnn", "--inventory", str(inventory), "--drive", "only", "--batches", "1,32")
+    arguments = ("calibrate", "digits_cnn", "--inventory", str(inventory), "--drive", "only", "--batches", "1,512")
     done = csd_emu(*arguments, "--json")
     assert done.code == 0, done.err
     table = done.json("calibrate")
@@ -104,10 +108,11 @@ def test_a_real_drive_is_measured_and_compared_with_its_emulation(
     assert csd_emu(*workshop.job_arguments(rounds=1, target=None)).code == 0
     (directory,) = workshop.runs.iterdir()
     (record,) = [each for each in read(directory) if isinstance(each, RoundRecord)]
-    steps = {row["batch_size"]: sum(row["reference_seconds"].values()) for row in table["rows"]}
-    part = record.devices[0]
-    assert part.clock == "modelled"
-    assert part.device_seconds.total == pytest.approx(steps[32] * part.steps, rel=0.2)
+    model = TableModel(load_table(Path(table["path"])), get_profile("newport"))
+    for part in record.devices:
+        assert part.clock == "modelled"
+        cost = pass_seconds(model, batch_counts(part.samples, 2, 32))
+        assert part.device_seconds.total == pytest.approx(cost.total)
 
 
 def test_records_in_place_that_do_not_fit_are_refused_with_both_shapes(
@@ -120,3 +125,28 @@ def test_records_in_place_that_do_not_fit_are_refused_with_both_shapes(
     done = csd_emu(*workshop.job_arguments(rounds=2, target=None))
     assert done.code == 1
     assert "up holds images of 1x6x6 (|u1), the job's are 1x8x8 (|u1)" in " ".join(done.err.split())
+
+
+def test_real_drives_stay_up_come_back_after_a_crash_and_are_given_back(
+    server: Loopback, workshop: Workshop, csd_emu: Callable[..., Done]
+) -> None:
+    inventory = server.inventory(["one"], "-k")
+    assert csd_emu("deploy", str(inventory), "enrol").code == 0
+    content = {"name": "lab", "inventory": str(inventory), "devices": [{"engine": "remote", "drives": ["one"]}]}
+    workshop.write("array.yaml", content)
+    job = workshop.job_arguments(rounds=1, epochs=1, target=None)
+    assert csd_emu("up", str(workshop.array), "--job", str(workshop.job)).code == 0
+    status = csd_emu("status", "--json").json("status")
+    (array,) = status["arrays"]
+    assert (array["engine"], array["state"]) == ("remote", "up")
+    (drive,) = array["devices"]
+    # Its agent crashes, is started by its supervisor, and is another incarnation of itself.
+    agent = server.agent_of("-kone")
+    agent.kill()
+    agent.wait(10)
+    done = csd_emu(*job, "--json")
+    assert done.code == 0, done.err
+    assert done.json("run")["clock"] == "wall"
+    assert csd_emu("down", "lab").code == 0
+    assert not (server.folder / "drives" / "-kone" / "slot" / "lease").exists()
+    assert drive["incarnation"] > 10**9

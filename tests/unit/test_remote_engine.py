@@ -18,14 +18,18 @@ from csd_emu.deadline import Deadline
 from csd_emu.engines import DevicePlan, Fault
 from csd_emu.engines import remote as remote_module
 from csd_emu.engines.remote import RemoteEngine
+from csd_emu.paths import Paths
 from csd_emu.progress import Silent
 from csd_emu.remote.address import check_listens
 from csd_emu.remote.inventory import DriveEntry
 from csd_emu.remote.local_shell import LocalShell
 from csd_emu.remote.shell import Shell
 from csd_emu.remote.slot import Lease
-from firmware_agent.errors import DeviceError, DriveUnreachable, EnvironmentUnfit
-from firmware_agent.identity import Identity, write_identity
+from firmware_agent.errors import ConfigurationError, DeviceError, DriveUnreachable, EnvironmentUnfit
+from firmware_agent.identity import Identity, read_identity, write_identity
+from host.arrays import bring_up
+from host.lifecycle import ArrayRequest
+from host.requests import DEFAULT_DATA
 
 SCRIPT = """#!/bin/sh
 # A drive's control script whose agent is a file, `state`: running or stopped.
@@ -228,6 +232,36 @@ def test_a_drive_that_is_out_of_reach_is_not_alive_and_does_not_hold_up_the_othe
     assert engine.list_devices("lab") == engine.sweep("lab") == []
     with pytest.raises(EnvironmentUnfit, match=r"drive left: nobody answers\ndrive right: nobody answers"):
         engine.prepare(Silent())
+
+
+def test_a_drive_that_cannot_dial_is_led_back_through_ssh_also_after_a_cut(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = bench.folder / "drives.yaml"
+    path.write_text(path.read_text().replace("host_address: 127.0.0.1", "host_address: ssh"))
+    asked: list[tuple[str, int, int]] = []
+
+    def forward(shell: LocalShell, host: str, port: int, drive_port: int = 0) -> int:
+        asked.append((host, port, drive_port))
+        return drive_port or 4711
+
+    monkeypatch.setattr(LocalShell, "forward", forward)
+    engine = bench.engine()
+    assert engine.surroundings(bench.config.list_devices()[0]).host_address == "127.0.0.1"
+    handle = engine.start(bench.plan())
+    assert read_identity(bench.folder / "left" / "slot" / "identity.tar").host_address == "127.0.0.1:4711"
+    bench.cut = True
+    assert engine.alive(handle)
+    assert asked == [("127.0.0.1", 1, 0), ("127.0.0.1", 1, 4711)]
+
+
+def test_an_array_that_rests_on_an_ssh_connection_is_not_kept_up(bench: Bench) -> None:
+    path = bench.folder / "drives.yaml"
+    path.write_text(path.read_text().replace("host_address: 127.0.0.1", "host_address: ssh"))
+    bench.engine()
+    request = ArrayRequest(bench.config, DEFAULT_DATA, 0)
+    with pytest.raises(ConfigurationError, match="left, right: host_address: ssh lasts as long as the command"):
+        bring_up(request, Paths(*(bench.folder / name for name in ("cache", "state", "run"))), Silent())
 
 
 @pytest.mark.parametrize(
