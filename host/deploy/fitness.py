@@ -15,7 +15,7 @@ MACHINES = ("aarch64", "arm64")
 WHEELS_GLIBC, ROOTFS_KERNEL = (2, 28), (3, 7)
 NEEDED_TOOLS = ("tar", "gzip", "sha256sum", "dd", "awk")
 # Certificates are valid in these years.
-_VALID = (datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC), datetime.datetime(2099, 1, 1, tzinfo=datetime.UTC))
+_VALID = (datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC), datetime.datetime(2099, 1, 1, tzinfo=datetime.UTC))
 _SKEW_SECONDS = 60.0
 
 
@@ -114,7 +114,7 @@ def _common(facts: Facts, needs: Needs, server_seconds: float) -> Iterator[str]:
         yield "the inventory's data path is not there: correct `data`, or leave it away"
     if facts.unix_seconds is not None and not _VALID[0].timestamp() <= facts.unix_seconds < _VALID[1].timestamp():
         now = datetime.datetime.fromtimestamp(server_seconds, datetime.UTC)
-        yield f"its clock is outside of the years 2000 to 2098, no certificate is valid then: date -s '{now:%F %T}'"
+        yield f"its clock is outside of the years 1970 to 2098, no certificate is valid then: date -s '{now:%F %T}'"
 
 
 def _wheels(facts: Facts, needs: Needs, python: Python | None) -> Iterator[str]:
