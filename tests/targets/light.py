@@ -92,6 +92,11 @@ class Light:
         store = functools.partial(BundleStore, wheels=wheels, recipe=self._recipe, agent=package)
         self._monkeypatch.setattr(install, "BundleStore", store)
 
+    def packed_bytes(self) -> int:
+        """What the bundles made so far take, as they travel."""
+        folder = self.paths.cache / "bundles"
+        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
     def all(self, inventory: Path, verb: str, dry_run: bool = False, **options: Any) -> list[DriveOutcome]:
         """Do a verb on all drives of an inventory."""
         request = DeployRequest(inventory, verb, dry_run=dry_run, seconds=900.0, options=VerbOptions(**options))

@@ -24,6 +24,10 @@ FOLDER = DEFAULT_FOLDER
 # What changes by itself on a machine that runs, or because somebody logs in.
 _LIVE = ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp", "/var/log", "/var/lib/systemd", "/var/cache/ldconfig")
 
+# A lock and backups that useradd and userdel make for themselves, and that a machine has once it has used them.
+_ACCOUNT_FILES = {"/etc/.pwd.lock", *(f"/etc/{name}-" for name in ("passwd", "group", "shadow", "gshadow", "subuid"))}
+_ACCOUNT_FILES |= {"/etc/subgid-"}
+
 
 class Target:
     """A drive.
@@ -69,7 +73,7 @@ class Target:
         """Names of all files and folders that stay, and users and groups."""
         places = " -o ".join(f"-path {place}" for place in _LIVE)
         found = self.says(f"find {' '.join(below) or '/'} -xdev \\( {places} \\) -prune -o -print | sort")
-        return found.splitlines()
+        return [path for path in found.splitlines() if path not in _ACCOUNT_FILES]
 
     def inodes(self, folder: str = FOLDER) -> list[str]:
         """Inode, size, date of change and name of every file below a folder; the agent's own state is left out."""
