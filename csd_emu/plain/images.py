@@ -16,6 +16,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from csd_emu.image.bytecode import compile_tree, find_python
 from csd_emu.image.cpio import Entry
 from csd_emu.image.digest import file_sha256
 from csd_emu.image.disk import make_disk
@@ -135,6 +136,7 @@ class PlainImages:
             self._runner.parallel(
                 lambda package: self._unpack(recipe, root, cache.archives / package.file, package), packages, _ignore
             )
+            self._compile(root)
             _lay_over(recipe, root)
             _set_links(recipe, root)
             _make_keys(recipe, root, partial)
@@ -148,6 +150,13 @@ class PlainImages:
             return
         options = [f"--exclude={pattern}" for pattern in (*recipe.leave_out, "./usr/share/doc", "./usr/share/locale")]
         unpack_package(self._runner, archive, root, options)
+
+    def _compile(self, root: Path) -> None:
+        """Compile the machine's own Python as its package would have, if there is a Python of its version here."""
+        for program in (root / "usr/bin").glob("python3.*"):
+            python = find_python(program.name.removeprefix("python"))
+            if python is not None:
+                compile_tree(self._runner, python, root, [f"usr/lib/{program.name}", "usr/lib/python3"], strict=False)
 
     def _take_kernel(self, recipe: PlainRecipe, root: Path, target: Path) -> None:
         release = kernel_release(root)

@@ -14,7 +14,7 @@ from csd_emu.packaged import packaged_folder
 from firmware_agent.errors import ConfigurationError, ImageError
 
 # Raised whenever the same recipe would give other bytes.
-_BUILDER_VERSION = 2
+_BUILDER_VERSION = 3
 
 
 @dataclass(frozen=True)

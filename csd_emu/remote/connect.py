@@ -23,6 +23,7 @@ from firmware_agent.errors import DriveUnreachable
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 _MIN_SECONDS = 0.1
 _CLOSE_SECONDS = 5.0
+_KEEPALIVES_MISSED = 4
 
 
 class Connected(contextlib.AbstractContextManager["Connected"]):
@@ -81,13 +82,24 @@ class Connected(contextlib.AbstractContextManager["Connected"]):
             self._stack.callback(_close, connection, keys)
             connection.client.set_missing_host_key_policy(check)
             connection.open()
-            connection.transport.set_keepalive(route.keepalive_seconds)
+            _keep_alive(connection.transport, route.keepalive_seconds)
         self._open.append(connection)
 
 
 def _plain_config() -> Config:
     """Return fabric's own defaults: `ssh -G` has read OpenSSH's configuration, and files of fabric's are not read."""
     return Config(ssh_config=paramiko.SSHConfig(), lazy=True)
+
+
+def _keep_alive(transport: Any, seconds: int) -> None:
+    """Send signs of life; if several stay unanswered, the kernel ends the connection, rather than a quarter hour later.
+
+    Behind a jump host only the way to the jump host is watched so; a drive that falls silent there is the deadlines'.
+    """
+    transport.set_keepalive(seconds)
+    if isinstance(transport.sock, socket.socket) and transport.sock.family != socket.AF_UNIX:
+        limit_milliseconds = 1000 * _KEEPALIVES_MISSED * seconds
+        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_milliseconds)
 
 
 def _close(connection: Any, keys: OpenSshKeys) -> None:
@@ -170,7 +182,8 @@ def _broken(error: Exception, route: Route, limit: float) -> tuple[str, str]:
         return f"did not answer within {limit:.0f} s", "check that the drive is on, and what the tunnel leads to"
     if "banner" in text.lower() or (isinstance(error, EOFError) and route.proxy_command):
         through = f" (through: {route.proxy_command})" if route.proxy_command else ""
-        return f"did not answer as an SSH server does{through}", "check the port, or what the tunnel leads to"
+        remedy = "check the port, or what the tunnel leads to; a busy jump host may want fewer --jobs"
+        return f"did not answer as an SSH server does{through}", remedy
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return f"has no algorithm in common with this machine ({text})", "upgrade the SSH server on the drive"
     return f"broke off the connection ({text})", "look at the drive's own log of its SSH server"

@@ -45,6 +45,7 @@ class LocalShell:
                 timeout=max(deadline.left_seconds, 0.001),
                 env=self._environment,
                 check=False,
+                start_new_session=True,
             )
         except subprocess.TimeoutExpired as error:
             raise DriveUnreachable(f"drive {self.drive.name}: did not answer before the deadline") from error

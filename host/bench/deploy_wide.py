@@ -14,7 +14,8 @@ from csd_emu.progress import Progress
 from csd_emu.remote.inventory import load_inventory
 from firmware_agent.errors import DriveUnfit
 from host.bench.harness import report
-from host.bench.stub_ssh import Fault, StubDrive, StubDrives
+from host.bench.stub_drive import Fault, StubDrive
+from host.bench.stub_ssh import StubDrives
 from host.deploy.frame import Limits, run_verb
 from host.deploy.probe import read_facts
 from host.deploy.work import Outcome, Result, Site

@@ -8,6 +8,7 @@ bundle's. So an upgrade copies kilobytes unless the packages changed too.
 from __future__ import annotations
 
 import fcntl
+import fnmatch
 import hashlib
 import json
 import shutil
@@ -20,15 +21,17 @@ from pathlib import Path
 
 import firmware_agent
 from csd_emu.image.bytecode import find_python
+from csd_emu.image.packages import GUEST_ARCHITECTURE, PackageCache
 from csd_emu.image.recipe import source_files, tree_hash
 from csd_emu.image.runner import Runner
 from csd_emu.image.wheels import WheelCache, unpack_wheel
 from csd_emu.progress import Progress
-from firmware_agent.errors import ConfigurationError, ImageError
+from firmware_agent.errors import ImageError
 from host.deploy.bytecode import compile_sources
 from host.deploy.fitness import Form
 from host.deploy.packing import ID_CHARACTERS, Layer, pack_layer, read_layer
-from host.deploy.recipe import DriveRecipe, Variant, default_folder, load_recipe
+from host.deploy.recipe import DriveRecipe, LockedWheels, Variant, default_folder, load_recipe
+from host.deploy.rootfs import ROOTFS_SITE, fill_rootfs
 
 # Raised whenever the same inputs would give other bytes.
 BUILDER_VERSION = 1
@@ -43,6 +46,15 @@ class Packed:
 
     layer: Layer
     folder: Path
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """What a base is made of: wheels, Debian packages, and the words that tell it from others."""
+
+    wanted: LockedWheels
+    archives: list[Path]
+    words: tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -106,22 +118,38 @@ class BundleStore:
             return Bundle(variant, base, self._version(variant, base, progress))
 
     def _base(self, variant: Variant, progress: Progress) -> Packed:
-        if variant.form is not Form.WHEELS:
-            raise ConfigurationError(f"form {variant.form.value}: is not there yet; use wheels")
-        wanted = self._recipe.wheels(variant.python)
-        words = (wanted.lock_file.read_text(encoding="utf-8"), self._recipe.leave_out, self._compiled_by(variant))
-        folder = self._place("wheels", words)
+        sources = self._sources(variant, progress)
+        folder = self._place(
+            variant.form.value,
+            (*sources.words, self._recipe.leave_out, self._recipe.uncompiled, self._compiled_by(variant)),
+        )
         if not folder.is_dir():
             progress.stage(f"download Python packages for CPython {variant.python} on aarch64")
-            wheels = WheelCache(self._downloads / "wheels", self._wheels, wanted, self._runner).fetch(progress.advance)
+            cache = WheelCache(self._downloads / "wheels", self._wheels, sources.wanted, self._runner)
+            wheels = cache.fetch(progress.advance)
             progress.stage(f"pack {len(wheels)} packages for CPython {variant.python}")
             with self._making(folder) as (tree, target):
+                site = tree / ROOTFS_SITE if variant.form is Form.ROOTFS else tree
+                if variant.form is Form.ROOTFS:
+                    fill_rootfs(self._runner, self._recipe.rootfs, sources.archives, tree)
                 self._runner.parallel(
-                    lambda wheel: unpack_wheel(wheel, tree, self._recipe.leave_out), wheels, lambda _: None
+                    lambda wheel: unpack_wheel(wheel, site, self._recipe.leave_out), wheels, lambda _: None
                 )
                 self._compile(variant, tree)
                 pack_layer(tree, target, self._recipe.part_bytes)
         return Packed(read_layer(folder), folder)
+
+    def _sources(self, variant: Variant, progress: Progress) -> _Sources:
+        wanted = self._recipe.wheels(variant.python)
+        locked = wanted.lock_file.read_text(encoding="utf-8")
+        if variant.form is Form.WHEELS:
+            return _Sources(wanted, [], (locked,))
+        recipe = self._recipe.rootfs
+        progress.stage(f"download Debian {recipe.suite} packages for aarch64")
+        cache = PackageCache(self._downloads, recipe.suite, GUEST_ARCHITECTURE, self._runner)
+        packages = cache.fetch(recipe.install, recipe.without, progress.advance)
+        archives = [cache.archives / package.file for package in packages]
+        return _Sources(wanted, archives, (locked, recipe, sorted(package.sha256 for package in packages)))
 
     def _version(self, variant: Variant, base: Packed, progress: Progress) -> Packed:
         scripts = tree_hash(self._recipe.folder, "")
@@ -159,7 +187,16 @@ class BundleStore:
         """Compile the sources below `tree`, if a Python of the drive's version is on this machine."""
         python = find_python(variant.python)
         if python is not None:
-            compile_sources(self._runner, python, tree, [path.relative_to(tree) for path in tree.rglob("*.py")])
+            site = tree / ROOTFS_SITE
+            sources = [
+                path.relative_to(tree)
+                for path in tree.rglob("*.py")
+                if not self._uncompiled(path.relative_to(site if path.is_relative_to(site) else tree).as_posix())
+            ]
+            compile_sources(self._runner, python, tree, sources)
+
+    def _uncompiled(self, name: str) -> bool:
+        return any(fnmatch.fnmatch(name, pattern) for pattern in self._recipe.uncompiled)
 
     def _compiled_by(self, variant: Variant) -> str:
         return "nothing" if find_python(variant.python) is None else variant.python

@@ -128,11 +128,13 @@ class Installer:
     Attributes:
         choose: probes a drive and chooses the form; raises `DriveUnfit` where none fits.
         bundle: makes the bundle of a form, or returns that which was made; called from several threads.
+        user: as whom the agent runs; made if there is none.
         now: monotonic seconds.
     """
 
     choose: Callable[[Site], Choice]
     bundle: Callable[[Variant], Bundle]
+    user: str = AGENT_USER
     now: Callable[[], float] = time.monotonic
 
     def __call__(self, site: Site) -> Outcome:
@@ -147,7 +149,7 @@ class Installer:
         site.show("probe", None)
         choice = self.choose(site)
         bundle = self.bundle(choice.variant)
-        work = Installation(site, choice, bundle, survey(site), self.now)
+        work = Installation(site, choice, bundle, survey(site), self.user, self.now)
         if work.unchanged:
             return self._outcome(work, Result.UNCHANGED, f"version {bundle.id} is installed", start)
         work.check_space()
@@ -172,14 +174,14 @@ class Installation:
     """One bundle on its way onto one drive."""
 
     def __init__(
-        self, site: Site, choice: Choice, bundle: Bundle, found: Survey, now: Callable[[], float] = time.monotonic
+        self, site: Site, choice: Choice, bundle: Bundle, found: Survey, user: str, now: Callable[[], float]
     ) -> None:
-        """Plan it; nothing is done yet."""
+        """Plan it; nothing is done yet. See `Installer` for `user` and `now`."""
         self.site, self.bundle = site, bundle
         self.copied_bytes, self.copy_seconds = 0, 0.0
         self._choice, self._found, self._now = choice, found, now
         self._folder = shlex.quote(str(site.layout.folder))
-        self._config = (f"user={AGENT_USER}", f"data={site.drive.data or ''}")
+        self._config = (f"user={user}", f"data={site.drive.data or ''}")
 
     @property
     def unchanged(self) -> bool:
@@ -241,7 +243,9 @@ class Installation:
         wanted = [*(f"{name}{end}" for name in ids for end in ("", ".done")), *(_arriving(sha) for sha in parts)]
         config = "".join(f"{line}\n" for line in self._config)
         return f"""\
+parent=$(dirname {self._folder}); if [ -d "$parent" ]; then parent=; fi
 mkdir -p {self._folder}/incoming {self._folder}/layers {self._folder}/versions && chmod 755 {self._folder}
+if [ -n "$parent" ]; then : >{self._folder}/made-parent; fi
 cd {self._folder} && echo 'This folder is made and removed by csd-emu.' >{_MARKER} || exit 1
 for path in incoming/*; do
     case " {" ".join(wanted)} " in *" ${{path##*/}} "*) ;; *) rm -rf "$path" ;; esac

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from csd_emu.deadline import Deadline
 from csd_emu.remote.shell import Shell
 
 FIRST_BYTES, MOST_BYTES = 2**18, 2**23
-# A measurement that took less is repeated with more bytes: it was mostly the start of a command.
-ENOUGH_SECONDS = 0.5
+# A measurement that took less is repeated with more bytes: too much of it was the start of a command.
+ENOUGH_SECONDS, ENOUGH_TRIPS = 0.5, 5.0
+_BLOCK_BYTES = 2**16
+_SEND = f"dd if=/dev/urandom bs={_BLOCK_BYTES} count={{}} 2>/dev/null"
 
 
 @dataclass(frozen=True)
@@ -28,37 +31,33 @@ class LinkSpeed:
     round_trip_seconds: float
 
 
-def measure_link(shell: Shell, deadline: Deadline) -> LinkSpeed:
-    """Send random bytes to a drive and have it send some.
+def measure_link(shell: Shell, deadline: Deadline, now: Callable[[], float] = time.monotonic) -> LinkSpeed:
+    """Send random bytes to a drive and have it send some; `now` returns monotonic seconds.
 
     Raises:
         DriveUnreachable: the connection broke, or it takes longer than the deadline allows.
         DriveUnfit: the drive cannot send or receive.
     """
-    trips = [_time(shell, ":", b"", deadline) for _ in range(3)]
-    return LinkSpeed(_upload(shell, deadline), _download(shell, deadline), min(trips))
 
+    def run(command: str, stdin: bytes) -> float:
+        begin = now()
+        shell.check(command, deadline, stdin)
+        return now() - begin
 
-def _upload(shell: Shell, deadline: Deadline) -> float:
-    size = FIRST_BYTES
-    while True:
-        seconds = _time(shell, "cat >/dev/null", os.urandom(size), deadline)
-        if seconds >= ENOUGH_SECONDS or size >= MOST_BYTES:
-            return size / seconds
-        size *= 4
-
-
-def _download(shell: Shell, deadline: Deadline) -> float:
-    size = FIRST_BYTES
-    while True:
+    trip = min(run(":", b"") for _ in range(3))
+    return LinkSpeed(
+        _rate(lambda size: run("cat >/dev/null", os.urandom(size)), trip),
         # Zeros would be compressed away by a tunnel that does so; a slow drive's random bytes are its own speed.
-        seconds = _time(shell, f"dd if=/dev/urandom bs=65536 count={size // 65536} 2>/dev/null", b"", deadline)
-        if seconds >= ENOUGH_SECONDS or size >= MOST_BYTES:
+        _rate(lambda size: run(_SEND.format(size // _BLOCK_BYTES), b""), trip),
+        trip,
+    )
+
+
+def _rate(transfer: Callable[[int], float], trip_seconds: float) -> float:
+    """Return bytes per second of a `transfer`, given so many bytes that the start of its command weighs little."""
+    size = FIRST_BYTES
+    while True:
+        seconds = transfer(size)
+        if seconds >= max(ENOUGH_SECONDS, ENOUGH_TRIPS * trip_seconds) or size >= MOST_BYTES:
             return size / seconds
-        size *= 4
-
-
-def _time(shell: Shell, command: str, stdin: bytes, deadline: Deadline) -> float:
-    begin = time.monotonic()
-    shell.check(command, deadline, stdin)
-    return time.monotonic() - begin
+        size *= 2

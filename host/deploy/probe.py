@@ -49,7 +49,8 @@ def probe(site: Site) -> Outcome:
     shown = describe(facts, fitness, speed)
     if fitness.form is None:
         return Outcome(site.drive.name, Result.FAILED, "does not fit: " + "; ".join(fitness.problems), shown)
-    return Outcome(site.drive.name, Result.DONE, f"fits ({fitness.form.value}): {'; '.join(fitness.notes)}", shown)
+    what = "; ".join((f"fits ({fitness.form.value})", *fitness.notes))
+    return Outcome(site.drive.name, Result.DONE, what, shown)
 
 
 def describe(facts: Facts, fitness: Fitness, speed: LinkSpeed) -> dict[str, object]:

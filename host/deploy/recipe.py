@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from csd_emu.packaged import packaged_folder
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 from host.deploy.fitness import Form
 
@@ -50,6 +51,26 @@ class LockedWheels:
 
 
 @dataclass(frozen=True)
+class RootfsRecipe:
+    """What the root file system is made of.
+
+    Attributes:
+        suite: the Debian release.
+        python: version of its Python.
+        install, without: packages, and packages that apt takes for installed.
+        leave_out: GNU tar patterns of files that are not unpacked.
+        overlay: files of the emulated drives' image that are laid over.
+    """
+
+    suite: str
+    python: str
+    install: tuple[str, ...]
+    without: tuple[str, ...]
+    leave_out: tuple[str, ...]
+    overlay: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class DriveRecipe:
     """The folder ``images/drive``, read.
 
@@ -58,14 +79,18 @@ class DriveRecipe:
         pythons: versions that form ``wheels`` exists for.
         platforms: wheel platform tags, best first.
         leave_out: fnmatch patterns of files of a wheel that are not unpacked.
+        uncompiled: fnmatch patterns of sources that come without bytecode.
         part_bytes: size of a part, unpacked.
+        rootfs: the root file system.
     """
 
     folder: Path
     pythons: tuple[str, ...]
     platforms: tuple[str, ...]
     leave_out: tuple[str, ...]
+    uncompiled: tuple[str, ...]
     part_bytes: int
+    rootfs: RootfsRecipe
 
     def wheels(self, python: str) -> LockedWheels:
         """Return which wheels a drive with this Python gets.
@@ -80,9 +105,7 @@ class DriveRecipe:
 
 def default_folder() -> Path:
     """Return the recipe folder: inside an installed package, or in the source tree."""
-    package = Path(__file__).parent
-    installed = package / "drive_files"
-    return installed if installed.is_dir() else package.parents[1] / "images" / "drive"
+    return packaged_folder("host.deploy", "drive_files", "images/drive")
 
 
 def load_recipe(folder: Path) -> DriveRecipe:
@@ -94,13 +117,22 @@ def load_recipe(folder: Path) -> DriveRecipe:
     path = folder / "recipe.toml"
     try:
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-        wheels, parts = table["wheels"], table["parts"]
+        wheels, parts, rootfs = table["wheels"], table["parts"], table["rootfs"]
         return DriveRecipe(
             folder=folder,
             pythons=tuple(wheels["python"]),
             platforms=tuple(wheels["platforms"]),
             leave_out=tuple(wheels["leave_out"]),
+            uncompiled=tuple(wheels["uncompiled"]),
             part_bytes=parts["unpacked_bytes"],
+            rootfs=RootfsRecipe(
+                suite=rootfs["suite"],
+                python=rootfs["python"],
+                install=tuple(rootfs["install"]),
+                without=tuple(rootfs["without"]),
+                leave_out=tuple(rootfs["leave_out"]),
+                overlay=tuple(rootfs["overlay"]),
+            ),
         )
     except (OSError, tomllib.TOMLDecodeError, KeyError) as error:
         raise EnvironmentUnfit(f"{path}: cannot be read ({error!r}); reinstall csd-emu") from error

@@ -20,7 +20,7 @@ from host.deploy.work import Outcome, Result, Site, Verb
 
 DEFAULT_LINES = 200
 ALIVE = ("running", "waiting")
-_SETTLE_SECONDS, _POLL_SECONDS = 300.0, 1.0
+_POLL_SECONDS = 1.0
 
 
 def prepare_start(_: Plan) -> Verb:
@@ -139,13 +139,14 @@ def uninstall(site: Site) -> Outcome:
         return Outcome(site.drive.name, Result.PLANNED, f"would stop the agent and remove {site.layout.folder}")
     site.show("uninstall", None)
     # The shell reads its script as it goes, so the copy that removes the script's folder comes from standard input.
-    script = next((f"versions/{name}" for name in (found.current, *sorted(found.versions)) if name), "")
+    # One of a version that did not pass its check knows of the user that was made for it.
     command = f"""\
-cd / && if [ -f {folder}/{script}/bin/csd-agent ]; then
-    text=$(cat {folder}/{script}/bin/csd-agent) && sh -c "$text" csd-agent -C {folder} remove
-else
-    rm -rf {folder}
-fi
+cd / && for script in {folder}/current/bin/csd-agent {folder}/*/*/bin/csd-agent; do
+    if [ -f "$script" ]; then
+        text=$(cat "$script") && exec sh -c "$text" csd-agent -C {folder} remove
+    fi
+done
+rm -rf {folder}
 """
     answer = site.shell.run(command, site.deadline, root=True)
     if answer.code:
@@ -160,10 +161,12 @@ class Upgrade:
 
     Attributes:
         install: the verb (see `host.deploy.install.Installer`).
+        settle_seconds: that the new version may take until it says what it does.
         wait: called between two looks, with seconds.
     """
 
     install: Verb
+    settle_seconds: float = 300.0
     wait: Callable[[float], object] = threading.Event().wait
 
     def __call__(self, site: Site) -> Outcome:
@@ -195,7 +198,7 @@ class Upgrade:
 
     def _settle(self, site: Site, control: Control) -> AgentStatus:
         """Return once the agent of the new version has said what it does."""
-        deadline = Deadline(min(_SETTLE_SECONDS, site.deadline.left_seconds))
+        deadline = Deadline(min(self.settle_seconds, site.deadline.left_seconds))
         while not deadline.expired:
             found = control.status(site.deadline)
             if found.pid and found.running == found.version:

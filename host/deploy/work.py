@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from csd_emu.deadline import Deadline
 from csd_emu.remote.inventory import DriveEntry
 from csd_emu.remote.layout import Layout
-from csd_emu.remote.shell import Shell
+
+if TYPE_CHECKING:  # SSH takes 0.3 s to import, of every command
+    from csd_emu.remote.shell import Shell
 
 
 class Result(Enum):

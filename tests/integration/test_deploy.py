@@ -14,7 +14,8 @@ from csd_emu.remote.inventory import load_inventory
 from csd_emu.remote.shell import BLOCK_BYTES, Answer, open_shell
 from firmware_agent.errors import DriveUnreachable
 from host.bench import deploy_wide
-from host.bench.stub_ssh import Fault, StubDrive, StubDrives
+from host.bench.stub_drive import Fault, StubDrive
+from host.bench.stub_ssh import StubDrives
 from tests.commands import Done
 
 SECONDS = 120.0

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from csd_emu.deadline import Deadline
+from csd_emu.remote.connect import Connected
 from csd_emu.remote.inventory import DriveEntry, Inventory
 from csd_emu.remote.openssh import find_route
 from csd_emu.remote.shell import BLOCK_BYTES, Shell, open_shell
@@ -154,14 +156,14 @@ class TestLogin:
         sshd.let_in(key)
         with pytest.raises(DriveUnreachable, match=f"ssh-add {key}"):
             hello(entry(sshd, key, known))
-        with agent(tmp_path) as socket:
-            unlock(socket, key, tmp_path)
-            monkeypatch.setenv("SSH_AUTH_SOCK", socket)
+        with agent(tmp_path) as address:
+            unlock(address, key, tmp_path)
+            monkeypatch.setenv("SSH_AUTH_SOCK", address)
             assert hello(entry(sshd, key, known)) == "hello"
             # Without a key in the inventory the agent's are tried; IdentityAgent goes before the environment.
             assert hello(entry(sshd, None, known)) == "hello"
             monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "nobody"))
-            (tmp_path / "config").write_text(f"IdentityAgent {socket}\n")
+            (tmp_path / "config").write_text(f"IdentityAgent {address}\n")
             assert hello(entry(sshd, None, known, ssh_config=str(tmp_path / "config"))) == "hello"
 
     def test_openssh_s_own_configuration_says_how(self, sshd: Sshd, key: Path, known: Path, tmp_path: Path) -> None:
@@ -268,6 +270,11 @@ class TestCommands:
         with opened(drive) as doomed, pytest.raises(DriveUnreachable, match="broke"):
             doomed.run("kill -9 $PPID; sleep 60", Deadline(SECONDS))
 
+    def test_a_link_that_falls_silent_is_given_up_before_tcp_would(self, drive: DriveEntry) -> None:
+        with Connected("csd-00", find_route(drive), Deadline(SECONDS)) as connected:
+            sock = connected.transport.sock
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+
     def test_several_threads_share_one_shell(self, shell: Shell) -> None:
         found: list[str] = []
         threads = [
@@ -365,22 +372,22 @@ def steady(facts: Facts) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def agent(folder: Path) -> Iterator[str]:
-    socket = str(folder / "agent")
-    process = subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL)
+    address = str(folder / "agent")
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", address], stdout=subprocess.DEVNULL)
     deadline = Deadline(SECONDS)
-    while not Path(socket).exists():
+    while not Path(address).exists():
         assert not deadline.expired
         assert process.poll() is None
     try:
-        yield socket
+        yield address
     finally:
         process.terminate()
         process.wait()
 
 
-def unlock(socket: str, key: Path, folder: Path) -> None:
+def unlock(address: str, key: Path, folder: Path) -> None:
     asked = folder / "askpass"
     asked.write_text("#!/bin/sh\necho sesame\n")
     asked.chmod(0o755)
-    environment = os.environ | {"SSH_AUTH_SOCK": socket, "SSH_ASKPASS": str(asked), "SSH_ASKPASS_REQUIRE": "force"}
+    environment = os.environ | {"SSH_AUTH_SOCK": address, "SSH_ASKPASS": str(asked), "SSH_ASKPASS_REQUIRE": "force"}
     subprocess.run(["ssh-add", key], env=environment, check=True, capture_output=True, stdin=subprocess.DEVNULL)

@@ -1,6 +1,7 @@
 """One drive for tests of `csd-emu deploy`: a plain machine behind a proxy, and an inventory that names it."""
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +13,11 @@ import yaml
 from csd_emu.paths import Paths
 from csd_emu.plain import PlainImages, PlainMachine
 from csd_emu.progress import Silent
+from csd_emu.qemu.tools import find_qemu
 from csd_emu.remote.layout import AGENT_USER, DEFAULT_FOLDER
 from firmware_agent.errors import EnvironmentUnfit
 from tests.commands import wait_until
+from tests.machines import REQUIRE_VARIABLE
 from tests.targets.proxy import TcpProxy
 
 FOLDER = DEFAULT_FOLDER
@@ -84,7 +87,7 @@ class Target:
         """Command lines of processes of ours that run there."""
         command = (
             "for one in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$one 2>/dev/null; echo; done | "
-            "grep -e 'firmware_agent deployed' -e 'csd-agent.* supervise' | grep -v -e grep"
+            "grep -e 'firmware_agent [d]eployed' -e 'csd-agent.* [s]upervise'"
         )
         return self.machine.run(command, check=False).output.splitlines()
 
@@ -95,10 +98,9 @@ class Target:
     def assert_unprivileged(self) -> None:
         """The agent runs as its own user, and steps back for the drive's other work."""
         own = self.says(f"id -u {AGENT_USER}").strip()
-        found = self.says(
-            "for one in /proc/[0-9]*; do tr '\\0' ' ' <$one/cmdline 2>/dev/null | grep -q 'firmware_agent deployed' && "
-            "grep '^Uid:' $one/status && cat $one/oom_score_adj; done; true"
-        ).split()
+        ours = "tr '\\0' ' ' <$one/cmdline 2>/dev/null | grep -q 'firmware_agent [d]eployed'"
+        tell = "grep '^Uid:' $one/status && cat $one/oom_score_adj"
+        found = self.says(f"for one in /proc/[0-9]*; do {ours} && {tell}; done; true").split()
         assert found[:2] == ["Uid:", own], found
         assert int(found[-1]) == 500
 
@@ -122,8 +124,11 @@ def target(kind: str, name: str = "") -> Iterator[Target]:
     """Start a plain machine of this kind and wait until it lets us in; skip where there is no QEMU."""
     try:
         image = PlainImages(Paths.default().cache).ensure(kind, Silent())
+        find_qemu()
     except EnvironmentUnfit as error:
-        pytest.skip(str(error))
+        if os.environ.get(REQUIRE_VARIABLE) == "1":
+            raise
+        pytest.skip(f"no plain machines here: {error}")
     with tempfile.TemporaryDirectory(prefix="csd-target-") as folder:
         machine = PlainMachine.start(image, name or kind, Path(folder) / "run")
         try:

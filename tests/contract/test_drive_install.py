@@ -1,0 +1,294 @@
+"""Installations on a drive that is a folder here: what is in use stays in use, whatever happens on the way."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from csd_emu.remote.control import AgentStatus, Control
+from firmware_agent.errors import DriveUnfit, DriveUnreachable, InstallFailed
+from host.deploy import service
+from host.deploy.bundle import Bundle
+from host.deploy.work import Result
+from tests.local_drive import LocalDrive
+
+# Programs through which the drive's commands change anything.
+PROGRAMS = ("chmod", "gzip", "ln", "mkdir", "mv", "rm", "sed", "sync", "tar")
+
+
+@pytest.fixture(params=["dash", "busybox"])
+def drive(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalDrive]:
+    drive = LocalDrive(tmp_path, request.param)
+    yield drive
+    service.uninstall(drive.site())
+
+
+def status(drive: LocalDrive) -> AgentStatus:
+    site = drive.site()
+    return Control(site.shell, site.layout).status(site.deadline)
+
+
+def tree(folder: Path) -> dict[str, tuple[int, float, bytes]]:
+    """Return everything below a folder, its times too."""
+    return {
+        str(path.relative_to(folder)): (
+            path.lstat().st_mode,
+            path.lstat().st_mtime,
+            b"" if path.is_symlink() or not path.is_file() else path.read_bytes(),
+        )
+        for path in folder.rglob("*")
+    }
+
+
+def in_use(drive: LocalDrive) -> str:
+    """Return the version in use, having seen that it is whole."""
+    found = status(drive).version
+    if found:
+        assert (drive.root / "current/agent/firmware_agent/__init__.py").is_file()
+        assert (drive.root / "current/site/c/three.py").read_text() == "3"
+        assert (drive.root / "current/python").exists()
+    return found
+
+
+def test_a_second_installation_changes_nothing(drive: LocalDrive) -> None:
+    bundle = drive.bundle("one")
+    assert drive.install(bundle).result is Result.DONE
+    before = tree(drive.root)
+    again = drive.install(bundle)
+    assert (again.result, again.facts["copied_bytes"]) == (Result.UNCHANGED, 0)
+    assert tree(drive.root) == before
+
+
+def test_an_upgrade_copies_only_the_layer_that_changed(drive: LocalDrive) -> None:
+    first, second = drive.bundle("one"), drive.bundle("two")
+    drive.install(first)
+    done = drive.install(second)
+    assert done.facts["copied_bytes"] == second.version.layer.packed_bytes
+    found = status(drive)
+    assert (found.version, found.previous) == (second.id, first.id)
+
+
+def test_versions_beyond_the_previous_one_are_removed(drive: LocalDrive) -> None:
+    bundles = [drive.bundle(name, packages=name) for name in ("one", "two", "three")]
+    for bundle in bundles:
+        drive.install(bundle)
+    assert {path.name for path in (drive.root / "versions").iterdir()} == {bundle.id for bundle in bundles[1:]}
+    assert {path.name for path in (drive.root / "layers").iterdir()} == {bundle.base.layer.id for bundle in bundles[1:]}
+    assert not (drive.root / "incoming").exists()
+
+
+def test_a_dry_run_changes_nothing(drive: LocalDrive) -> None:
+    outcome = drive.installer(drive.bundle("one"))(drive.site(dry_run=True))
+    assert outcome.result is Result.PLANNED
+    assert "would copy" in outcome.what
+    assert not drive.root.exists()
+
+
+class Cut:
+    """Cuts the line at the so-manieth command; of a file that is being copied, half has arrived."""
+
+    def __init__(self, bundle: Bundle, commands: int) -> None:
+        self._left = commands
+        self._files = {
+            part.sha256[:16]: packed.folder / part.file
+            for packed in (bundle.base, bundle.version)
+            for part in packed.layer.parts
+        }
+
+    def __call__(self, command: str) -> None:
+        self._left -= 1
+        if self._left == 0:
+            if command.startswith("copy "):
+                target = Path(command.removeprefix("copy "))
+                content = self._files[target.stem].read_bytes()
+                target.write_bytes(content[: len(content) // 2])
+            raise DriveUnreachable("cut")
+
+
+def test_a_line_cut_at_any_command_leaves_the_version_in_use_and_the_next_attempt_ends_it(drive: LocalDrive) -> None:
+    old = drive.bundle("old", packages="old")
+    drive.install(old)
+    for commands in range(1, 100):
+        new = drive.bundle(f"new{commands}", packages=f"new{commands}")
+        before = in_use(drive)
+        try:
+            drive.install(new, Cut(new, commands))
+        except DriveUnreachable:
+            assert in_use(drive) in (before, new.id)
+            assert drive.install(new).result in (Result.DONE, Result.UNCHANGED)
+            assert in_use(drive) == new.id
+            continue
+        assert commands > 5, "the line was never cut"
+        return
+    pytest.fail("an installation takes a hundred commands")
+
+
+def dying(drive: LocalDrive, folder: Path, programs: int) -> None:
+    """Have the drive lose its power after so many programs: neither the next one nor any after it runs."""
+    folder.mkdir(exist_ok=True)
+    (folder / "run").write_text("")
+    for name in PROGRAMS:
+        real = next(p for d in os.environ["PATH"].split(":") if os.access(p := f"{d}/{name}", os.X_OK))
+        path = folder / name
+        path.write_text(
+            f'#!/bin/sh\necho >>{folder}/run\nif [ "$(wc -c <{folder}/run)" -gt {programs} ]; then kill -9 0; fi\n'
+            f'exec {real} "$@"\n'
+        )
+        path.chmod(0o755)
+    drive.environment["PATH"] = f"{folder}:{os.environ['PATH']}"
+
+
+@pytest.mark.long
+def test_power_lost_at_any_step_leaves_the_version_in_use_and_the_next_attempt_ends_it(tmp_path: Path) -> None:
+    drive = LocalDrive(tmp_path, "dash")
+    drive.install(drive.bundle("old", packages="old"))
+    usual = dict(drive.environment)
+    for programs in range(200):
+        new = drive.bundle(f"new{programs}", packages=f"new{programs}")
+        before = in_use(drive)
+        dying(drive, tmp_path / "dying", programs)
+        try:
+            drive.install(new)
+        except (InstallFailed, DriveUnfit):
+            drive.environment = dict(usual)
+            assert in_use(drive) in (before, new.id)
+            drive.install(new)
+            assert in_use(drive) == new.id
+            continue
+        finally:
+            drive.environment = dict(usual)
+        assert programs > 20, "the power was never lost"
+        service.uninstall(drive.site())
+        return
+    pytest.fail("an installation runs two hundred programs")
+
+
+def test_a_version_that_fails_its_self_check_is_never_used(drive: LocalDrive) -> None:
+    good, bad = drive.bundle("good"), drive.bundle("bad", broken=True)
+    drive.install(good)
+    with pytest.raises(InstallFailed, match="self-check failed: RuntimeError: broken on purpose; what ran before"):
+        drive.install(bad)
+    assert in_use(drive) == good.id
+    assert not (drive.root / "versions" / bad.id).exists()
+
+
+def test_a_damaged_copy_is_refused_and_copied_anew(drive: LocalDrive) -> None:
+    bundle = drive.bundle("one")
+    part = max(bundle.base.layer.parts, key=lambda part: part.packed_bytes)
+
+    def damage(command: str) -> None:
+        if command.startswith("copy ") and part.sha256[:16] in command:
+            Path(command.removeprefix("copy ")).write_bytes(b"something else")
+
+    with pytest.raises(InstallFailed, match="the copy is damaged; run it again"):
+        drive.install(bundle, damage)
+    assert drive.install(bundle).result is Result.DONE
+
+
+def test_space_is_asked_for_before_anything_is_copied(tmp_path: Path) -> None:
+    drive = LocalDrive(tmp_path)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "df").write_text("#!/bin/sh\necho Filesystem\necho '/dev/x 100 90 10 90% /'\n")
+    (tools / "df").chmod(0o755)
+    drive.environment["PATH"] = f"{tools}:{os.environ['PATH']}"
+    with pytest.raises(DriveUnfit, match=r"0 MB are free, the installation needs \d+ MB; free some space"):
+        drive.install(drive.bundle("one"))
+    assert not drive.root.exists()
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    drive = LocalDrive(tmp_path)
+    drive.root.mkdir()
+    (drive.root / "precious").write_text("mine")
+    with pytest.raises(DriveUnfit, match="is not csd-emu's"):
+        drive.install(drive.bundle("one"))
+    with pytest.raises(DriveUnfit, match="nothing was removed"):
+        service.uninstall(drive.site())
+    assert [path.name for path in drive.root.iterdir()] == ["precious"]
+
+
+def test_uninstall_leaves_nothing_and_does_nothing_twice(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("one"))
+    assert service.uninstall(drive.site()).result is Result.DONE
+    assert not drive.root.exists()
+    assert list(drive.system.rglob("*")) == []
+    assert service.uninstall(drive.site()).result is Result.UNCHANGED
+
+
+def test_an_agent_is_started_watched_and_stopped(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("one"))
+    assert service.status(drive.site()).what == "stopped"
+    service.start(drive.site())
+    found = wait_for(drive, "waiting")
+    assert found.supervisor == "process"
+    assert service.start(drive.site()).result is Result.UNCHANGED
+    os.kill(found.pid, 9)
+    again = wait_for(drive, "waiting", other_than=found.pid)
+    assert again.running == again.version
+    assert f"serving {again.version}" in service.make_logs(5)(drive.site()).facts["text"]
+    assert service.stop(drive.site()).result is Result.DONE
+    assert status(drive).state == "stopped"
+    assert not Path(f"/proc/{again.pid}").exists()
+    assert service.stop(drive.site()).result is Result.UNCHANGED
+
+
+def test_an_upgrade_restarts_and_a_rollback_goes_back(drive: LocalDrive) -> None:
+    old, new = drive.bundle("old"), drive.bundle("new")
+    drive.install(old)
+    service.start(drive.site())
+    wait_for(drive, "waiting")
+    assert service.Upgrade(drive.installer(new))(drive.site()).what == f"upgraded from {old.id} to {new.id}"
+    assert status(drive).running == new.id
+    service.rollback(drive.site())
+    assert wait_for(drive, "waiting", version=old.id).previous == new.id
+
+
+def test_an_upgrade_whose_agent_does_not_run_goes_back(drive: LocalDrive) -> None:
+    old, new = drive.bundle("old"), drive.bundle("new")
+    drive.install(old)
+    service.start(drive.site())
+    wait_for(drive, "waiting")
+
+    def break_it(command: str) -> None:
+        if command.endswith(" restart") and status(drive).version == new.id:
+            (drive.root / "versions" / new.id / "agent/broken").touch()
+
+    looks = iter(range(3))
+    upgrade = service.Upgrade(drive.installer(new), settle_seconds=0.0, wait=lambda _: next(looks))
+    with pytest.raises(InstallFailed, match=f"version {new.id} did not run .* went back to {old.id}"):
+        upgrade(drive.site(break_it))
+    assert wait_for(drive, "waiting", version=old.id)
+
+
+def test_what_is_put_into_the_slot_is_private_and_complete(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("one"))
+    slot = drive.root / "slot"
+    for name in ("identity.tar", "shard.tar"):
+        (slot / f"{name}.new").write_text(name)
+    site = drive.site()
+    control = Control(site.shell, site.layout)
+    control.do("put-slot", site.deadline)
+    assert {path.name for path in slot.iterdir()} == {"identity.tar", "shard.tar", "console.log"}
+    assert stat.S_IMODE((slot / "identity.tar").stat().st_mode) == 0o600
+    control.do("clear-slot", site.deadline)
+    assert list(slot.iterdir()) == []
+
+
+def test_a_wrong_verb_is_one_line(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("one"))
+    site = drive.site()
+    with pytest.raises(DriveUnfit, match=r"^drive csd-01: csd-agent: frobnicate: give start, stop"):
+        Control(site.shell, site.layout).do("frobnicate", site.deadline)
+
+
+def wait_for(drive: LocalDrive, state: str, other_than: int = 0, version: str = "") -> AgentStatus:
+    for _ in range(200):
+        found = status(drive)
+        if found.state == state and found.pid not in (0, other_than) and version in ("", found.running):
+            return found
+    raise AssertionError(f"the agent is {found}")
