@@ -42,8 +42,12 @@ class Look(NamedTuple):
 
     @property
     def alive(self) -> bool:
-        """Whether its agent serves, or is about to serve, whom it is lent to."""
-        return self.lease is not None and self.status.state in ("running", "waiting")
+        """Whether its agent serves, or is about to serve, whom it is lent to.
+
+        One that crashed is started again by its supervisor; one that lives and says that it failed will not serve.
+        """
+        failed = self.status.state == "failed" and self.status.pid > 0
+        return self.lease is not None and self.status.state != "stopped" and not failed
 
 
 class Slot:

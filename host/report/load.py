@@ -175,6 +175,8 @@ def _list_devices(path: Path, array: Mapping[str, Any]) -> dict[str, str]:
     """Return device -> profile. The file is not checked against profiles of this machine: it may be another's."""
     try:
         groups = [DeviceGroup.model_construct(**group) for group in array.get("devices", [])]
+        if any(group.profile is None for group in groups):  # a run writes down every drive's
+            raise ValueError("a group has no profile")
         listed = ArrayConfig.model_construct(devices=groups).list_devices()
     except (TypeError, AttributeError, ValueError) as error:
         raise ConfigurationError(f"{path}: devices: is damaged ({error})") from error

@@ -38,7 +38,7 @@ echo "$*" >> calls
 case $1 in
 status)
     state=$(cat state); enrolled=false; [ -f enrolled ] && enrolled=true
-    pid=0; [ "$state" = stopped ] || pid=7
+    pid=7; [ "$state" = stopped ] && pid=0; [ "$state" = crashed ] && { pid=0; state=failed; }
     printf '{"state":"%s","version":"%s","pid":%s,"enrolled":%s}\\n' "$state" "$(cat version)" $pid $enrolled ;;
 put-slot) for new in slot/*.new; do mv "$new" "${new%.new}"; done ;;
 start) echo running > state ;;
@@ -185,6 +185,14 @@ def test_a_killed_agent_is_not_lent_any_more_when_it_is_started_again(bench: Ben
         engine.inject(handle, Fault.FREEZE)
     with pytest.raises(DeviceError, match="cut cannot be done to a process from outside"):
         engine.inject(handle, Fault.CUT)
+
+
+def test_an_agent_that_crashed_comes_back_and_one_that_says_it_failed_does_not(bench: Bench) -> None:
+    engine = bench.engine()
+    handle = engine.start(bench.plan())
+    for state, alive in (("crashed", True), ("waiting", True), ("failed", False), ("stopped", False)):
+        (bench.folder / "left" / "state").write_text(state)
+        assert engine.alive(handle) == alive
 
 
 def test_a_frozen_agent_is_woken_before_its_ticket_goes(bench: Bench) -> None:
