@@ -82,7 +82,8 @@ def compile_tree(runner: Runner, python: BuildPython, root: Path, folders: Seque
     Raises:
         ImageError: with `strict`, a source does not compile.
     """
-    sources = [path for folder in folders for path in (root / folder).rglob("*.py")]
+    found = [path for folder in folders for path in (root / folder).rglob("*.py")]
+    sources = [path for path in found if not path.is_symlink()]  # one into /etc would lead out of the tree
     shares = deal(sources, max(1, min(os.cpu_count() or 1, len(sources) // _SOURCES_WORTH_A_PROCESS)))
     # compileall's own workers would outlive it when it is killed; these are programs of the runner.
     runner.parallel(lambda share: _compile(runner, python, root, share, strict), shares, lambda _: None)
