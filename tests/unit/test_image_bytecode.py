@@ -57,3 +57,22 @@ def test_the_running_python_is_used_when_it_has_the_version() -> None:
     assert found is not None
     assert found.command[0] == sys.executable
     assert find_python("2.99") is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "fits"),
+    [
+        ("echo 'cpython 2.99'", True),
+        ("echo 'cpython 2.98'", False),
+        ("echo 'pypy 2.99'", False),
+        ("echo 'it is not chosen' >&2; exit 127", False),
+    ],
+)
+def test_a_python_on_the_path_is_used_only_if_it_runs_and_is_what_it_is_called(
+    answer: str, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python2.99"
+    program.write_text(f"#!/bin/sh\n{answer}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert (find_python("2.99") is not None) == fits
