@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from csd_emu.paths import Paths
-from host.deploy import install
+from host.deploy import install, service
 from host.deploy.bundle import BundleStore
 from host.deploy.recipe import default_folder, load_recipe
 from tests.targets.deployer import Deployer
@@ -22,6 +22,7 @@ from tests.targets.deployer import Deployer
 # Real wheels: one of compiled code, large enough that a copy can be cut in the middle.
 _PACKAGES = ("msgspec", "numpy")
 _PART_BYTES = 16_000_000
+_SETTLE_SECONDS = 90.0
 GOOD, BROKEN, DUMB = "good", "broken", "dumb"
 _AGENT = '''\
 """{name}: {manner}"""
@@ -59,6 +60,8 @@ class Light(Deployer):
         for lock in recipe.glob("*.lock"):
             lock.write_text("".join(_locked(lock.read_text())))
         self._recipe = replace(load_recipe(recipe), part_bytes=_PART_BYTES)
+        # The stand-in says at once what it does; one that never does need not be waited for as torch must be.
+        monkeypatch.setattr(service, "Upgrade", functools.partial(service.Upgrade, settle_seconds=_SETTLE_SECONDS))
         self.use("one")
 
     def use(self, name: str, manner: str = GOOD) -> None:
