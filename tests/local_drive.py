@@ -21,7 +21,8 @@ from host.deploy.recipe import Choice, Variant, default_folder
 from host.deploy.work import Outcome, Site
 
 VARIANT = Variant(Form.WHEELS, "3.11")
-# Says what it is asked to, and waits for a signal as the agent does. A version whose agent/broken exists fails.
+# Says what it is asked to, and waits for a signal as the agent does. A version whose agent/broken exists fails; that
+# which the file ill in the drive's folder names says so.
 _AGENT = """\
 #!/bin/sh
 agent=${PYTHONPATH%%:*}
@@ -30,7 +31,10 @@ case "$*" in
     *self-check) echo '{}' ;;
     *deployed*)
         version=$(readlink "$HOME/../current"); version=${version##*/}
-        printf 'pid=%s\\nversion=%s\\nstate=waiting\\nwhat=\\n' $$ "$version" >"$HOME/agent"
+        state=waiting what=
+        if [ "$(cat "$HOME/../ill" 2>/dev/null)" = "$version" ]; then state=failed what='ill on purpose'; fi
+        printf 'pid=%s\\nversion=%s\\nstate=%s\\nwhat=%s\\n' $$ "$version" "$state" "$what" >"$HOME/agent.new"
+        mv "$HOME/agent.new" "$HOME/agent"
         echo "serving $version"
         trap 'exit 0' TERM
         while :; do sleep 0.1; done ;;

@@ -38,6 +38,13 @@ if [ -f config ]; then sed "s|^|config=|" config; fi
 """
 
 
+# A self-check that was cut leaves the drive's own folders mounted in what now is to be removed.
+_UNMOUNT = """\
+for place in $(sed -n 's/^[^ ]* \\([^ ]*\\) .*/\\1/p' /proc/mounts | sort -r); do
+    case $place in "$(pwd -P)"/incoming/*) umount "$place" || umount -l "$place" || exit 1 ;; esac
+done"""
+
+
 def prepare(plan: Plan) -> Verb:
     """Return the verb ``install`` with the bundles of this server."""
     store = BundleStore(plan.paths.cache / "bundles", plan.paths.cache / "downloads")
@@ -247,6 +254,7 @@ parent=$(dirname {self._folder}); if [ -d "$parent" ]; then parent=; fi
 mkdir -p {self._folder}/incoming {self._folder}/layers {self._folder}/versions && chmod 755 {self._folder}
 if [ -n "$parent" ]; then : >{self._folder}/made-parent; fi
 cd {self._folder} && echo 'This folder is made and removed by csd-emu.' >{_MARKER} || exit 1
+{_UNMOUNT}
 for path in incoming/*; do
     case " {" ".join(wanted)} " in *" ${{path##*/}} "*) ;; *) rm -rf "$path" ;; esac
 done
@@ -297,7 +305,9 @@ gzip -dc {file} | tar -xf - -C {layer_id} && sync && echo {part.sha256} >>{layer
         script = f"sh incoming/{identity}/bin/csd-agent -C {self._folder}"
         return f"""\
 cd {self._folder} && {link} {script} setup && {script} check incoming/{identity} >&2 || exit $?
-rm -f incoming/{identity}.done && sync && mv -f incoming/{identity} versions/{identity} && sync
+rm -rf incoming/gone-{identity} && if [ -e versions/{identity} ]; then
+    mv versions/{identity} incoming/gone-{identity}
+fi && rm -f incoming/{identity}.done && sync && mv -f incoming/{identity} versions/{identity} && sync
 """
 
     @property

@@ -21,6 +21,43 @@ from host.deploy.work import Outcome, Result, Site, Verb
 DEFAULT_LINES = 200
 ALIVE = ("running", "waiting")
 _POLL_SECONDS = 1.0
+_ENDED = "the agent ended; see csd-emu deploy logs"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a version may take until it says what it does.
+
+    Attributes:
+        seconds: at most.
+        wait: called between two looks, with seconds.
+    """
+
+    seconds: float = 300.0
+    wait: Callable[[float], object] = threading.Event().wait
+
+    def settle(self, site: Site, failed_before: bool = False) -> AgentStatus:
+        """Return once the agent of the version in use has said what it does.
+
+        Args:
+            site: the drive.
+            failed_before: accept that it says ``failed``: so did the one before it, so it is not the version's fault.
+
+        Raises:
+            InstallFailed: it ended, failed, or said nothing.
+        """
+        control = _control(site)
+        deadline = Deadline(min(self.seconds, 0.9 * site.deadline.left_seconds))
+        while True:
+            found = control.status(site.deadline)
+            if found.pid and found.running == found.version and (found.state in ALIVE or failed_before):
+                return found
+            if found.state not in ALIVE:
+                said = f"{found.state}: {found.what}" if found.what else _ENDED
+                raise InstallFailed(f"drive {site.drive.name}: {said}")
+            if deadline.expired:
+                raise InstallFailed(f"drive {site.drive.name}: it said nothing; see csd-emu deploy logs")
+            self.wait(_POLL_SECONDS)
 
 
 def prepare_start(_: Plan) -> Verb:
@@ -58,8 +95,12 @@ def prepare_uninstall(_: Plan) -> Verb:
     return uninstall
 
 
-def start(site: Site) -> Outcome:
-    """Start the agent, now and after every boot."""
+def start(site: Site, patience: Patience = Patience()) -> Outcome:
+    """Start the agent, now and after every boot, and wait until it says what it does.
+
+    Raises:
+        InstallFailed: it does not run.
+    """
     before = _installed(site)
     # One that has just been started has not said yet which version it is.
     if before.state in ALIVE and before.running in ("", before.version):
@@ -67,9 +108,9 @@ def start(site: Site) -> Outcome:
     if site.dry_run:
         return _outcome(site, Result.PLANNED, f"would start version {before.version}", before)
     site.show("start", None)
-    control = _control(site)
-    control.do("restart" if before.state in ALIVE else "start", site.deadline)
-    return _outcome(site, Result.DONE, f"version {before.version} started", control.status(site.deadline))
+    _control(site).do("start" if before.state == "stopped" else "restart", site.deadline)
+    after = patience.settle(site)
+    return _outcome(site, Result.DONE, f"version {before.version} started", after)
 
 
 def stop(site: Site) -> Outcome:
@@ -94,6 +135,8 @@ def status(site: Site) -> Outcome:
         what = f"running for array {found.array} as {found.device}"
     else:
         what = f"{found.state}: {found.what}" if found.what else found.state
+    if found.state == "failed":
+        return _outcome(site, Result.FAILED, what if found.what else f"failed: {_ENDED}", found)
     return _outcome(site, Result.DONE, what, found)
 
 
@@ -108,8 +151,12 @@ def make_logs(lines: int) -> Verb:
     return logs
 
 
-def rollback(site: Site) -> Outcome:
-    """Go back to the version before, and start it if an agent runs."""
+def rollback(site: Site, patience: Patience = Patience()) -> Outcome:
+    """Go back to the version before, and restart it unless the agent was stopped.
+
+    Raises:
+        InstallFailed: it does not run.
+    """
     before = _installed(site)
     if not before.previous or before.previous == before.version:
         raise DriveUnfit(
@@ -122,7 +169,9 @@ def rollback(site: Site) -> Outcome:
     control.do("rollback", site.deadline)
     if before.state != "stopped":
         control.do("restart", site.deadline)
-    after = control.status(site.deadline)
+        after = patience.settle(site, before.state == "failed")
+    else:
+        after = control.status(site.deadline)
     return _outcome(site, Result.DONE, f"went back from {before.version} to {after.version}", after)
 
 
@@ -161,50 +210,52 @@ class Upgrade:
 
     Attributes:
         install: the verb (see `host.deploy.install.Installer`).
-        settle_seconds: that the new version may take until it says what it does.
-        wait: called between two looks, with seconds.
+        patience: with the new version, and with the one before.
     """
 
     install: Verb
-    settle_seconds: float = 300.0
-    wait: Callable[[float], object] = threading.Event().wait
+    patience: Patience = Patience()
 
     def __call__(self, site: Site) -> Outcome:
         """Upgrade one drive.
 
         Raises:
-            InstallFailed: the new version does not run; the one before does again.
+            InstallFailed: the new version does not run; what runs instead is said.
             CsdError: what `install` raises; nothing was changed.
         """
         before = _control(site).status(site.deadline)
         done = self.install(site)
-        if site.dry_run or (done.result is Result.UNCHANGED and before.running in ("", before.version)):
+        if site.dry_run or (done.result is Result.UNCHANGED and before.running == before.version):
             return done
         if before.state == "stopped":
-            return replace(done, what=f"{done.what}; the agent was stopped, and still is")
+            return done if done.result is Result.UNCHANGED else _say(done, "the agent was stopped, and still is")
         site.show("restart", None)
+        try:
+            _control(site).do("restart", site.deadline)
+            after = self.patience.settle(site, before.state == "failed")
+        except CsdError as error:
+            raise InstallFailed(
+                f"drive {site.drive.name}: version {done.facts['version']} did not run ({_bare(site, error)}); "
+                f"{self._go_back(site)}"
+            ) from error
+        return replace(
+            done,
+            result=Result.DONE,
+            what=f"upgraded from {before.running or before.previous or 'nothing'} to {after.version}",
+        )
+
+    def _go_back(self, site: Site) -> str:
         control = _control(site)
         try:
-            control.do("restart", site.deadline)
-            after = self._settle(site, control)
-        except CsdError as error:
             control.do("rollback", site.deadline)
-            control.do("restart", site.deadline)
-            raise InstallFailed(
-                f"drive {site.drive.name}: version {done.facts['version']} did not run ({error}); "
-                f"went back to {before.version}"
-            ) from error
-        return replace(done, what=f"upgraded from {before.version or 'nothing'} to {after.version}")
-
-    def _settle(self, site: Site, control: Control) -> AgentStatus:
-        """Return once the agent of the new version has said what it does."""
-        deadline = Deadline(min(self.settle_seconds, site.deadline.left_seconds))
-        while not deadline.expired:
-            found = control.status(site.deadline)
-            if found.pid and found.running == found.version:
-                return found
-            self.wait(_POLL_SECONDS)
-        raise InstallFailed("it said nothing; see csd-emu deploy logs")
+        except DriveUnfit as error:
+            return _bare(site, error)
+        control.do("restart", site.deadline)
+        try:
+            return f"went back to {self.patience.settle(site, failed_before=True).version}"
+        except InstallFailed as error:
+            version = control.status(site.deadline).version
+            return f"went back to {version}, which does not run either ({_bare(site, error)})"
 
 
 def _control(site: Site) -> Control:
@@ -221,3 +272,11 @@ def _installed(site: Site) -> AgentStatus:
 def _outcome(site: Site, result: Result, what: str, found: AgentStatus) -> Outcome:
     facts: dict[str, Any] = msgspec.structs.asdict(found)
     return Outcome(site.drive.name, result, what, facts)
+
+
+def _say(outcome: Outcome, more: str) -> Outcome:
+    return replace(outcome, what=f"{outcome.what}; {more}")
+
+
+def _bare(site: Site, error: CsdError) -> str:
+    return str(error).removeprefix(f"drive {site.drive.name}: ")

@@ -258,11 +258,102 @@ def test_an_upgrade_whose_agent_does_not_run_goes_back(drive: LocalDrive) -> Non
         if command.endswith(" restart") and status(drive).version == new.id:
             (drive.root / "versions" / new.id / "agent/broken").touch()
 
-    looks = iter(range(3))
-    upgrade = service.Upgrade(drive.installer(new), settle_seconds=0.0, wait=lambda _: next(looks))
-    with pytest.raises(InstallFailed, match=f"version {new.id} did not run .* went back to {old.id}"):
-        upgrade(drive.site(break_it))
+    with pytest.raises(InstallFailed, match=f"version {new.id} did not run .the agent ended.* went back to {old.id}$"):
+        service.Upgrade(drive.installer(new))(drive.site(break_it))
     assert wait_for(drive, "waiting", version=old.id)
+
+
+def test_an_upgrade_after_one_that_was_cut_before_its_restart_ends_it(drive: LocalDrive) -> None:
+    old, new = drive.bundle("old"), drive.bundle("new")
+    drive.install(old)
+    service.start(drive.site())
+    drive.install(new)
+    assert service.Upgrade(drive.installer(new))(drive.site()).what == f"upgraded from {old.id} to {new.id}"
+    assert status(drive).running == new.id
+
+
+def test_going_back_is_to_what_ran_and_names_it(drive: LocalDrive) -> None:
+    bundles = running, _, bad = [drive.bundle(name) for name in ("running", "between", "bad")]
+    drive.install(running)
+    service.start(drive.site())
+    for bundle in bundles[1:]:
+        drive.install(bundle)
+    (drive.root / "versions" / bad.id / "agent/broken").touch()
+    with pytest.raises(InstallFailed, match=f"version {bad.id} did not run .* went back to {running.id}$"):
+        service.Upgrade(drive.installer(bad))(drive.site())
+    assert status(drive).running == running.id
+
+
+def test_an_agent_that_ends_at_once_is_a_failure_of_start_status_and_rollback(drive: LocalDrive) -> None:
+    old, new = drive.bundle("old"), drive.bundle("new")
+    for bundle in (old, new):
+        drive.install(bundle)
+        (drive.root / "versions" / bundle.id / "agent/broken").touch()
+    with pytest.raises(InstallFailed, match="the agent ended; see csd-emu deploy logs"):
+        service.start(drive.site())
+    assert service.status(drive.site()).result is Result.FAILED
+    with pytest.raises(InstallFailed, match="the agent ended"):
+        service.rollback(drive.site())
+    (drive.root / "versions" / old.id / "agent/broken").unlink()
+    assert service.start(drive.site()).result is Result.DONE
+    assert service.status(drive.site()).what == "waiting"
+
+
+def test_an_upgrade_whose_agent_says_that_it_failed_goes_back_unless_the_one_before_said_so(drive: LocalDrive) -> None:
+    old, new, newer = (drive.bundle(name) for name in ("old", "new", "newer"))
+    drive.install(old)
+    service.start(drive.site())
+    (drive.root / "ill").write_text(new.id)
+    with pytest.raises(InstallFailed, match=f"did not run .failed: ill on purpose.; went back to {old.id}$"):
+        service.Upgrade(drive.installer(new))(drive.site())
+    (drive.root / "ill").write_text(old.id)
+    service.stop(drive.site())
+    with pytest.raises(InstallFailed, match="failed: ill on purpose"):
+        service.start(drive.site())
+    (drive.root / "ill").write_text(newer.id)
+    assert service.Upgrade(drive.installer(newer))(drive.site()).result is Result.DONE
+
+
+def test_a_pipe_or_a_link_in_place_of_what_the_agent_says_stops_nobody(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("one"))
+    os.mkfifo(drive.root / "state/agent")
+    assert service.status(drive.site()).what == "stopped"
+    assert service.stop(drive.site()).result is Result.UNCHANGED
+    (drive.root / "state/agent").unlink()
+    (drive.root / "state/agent").symlink_to("/dev/zero")
+    assert service.uninstall(drive.site()).result is Result.DONE
+
+
+@pytest.mark.parametrize("what", ["version.json", "c/three.py"])
+def test_a_removal_that_is_cut_leaves_nothing_that_counts_as_complete(drive: LocalDrive, what: str) -> None:
+    bundles = [drive.bundle(name, packages=name) for name in ("one", "two", "three")]
+    for bundle in bundles[:2]:
+        drive.install(bundle)
+    usual = dict(drive.environment)
+    half = drive.folder / "half"
+    half.mkdir()
+    real = next(p for d in usual["PATH"].split(":") if os.access(p := f"{d}/rm", os.X_OK))
+    (half / "rm").write_text(
+        f'#!/bin/sh\nfor path; do if [ -f "$path/{what}" ]; then {real} "$path/{what}"; kill -9 0; fi; done\n'
+        f'exec {real} "$@"\n'
+    )
+    (half / "rm").chmod(0o755)
+    drive.environment["PATH"] = f"{half}:{usual['PATH']}"
+    with pytest.raises(InstallFailed, match="switch failed"):
+        drive.install(bundles[2])
+    drive.environment = usual
+    for bundle in (bundles[0], bundles[2]):
+        drive.install(bundle)
+        assert in_use(drive) == bundle.id
+    assert not (drive.root / "incoming").exists()
+
+
+def test_an_incomplete_version_in_place_is_no_obstacle(drive: LocalDrive) -> None:
+    bundle = drive.bundle("one")
+    (drive.root / "versions" / bundle.id).mkdir(parents=True)
+    (drive.root / ".csd-emu").touch()
+    drive.install(bundle)
+    assert in_use(drive) == bundle.id
 
 
 def test_what_is_put_into_the_slot_is_private_and_complete(drive: LocalDrive) -> None:
