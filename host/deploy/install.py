@@ -232,7 +232,8 @@ class Installation:
             self._bring(packed)
         if bundle.id not in self._found.versions:
             self._step("self-check", self._accept())
-        self._step("switch", f"{self._script('switch')} {bundle.id} && {self._script('prune')}")
+        config = f"mv -f {self._folder}/config.new {self._folder}/config"
+        self._step("switch", f"{config} && {self._script('switch')} {bundle.id} && {self._script('prune')}")
 
     def _missing(self) -> list[Packed]:
         found, bundle = self._found, self.bundle
@@ -250,15 +251,18 @@ class Installation:
         wanted = [*(f"{name}{end}" for name in ids for end in ("", ".done")), *(_arriving(sha) for sha in parts)]
         config = "".join(f"{line}\n" for line in self._config)
         return f"""\
-parent=$(dirname {self._folder}); if [ -d "$parent" ]; then parent=; fi
-mkdir -p {self._folder}/incoming {self._folder}/layers {self._folder}/versions && chmod 755 {self._folder}
-if [ -n "$parent" ]; then : >{self._folder}/made-parent; fi
-cd {self._folder} && echo 'This folder is made and removed by csd-emu.' >{_MARKER} || exit 1
+place={self._folder} made=0
+while [ ! -d "$place" ]; do made=$((made + 1)); place=$(dirname "$place"); done
+mkdir -p {self._folder} && cd {self._folder} || exit 1
+if [ ! -f {_MARKER} ]; then
+    printf 'This folder is filled and emptied by csd-emu.\\nmade=%s\\n' "$made" >{_MARKER} || exit 1
+fi
+mkdir -p incoming layers versions && chmod 755 . || exit 1
 {_UNMOUNT}
 for path in incoming/*; do
     case " {" ".join(wanted)} " in *" ${{path##*/}} "*) ;; *) rm -rf "$path" ;; esac
 done
-printf %s {shlex.quote(config)} >config.new && mv -f config.new config
+printf %s {shlex.quote(config)} >config.new
 """
 
     def _bring(self, packed: Packed) -> None:

@@ -15,6 +15,7 @@ from csd_emu.remote.control import AgentStatus, Control
 from firmware_agent.errors import CsdError, DriveUnfit, InstallFailed
 from host.deploy import install
 from host.deploy.install import survey
+from host.deploy.recipe import default_folder
 from host.deploy.verbs import Plan
 from host.deploy.work import Outcome, Result, Site, Verb
 
@@ -110,7 +111,10 @@ def start(site: Site, patience: Patience = Patience()) -> Outcome:
     site.show("start", None)
     _control(site).do("start" if before.state == "stopped" else "restart", site.deadline)
     after = patience.settle(site)
-    return _outcome(site, Result.DONE, f"version {before.version} started", after)
+    boot = (
+        "; nothing starts it after a boot of this drive: run this again then" if after.supervisor == "process" else ""
+    )
+    return _outcome(site, Result.DONE, f"version {before.version} started{boot}", after)
 
 
 def stop(site: Site) -> Outcome:
@@ -187,17 +191,10 @@ def uninstall(site: Site) -> Outcome:
     if site.dry_run:
         return Outcome(site.drive.name, Result.PLANNED, f"would stop the agent and remove {site.layout.folder}")
     site.show("uninstall", None)
-    # The shell reads its script as it goes, so the copy that removes the script's folder comes from standard input.
-    # One of a version that did not pass its check knows of the user that was made for it.
-    command = f"""\
-cd / && for script in {folder}/current/bin/csd-agent {folder}/*/*/bin/csd-agent; do
-    if [ -f "$script" ]; then
-        text=$(cat "$script") && exec sh -c "$text" csd-agent -C {folder} remove
-    fi
-done
-rm -rf {folder}
-"""
-    answer = site.shell.run(command, site.deadline, root=True)
+    # This server's own script: that of the drive goes with its folder, and after a cut may be gone.
+    script = (default_folder() / "csd-agent").read_bytes()
+    command = f'cd / && text=$(cat) && exec sh -c "$text" csd-agent -C {folder} remove'
+    answer = site.shell.run(command, site.deadline, script, root=True)
     if answer.code:
         lines = answer.err.strip().splitlines() or [f"exit code {answer.code}"]
         raise InstallFailed(f"drive {site.drive.name}: not all was removed: {lines[-1]}; run it again")

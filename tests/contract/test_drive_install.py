@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -220,6 +222,116 @@ def test_uninstall_leaves_nothing_and_does_nothing_twice(drive: LocalDrive) -> N
     assert service.uninstall(drive.site()).result is Result.UNCHANGED
 
 
+def test_uninstall_removes_the_folders_that_were_made_and_no_others(drive: LocalDrive) -> None:
+    drive.root = drive.use_folder("a/b/c")
+    drive.install(drive.bundle("one"))
+    service.uninstall(drive.site())
+    assert not (drive.folder / "a").exists()
+    drive.root.mkdir(parents=True)
+    drive.install(drive.bundle("one"))
+    service.uninstall(drive.site())
+    assert list(drive.root.iterdir()) == []
+
+
+def test_uninstall_spares_records_that_lie_in_its_folder(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("one"))
+    (drive.root / "records").mkdir()
+    (drive.root / "records/precious").write_text("mine")
+    config = drive.root / "config"
+    usual = config.read_text()
+    (drive.folder / "elsewhere").symlink_to(drive.root / "records")
+    for data in (drive.root / "records", drive.root / "records/precious", drive.folder / "elsewhere"):
+        config.write_text(f"user=root\ndata={data}\n")
+        with pytest.raises(InstallFailed, match=r"these records lie in .* nothing was removed"):
+            service.uninstall(drive.site())
+        assert (drive.root / "records/precious").read_text() == "mine"
+        assert in_use(drive)
+    config.write_text(usual)
+
+
+def test_an_uninstall_goes_on_where_one_was_cut(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("one"))
+    for path in drive.root.iterdir():
+        if path.name != ".csd-emu":
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    assert service.uninstall(drive.site()).result is Result.DONE
+    assert not drive.root.exists()
+
+
+def test_a_failed_installation_leaves_the_configuration_of_what_runs(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("good"))
+    before = (drive.root / "config").read_text()
+    drive.entry = drive.entry.model_copy(update={"data": "/elsewhere"})
+    with pytest.raises(InstallFailed, match="self-check failed"):
+        drive.install(drive.bundle("bad", broken=True))
+    assert (drive.root / "config").read_text() == before
+    drive.install(drive.bundle("good"))
+    assert "data=/elsewhere" in (drive.root / "config").read_text()
+
+
+def test_a_script_of_another_folder_is_neither_replaced_nor_removed(drive: LocalDrive) -> None:
+    drive.have_tool("update-rc.d")
+    script = drive.system / "etc/init.d/csd-agent"
+    script.parent.mkdir(parents=True)
+    other = drive.folder / "other"
+    other.mkdir()
+    (other / ".csd-emu").touch()
+    script.write_text(f"exec {other}/bin/csd-agent -C {other} boot\n")
+    before = script.read_text()
+    with pytest.raises(InstallFailed, match=f"is that of {other}; uninstall it first"):
+        drive.install(drive.bundle("one"))
+    assert status(drive).version == ""
+    service.uninstall(drive.site())
+    assert script.read_text() == before
+    (other / ".csd-emu").unlink()
+    drive.install(drive.bundle("one"))
+    assert f"-C {drive.root} boot" in script.read_text()
+    service.uninstall(drive.site())
+    assert not script.exists()
+
+
+def test_a_start_that_no_boot_would_repeat_is_a_failure(drive: LocalDrive) -> None:
+    (drive.system / "etc/init.d").mkdir(parents=True)
+    drive.have_tool("update-rc.d", "exit 1")
+    drive.install(drive.bundle("one"))
+    with pytest.raises(DriveUnfit, match="cannot be enabled, so a boot would not start it"):
+        service.start(drive.site())
+    drive.have_tool("update-rc.d")
+    assert service.start(drive.site()).what.endswith("started")
+    assert (drive.system / "update-rc.d.calls").read_text().splitlines()[-1] == "csd-agent defaults"
+
+
+def test_what_starts_without_an_init_says_that_no_boot_starts_it(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("one"))
+    assert "nothing starts it after a boot of this drive" in service.start(drive.site()).what
+
+
+def test_users_are_written_beside_the_file_and_taken_out_again(tmp_path: Path) -> None:
+    """The last line of passwd has no end, and its mode is unusual."""
+    drive = LocalDrive(tmp_path, "dash")  # busybox has an id of its own
+    etc = drive.system / "etc"
+    etc.mkdir()
+    before = {"passwd": "root:x:0:0::/:/bin/sh\nlast:x:990:990::/:/bin/sh", "group": "root:x:0:\nother:x:989:\n"}
+    for name, text in before.items():
+        (etc / name).write_text(text)
+        (etc / name).chmod(0o640)
+    inodes = {name: (etc / name).stat().st_ino for name in before}
+    drive.have_user_tool("newcomer")
+    installer = replace(drive.installer(drive.bundle("one")), user="newcomer")
+    installer(drive.site())
+    assert (etc / "passwd").read_text().splitlines()[1:] == [
+        "last:x:990:990::/:/bin/sh",
+        f"newcomer:x:988:988:csd-emu agent:{drive.root}:/bin/false",
+    ]
+    assert "newcomer:x:988:" in (etc / "group").read_text()
+    service.uninstall(drive.site())
+    for name, text in before.items():
+        assert (etc / name).read_text().rstrip() == text.rstrip()
+        assert stat.S_IMODE((etc / name).stat().st_mode) == 0o640
+        assert (etc / name).stat().st_ino != inodes[name]
+    assert {path.name for path in etc.iterdir()} == {"passwd", "group"}
+
+
 def test_an_agent_is_started_watched_and_stopped(drive: LocalDrive) -> None:
     drive.install(drive.bundle("one"))
     assert service.status(drive.site()).what == "stopped"
@@ -325,7 +437,8 @@ def test_a_pipe_or_a_link_in_place_of_what_the_agent_says_stops_nobody(drive: Lo
 
 
 @pytest.mark.parametrize("what", ["version.json", "c/three.py"])
-def test_a_removal_that_is_cut_leaves_nothing_that_counts_as_complete(drive: LocalDrive, what: str) -> None:
+def test_a_removal_that_is_cut_leaves_nothing_that_counts_as_complete(tmp_path: Path, what: str) -> None:
+    drive = LocalDrive(tmp_path, "dash")  # busybox has an rm of its own
     bundles = [drive.bundle(name, packages=name) for name in ("one", "two", "three")]
     for bundle in bundles[:2]:
         drive.install(bundle)
