@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import zlib
@@ -18,6 +19,7 @@ from csd_emu.image.runner import Runner
 from firmware_agent.errors import ImageError
 
 _SOURCES_WORTH_A_PROCESS = 50
+_START_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,16 @@ def find_python(version: str) -> BuildPython | None:
     if f"{sys.version_info.major}.{sys.version_info.minor}" == version and sys.implementation.name == "cpython":
         return BuildPython((sys.executable, "-I"))
     found = shutil.which(f"python{version}")
-    return BuildPython((found, "-I")) if found else None
+    return BuildPython((found, "-I")) if found and _runs(found) else None
+
+
+def _runs(python: str) -> bool:
+    """Return whether a program of this name is more than a version manager's stand-in for what is not chosen."""
+    try:
+        done = subprocess.run([python, "-I", "-c", ""], capture_output=True, check=False, timeout=_START_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 class PythonCache:
