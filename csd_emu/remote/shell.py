@@ -193,9 +193,9 @@ class SshShell:
         line = command
         if root and self._needs_sudo(deadline):
             line = f"sudo -n -- /bin/sh -c {shlex.quote(command)}"
-        name, where = self.drive.name, self._connected.route.where
+        name, where, transport = self.drive.name, self._connected.route.where, self._connected.transport
         try:
-            done = execute(self._connected.transport, line, source, deadline, on_sent)
+            done = execute(transport, line, source, deadline, on_sent)
         except OutOfTime as error:
             raise DriveUnreachable(
                 f"drive {name}: `{_shorten(command)}` did not end within {deadline.seconds:.0f} s; raise the time "
@@ -205,7 +205,10 @@ class SshShell:
             raise DriveUnfit(
                 f"drive {name}: `{_shorten(command)}` wrote more than {format_bytes(MAX_OUTPUT_BYTES)}; ask for less"
             ) from error
-        except (paramiko.SSHException, OSError, EOFError) as error:
+        except Exception as error:
+            # What the server sent may make paramiko's thread end with any exception, which is then raised here.
+            if not isinstance(error, paramiko.SSHException | OSError | EOFError) and transport.is_active():
+                raise
             raise DriveUnreachable(
                 f"drive {name}: the connection to {where} broke ({' '.join(str(error).split())}); try again"
             ) from error
