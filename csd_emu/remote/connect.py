@@ -31,9 +31,9 @@ _KEEPALIVES_MISSED = 4
 class Connected(contextlib.AbstractContextManager["Connected"]):
     """An open connection to a drive, and those to the servers on the way."""
 
-    def __init__(self, drive: str, route: Route, deadline: Deadline) -> None:
+    def __init__(self, drive: str, route: Route, deadline: Deadline, write_keys: bool = True) -> None:
         """Connect over all hops, the nearest first; see `csd_emu.remote.shell.open_shell` for errors."""
-        self.route = route
+        self.route, self._write_keys = route, write_keys
         self._drive = drive
         self._open: list[Any] = []
         self._stack = contextlib.ExitStack()
@@ -57,7 +57,7 @@ class Connected(contextlib.AbstractContextManager["Connected"]):
         if deadline.expired:
             raise DriveUnreachable(f"drive {self._drive}: no time is left to connect to {route.where}; raise --timeout")
         limit = max(_MIN_SECONDS, min(deadline.left_seconds, route.connect_seconds))
-        check, keys = CheckKeys(self._drive, route), OpenSshKeys(route)
+        check, keys = CheckKeys(self._drive, route, self._write_keys), OpenSshKeys(route)
         options: dict[str, Any] = {
             "banner_timeout": limit,
             "auth_timeout": limit,

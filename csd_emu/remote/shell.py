@@ -92,8 +92,13 @@ class Shell(Protocol):
         """End the connection."""
 
 
-def open_shell(drive: DriveEntry, deadline: Deadline) -> contextlib.closing[Shell]:
+def open_shell(drive: DriveEntry, deadline: Deadline, write_keys: bool = True) -> contextlib.closing[Shell]:
     """Connect to a drive with `fabric`, checking its host key, and those of jump hosts, against known_hosts.
+
+    Args:
+        drive: which one.
+        deadline: by which the connection must be there.
+        write_keys: whether unknown host keys that OpenSSH's configuration accepts are written to known_hosts.
 
     Raises:
         HostKeyRefused: a host key is not the known one, or none is known.
@@ -101,7 +106,7 @@ def open_shell(drive: DriveEntry, deadline: Deadline) -> contextlib.closing[Shel
         ConfigurationError: OpenSSH's configuration is wrong.
         EnvironmentUnfit: this machine has no OpenSSH client.
     """
-    return contextlib.closing(SshShell(drive, Connected(drive.name, find_route(drive), deadline)))
+    return contextlib.closing(SshShell(drive, Connected(drive.name, find_route(drive), deadline, write_keys)))
 
 
 class SshShell:
