@@ -16,6 +16,7 @@ from csd_emu.progress import Silent
 from csd_emu.remote.inventory import DriveEntry, Inventory
 from csd_emu.remote.shell import Answer, Shell
 from firmware_agent.errors import ConfigurationError, DriveUnfit, DriveUnreachable
+from host.deploy import run
 from host.deploy.frame import Limits, run_verb
 from host.deploy.report import exit_code, make_report
 from host.deploy.run import DeployRequest, choose_drives, deploy, read_seconds
@@ -216,6 +217,23 @@ def test_time_limits(text: str, seconds: float) -> None:
 def test_a_time_limit_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
         read_seconds(text)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_only_a_real_run_may_write_host_keys(
+    tmp_path: Path, paths: Paths, monkeypatch: pytest.MonkeyPatch, dry_run: bool
+) -> None:
+    told: list[bool] = []
+
+    def connect(drive: DriveEntry, deadline: Deadline, write_keys: bool) -> contextlib.closing[Shell]:
+        told.append(write_keys)
+        raise DriveUnreachable("nobody is there; switch it on")
+
+    monkeypatch.setattr(run, "open_shell", connect)
+    file = tmp_path / "inventory.yaml"
+    file.write_text("name: lab\ndrives: {csd-00: }\n")
+    deploy(DeployRequest(file, "stop", dry_run=dry_run), paths, Silent(), Board())
+    assert told == [not dry_run]
 
 
 def test_bad_input_speaks_with_no_drive(tmp_path: Path, paths: Paths) -> None:
