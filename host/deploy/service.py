@@ -1,64 +1,23 @@
-"""The verbs that speak with the agent of a drive: start, stop, status, logs, upgrade, rollback, uninstall."""
+"""The verbs that speak with the agent of a drive: start, stop, status, logs, rollback, uninstall."""
 
 from __future__ import annotations
 
 import shlex
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from csd_emu.deadline import Deadline
 from csd_emu.remote.control import AgentStatus, Control
-from firmware_agent.errors import CsdError, DriveUnfit, InstallFailed
-from host.deploy import install
-from host.deploy.install import survey
+from firmware_agent.errors import DriveUnfit, InstallFailed
+from host.deploy.lent import unless_lent
+from host.deploy.lock import held
 from host.deploy.recipe import default_folder
+from host.deploy.survey import survey
+from host.deploy.upgrade import ALIVE, ENDED, Patience
 from host.deploy.verbs import Plan
 from host.deploy.work import Outcome, Result, Site, Verb
 
 DEFAULT_LINES = 200
-ALIVE = ("running", "waiting")
-_POLL_SECONDS = 1.0
-_ENDED = "the agent ended; see csd-emu deploy logs"
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long a version may take until it says what it does.
-
-    Attributes:
-        seconds: at most.
-        wait: called between two looks, with seconds.
-    """
-
-    seconds: float = 300.0
-    wait: Callable[[float], object] = threading.Event().wait
-
-    def settle(self, site: Site, failed_before: bool = False) -> AgentStatus:
-        """Return once the agent of the version in use has said what it does.
-
-        Args:
-            site: the drive.
-            failed_before: accept that it says ``failed``: so did the one before it, so it is not the version's fault.
-
-        Raises:
-            InstallFailed: it ended, failed, or said nothing.
-        """
-        control = _control(site)
-        deadline = Deadline(min(self.seconds, 0.9 * site.deadline.left_seconds))
-        while True:
-            found = control.status(site.deadline)
-            if found.pid and found.running == found.version and (found.state in ALIVE or failed_before):
-                return found
-            if found.state not in ALIVE:
-                said = f"{found.state}: {found.what}" if found.what else _ENDED
-                raise InstallFailed(f"drive {site.drive.name}: {said}")
-            if deadline.expired:
-                raise InstallFailed(f"drive {site.drive.name}: it said nothing; see csd-emu deploy logs")
-            self.wait(_POLL_SECONDS)
 
 
 def prepare_start(_: Plan) -> Verb:
@@ -66,9 +25,9 @@ def prepare_start(_: Plan) -> Verb:
     return start
 
 
-def prepare_stop(_: Plan) -> Verb:
+def prepare_stop(plan: Plan) -> Verb:
     """Return the verb ``stop``."""
-    return stop
+    return unless_lent(plan, stop)
 
 
 def prepare_status(_: Plan) -> Verb:
@@ -81,22 +40,17 @@ def prepare_logs(plan: Plan) -> Verb:
     return make_logs(plan.options.lines or DEFAULT_LINES)
 
 
-def prepare_upgrade(plan: Plan) -> Verb:
-    """Return the verb ``upgrade``."""
-    return Upgrade(install.prepare(plan))
-
-
-def prepare_rollback(_: Plan) -> Verb:
+def prepare_rollback(plan: Plan) -> Verb:
     """Return the verb ``rollback``."""
-    return rollback
+    return unless_lent(plan, rollback)
 
 
-def prepare_uninstall(_: Plan) -> Verb:
+def prepare_uninstall(plan: Plan) -> Verb:
     """Return the verb ``uninstall``."""
-    return uninstall
+    return unless_lent(plan, uninstall)
 
 
-def start(site: Site, patience: Patience = Patience()) -> Outcome:
+def start(site: Site) -> Outcome:
     """Start the agent, now and after every boot, and wait until it says what it does.
 
     Raises:
@@ -110,7 +64,7 @@ def start(site: Site, patience: Patience = Patience()) -> Outcome:
         return _outcome(site, Result.PLANNED, f"would start version {before.version}", before)
     site.show("start", None)
     _control(site).do("start" if before.state == "stopped" else "restart", site.deadline)
-    after = patience.settle(site)
+    after = Patience().settle(site)
     boot = (
         "; nothing starts it after a boot of this drive: run this again then" if after.supervisor == "process" else ""
     )
@@ -140,7 +94,7 @@ def status(site: Site) -> Outcome:
     else:
         what = f"{found.state}: {found.what}" if found.what else found.state
     if found.state == "failed":
-        return _outcome(site, Result.FAILED, what if found.what else f"failed: {_ENDED}", found)
+        return _outcome(site, Result.FAILED, what if found.what else f"failed: {ENDED}", found)
     return _outcome(site, Result.DONE, what, found)
 
 
@@ -155,7 +109,7 @@ def make_logs(lines: int) -> Verb:
     return logs
 
 
-def rollback(site: Site, patience: Patience = Patience()) -> Outcome:
+def rollback(site: Site) -> Outcome:
     """Go back to the version before, and restart it unless the agent was stopped.
 
     Raises:
@@ -173,7 +127,7 @@ def rollback(site: Site, patience: Patience = Patience()) -> Outcome:
     control.do("rollback", site.deadline)
     if before.state != "stopped":
         control.do("restart", site.deadline)
-        after = patience.settle(site, before.state == "failed")
+        after = Patience().settle(site, before.state == "failed")
     else:
         after = control.status(site.deadline)
     return _outcome(site, Result.DONE, f"went back from {before.version} to {after.version}", after)
@@ -194,65 +148,12 @@ def uninstall(site: Site) -> Outcome:
     # This server's own script: that of the drive goes with its folder, and after a cut may be gone.
     script = (default_folder() / "csd-agent").read_bytes()
     command = f'cd / && text=$(cat) && exec sh -c "$text" csd-agent -C {folder} remove'
-    answer = site.shell.run(command, site.deadline, script, root=True)
+    with held(site):
+        answer = site.shell.run(command, site.deadline, script, root=True)
     if answer.code:
         lines = answer.err.strip().splitlines() or [f"exit code {answer.code}"]
         raise InstallFailed(f"drive {site.drive.name}: not all was removed: {lines[-1]}; run it again")
     return Outcome(site.drive.name, Result.DONE, f"stopped, and removed {site.layout.folder}")
-
-
-@dataclass(frozen=True)
-class Upgrade:
-    """The verb ``upgrade``: install, restart, wait until the agent runs; else go back to the version before.
-
-    Attributes:
-        install: the verb (see `host.deploy.install.Installer`).
-        patience: with the new version, and with the one before.
-    """
-
-    install: Verb
-    patience: Patience = Patience()
-
-    def __call__(self, site: Site) -> Outcome:
-        """Upgrade one drive.
-
-        Raises:
-            InstallFailed: the new version does not run; what runs instead is said.
-            CsdError: what `install` raises; nothing was changed.
-        """
-        before = _control(site).status(site.deadline)
-        done = self.install(site)
-        if site.dry_run or (done.result is Result.UNCHANGED and before.running == before.version):
-            return done
-        if before.state == "stopped":
-            return done if done.result is Result.UNCHANGED else _say(done, "the agent was stopped, and still is")
-        site.show("restart", None)
-        try:
-            _control(site).do("restart", site.deadline)
-            after = self.patience.settle(site, before.state == "failed")
-        except CsdError as error:
-            raise InstallFailed(
-                f"drive {site.drive.name}: version {done.facts['version']} did not run ({_bare(site, error)}); "
-                f"{self._go_back(site)}"
-            ) from error
-        return replace(
-            done,
-            result=Result.DONE,
-            what=f"upgraded from {before.running or before.previous or 'nothing'} to {after.version}",
-        )
-
-    def _go_back(self, site: Site) -> str:
-        control = _control(site)
-        try:
-            control.do("rollback", site.deadline)
-        except DriveUnfit as error:
-            return _bare(site, error)
-        control.do("restart", site.deadline)
-        try:
-            return f"went back to {self.patience.settle(site, failed_before=True).version}"
-        except InstallFailed as error:
-            version = control.status(site.deadline).version
-            return f"went back to {version}, which does not run either ({_bare(site, error)})"
 
 
 def _control(site: Site) -> Control:
@@ -269,11 +170,3 @@ def _installed(site: Site) -> AgentStatus:
 def _outcome(site: Site, result: Result, what: str, found: AgentStatus) -> Outcome:
     facts: dict[str, Any] = msgspec.structs.asdict(found)
     return Outcome(site.drive.name, result, what, facts)
-
-
-def _say(outcome: Outcome, more: str) -> Outcome:
-    return replace(outcome, what=f"{outcome.what}; {more}")
-
-
-def _bare(site: Site, error: CsdError) -> str:
-    return str(error).removeprefix(f"drive {site.drive.name}: ")

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import stat
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from csd_emu.paths import Paths
+from csd_emu.progress import Silent
 from csd_emu.remote.control import AgentStatus, Control
+from csd_emu.remote.inventory import Inventory
 from firmware_agent.errors import DriveUnfit, DriveUnreachable, InstallFailed
-from host.deploy import service
+from host.deploy import service, upgrade
 from host.deploy.bundle import Bundle
+from host.deploy.lock import held
+from host.deploy.upgrade import Upgrade
+from host.deploy.verbs import Plan, VerbOptions
 from host.deploy.work import Result
 from tests.local_drive import LocalDrive
 
@@ -354,7 +362,7 @@ def test_an_upgrade_restarts_and_a_rollback_goes_back(drive: LocalDrive) -> None
     drive.install(old)
     service.start(drive.site())
     wait_for(drive, "waiting")
-    assert service.Upgrade(drive.installer(new))(drive.site()).what == f"upgraded from {old.id} to {new.id}"
+    assert Upgrade(drive.installer(new))(drive.site()).what == f"upgraded from {old.id} to {new.id}"
     assert status(drive).running == new.id
     service.rollback(drive.site())
     assert wait_for(drive, "waiting", version=old.id).previous == new.id
@@ -371,7 +379,7 @@ def test_an_upgrade_whose_agent_does_not_run_goes_back(drive: LocalDrive) -> Non
             (drive.root / "versions" / new.id / "agent/broken").touch()
 
     with pytest.raises(InstallFailed, match=f"version {new.id} did not run .the agent ended.* went back to {old.id}$"):
-        service.Upgrade(drive.installer(new))(drive.site(break_it))
+        Upgrade(drive.installer(new))(drive.site(break_it))
     assert wait_for(drive, "waiting", version=old.id)
 
 
@@ -380,7 +388,7 @@ def test_an_upgrade_after_one_that_was_cut_before_its_restart_ends_it(drive: Loc
     drive.install(old)
     service.start(drive.site())
     drive.install(new)
-    assert service.Upgrade(drive.installer(new))(drive.site()).what == f"upgraded from {old.id} to {new.id}"
+    assert Upgrade(drive.installer(new))(drive.site()).what == f"upgraded from {old.id} to {new.id}"
     assert status(drive).running == new.id
 
 
@@ -392,7 +400,7 @@ def test_going_back_is_to_what_ran_and_names_it(drive: LocalDrive) -> None:
         drive.install(bundle)
     (drive.root / "versions" / bad.id / "agent/broken").touch()
     with pytest.raises(InstallFailed, match=f"version {bad.id} did not run .* went back to {running.id}$"):
-        service.Upgrade(drive.installer(bad))(drive.site())
+        Upgrade(drive.installer(bad))(drive.site())
     assert status(drive).running == running.id
 
 
@@ -417,13 +425,13 @@ def test_an_upgrade_whose_agent_says_that_it_failed_goes_back_unless_the_one_bef
     service.start(drive.site())
     (drive.root / "ill").write_text(new.id)
     with pytest.raises(InstallFailed, match=f"did not run .failed: ill on purpose.; went back to {old.id}$"):
-        service.Upgrade(drive.installer(new))(drive.site())
+        Upgrade(drive.installer(new))(drive.site())
     (drive.root / "ill").write_text(old.id)
     service.stop(drive.site())
     with pytest.raises(InstallFailed, match="failed: ill on purpose"):
         service.start(drive.site())
     (drive.root / "ill").write_text(newer.id)
-    assert service.Upgrade(drive.installer(newer))(drive.site()).result is Result.DONE
+    assert Upgrade(drive.installer(newer))(drive.site()).result is Result.DONE
 
 
 def test_a_pipe_or_a_link_in_place_of_what_the_agent_says_stops_nobody(drive: LocalDrive) -> None:
@@ -467,6 +475,92 @@ def test_an_incomplete_version_in_place_is_no_obstacle(drive: LocalDrive) -> Non
     (drive.root / ".csd-emu").touch()
     drive.install(bundle)
     assert in_use(drive) == bundle.id
+
+
+def test_two_do_not_work_on_one_drive_at_a_time(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("one"))
+    second = drive.bundle("two")
+    with held(drive.site()):
+        with pytest.raises(DriveUnfit, match=rf"process {os.getpid()} on .* has been working on it for \d+ s; wait"):
+            drive.install(second)
+        with pytest.raises(DriveUnfit, match="has been working on it"):
+            service.uninstall(drive.site())
+        assert in_use(drive) != second.id
+    assert drive.install(second).result is Result.DONE
+    assert not (drive.root / "lock").is_symlink()
+
+
+@pytest.mark.parametrize("held_by", ["late", "another boot", "dead process", "another machine"])
+def test_a_lock_goes_with_its_time_its_boot_and_its_process(drive: LocalDrive, held_by: str) -> None:
+    drive.install(drive.bundle("one"))
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    now = int(float(Path("/proc/uptime").read_text().split()[0]))
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    lock = {
+        "late": f"far:1:x:{boot}:{now - 100}:{now - 1}",
+        "another boot": f"far:1:x:other-boot:{now}:{now + 900}",
+        "dead process": f"{socket.gethostname()}:{ended.pid}:x:{boot}:{now}:{now + 900}",
+        "another machine": f"far:1:x:{boot}:{now}:{now + 900}",
+    }[held_by]
+    (drive.root / "lock").symlink_to(lock)
+    if held_by == "another machine":
+        with pytest.raises(DriveUnfit, match=r"process 1 on far has been .*its lock ends in \d+ s"):
+            drive.install(drive.bundle("two"))
+        (drive.root / "lock").unlink()
+    else:
+        assert drive.install(drive.bundle("two")).result is Result.DONE
+
+
+def test_a_drive_that_is_lent_is_left_to_its_array_unless_forced(drive: LocalDrive) -> None:
+    bundle = drive.bundle("one")
+    drive.install(bundle)
+    service.start(drive.site())
+    (drive.root / "slot/lease").write_text('{"array":"alpha","device":"csd-00","run":"r","server":"here-1"}')
+
+    def plan(force: bool | None) -> Plan:
+        inventory = Inventory.model_validate({"name": "lab", "drives": {"csd-01": {}}})
+        return Plan(inventory, [drive.entry], VerbOptions(force=force), Paths.default(), Silent(), False)
+
+    for prepare in (service.prepare_stop, service.prepare_rollback, service.prepare_uninstall, upgrade.prepare):
+        with pytest.raises(DriveUnfit, match=r"lent to array 'alpha' of here-1; .* or add --force"):
+            prepare(plan(None))(drive.site())
+    assert status(drive).state == "waiting"
+    assert service.prepare_stop(plan(True))(drive.site()).result is Result.DONE
+
+
+@pytest.fixture
+def mounts() -> Iterator[tuple[str, ...]]:
+    """A shell in a mount namespace of its own, for as long as the test runs."""
+    if os.geteuid() or subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this process may not make a mount namespace")
+    with subprocess.Popen(["unshare", "-m", "sh", "-c", "echo; exec sleep 600"], stdout=subprocess.PIPE) as keeper:
+        assert keeper.stdout is not None
+        keeper.stdout.readline()
+        yield ("nsenter", "-t", str(keeper.pid), "-m", "dash")
+        keeper.kill()
+
+
+@pytest.mark.parametrize("place", ["versions/feed", "layers/feed", "incoming/feed"])
+def test_what_is_mounted_in_what_is_removed_stays(tmp_path: Path, mounts: tuple[str, ...], place: str) -> None:
+    """An agent that was killed, or a self-check that was cut, leaves folders of the drive in its root file system."""
+    drive = LocalDrive(tmp_path, "dash")
+    drive.shell = mounts
+    drive.install(drive.bundle("one"))
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("mine")
+    for round_ in ("install", "uninstall"):
+        target = drive.root / place / "rootfs/dev"
+        site = drive.site()
+        site.shell.check(f"mkdir -p {target} && mount -o bind {precious} {target}", site.deadline)
+        if round_ == "install":
+            drive.install(drive.bundle("two"))
+            assert not (drive.root / place).exists()
+        else:
+            service.uninstall(drive.site())
+            assert not drive.root.exists()
+        assert (precious / "file").read_text() == "mine"
 
 
 def test_what_is_put_into_the_slot_is_private_and_complete(drive: LocalDrive) -> None:
