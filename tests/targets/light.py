@@ -1,7 +1,7 @@
 """Small bundles: the way onto a drive, without the half gigabyte that torch is.
 
 The stand-in for the agent says and does what the control script looks at: it checks itself, writes its state, and ends
-when it is told to. The real agent on the same machines is in `tests/vm/test_deploy_agent.py`.
+when it is told to. `tests/vm/test_deploy_real.py` has the real agent on the same machines.
 """
 
 import functools
@@ -10,23 +10,19 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from csd_emu.paths import Paths
-from csd_emu.progress import Silent
-from host.deploy import install
+from host.deploy import install, service
 from host.deploy.bundle import BundleStore
 from host.deploy.recipe import default_folder, load_recipe
-from host.deploy.report import DriveOutcome
-from host.deploy.run import DeployRequest, deploy
-from host.deploy.verbs import VerbOptions
-from host.deploy.work import Outcome
+from tests.targets.deployer import Deployer
 
 # Real wheels: one of compiled code, large enough that a copy can be cut in the middle.
 _PACKAGES = ("msgspec", "numpy")
 _PART_BYTES = 16_000_000
+_SETTLE_SECONDS = 90.0
 GOOD, BROKEN, DUMB = "good", "broken", "dumb"
 _AGENT = '''\
 """{name}: {manner}"""
@@ -53,33 +49,19 @@ while True:
 '''
 
 
-class NoBoard:
-    """Is told how the work goes, and shows nothing."""
-
-    def __init__(self) -> None:
-        self.shown: list[tuple[str, str, float | None]] = []
-
-    def begin(self, drives: int) -> None:
-        pass
-
-    def show(self, drive: str, what: str, share: float | None) -> None:
-        self.shown.append((drive, what, share))
-
-    def finish(self, outcome: Outcome) -> None:
-        pass
-
-
-class Light:
+class Light(Deployer):
     """`csd-emu deploy` with small bundles."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(Paths(folder / "cache", folder / "state", folder / "run"))
         self._folder, self._monkeypatch = folder, monkeypatch
-        self.paths = Paths(folder / "cache", folder / "state", folder / "run")
         recipe = folder / "drive"
         shutil.copytree(default_folder(), recipe)
         for lock in recipe.glob("*.lock"):
             lock.write_text("".join(_locked(lock.read_text())))
         self._recipe = replace(load_recipe(recipe), part_bytes=_PART_BYTES)
+        # The stand-in says at once what it does; one that never does need not be waited for as torch must be.
+        monkeypatch.setattr(service, "Upgrade", functools.partial(service.Upgrade, settle_seconds=_SETTLE_SECONDS))
         self.use("one")
 
     def use(self, name: str, manner: str = GOOD) -> None:
@@ -96,17 +78,6 @@ class Light:
         """What the bundles made so far take, as they travel."""
         folder = self.paths.cache / "bundles"
         return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-    def all(self, inventory: Path, verb: str, dry_run: bool = False, **options: Any) -> list[DriveOutcome]:
-        """Do a verb on all drives of an inventory."""
-        request = DeployRequest(inventory, verb, dry_run=dry_run, seconds=900.0, options=VerbOptions(**options))
-        return deploy(request, self.paths, Silent(), NoBoard()).drives
-
-    def do(self, inventory: Path, verb: str, result: str = "done", **options: Any) -> DriveOutcome:
-        """Do a verb on the one drive of an inventory, and see that it ended so."""
-        (outcome,) = self.all(inventory, verb, **options)
-        assert outcome.result == result, f"{verb}: {outcome.what}"
-        return outcome
 
 
 def _locked(text: str) -> Iterator[str]:

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
+from typing import Any, TypeVar
 
 _PIECE_BYTES = 32768
 _CLOSE_SECONDS = 10.0
+_T = TypeVar("_T")
 
 
 class TcpProxy:
@@ -55,9 +57,8 @@ class TcpProxy:
         self._thread.join(_CLOSE_SECONDS)
         self._loop.close()
 
-    def _call(self, work):  # type: ignore[no-untyped-def]
-        future: Future = asyncio.run_coroutine_threadsafe(work, self._loop)  # type: ignore[type-arg]
-        return future
+    def _call(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _listen(self) -> asyncio.Server:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)

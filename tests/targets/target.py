@@ -108,6 +108,10 @@ class Target:
         assert found[:2] == ["Uid:", own], found
         assert int(found[-1]) == 500
 
+    def mounts(self, folder: str = FOLDER) -> list[str]:
+        """What is mounted below a folder, for all that log in."""
+        return [line for line in self.says("cat /proc/mounts").splitlines() if f" {folder}/" in line]
+
     def has_user(self) -> bool:
         return AGENT_USER in self.accounts()
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import yaml
 
+from csd_emu.paths import Paths
 from host.records import EventRecord, RoundRecord
 from tests.commands import ARRAY, Workshop, temporary_workshop
 from tests.targets import target
@@ -15,8 +16,12 @@ pytestmark = [pytest.mark.vm, pytest.mark.long]
 SECONDS = 1800.0
 
 
-def test_a_plain_machine_trains_beside_a_native_drive() -> None:
-    with target("bookworm") as drive, temporary_workshop(Workshop) as workshop:
+@pytest.mark.parametrize("kind", ["bookworm", "sysv", "bare"])
+def test_a_plain_machine_trains_beside_a_native_drive(kind: str) -> None:
+    with target(kind) as drive, temporary_workshop(Workshop) as workshop:
+        # Bundles take minutes to make: they are those of this user.
+        workshop.home.mkdir()
+        (workshop.home / "cache").symlink_to(Paths.default().cache)
         inventory = workshop.folder / "drives.yaml"
         # It reaches this machine as QEMU's gateway, from which SSH comes too.
         inventory.write_text(yaml.safe_dump({"name": "targets", "drives": {drive.name: drive.inventory_entry()}}))
