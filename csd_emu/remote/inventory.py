@@ -21,6 +21,17 @@ HOP = re.compile(
 )
 NO_CONFIG = "none"
 _SECRET = re.compile(r"pass(word|phrase|wd)?$|secret$", re.IGNORECASE)
+# Folders of the system itself: none of them is ever ours alone.
+_SYSTEM_FOLDERS = frozenset(
+    f"/{name}"
+    for name in (
+        *("bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "media", "mnt", "opt", "proc", "root", "run"),
+        *("sbin", "srv", "sys", "tmp", "usr", "var"),
+        *("usr/bin", "usr/lib", "usr/libexec", "usr/local", "usr/sbin", "usr/share"),
+        *("usr/local/bin", "usr/local/lib", "var/cache", "var/lib", "var/log", "var/run", "var/spool", "var/tmp"),
+    )
+)
+_NEVER_BELOW = ("/dev/", "/proc/", "/sys/")
 _LOCAL_PATHS = ("key", "known_hosts", "ssh_config")
 
 
@@ -93,6 +104,13 @@ class Reach(Config):
                 raise ValueError(f"{hop!r} is no jump host; write [user@]host[:port]")
         return value
 
+    @field_validator("folder")
+    @classmethod
+    def _our_own(cls, value: str | None) -> str | None:
+        if value in _SYSTEM_FOLDERS or (value or "").startswith(_NEVER_BELOW):
+            raise ValueError(f"{value} belongs to the drive's system; give a folder of its own, as {DEFAULT_FOLDER}")
+        return value
+
     @field_validator("profile")
     @classmethod
     def _known_profile(cls, value: str | None) -> str | None:
@@ -133,7 +151,7 @@ class Inventory(Config):
 
     @model_validator(mode="after")
     def _holds_together(self) -> Self:
-        problems = [*self._unknown_groups(), *self._same_places()]
+        problems = [*self._unknown_groups(), *self._same_places(), *self._tangled_paths()]
         if not self.drives:
             problems.append("drives: there is none; add one, for example csd-00: {host: 10.0.0.2}")
         if problems:
@@ -171,15 +189,28 @@ class Inventory(Config):
                     yield f"drives.{name}.groups: there is no group {group!r}; {hint}"
 
     def _same_places(self) -> Iterator[str]:
+        """A drive has one agent: the unit, the user and the records are the machine's, whatever the folder."""
         seen: dict[tuple[object, ...], str] = {}
         for name, section in self.drives.items():
             drive = self._entry(name, section, known_groups_only=True)
-            place = (drive.host, drive.port or 22, drive.jump, drive.ssh_config, drive.folder)
+            place = (drive.host.lower(), drive.port or 22, drive.jump, drive.ssh_config)
             other = seen.setdefault(place, name)
             if other != name:
                 yield (
-                    f"drives.{name}: is the same place as {other} ({drive.host}, folder {drive.folder}); remove one of "
-                    "them, or correct host, port or folder"
+                    f"drives.{name}: is the same place as {other} ({drive.host}, port {drive.port or 22}); one machine "
+                    "is one drive: remove one of them, or correct host or port"
+                )
+
+    def _tangled_paths(self) -> Iterator[str]:
+        for name, section in self.drives.items():
+            drive = self._entry(name, section, known_groups_only=True)
+            if drive.data is None:
+                continue
+            folder, data = f"{drive.folder}/", f"{drive.data}/"
+            if folder.startswith(data) or data.startswith(folder):
+                yield (
+                    f"drives.{name}: one of data ({drive.data}) and folder ({drive.folder}) lies in the other, and "
+                    "folder is removed as a whole; give a folder apart from the records"
                 )
 
     def _entry(self, name: str, section: DriveSection, known_groups_only: bool = False) -> DriveEntry:

@@ -22,7 +22,7 @@ REACHES = st.fixed_dictionaries(
         "key": WORDS,
         "jump": WORDS,
         "folder": FOLDERS,
-        "data": FOLDERS,
+        "data": FOLDERS.map("/records{}".format),
         "profile": st.sampled_from(["newport", "solana"]),
     },
 )
@@ -147,8 +147,8 @@ def test_two_names_for_one_place_are_refused_and_for_two_places_they_are_not(dat
         "port": data.draw(st.sampled_from([22, 2222])),
         "folder": data.draw(st.sampled_from(["/opt/x", "/opt/y"])),
     }
-    key = data.draw(st.sampled_from([None, *section]))
-    other = section | ({} if key is None else {key: {"host": "c", "port": 7, "folder": "/opt/z"}[key]})
+    key = data.draw(st.sampled_from([None, "host", "port"]))
+    other = section | ({} if key is None else {key: {"host": "c", "port": 7}[key]})
     content = {"name": "lab", "drives": {"csd-00": section, "csd-01": other}}
     if key is None:
         with pytest.raises(ValueError, match="csd-01: is the same place as csd-00"):
@@ -161,3 +161,29 @@ def test_port_22_said_and_unsaid_is_one_place() -> None:
     content = {"name": "lab", "drives": {"csd-00": {"host": "a"}, "csd-01": {"host": "a", "port": 22}}}
     with pytest.raises(ValueError, match="is the same place"):
         Inventory.model_validate(content)
+
+
+@pytest.mark.parametrize("other", [{"host": "SSD.lab"}, {"host": "ssd.lab", "folder": "/srv/other"}])
+def test_one_machine_is_one_drive_whatever_its_folder_and_the_case_of_its_name(other: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="one machine is one drive"):
+        Inventory.model_validate({"name": "lab", "drives": {"csd-00": {"host": "ssd.lab"}, "csd-01": other}})
+
+
+@given(FOLDERS, FOLDERS.map("{}/x".format), st.booleans())
+def test_records_and_folder_never_lie_in_each_other(folder: str, below: str, swapped: bool) -> None:
+    below = folder + below.removeprefix("/opt")
+    keys = ("data", "folder") if swapped else ("folder", "data")
+    for inner in (folder, below):
+        section = dict(zip(keys, (folder, inner), strict=True))
+        with pytest.raises(ValueError, match="lies in the other"):
+            Inventory.model_validate({"name": "lab", "drives": {"csd-00": section}})
+    beside = dict(zip(keys, (folder, f"{folder}-beside"), strict=True))
+    assert Inventory.model_validate({"name": "lab", "defaults": beside, "drives": {"csd-00": {}}})
+
+
+@pytest.mark.parametrize(
+    "folder", ["/etc", "/usr", "/usr/bin", "/home", "/root", "/opt", "/proc/x", "/sys/fs", "/dev/shm"]
+)
+def test_folders_of_the_system_are_refused(folder: str) -> None:
+    with pytest.raises(ValueError, match="belongs to the drive's system; give a folder of its own"):
+        Inventory.model_validate({"name": "lab", "drives": {"csd-00": {"folder": folder}}})
