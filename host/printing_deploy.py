@@ -23,12 +23,15 @@ _COLOURS = {
 
 
 def print_deploy(report: DeployReport, columns: Sequence[str]) -> None:
-    """Print one table of all drives, then a line for each on which it failed.
+    """Print the text that drives gave, if any, a table of all drives, then a line for each on which it failed.
 
     Args:
         report: what was done.
         columns: names of facts that the table shows.
     """
+    for drive in report.drives:
+        if "text" in drive.facts:
+            _print_text(drive.drive, str(drive.facts["text"]))
     shown = [name for name in columns if any(drive.facts.get(name) is not None for drive in report.drives)]
     table = Table("drive", "result", *(_heading(name) for name in shown), "what")
     for drive in report.drives:
@@ -44,6 +47,14 @@ def print_deploy(report: DeployReport, columns: Sequence[str]) -> None:
         if drive.result == Result.FAILED.value:
             console.print(f"[red]✗[/] {drive.drive}: {escape(drive.what)}", soft_wrap=True)
     console.print(f"{_count(report.drives)}; {report.wall_seconds:.1f} s of wall time")
+
+
+def _print_text(drive: str, text: str) -> None:
+    """Print lines that a drive wrote, below its name; what would steer the terminal is replaced."""
+    console.print(f"[bold]{drive}:[/]")
+    for line in text.splitlines():
+        plain = "".join(char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in line)
+        console.print(plain, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def _heading(name: str) -> str:

@@ -17,7 +17,9 @@ from csd_emu.deadline import Deadline
 from csd_emu.remote.keys import OpenSshKeys
 from csd_emu.remote.known_hosts import CheckKeys
 from csd_emu.remote.openssh import Route
-from firmware_agent.errors import DriveUnreachable
+from firmware_agent.errors import CsdError, DriveUnreachable
+
+log = logging.getLogger(__name__)
 
 # paramiko logs from a thread of its own what it also raises; without a handler that goes to the terminal.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -29,9 +31,9 @@ _KEEPALIVES_MISSED = 4
 class Connected(contextlib.AbstractContextManager["Connected"]):
     """An open connection to a drive, and those to the servers on the way."""
 
-    def __init__(self, drive: str, route: Route, deadline: Deadline) -> None:
+    def __init__(self, drive: str, route: Route, deadline: Deadline, write_keys: bool = True) -> None:
         """Connect over all hops, the nearest first; see `csd_emu.remote.shell.open_shell` for errors."""
-        self.route = route
+        self.route, self._write_keys = route, write_keys
         self._drive = drive
         self._open: list[Any] = []
         self._stack = contextlib.ExitStack()
@@ -55,7 +57,7 @@ class Connected(contextlib.AbstractContextManager["Connected"]):
         if deadline.expired:
             raise DriveUnreachable(f"drive {self._drive}: no time is left to connect to {route.where}; raise --timeout")
         limit = max(_MIN_SECONDS, min(deadline.left_seconds, route.connect_seconds))
-        check, keys = CheckKeys(self._drive, route), OpenSshKeys(route)
+        check, keys = CheckKeys(self._drive, route, self._write_keys), OpenSshKeys(route)
         options: dict[str, Any] = {
             "banner_timeout": limit,
             "auth_timeout": limit,
@@ -157,7 +159,9 @@ def _explained(drive: str, route: Route, keys: OpenSshKeys, limit: float) -> Ite
         if any(isinstance(one, ConnectionRefusedError) for one in error.errors.values()):
             raise fail("refuses connections", "check the port, and that an SSH server runs on the drive") from error
         raise fail(*_broken(next(iter(error.errors.values())), route, limit)) from error
-    except (paramiko.SSHException, EOFError, OSError) as error:
+    except CsdError:
+        raise
+    except Exception as error:  # paramiko passes on whatever its parsers raise on what the server sent
         raise fail(*_broken(error, route, limit)) from error
 
 
@@ -174,6 +178,10 @@ def _login_refused(route: Route, keys: OpenSshKeys, tried: int, why: str) -> tup
 
 def _broken(error: Exception, route: Route, limit: float) -> tuple[str, str]:
     text = " ".join(str(error).split()) or type(error).__name__
+    if not isinstance(error, paramiko.SSHException | EOFError | OSError):
+        log.info("%s: not expected", route.where, exc_info=error)
+        remedy = "check what listens there, and upgrade the SSH server on the drive"
+        return f"sent what is no SSH ({type(error).__name__}: {text})", remedy
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be reached ({error.strerror})", "check its address, and the network or tunnel that leads there"
     if text == "No existing session":  # paramiko's words for a server that did not finish the key exchange in time

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
+import re
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +20,8 @@ from csd_emu.remote.openssh import SSH_SECONDS, Route
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit, HostKeyRefused
 
 _REVOKED, _AUTHORITY = "@revoked", "@cert-authority"
+# OpenSSH's binary lists of revoked keys (PROTOCOL.krl) begin so.
+_KRL_MAGIC = b"SSHKRL\n\0"
 # Threads that accept new keys write to one file.
 _WRITING = threading.Lock()
 
@@ -48,7 +53,7 @@ def find_known(route: Route) -> list[KnownKey]:
 
     Raises:
         EnvironmentUnfit: this machine has no OpenSSH client.
-        ConfigurationError: a file of host keys cannot be read.
+        ConfigurationError: a file of host keys cannot be read, or its line is damaged.
     """
     return [key for path in route.known_hosts if path.is_file() for key in _find(path, route.known_as)]
 
@@ -64,21 +69,63 @@ def _find(path: Path, name: str) -> Iterator[KnownKey]:
     if done.returncode and done.stderr.strip():
         why = done.stderr.decode(errors="replace").strip().splitlines()[0]
         raise ConfigurationError(f"{path}: cannot be searched for host keys: {why}")
-    for line in done.stdout.decode(errors="replace").splitlines():
+    yield from _read_found(path, done.stdout.decode(errors="replace").splitlines())
+
+
+def _read_found(path: Path, lines: list[str]) -> Iterator[KnownKey]:
+    """Yield the keys of what ``ssh-keygen -F`` printed: a comment with a line's number before each line."""
+    number = "?"
+    for line in lines:
+        if (comment := re.match(r"# Host .* found: line (\d+)", line)) is not None:
+            number = comment[1]
         fields = line.split()
         marker = fields.pop(0) if fields and fields[0].startswith("@") else ""
         # Certificates of hosts are not read: see docs/deploy.md.
         if line.startswith("#") or marker == _AUTHORITY or len(fields) < 3:
             continue
-        yield KnownKey(fields[1], base64.b64decode(fields[2]), marker == _REVOKED, path)
+        try:
+            blob = base64.b64decode(fields[2], validate=True)
+        except binascii.Error as error:  # it may be one that revokes: so it is not passed over
+            raise ConfigurationError(f"{path}: line {number} is damaged ({error}); correct or remove it") from error
+        yield KnownKey(fields[1], blob, marker == _REVOKED, path)
+
+
+def find_revoking(route: Route, kind: str, blob: bytes) -> Path | None:
+    """Return the file of `RevokedHostKeys` that has a host key, None if none has.
+
+    Raises:
+        ConfigurationError: a file cannot be read: then OpenSSH trusts no host key either.
+    """
+    return next((path for path in route.revoked if _is_revoked(path, kind, blob)), None)
+
+
+def _is_revoked(path: Path, kind: str, blob: bytes) -> bool:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: these RevokedHostKeys cannot be read ({error.strerror}); correct OpenSSH's configuration"
+        ) from error
+    text = base64.b64encode(blob)
+    if not content.startswith(_KRL_MAGIC):
+        return any(text in line.split() for line in content.splitlines() if not line.lstrip().startswith(b"#"))
+    with tempfile.NamedTemporaryFile(suffix=".pub") as file:
+        file.write(kind.encode() + b" " + text + b"\n")
+        file.flush()
+        command = ["ssh-keygen", "-Q", "-f", str(path), file.name]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SSH_SECONDS, check=False)
+    if done.returncode and b"REVOKED" not in done.stdout:
+        why = (done.stderr.decode(errors="replace").strip().splitlines() or ["ssh-keygen -Q failed"])[-1]
+        raise ConfigurationError(f"{path}: these RevokedHostKeys cannot be read ({why}); make the list anew")
+    return done.returncode != 0
 
 
 class CheckKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramiko has no types
     """Decides on a server's host key; paramiko has been told of no known keys, so that it asks for each."""
 
-    def __init__(self, drive: str, route: Route) -> None:
-        """Check the server of `route`, for the drive of that name."""
-        self._drive, self._route = drive, route
+    def __init__(self, drive: str, route: Route, write: bool = True) -> None:
+        """Check the server of `route`, for the drive of that name; `write` down a new key that is accepted."""
+        self._drive, self._route, self._may_write = drive, route, write
         self._known = find_known(route)
 
     def make_transport(self, sock: Any, **options: Any) -> paramiko.Transport:
@@ -96,8 +143,11 @@ class CheckKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramik
 
         Raises:
             HostKeyRefused: it is unknown, revoked, or another than the known one.
+            ConfigurationError: `RevokedHostKeys` cannot be read.
         """
         blob = key.asbytes()
+        if (revoking := find_revoking(self._route, key.get_name(), blob)) is not None:
+            raise HostKeyRefused(self._say(blob, f"is revoked in {revoking}", "do not use this drive"))
         same = [known for known in self._known if known.blob == blob]
         others = [known for known in self._known if not known.revoked]
         if any(known.revoked for known in same):
@@ -108,7 +158,8 @@ class CheckKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramik
             raise HostKeyRefused(self._changed(blob, others[0]))
         if not self._route.accept_new:
             raise HostKeyRefused(self._unknown(key.get_name(), blob))
-        self._write(key.get_name(), blob)
+        if self._may_write:
+            self._write(key.get_name(), blob)
 
     def _changed(self, blob: bytes, known: KnownKey) -> str:
         remove = f"ssh-keygen -R '{self._route.known_as}' -f {known.source}"

@@ -30,6 +30,7 @@ class Route:
         agent: socket of the SSH agent; "" for the environment's, None for no agent.
         known_hosts: files of host keys; new ones are written to the first.
         known_as: the name under which they know the server, `HostKeyAlias` or address and port.
+        revoked: files of host keys that are never trusted.
         accept_new: whether an unknown host key is accepted and written down.
         hops: SSH servers on the way, the nearest to this machine first.
         proxy_command: whose standard input and output are the connection, "" if none.
@@ -46,6 +47,7 @@ class Route:
     agent: str | None
     known_hosts: tuple[Path, ...]
     known_as: str
+    revoked: tuple[Path, ...]
     accept_new: bool
     hops: tuple[Route, ...] = field(default=())
     proxy_command: str = ""
@@ -147,6 +149,8 @@ def _read(drive: DriveEntry, host: str, found: dict[str, list[str]], depth: int)
         agent=None if agent == "none" else _expand("" if agent == "SSH_AUTH_SOCK" else agent, tokens),
         known_hosts=tuple(_path(value, tokens) for value in files),
         known_as=alias or (address if port == 22 else f"[{address}]:{port}"),
+        # One path, blanks and all.
+        revoked=tuple(_path(value, tokens) for value in [one("revokedhostkeys")] if value),
         accept_new=one("stricthostkeychecking") in _ACCEPTING,
         hops=_chain(tuple(_hop(drive, jump, depth + 1) for jump in jumps)),
         proxy_command=_expand(one("proxycommand"), tokens),

@@ -92,8 +92,13 @@ class Shell(Protocol):
         """End the connection."""
 
 
-def open_shell(drive: DriveEntry, deadline: Deadline) -> contextlib.closing[Shell]:
+def open_shell(drive: DriveEntry, deadline: Deadline, write_keys: bool = True) -> contextlib.closing[Shell]:
     """Connect to a drive with `fabric`, checking its host key, and those of jump hosts, against known_hosts.
+
+    Args:
+        drive: which one.
+        deadline: by which the connection must be there.
+        write_keys: whether unknown host keys that OpenSSH's configuration accepts are written to known_hosts.
 
     Raises:
         HostKeyRefused: a host key is not the known one, or none is known.
@@ -101,7 +106,7 @@ def open_shell(drive: DriveEntry, deadline: Deadline) -> contextlib.closing[Shel
         ConfigurationError: OpenSSH's configuration is wrong.
         EnvironmentUnfit: this machine has no OpenSSH client.
     """
-    return contextlib.closing(SshShell(drive, Connected(drive.name, find_route(drive), deadline)))
+    return contextlib.closing(SshShell(drive, Connected(drive.name, find_route(drive), deadline, write_keys)))
 
 
 class SshShell:
@@ -193,9 +198,9 @@ class SshShell:
         line = command
         if root and self._needs_sudo(deadline):
             line = f"sudo -n -- /bin/sh -c {shlex.quote(command)}"
-        name, where = self.drive.name, self._connected.route.where
+        name, where, transport = self.drive.name, self._connected.route.where, self._connected.transport
         try:
-            done = execute(self._connected.transport, line, source, deadline, on_sent)
+            done = execute(transport, line, source, deadline, on_sent)
         except OutOfTime as error:
             raise DriveUnreachable(
                 f"drive {name}: `{_shorten(command)}` did not end within {deadline.seconds:.0f} s; raise the time "
@@ -205,7 +210,10 @@ class SshShell:
             raise DriveUnfit(
                 f"drive {name}: `{_shorten(command)}` wrote more than {format_bytes(MAX_OUTPUT_BYTES)}; ask for less"
             ) from error
-        except (paramiko.SSHException, OSError, EOFError) as error:
+        except Exception as error:
+            # What the server sent may make paramiko's thread end with any exception, which is then raised here.
+            if not isinstance(error, paramiko.SSHException | OSError | EOFError) and transport.is_active():
+                raise
             raise DriveUnreachable(
                 f"drive {name}: the connection to {where} broke ({' '.join(str(error).split())}); try again"
             ) from error

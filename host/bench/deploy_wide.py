@@ -30,6 +30,7 @@ BROKEN = {
     Fault.REFUSE: "refuses connections",
     Fault.HANG: "did not answer within",
     Fault.NONSENSE: "did not answer as an SSH server",
+    Fault.GARBLED: "sent what is no SSH",
     Fault.WRONG_KEY: "is not the known one",
     Fault.NO_LOGIN: "refused 1 key",
     Fault.CUT: "broke; try again",
@@ -37,7 +38,7 @@ BROKEN = {
     Fault.NO_SUDO: "has no root rights",
     Fault.NO_SHELL: "has no POSIX shell",
 }
-BROKEN_DRIVES = [*BROKEN, Fault.REFUSE]
+BROKEN_DRIVES = [*BROKEN]
 
 
 def run(

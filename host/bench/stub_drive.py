@@ -19,6 +19,7 @@ class Fault(Enum):
     REFUSE = "nothing listens on its port"
     HANG = "it accepts connections and says nothing"
     NONSENSE = "something else than an SSH server answers"
+    GARBLED = "its list of algorithms is no text"
     WRONG_KEY = "it has another host key than the known one"
     NO_LOGIN = "it refuses every key"
     CUT = "the connection breaks after some bytes, once"

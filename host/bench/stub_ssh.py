@@ -137,6 +137,16 @@ def _is_open(connection: socket.socket) -> bool:
     return state == _ESTABLISHED
 
 
+def _garbled_hello() -> bytes:
+    """Return a banner and a KEXINIT packet (RFC 4253, sections 6 and 7.1) whose names of algorithms are no ASCII."""
+    name = b"\xff\xfe\x80"
+    lists = (len(name).to_bytes(4, "big") + name) * 10
+    payload = b"\x14" + bytes(16) + lists + bytes(5)
+    padding = 4 + -(5 + len(payload) + 4) % 8
+    length = (1 + len(payload) + padding).to_bytes(4, "big")
+    return b"SSH-2.0-stub\r\n" + length + bytes([padding]) + payload + bytes(padding)
+
+
 class _Server:
     """One stub drive's server."""
 
@@ -160,6 +170,10 @@ class _Server:
                     continue
             elif self.drive.fault is Fault.NONSENSE:
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            elif self.drive.fault is Fault.GARBLED:
+                connection.sendall(_garbled_hello())
+                while connection.recv(_CHUNK_BYTES):
+                    continue
             else:
                 self._speak(connection)
         except (OSError, EOFError, paramiko.SSHException):

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from csd_emu.paths import Paths
+from firmware_agent.errors import ConfigurationError
 from host.commands.options import Json
 from host.console import StageProgress
 from host.interrupts import INTERRUPTS
@@ -22,16 +23,16 @@ class FormChoice(StrEnum):
     rootfs = "rootfs"
 
 
-Names = Annotated[str, typer.Option(metavar="A,B", help="only these drives")]
-Groups = Annotated[str, typer.Option(metavar="A,B", help="only drives of these groups")]
+Names = Annotated[str | None, typer.Option(metavar="A,B", help="only these drives")]
+Groups = Annotated[str | None, typer.Option(metavar="A,B", help="only drives of these groups")]
 
 
 def deploy(
     inventory: Annotated[Path, typer.Argument(metavar="INVENTORY.YAML", help="which drives, and how to reach them")],
     verb: Annotated[str, typer.Argument(help="what to do on each; an unknown one lists them")],
     jobs: Annotated[int, typer.Option(help="drives at a time, at most", min=1)] = 8,
-    drives: Names = "",
-    groups: Groups = "",
+    drives: Names = None,
+    groups: Groups = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done")] = False,
     timeout: Annotated[str, typer.Option(metavar="TIME", help="for each drive, as in 10 min")] = "",
     batch: Annotated[int | None, typer.Option(help="upgrade: drives at a time; stops after a failure", min=1)] = None,
@@ -55,8 +56,8 @@ def deploy(
     request = DeployRequest(
         inventory,
         verb,
-        _split(drives),
-        _split(groups),
+        _split("drives", drives),
+        _split("groups", groups),
         jobs,
         dry_run,
         read_seconds(timeout) if timeout else None,
@@ -68,5 +69,9 @@ def deploy(
     raise typer.Exit(exit_code(report))
 
 
-def _split(names: str) -> list[str]:
-    return [name for part in names.split(",") if (name := part.strip())]
+def _split(option: str, given: str | None) -> list[str]:
+    """Return the names of an option; an empty variable of a script must not become all drives."""
+    names = [name for part in (given or "").split(",") if (name := part.strip())]
+    if given is not None and not names:
+        raise ConfigurationError(f"--{option}: names nothing; name at least one, or leave the option away for all")
+    return names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -19,6 +20,7 @@ from firmware_agent.errors import CsdError
 from host.deploy.work import Outcome, Result, Site, Verb
 from host.interrupts import INTERRUPTS
 
+log = logging.getLogger(__name__)
 OpenShell = Callable[[DriveEntry, Deadline], AbstractContextManager[Shell]]
 # After Ctrl-C threads get so long to end; one that still waits for a connection is left to the end of the process.
 _LEAVE_SECONDS = 5.0
@@ -145,7 +147,7 @@ class _Crew:
                 return
             try:
                 outcome = self._do(drive)
-            except BaseException as error:  # a bug: the main thread raises it
+            except BaseException as error:  # the main thread raises it
                 self._ended.put(error)
                 return
             self._board.finish(outcome)
@@ -158,6 +160,10 @@ class _Crew:
         except CsdError as error:
             text = " ".join(str(error).split()).removeprefix(f"drive {drive.name}: ")
             outcome = Outcome(drive.name, Result.FAILED, text)
+        except Exception as error:  # a bug of ours, or of a library: it is this drive's alone, too
+            log.error("drive %s: not expected", drive.name, exc_info=error)
+            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            outcome = Outcome(drive.name, Result.FAILED, f"failed as csd-emu does not expect ({what}); report it")
         facts = outcome.facts | {"wall_seconds": time.monotonic() - begin}
         return Outcome(outcome.drive, outcome.result, outcome.what, facts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -46,9 +47,16 @@ class DeployRequest:
 
 
 def deploy(
-    request: DeployRequest, paths: Paths, progress: Progress, board: Board, connect: OpenShell = open_shell
+    request: DeployRequest, paths: Paths, progress: Progress, board: Board, connect: OpenShell | None = None
 ) -> DeployReport:
     """Do the verb on the chosen drives; a drive on which it fails does not end it.
+
+    Args:
+        request: what to do.
+        paths: of this server.
+        progress: told of work on this server.
+        board: told of work on the drives.
+        connect: opens a shell on a drive; None: over SSH.
 
     Raises:
         ConfigurationError: the inventory, the verb or a name is wrong; no drive was spoken with.
@@ -64,6 +72,7 @@ def deploy(
     progress.stage("")
     batch = (request.options.batch or 1) if entry.rolling else None
     limits = Limits(request.jobs, request.seconds or entry.seconds, batch, request.dry_run)
+    connect = connect or functools.partial(open_shell, write_keys=not request.dry_run)
     outcomes = run_verb(drives, verb, limits, board, connect)
     return make_report(inventory.name, request.verb, request.dry_run, outcomes, time.monotonic() - begin)
 

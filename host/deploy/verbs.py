@@ -44,7 +44,8 @@ class Plan:
         options: of this verb.
         paths: of this server.
         progress: for work on the server, a bundle for example.
-        dry_run: whether nothing may change, on the server neither.
+        dry_run: nothing may change on a drive, nor on the server but for downloads and bundles, which are made: what
+            would be copied is known only then.
     """
 
     inventory: Inventory

@@ -64,6 +64,37 @@ def test_probe_tells_the_form_of_each_drive_and_what_does_not_fit(tmp_path: Path
         assert "did you mean 'new'?" in done.err
 
 
+def test_logs_are_printed_under_the_names_of_the_drives(tmp_path: Path, csd_emu: Callable[..., Done]) -> None:
+    said = {"left": "one [bold]line[/]\nand \x1b[2Janother", "right": "its own"}
+
+    def speaks(name: str) -> Callable[[str, bytes], Answer | None]:
+        def answer(command: str, stdin: bytes) -> Answer | None:
+            if "csd-agent logs 7" in command:
+                return Answer(0, said[name] + "\n", "")
+            return Answer(0, '{"state":"running","version":"abc"}', "") if "csd-agent status" in command else None
+
+        return answer
+
+    with StubDrives(tmp_path, [StubDrive(name, answer=speaks(name)) for name in said]) as stubs:
+        done = csd_emu("deploy", str(stubs.write_inventory()), "logs", "--lines", "7")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    left, right = lines.index("left:"), lines.index("right:")
+    assert lines[left + 1 : right] == ["one [bold]line[/]", "and \N{REPLACEMENT CHARACTER}[2Janother"]
+    assert lines[right + 1] == "its own"
+
+
+@pytest.mark.parametrize("option", ["--drives", "--groups"])
+def test_an_option_that_names_nothing_is_not_all_drives(
+    tmp_path: Path, csd_emu: Callable[..., Done], option: str
+) -> None:
+    (tmp_path / "lab.yaml").write_text("name: lab\ndrives: {csd-00: }\n")
+    for nothing in ("", " , "):
+        done = csd_emu("deploy", str(tmp_path / "lab.yaml"), "stop", option, nothing)
+        assert (done.code, done.out) == (2, "")
+        assert f"{option}: names nothing" in done.err
+
+
 def test_a_copy_that_was_cut_goes_on_and_sends_only_the_rest(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(os.urandom(2_000_000))

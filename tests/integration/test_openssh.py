@@ -112,6 +112,39 @@ class TestHostKeys:
         with pytest.raises(HostKeyRefused, match="is revoked"):
             hello(entry(sshd, key, known))
 
+    def test_a_damaged_line_is_named(self, sshd: Sshd, key: Path, known: Path) -> None:
+        kind = sshd.known_line().split()
+        known.write_text(f"# mine\n{kind[0]} {kind[1]} {kind[2][:-3]}\n")
+        with pytest.raises(ConfigurationError, match=rf"^{known}: line 2 is damaged .*; correct or remove it"):
+            hello(entry(sshd, key, known))
+
+    @pytest.mark.parametrize("binary", [False, True])
+    def test_revoked_host_keys_are_refused_though_known(
+        self, sshd: Sshd, key: Path, known: Path, tmp_path: Path, binary: bool
+    ) -> None:
+        config, revoked, other = tmp_path / "config", tmp_path / "revoked keys", make_key(tmp_path / "other")
+        config.write_text(f'RevokedHostKeys "{revoked}"\n')
+        drive = entry(sshd, key, known, ssh_config=str(config))
+        with pytest.raises(ConfigurationError, match="RevokedHostKeys cannot be read"):
+            hello(drive)
+        for listed, refused in ((Path(f"{other}.pub"), False), (sshd.folder / "host.pub", True)):
+            revoked.write_text("# lost\n" + listed.read_text())
+            if binary:
+                subprocess.run(["ssh-keygen", "-q", "-k", "-f", revoked, listed], check=True)
+            if not refused:
+                assert hello(drive) == "hello"
+                continue
+            with pytest.raises(HostKeyRefused, match="is revoked in"):
+                hello(drive)
+
+    def test_a_dry_run_accepts_a_new_one_and_writes_nothing(self, sshd: Sshd, key: Path, tmp_path: Path) -> None:
+        known, config = tmp_path / "new" / "known", tmp_path / "config"
+        config.write_text("StrictHostKeyChecking accept-new\n")
+        drive = entry(sshd, key, known, ssh_config=str(config))
+        with open_shell(drive, Deadline(SECONDS), write_keys=False) as shell:
+            assert shell.check("echo hello", Deadline(SECONDS)) == "hello"
+        assert not known.parent.exists()
+
     def test_a_new_one_is_written_down_where_openssh_is_told_so(self, sshd: Sshd, key: Path, tmp_path: Path) -> None:
         known, config = tmp_path / "new" / "known", tmp_path / "config"
         config.write_text("StrictHostKeyChecking accept-new\n")
