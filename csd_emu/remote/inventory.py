@@ -189,7 +189,7 @@ class Inventory(Config):
                     yield f"drives.{name}.groups: there is no group {group!r}; {hint}"
 
     def _same_places(self) -> Iterator[str]:
-        """A drive has one agent: the unit, the user and the records are the machine's, whatever the folder."""
+        """Name drives that are one machine: it has one agent, one unit and one user, whatever the folder."""
         seen: dict[tuple[object, ...], str] = {}
         for name, section in self.drives.items():
             drive = self._entry(name, section, known_groups_only=True)
