@@ -21,7 +21,8 @@ from host.deploy.recipe import Choice, Variant, default_folder
 from host.deploy.work import Outcome, Site
 
 VARIANT = Variant(Form.WHEELS, "3.11")
-# Says what it is asked to, and waits for a signal as the agent does. A version whose agent/broken exists fails.
+# Says what it is asked to, and waits for a signal as the agent does. A version whose agent/broken exists fails; that
+# which the file ill in the drive's folder names says so.
 _AGENT = """\
 #!/bin/sh
 agent=${PYTHONPATH%%:*}
@@ -30,7 +31,10 @@ case "$*" in
     *self-check) echo '{}' ;;
     *deployed*)
         version=$(readlink "$HOME/../current"); version=${version##*/}
-        printf 'pid=%s\\nversion=%s\\nstate=waiting\\nwhat=\\n' $$ "$version" >"$HOME/agent"
+        state=waiting what=
+        if [ "$(cat "$HOME/../ill" 2>/dev/null)" = "$version" ]; then state=failed what='ill on purpose'; fi
+        printf 'pid=%s\\nversion=%s\\nstate=%s\\nwhat=%s\\n' $$ "$version" "$state" "$what" >"$HOME/agent.new"
+        mv "$HOME/agent.new" "$HOME/agent"
         echo "serving $version"
         trap 'exit 0' TERM
         while :; do sleep 0.1; done ;;
@@ -81,6 +85,29 @@ class LocalDrive:
         files |= {"version.json": facts, "bin/csd-agent": self._script}
         version = self._pack(place / "version", files, {"site": f"../../layers/{base.layer.id}"}, 1 << 40)
         return Bundle(VARIANT, base, version)
+
+    def use_folder(self, name: str) -> Path:
+        """Have the drive's folder be `name` below ours, and return it."""
+        self.entry = self.entry.model_copy(update={"folder": str(self.folder / name)})
+        self.layout = Layout(PurePosixPath(self.entry.folder))
+        return Path(self.entry.folder)
+
+    def have_tool(self, name: str, does: str = "true") -> None:
+        """Have a program of the system; it writes its arguments into ``system/NAME.calls``."""
+        self._script_at(self.system / "bin" / name, f'echo "$*" >>{self.system}/{name}.calls\n{does}\n')
+
+    def have_user_tool(self, unknown: str) -> None:
+        """Have an `id` that finds a user called `unknown` only in the drive's own passwd, and is root itself."""
+        passwd = self.system / "etc/passwd"
+        look = f'case "$*" in *{unknown}) grep -q "^{unknown}:" {passwd} && echo 0 || exit 1 ;; *) echo 0 ;; esac\n'
+        self._script_at(self.folder / "id" / "id", look)
+        self.environment["PATH"] = f"{self.folder / 'id'}:{self.environment['PATH']}"
+
+    @staticmethod
+    def _script_at(path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}")
+        path.chmod(0o755)
 
     def installer(self, bundle: Bundle) -> Installer:
         """Return the verb that installs `bundle`, as whoever runs this test."""

@@ -39,6 +39,9 @@ def deploy(
     lines: Annotated[int | None, typer.Option(help="logs: how many", min=1)] = None,
     renew: Annotated[bool, typer.Option("--renew", help="enrol: a new certificate for every drive")] = False,
     form: Annotated[FormChoice | None, typer.Option(help="install, upgrade: in place of the one that fits")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="stop, upgrade, rollback, uninstall: even while an array uses the drive")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Put the agent on real drives over SSH, and look after it.
@@ -61,7 +64,7 @@ def deploy(
         jobs,
         dry_run,
         read_seconds(timeout) if timeout else None,
-        VerbOptions(lines, form.value if form is not None else None, batch, renew or None),
+        VerbOptions(lines, form.value if form is not None else None, batch, renew or None, force or None),
     )
     with StageProgress(quiet=as_json) as progress, LiveBoard(quiet=as_json) as board:
         report = run_deploy(request, Paths.default(), progress, board)

@@ -27,10 +27,9 @@ from host.deploy.work import Outcome, Result, Site, Verb
 from host.files import replace_file
 
 VALID, RENEW_BEFORE = datetime.timedelta(days=730), datetime.timedelta(days=30)
-# Beside the identity on a drive: its public part, which says how long it is good.
-CERTIFICATE_FILE = "certificate.pem"
 _KEY, _CERTIFICATE = "ca.key", "ca.pem"
 _ENTROPY_BYTES = 64
+_FIND_CERTIFICATE = r"""sed -n 's/^.*"certificate_pem":"\([^"]*\)".*$/\1/p'"""
 
 
 def prepare(plan: Plan) -> Verb:
@@ -84,11 +83,10 @@ def enrol(site: Site, authority: Authority, name: str, renew: bool, now: datetim
         return _outcome(site, Result.UNCHANGED, "is enrolled", ends)
     verb = "enrol it" if ends is None else "renew its certificate"
     if site.dry_run:
-        return _outcome(site, Result.PLANNED, f"would {verb}", ends or now)
+        return _outcome(site, Result.PLANNED, f"would {verb}", (now + VALID).replace(microsecond=0))
     site.show("enrol", None)
     until = (now + VALID).replace(microsecond=0)
     credential = authority.issue_device(site.drive.name, until)
-    _send(site, CERTIFICATE_FILE, credential.certificate_pem.encode())
     _send(site, site.layout.enrolment.name, _pack(site.drive.name, name, authority, credential, now))
     control.do("put-enrolment", site.deadline)
     return _outcome(site, Result.DONE, "enrolled" if ends is None else "renewed", until)
@@ -96,11 +94,12 @@ def enrol(site: Site, authority: Authority, name: str, renew: bool, now: datetim
 
 def _good_until(site: Site, authority: Authority) -> datetime.datetime | None:
     """Return when the drive's certificate ends; None if it has none of this authority under its name."""
-    folder = site.layout.enrolment.parent
-    identity, certificate = shlex.quote(str(site.layout.enrolment)), shlex.quote(str(folder / CERTIFICATE_FILE))
-    found = site.shell.run(f"[ -f {identity} ] && cat {certificate}", site.deadline, root=True)
+    # Out of the archive itself, for that is what the agent serves; its key stays on the drive.
+    identity = shlex.quote(str(site.layout.enrolment))
+    look = f"[ -f {identity} ] && tr -d '\\000' <{identity} | {_FIND_CERTIFICATE}"
+    found = site.shell.run(look, site.deadline, root=True)
     try:
-        parsed = x509.load_pem_x509_certificate(found.out.encode())
+        parsed = x509.load_pem_x509_certificate(found.out.replace("\\n", "\n").encode())
     except ValueError:
         return None
     names = [str(part.value) for part in parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]

@@ -1,26 +1,23 @@
-"""The verbs that speak with the agent of a drive: start, stop, status, logs, upgrade, rollback, uninstall."""
+"""The verbs that speak with the agent of a drive: start, stop, status, logs, rollback, uninstall."""
 
 from __future__ import annotations
 
 import shlex
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from csd_emu.deadline import Deadline
 from csd_emu.remote.control import AgentStatus, Control
-from firmware_agent.errors import CsdError, DriveUnfit, InstallFailed
-from host.deploy import install
-from host.deploy.install import survey
+from firmware_agent.errors import DriveUnfit, InstallFailed
+from host.deploy.lent import unless_lent
+from host.deploy.lock import held
+from host.deploy.recipe import default_folder
+from host.deploy.survey import survey
+from host.deploy.upgrade import ALIVE, ENDED, Patience
 from host.deploy.verbs import Plan
 from host.deploy.work import Outcome, Result, Site, Verb
 
 DEFAULT_LINES = 200
-ALIVE = ("running", "waiting")
-_POLL_SECONDS = 1.0
 
 
 def prepare_start(_: Plan) -> Verb:
@@ -28,9 +25,9 @@ def prepare_start(_: Plan) -> Verb:
     return start
 
 
-def prepare_stop(_: Plan) -> Verb:
+def prepare_stop(plan: Plan) -> Verb:
     """Return the verb ``stop``."""
-    return stop
+    return unless_lent(plan, stop)
 
 
 def prepare_status(_: Plan) -> Verb:
@@ -43,23 +40,22 @@ def prepare_logs(plan: Plan) -> Verb:
     return make_logs(plan.options.lines or DEFAULT_LINES)
 
 
-def prepare_upgrade(plan: Plan) -> Verb:
-    """Return the verb ``upgrade``."""
-    return Upgrade(install.prepare(plan))
-
-
-def prepare_rollback(_: Plan) -> Verb:
+def prepare_rollback(plan: Plan) -> Verb:
     """Return the verb ``rollback``."""
-    return rollback
+    return unless_lent(plan, rollback)
 
 
-def prepare_uninstall(_: Plan) -> Verb:
+def prepare_uninstall(plan: Plan) -> Verb:
     """Return the verb ``uninstall``."""
-    return uninstall
+    return unless_lent(plan, uninstall)
 
 
 def start(site: Site) -> Outcome:
-    """Start the agent, now and after every boot."""
+    """Start the agent, now and after every boot, and wait until it says what it does.
+
+    Raises:
+        InstallFailed: it does not run.
+    """
     before = _installed(site)
     # One that has just been started has not said yet which version it is.
     if before.state in ALIVE and before.running in ("", before.version):
@@ -67,9 +63,12 @@ def start(site: Site) -> Outcome:
     if site.dry_run:
         return _outcome(site, Result.PLANNED, f"would start version {before.version}", before)
     site.show("start", None)
-    control = _control(site)
-    control.do("restart" if before.state in ALIVE else "start", site.deadline)
-    return _outcome(site, Result.DONE, f"version {before.version} started", control.status(site.deadline))
+    _control(site).do("start" if before.state == "stopped" else "restart", site.deadline)
+    after = Patience().settle(site)
+    boot = (
+        "; nothing starts it after a boot of this drive: run this again then" if after.supervisor == "process" else ""
+    )
+    return _outcome(site, Result.DONE, f"version {before.version} started{boot}", after)
 
 
 def stop(site: Site) -> Outcome:
@@ -94,6 +93,8 @@ def status(site: Site) -> Outcome:
         what = f"running for array {found.array} as {found.device}"
     else:
         what = f"{found.state}: {found.what}" if found.what else found.state
+    if found.state == "failed":
+        return _outcome(site, Result.FAILED, what if found.what else f"failed: {ENDED}", found)
     return _outcome(site, Result.DONE, what, found)
 
 
@@ -109,7 +110,11 @@ def make_logs(lines: int) -> Verb:
 
 
 def rollback(site: Site) -> Outcome:
-    """Go back to the version before, and start it if an agent runs."""
+    """Go back to the version before, and restart it unless the agent was stopped.
+
+    Raises:
+        InstallFailed: it does not run.
+    """
     before = _installed(site)
     if not before.previous or before.previous == before.version:
         raise DriveUnfit(
@@ -122,7 +127,9 @@ def rollback(site: Site) -> Outcome:
     control.do("rollback", site.deadline)
     if before.state != "stopped":
         control.do("restart", site.deadline)
-    after = control.status(site.deadline)
+        after = Patience().settle(site, before.state == "failed")
+    else:
+        after = control.status(site.deadline)
     return _outcome(site, Result.DONE, f"went back from {before.version} to {after.version}", after)
 
 
@@ -138,73 +145,15 @@ def uninstall(site: Site) -> Outcome:
     if site.dry_run:
         return Outcome(site.drive.name, Result.PLANNED, f"would stop the agent and remove {site.layout.folder}")
     site.show("uninstall", None)
-    # The shell reads its script as it goes, so the copy that removes the script's folder comes from standard input.
-    # One of a version that did not pass its check knows of the user that was made for it.
-    command = f"""\
-cd / && for script in {folder}/current/bin/csd-agent {folder}/*/*/bin/csd-agent; do
-    if [ -f "$script" ]; then
-        text=$(cat "$script") && exec sh -c "$text" csd-agent -C {folder} remove
-    fi
-done
-rm -rf {folder}
-"""
-    answer = site.shell.run(command, site.deadline, root=True)
+    # This server's own script: that of the drive goes with its folder, and after a cut may be gone.
+    script = (default_folder() / "csd-agent").read_bytes()
+    command = f'cd / && text=$(cat) && exec sh -c "$text" csd-agent -C {folder} remove'
+    with held(site):
+        answer = site.shell.run(command, site.deadline, script, root=True)
     if answer.code:
         lines = answer.err.strip().splitlines() or [f"exit code {answer.code}"]
         raise InstallFailed(f"drive {site.drive.name}: not all was removed: {lines[-1]}; run it again")
     return Outcome(site.drive.name, Result.DONE, f"stopped, and removed {site.layout.folder}")
-
-
-@dataclass(frozen=True)
-class Upgrade:
-    """The verb ``upgrade``: install, restart, wait until the agent runs; else go back to the version before.
-
-    Attributes:
-        install: the verb (see `host.deploy.install.Installer`).
-        settle_seconds: that the new version may take until it says what it does.
-        wait: called between two looks, with seconds.
-    """
-
-    install: Verb
-    settle_seconds: float = 300.0
-    wait: Callable[[float], object] = threading.Event().wait
-
-    def __call__(self, site: Site) -> Outcome:
-        """Upgrade one drive.
-
-        Raises:
-            InstallFailed: the new version does not run; the one before does again.
-            CsdError: what `install` raises; nothing was changed.
-        """
-        before = _control(site).status(site.deadline)
-        done = self.install(site)
-        if site.dry_run or (done.result is Result.UNCHANGED and before.running in ("", before.version)):
-            return done
-        if before.state == "stopped":
-            return replace(done, what=f"{done.what}; the agent was stopped, and still is")
-        site.show("restart", None)
-        control = _control(site)
-        try:
-            control.do("restart", site.deadline)
-            after = self._settle(site, control)
-        except CsdError as error:
-            control.do("rollback", site.deadline)
-            control.do("restart", site.deadline)
-            raise InstallFailed(
-                f"drive {site.drive.name}: version {done.facts['version']} did not run ({error}); "
-                f"went back to {before.version}"
-            ) from error
-        return replace(done, what=f"upgraded from {before.version or 'nothing'} to {after.version}")
-
-    def _settle(self, site: Site, control: Control) -> AgentStatus:
-        """Return once the agent of the new version has said what it does."""
-        deadline = Deadline(min(self.settle_seconds, site.deadline.left_seconds))
-        while not deadline.expired:
-            found = control.status(site.deadline)
-            if found.pid and found.running == found.version:
-                return found
-            self.wait(_POLL_SECONDS)
-        raise InstallFailed("it said nothing; see csd-emu deploy logs")
 
 
 def _control(site: Site) -> Control:

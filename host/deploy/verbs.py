@@ -22,12 +22,14 @@ class VerbOptions:
         form: `install`, `upgrade`: ``wheels`` or ``rootfs`` in place of the one that fits the drive.
         batch: `upgrade`: how many drives at a time.
         renew: `enrol`: give a new certificate even to a drive that has a good one.
+        force: `stop`, `upgrade`, `rollback`, `uninstall`: even while the drive is lent to an array that is up.
     """
 
     lines: int | None = None
     form: str | None = None
     batch: int | None = None
     renew: bool | None = None
+    force: bool | None = None
 
     def given(self) -> set[str]:
         """Return the names of those that are given."""
@@ -78,6 +80,7 @@ class VerbEntry:
     columns: tuple[str, ...] = ()
 
 
+_FORCE = frozenset({"force"})
 VERBS: dict[str, VerbEntry] = {
     "probe": VerbEntry(
         "host.deploy.probe",
@@ -93,7 +96,7 @@ VERBS: dict[str, VerbEntry] = {
         "put the agent of this csd-emu beside what is there, and switch to it; starts nothing",
         3600.0,
         options=frozenset({"form"}),
-        columns=("version", "form", "copied_bytes", "copy_seconds"),
+        columns=("version", "form", "copied_bytes", "copy_wall_seconds"),
     ),
     "enrol": VerbEntry(
         "host.deploy.enrol",
@@ -103,7 +106,9 @@ VERBS: dict[str, VerbEntry] = {
         columns=("expires",),
     ),
     "start": VerbEntry("host.deploy.service:prepare_start", "start the agent, now and after every boot", 300.0),
-    "stop": VerbEntry("host.deploy.service:prepare_stop", "stop the agent, now and after every boot", 120.0),
+    "stop": VerbEntry(
+        "host.deploy.service:prepare_stop", "stop the agent, now and after every boot", 120.0, options=_FORCE
+    ),
     "status": VerbEntry(
         "host.deploy.service:prepare_status",
         "what the agent does",
@@ -112,15 +117,19 @@ VERBS: dict[str, VerbEntry] = {
     ),
     "logs": VerbEntry("host.deploy.service:prepare_logs", "what the agent said", 60.0, options=frozenset({"lines"})),
     "upgrade": VerbEntry(
-        "host.deploy.service:prepare_upgrade",
+        "host.deploy.upgrade",
         "install, restart, and go back if the new version does not run; one drive after the other",
         3600.0,
         rolling=True,
-        options=frozenset({"form", "batch"}),
+        options=frozenset({"form", "batch"}) | _FORCE,
         columns=("version", "form", "copied_bytes"),
     ),
-    "rollback": VerbEntry("host.deploy.service:prepare_rollback", "go back to the version before", 300.0),
-    "uninstall": VerbEntry("host.deploy.service:prepare_uninstall", "stop the agent and remove all of it", 300.0),
+    "rollback": VerbEntry(
+        "host.deploy.service:prepare_rollback", "go back to the version before", 300.0, options=_FORCE
+    ),
+    "uninstall": VerbEntry(
+        "host.deploy.service:prepare_uninstall", "stop the agent and remove all of it", 300.0, options=_FORCE
+    ),
 }
 
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 import stat
+import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from csd_emu.paths import Paths
+from csd_emu.progress import Silent
 from csd_emu.remote.control import AgentStatus, Control
+from csd_emu.remote.inventory import Inventory
 from firmware_agent.errors import DriveUnfit, DriveUnreachable, InstallFailed
-from host.deploy import service
+from host.deploy import service, upgrade
 from host.deploy.bundle import Bundle
+from host.deploy.lock import held
+from host.deploy.upgrade import Upgrade
+from host.deploy.verbs import Plan, VerbOptions
 from host.deploy.work import Result
 from tests.local_drive import LocalDrive
 
@@ -220,6 +230,116 @@ def test_uninstall_leaves_nothing_and_does_nothing_twice(drive: LocalDrive) -> N
     assert service.uninstall(drive.site()).result is Result.UNCHANGED
 
 
+def test_uninstall_removes_the_folders_that_were_made_and_no_others(drive: LocalDrive) -> None:
+    drive.root = drive.use_folder("a/b/c")
+    drive.install(drive.bundle("one"))
+    service.uninstall(drive.site())
+    assert not (drive.folder / "a").exists()
+    drive.root.mkdir(parents=True)
+    drive.install(drive.bundle("one"))
+    service.uninstall(drive.site())
+    assert list(drive.root.iterdir()) == []
+
+
+def test_uninstall_spares_records_that_lie_in_its_folder(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("one"))
+    (drive.root / "records").mkdir()
+    (drive.root / "records/precious").write_text("mine")
+    config = drive.root / "config"
+    usual = config.read_text()
+    (drive.folder / "elsewhere").symlink_to(drive.root / "records")
+    for data in (drive.root / "records", drive.root / "records/precious", drive.folder / "elsewhere"):
+        config.write_text(f"user=root\ndata={data}\n")
+        with pytest.raises(InstallFailed, match=r"these records lie in .* nothing was removed"):
+            service.uninstall(drive.site())
+        assert (drive.root / "records/precious").read_text() == "mine"
+        assert in_use(drive)
+    config.write_text(usual)
+
+
+def test_an_uninstall_goes_on_where_one_was_cut(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("one"))
+    for path in drive.root.iterdir():
+        if path.name != ".csd-emu":
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    assert service.uninstall(drive.site()).result is Result.DONE
+    assert not drive.root.exists()
+
+
+def test_a_failed_installation_leaves_the_configuration_of_what_runs(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("good"))
+    before = (drive.root / "config").read_text()
+    drive.entry = drive.entry.model_copy(update={"data": "/elsewhere"})
+    with pytest.raises(InstallFailed, match="self-check failed"):
+        drive.install(drive.bundle("bad", broken=True))
+    assert (drive.root / "config").read_text() == before
+    drive.install(drive.bundle("good"))
+    assert "data=/elsewhere" in (drive.root / "config").read_text()
+
+
+def test_a_script_of_another_folder_is_neither_replaced_nor_removed(drive: LocalDrive) -> None:
+    drive.have_tool("update-rc.d")
+    script = drive.system / "etc/init.d/csd-agent"
+    script.parent.mkdir(parents=True)
+    other = drive.folder / "other"
+    other.mkdir()
+    (other / ".csd-emu").touch()
+    script.write_text(f"exec {other}/bin/csd-agent -C {other} boot\n")
+    before = script.read_text()
+    with pytest.raises(InstallFailed, match=f"is that of {other}; uninstall it first"):
+        drive.install(drive.bundle("one"))
+    assert status(drive).version == ""
+    service.uninstall(drive.site())
+    assert script.read_text() == before
+    (other / ".csd-emu").unlink()
+    drive.install(drive.bundle("one"))
+    assert f"-C {drive.root} boot" in script.read_text()
+    service.uninstall(drive.site())
+    assert not script.exists()
+
+
+def test_a_start_that_no_boot_would_repeat_is_a_failure(drive: LocalDrive) -> None:
+    (drive.system / "etc/init.d").mkdir(parents=True)
+    drive.have_tool("update-rc.d", "exit 1")
+    drive.install(drive.bundle("one"))
+    with pytest.raises(DriveUnfit, match="cannot be enabled, so a boot would not start it"):
+        service.start(drive.site())
+    drive.have_tool("update-rc.d")
+    assert service.start(drive.site()).what.endswith("started")
+    assert (drive.system / "update-rc.d.calls").read_text().splitlines()[-1] == "csd-agent defaults"
+
+
+def test_what_starts_without_an_init_says_that_no_boot_starts_it(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("one"))
+    assert "nothing starts it after a boot of this drive" in service.start(drive.site()).what
+
+
+def test_users_are_written_beside_the_file_and_taken_out_again(tmp_path: Path) -> None:
+    """The last line of passwd has no end, and its mode is unusual."""
+    drive = LocalDrive(tmp_path, "dash")  # busybox has an id of its own
+    etc = drive.system / "etc"
+    etc.mkdir()
+    before = {"passwd": "root:x:0:0::/:/bin/sh\nlast:x:990:990::/:/bin/sh", "group": "root:x:0:\nother:x:989:\n"}
+    for name, text in before.items():
+        (etc / name).write_text(text)
+        (etc / name).chmod(0o640)
+    inodes = {name: (etc / name).stat().st_ino for name in before}
+    drive.have_user_tool("newcomer")
+    installer = replace(drive.installer(drive.bundle("one")), user="newcomer")
+    installer(drive.site())
+    assert (etc / "passwd").read_text().splitlines()[1:] == [
+        "last:x:990:990::/:/bin/sh",
+        f"newcomer:x:988:988:csd-emu agent:{drive.root}:/bin/false",
+    ]
+    assert "newcomer:x:988:" in (etc / "group").read_text()
+    service.uninstall(drive.site())
+    for name, text in before.items():
+        assert (etc / name).read_text().rstrip() == text.rstrip()
+        assert stat.S_IMODE((etc / name).stat().st_mode) == 0o640
+        assert (etc / name).stat().st_ino != inodes[name]
+    assert {path.name for path in etc.iterdir()} == {"passwd", "group"}
+
+
 def test_an_agent_is_started_watched_and_stopped(drive: LocalDrive) -> None:
     drive.install(drive.bundle("one"))
     assert service.status(drive.site()).what == "stopped"
@@ -242,7 +362,7 @@ def test_an_upgrade_restarts_and_a_rollback_goes_back(drive: LocalDrive) -> None
     drive.install(old)
     service.start(drive.site())
     wait_for(drive, "waiting")
-    assert service.Upgrade(drive.installer(new))(drive.site()).what == f"upgraded from {old.id} to {new.id}"
+    assert Upgrade(drive.installer(new))(drive.site()).what == f"upgraded from {old.id} to {new.id}"
     assert status(drive).running == new.id
     service.rollback(drive.site())
     assert wait_for(drive, "waiting", version=old.id).previous == new.id
@@ -258,11 +378,189 @@ def test_an_upgrade_whose_agent_does_not_run_goes_back(drive: LocalDrive) -> Non
         if command.endswith(" restart") and status(drive).version == new.id:
             (drive.root / "versions" / new.id / "agent/broken").touch()
 
-    looks = iter(range(3))
-    upgrade = service.Upgrade(drive.installer(new), settle_seconds=0.0, wait=lambda _: next(looks))
-    with pytest.raises(InstallFailed, match=f"version {new.id} did not run .* went back to {old.id}"):
-        upgrade(drive.site(break_it))
+    with pytest.raises(InstallFailed, match=f"version {new.id} did not run .the agent ended.* went back to {old.id}$"):
+        Upgrade(drive.installer(new))(drive.site(break_it))
     assert wait_for(drive, "waiting", version=old.id)
+
+
+def test_an_upgrade_after_one_that_was_cut_before_its_restart_ends_it(drive: LocalDrive) -> None:
+    old, new = drive.bundle("old"), drive.bundle("new")
+    drive.install(old)
+    service.start(drive.site())
+    drive.install(new)
+    assert Upgrade(drive.installer(new))(drive.site()).what == f"upgraded from {old.id} to {new.id}"
+    assert status(drive).running == new.id
+
+
+def test_going_back_is_to_what_ran_and_names_it(drive: LocalDrive) -> None:
+    bundles = running, _, bad = [drive.bundle(name) for name in ("running", "between", "bad")]
+    drive.install(running)
+    service.start(drive.site())
+    for bundle in bundles[1:]:
+        drive.install(bundle)
+    (drive.root / "versions" / bad.id / "agent/broken").touch()
+    with pytest.raises(InstallFailed, match=f"version {bad.id} did not run .* went back to {running.id}$"):
+        Upgrade(drive.installer(bad))(drive.site())
+    assert status(drive).running == running.id
+
+
+def test_an_agent_that_ends_at_once_is_a_failure_of_start_status_and_rollback(drive: LocalDrive) -> None:
+    old, new = drive.bundle("old"), drive.bundle("new")
+    for bundle in (old, new):
+        drive.install(bundle)
+        (drive.root / "versions" / bundle.id / "agent/broken").touch()
+    with pytest.raises(InstallFailed, match="the agent ended; see csd-emu deploy logs"):
+        service.start(drive.site())
+    assert service.status(drive.site()).result is Result.FAILED
+    with pytest.raises(InstallFailed, match="the agent ended"):
+        service.rollback(drive.site())
+    (drive.root / "versions" / old.id / "agent/broken").unlink()
+    assert service.start(drive.site()).result is Result.DONE
+    assert service.status(drive.site()).what == "waiting"
+
+
+def test_an_upgrade_whose_agent_says_that_it_failed_goes_back_unless_the_one_before_said_so(drive: LocalDrive) -> None:
+    old, new, newer = (drive.bundle(name) for name in ("old", "new", "newer"))
+    drive.install(old)
+    service.start(drive.site())
+    (drive.root / "ill").write_text(new.id)
+    with pytest.raises(InstallFailed, match=f"did not run .failed: ill on purpose.; went back to {old.id}$"):
+        Upgrade(drive.installer(new))(drive.site())
+    (drive.root / "ill").write_text(old.id)
+    service.stop(drive.site())
+    with pytest.raises(InstallFailed, match="failed: ill on purpose"):
+        service.start(drive.site())
+    (drive.root / "ill").write_text(newer.id)
+    assert Upgrade(drive.installer(newer))(drive.site()).result is Result.DONE
+
+
+def test_a_pipe_or_a_link_in_place_of_what_the_agent_says_stops_nobody(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("one"))
+    os.mkfifo(drive.root / "state/agent")
+    assert service.status(drive.site()).what == "stopped"
+    assert service.stop(drive.site()).result is Result.UNCHANGED
+    (drive.root / "state/agent").unlink()
+    (drive.root / "state/agent").symlink_to("/dev/zero")
+    assert service.uninstall(drive.site()).result is Result.DONE
+
+
+@pytest.mark.parametrize("what", ["version.json", "c/three.py"])
+def test_a_removal_that_is_cut_leaves_nothing_that_counts_as_complete(tmp_path: Path, what: str) -> None:
+    drive = LocalDrive(tmp_path, "dash")  # busybox has an rm of its own
+    bundles = [drive.bundle(name, packages=name) for name in ("one", "two", "three")]
+    for bundle in bundles[:2]:
+        drive.install(bundle)
+    usual = dict(drive.environment)
+    half = drive.folder / "half"
+    half.mkdir()
+    real = next(p for d in usual["PATH"].split(":") if os.access(p := f"{d}/rm", os.X_OK))
+    (half / "rm").write_text(
+        f'#!/bin/sh\nfor path; do if [ -f "$path/{what}" ]; then {real} "$path/{what}"; kill -9 0; fi; done\n'
+        f'exec {real} "$@"\n'
+    )
+    (half / "rm").chmod(0o755)
+    drive.environment["PATH"] = f"{half}:{usual['PATH']}"
+    with pytest.raises(InstallFailed, match="switch failed"):
+        drive.install(bundles[2])
+    drive.environment = usual
+    for bundle in (bundles[0], bundles[2]):
+        drive.install(bundle)
+        assert in_use(drive) == bundle.id
+    assert not (drive.root / "incoming").exists()
+
+
+def test_an_incomplete_version_in_place_is_no_obstacle(drive: LocalDrive) -> None:
+    bundle = drive.bundle("one")
+    (drive.root / "versions" / bundle.id).mkdir(parents=True)
+    (drive.root / ".csd-emu").touch()
+    drive.install(bundle)
+    assert in_use(drive) == bundle.id
+
+
+def test_two_do_not_work_on_one_drive_at_a_time(drive: LocalDrive) -> None:
+    drive.install(drive.bundle("one"))
+    second = drive.bundle("two")
+    with held(drive.site()):
+        with pytest.raises(DriveUnfit, match=rf"process {os.getpid()} on .* has been working on it for \d+ s; wait"):
+            drive.install(second)
+        with pytest.raises(DriveUnfit, match="has been working on it"):
+            service.uninstall(drive.site())
+        assert in_use(drive) != second.id
+    assert drive.install(second).result is Result.DONE
+    assert not (drive.root / "lock").is_symlink()
+
+
+@pytest.mark.parametrize("held_by", ["late", "another boot", "dead process", "another machine"])
+def test_a_lock_goes_with_its_time_its_boot_and_its_process(drive: LocalDrive, held_by: str) -> None:
+    drive.install(drive.bundle("one"))
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    now = int(float(Path("/proc/uptime").read_text().split()[0]))
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    lock = {
+        "late": f"far:1:x:{boot}:{now - 100}:{now - 1}",
+        "another boot": f"far:1:x:other-boot:{now}:{now + 900}",
+        "dead process": f"{socket.gethostname()}:{ended.pid}:x:{boot}:{now}:{now + 900}",
+        "another machine": f"far:1:x:{boot}:{now}:{now + 900}",
+    }[held_by]
+    (drive.root / "lock").symlink_to(lock)
+    if held_by == "another machine":
+        with pytest.raises(DriveUnfit, match=r"process 1 on far has been .*its lock ends in \d+ s"):
+            drive.install(drive.bundle("two"))
+        (drive.root / "lock").unlink()
+    else:
+        assert drive.install(drive.bundle("two")).result is Result.DONE
+
+
+def test_a_drive_that_is_lent_is_left_to_its_array_unless_forced(drive: LocalDrive) -> None:
+    bundle = drive.bundle("one")
+    drive.install(bundle)
+    service.start(drive.site())
+    (drive.root / "slot/lease").write_text('{"array":"alpha","device":"csd-00","run":"r","server":"here-1"}')
+
+    def plan(force: bool | None) -> Plan:
+        inventory = Inventory.model_validate({"name": "lab", "drives": {"csd-01": {}}})
+        return Plan(inventory, [drive.entry], VerbOptions(force=force), Paths.default(), Silent(), False)
+
+    for prepare in (service.prepare_stop, service.prepare_rollback, service.prepare_uninstall, upgrade.prepare):
+        with pytest.raises(DriveUnfit, match=r"lent to array 'alpha' of here-1; .* or add --force"):
+            prepare(plan(None))(drive.site())
+    assert status(drive).state == "waiting"
+    assert service.prepare_stop(plan(True))(drive.site()).result is Result.DONE
+
+
+@pytest.fixture
+def mounts() -> Iterator[tuple[str, ...]]:
+    """A shell in a mount namespace of its own, for as long as the test runs."""
+    if os.geteuid() or subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this process may not make a mount namespace")
+    with subprocess.Popen(["unshare", "-m", "sh", "-c", "echo; exec sleep 600"], stdout=subprocess.PIPE) as keeper:
+        assert keeper.stdout is not None
+        keeper.stdout.readline()
+        yield ("nsenter", "-t", str(keeper.pid), "-m", "dash")
+        keeper.kill()
+
+
+@pytest.mark.parametrize("place", ["versions/feed", "layers/feed", "incoming/feed"])
+def test_what_is_mounted_in_what_is_removed_stays(tmp_path: Path, mounts: tuple[str, ...], place: str) -> None:
+    """An agent that was killed, or a self-check that was cut, leaves folders of the drive in its root file system."""
+    drive = LocalDrive(tmp_path, "dash")
+    drive.shell = mounts
+    drive.install(drive.bundle("one"))
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("mine")
+    for round_ in ("install", "uninstall"):
+        target = drive.root / place / "rootfs/dev"
+        site = drive.site()
+        site.shell.check(f"mkdir -p {target} && mount -o bind {precious} {target}", site.deadline)
+        if round_ == "install":
+            drive.install(drive.bundle("two"))
+            assert not (drive.root / place).exists()
+        else:
+            service.uninstall(drive.site())
+            assert not drive.root.exists()
+        assert (precious / "file").read_text() == "mine"
 
 
 def test_what_is_put_into_the_slot_is_private_and_complete(drive: LocalDrive) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from firmware_agent.errors import ConfigurationError, DriveUnfit
+from firmware_agent.errors import ConfigurationError, DriveUnfit, DriveUnreachable
 from firmware_agent.identity import read_identity
 from host.certificates import Authority
 from host.deploy import service
-from host.deploy.enrol import CERTIFICATE_FILE, RENEW_BEFORE, VALID, enrol, open_authority
+from host.deploy.enrol import RENEW_BEFORE, VALID, enrol, open_authority
 from host.deploy.work import Outcome, Result
 from tests.local_drive import LocalDrive
 
@@ -68,9 +68,40 @@ def test_a_certificate_that_is_not_good_is_replaced(drive: LocalDrive, tmp_path:
     if harm == "no identity":
         (drive.root / "enrolment/identity.tar").unlink()
     elif harm == "nonsense":
-        (drive.root / "enrolment" / CERTIFICATE_FILE).write_text("nonsense")
+        (drive.root / "enrolment/identity.tar").write_text("nonsense")
     assert do(drive, authority).what.startswith("enrolled")
     assert do(drive, authority).result is Result.UNCHANGED
+
+
+def test_a_dry_run_says_when_the_new_certificate_would_end(drive: LocalDrive, tmp_path: Path) -> None:
+    outcome = enrol(drive.site(dry_run=True), open_authority(tmp_path / "lab", "lab"), "lab", False, NOW)
+    assert (outcome.result, outcome.facts["expires"]) == (Result.PLANNED, f"{NOW + VALID:%Y-%m-%d}")
+    assert not (drive.root / "enrolment/identity.tar").exists()
+
+
+def test_a_renewal_that_is_cut_is_done_again(drive: LocalDrive, tmp_path: Path) -> None:
+    authority = open_authority(tmp_path / "lab", "lab")
+    do(drive, authority)
+    late = NOW + VALID - datetime.timedelta(days=1)
+    for commands in range(1, 20):
+        left = iter(range(commands - 1, -1, -1))
+
+        def cut(_: str, left: Iterator[int] = left) -> None:
+            if next(left, 1) == 0:
+                raise DriveUnreachable("cut")
+
+        try:
+            enrol(drive.site(cut), authority, "lab", False, late)
+        except DriveUnreachable:
+            served = read_identity(drive.root / "enrolment/identity.tar")
+            certificate = x509.load_pem_x509_certificate(served.certificate_pem.encode())
+            assert certificate.not_valid_after_utc == NOW + VALID
+            continue
+        assert commands > 2, "the line was never cut"
+        break
+    served = read_identity(drive.root / "enrolment/identity.tar")
+    assert x509.load_pem_x509_certificate(served.certificate_pem.encode()).not_valid_after_utc == late + VALID
+    assert do(drive, authority, now=late).result is Result.UNCHANGED
 
 
 def test_a_drive_without_an_agent_is_not_enrolled(tmp_path: Path) -> None:
