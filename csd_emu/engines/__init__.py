@@ -30,13 +30,14 @@ def make_engine(config: ArrayConfig, paths: Paths) -> Engine:
 def _make(name: EngineName, config: ArrayConfig, paths: Paths) -> Engine:
     if name == NATIVE:
         return NativeEngine(paths.arrays)
-    return _remote_engine(config) if name == REMOTE else _qemu_engine(config, paths)
+    return _remote_engine(config, paths) if name == REMOTE else _qemu_engine(config, paths)
 
 
-def _remote_engine(config: ArrayConfig) -> Engine:
+def _remote_engine(config: ArrayConfig, paths: Paths) -> Engine:
     from csd_emu.engines.remote import RemoteEngine  # SSH: nobody else has need of it
+    from csd_emu.remote.server import server_id
 
-    return RemoteEngine(config)
+    return RemoteEngine(config, server_id(paths.state))
 
 
 def _qemu_engine(config: ArrayConfig, paths: Paths) -> Engine:

@@ -22,7 +22,7 @@ from csd_emu.remote.layout import Layout
 from csd_emu.remote.line import Line, OpenShell
 from csd_emu.remote.members import drives_of
 from csd_emu.remote.shell import open_shell
-from csd_emu.remote.slot import Lease, Look, Slot
+from csd_emu.remote.slot import Lease, Look, Slot, lent_to_another
 from firmware_agent.errors import CsdError, DeviceError, DriveUnfit, EnvironmentUnfit
 from firmware_agent.identity import read_identity, write_identity
 
@@ -40,13 +40,18 @@ class RemoteEngine:
 
     faults = frozenset(_SIGNALS)
 
-    def __init__(self, config: ArrayConfig, connect: OpenShell = open_shell) -> None:
+    def __init__(self, config: ArrayConfig, server: str, connect: OpenShell = open_shell) -> None:
         """Take an array whose drives are resolved (see `csd_emu.remote.members`); nothing is connected yet.
+
+        Args:
+            config: the array.
+            server: under which name it borrows drives, see `csd_emu.remote.server.server_id`.
+            connect: opens a shell on a drive.
 
         Raises:
             ConfigurationError: the inventory cannot be read, or lacks a drive.
         """
-        self._config = config
+        self._config, self._server = config, server
         drives = drives_of(config)
         self._lines = {name: Line(drive, connect) for name, drive in drives.items()}
         self._addresses: dict[str, str] = {}
@@ -75,7 +80,7 @@ class RemoteEngine:
         name = plan.device.name
         if (problem := self._problem(name, self._look(name), plan)) is not None:
             raise problem
-        lease = Lease(plan.array, name, plan.run)
+        lease = Lease(plan.array, name, plan.run, self._server)
         shard = None if plan.device.data else plan.shard
         try:
             ticket = self._led_back(plan) if self._address(name) == THROUGH_SSH else plan.identity
@@ -99,7 +104,7 @@ class RemoteEngine:
         except DeviceError as error:
             log.info("%s", error)
             return False
-        if look.lease is None or look.lease.array != plan.array:
+        if look.lease is None or look.lease.run != plan.run or not look.lease.is_of(plan.array, self._server):
             return False
         if look.console:
             plan.console.write_text(look.console + "\n", encoding="utf-8")
@@ -119,25 +124,26 @@ class RemoteEngine:
             raise must_run(handle, fault)
         self._on(name, lambda slot: slot.signal(_SIGNALS[fault]))
         if fault is Fault.KILL:
-            self._on(name, lambda slot: slot.take_back(handle.plan.array))
+            self._on(name, lambda slot: slot.take_back(handle.plan.array, self._server))
         self._forget(name)
 
     def stop(self, handle: Handle) -> None:
         """Take the drive back from the array; its agent waits for the next one."""
-        self._on(handle.reference, lambda slot: slot.take_back(handle.plan.array))
+        self._on(handle.reference, lambda slot: slot.take_back(handle.plan.array, self._server))
         self._forget(handle.reference)
 
     def list_devices(self, array: str) -> list[str]:
         """Return the drives that are lent to `array`; those that cannot be reached are not among them."""
-        return sorted(name for name, look in self._looks_of_all().items() if look.alive and _lent_to(look) == array)
+        looks = self._looks_of_all()
+        return sorted(name for name, look in looks.items() if look.alive and self._borrower(look) == array)
 
     def list_arrays(self) -> list[str]:
-        """Return the arrays to which the drives of this one's inventory are lent."""
-        return sorted({_lent_to(look) for look in self._looks_of_all().values()} - {""})
+        """Return the arrays of this server to which the drives of this one's inventory are lent."""
+        return sorted({self._borrower(look) for look in self._looks_of_all().values()} - {""})
 
     def sweep(self, array: str) -> list[str]:
         """Take back every drive that is lent to `array`; one that cannot be reached keeps a ticket for nobody."""
-        lent = self._on_all(lambda name: self._on(name, lambda slot: slot.take_back(array)), self._lines)
+        lent = self._on_all(lambda name: self._on(name, lambda slot: slot.take_back(array, self._server)), self._lines)
         for name in lent:
             self._forget(name)
         return sorted(name for name, was in lent.items() if was)
@@ -169,13 +175,13 @@ class RemoteEngine:
         needs_enrolment = plan is None or not read_identity(plan.identity).certificate_pem
         if needs_enrolment and not status.enrolled:
             return DriveUnfit(f"drive {name}: is not enrolled; run {deploy} enrol --drives {name}")
-        if look.lease is not None and look.lease.array != self._config.name and status.pid:
-            other = look.lease.array
-            return DriveUnfit(
-                f"drive {name}: is lent to array {other!r}; end that with csd-emu down {other} where it was begun, or, "
-                "if that machine is no more, run bin/csd-agent clear-slot on the drive"
-            )
+        if look.lease is not None and not look.lease.is_of(self._config.name, self._server):
+            return lent_to_another(name, look.lease)
         return None
+
+    def _borrower(self, look: Look) -> str:
+        """Return the array of this server to which a drive is lent, "" if none."""
+        return look.lease.array if look.lease is not None and look.lease.server == self._server else ""
 
     def _led_back(self, plan: DevicePlan) -> Path:
         """Return a ticket with the drive's own port that leads back to the array, through the SSH connection."""
@@ -228,7 +234,3 @@ class RemoteEngine:
 
         with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
             return dict(zip(names, pool.map(one, names), strict=True))
-
-
-def _lent_to(look: Look) -> str:
-    return look.lease.array if look.lease is not None else ""

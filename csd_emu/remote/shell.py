@@ -148,7 +148,8 @@ class SshShell:
         # At its own place, rather than appended: what a cut attempt may still be writing is the same bytes there.
         place = shlex.quote(str(target))
         begin = f": > {place} && " if not offset else ""
-        command = f"{begin}dd of={place} bs={BLOCK_BYTES} seek={offset // BLOCK_BYTES} conv=notrunc"
+        # It may be records: what is new is for its owner alone.
+        command = f"umask 077; {begin}dd of={place} bs={BLOCK_BYTES} seek={offset // BLOCK_BYTES} conv=notrunc"
         with source.open("rb") as file:
             file.seek(offset)
             answer = self._run(command, deadline, file, root, lambda sent: show(min(whole, offset + sent), whole))

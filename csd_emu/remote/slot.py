@@ -26,11 +26,19 @@ _MARK = "--csd-emu-console--"
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """To whom a drive is lent: array, device in it, and the tag of its `up`."""
+    """To whom a drive is lent: array, device in it, the tag of its `up`, and the server that holds the array.
+
+    Arrays of one name on two servers are two.
+    """
 
     array: str
     device: str
     run: str
+    server: str
+
+    def is_of(self, array: str, server: str) -> bool:
+        """Return whether it is this array's, whatever the `up`."""
+        return (self.array, self.server) == (array, server)
 
 
 class Look(NamedTuple):
@@ -77,7 +85,7 @@ class Slot:
     def lend(
         self, lease: Lease, ticket: Path, shard: Path | None, show: Callable[[int, int], None] = lambda *_: None
     ) -> None:
-        """Give the drive a ticket, and a shard unless the same one lies there, and have its agent run.
+        """Take the drive, give it a ticket, and a shard unless the same one lies there, and have its agent run.
 
         Args:
             lease: to whom it is lent.
@@ -86,26 +94,59 @@ class Slot:
             show: is called with the shard's bytes that were copied and all of them.
 
         Raises:
-            DriveUnfit: it cannot be written there, or the agent does not start.
+            DriveUnfit: it is lent to another array, it cannot be written there, or the agent does not start.
             DriveUnreachable: the connection broke.
         """
+        self._take(lease)
         self._thaw()
         if shard is not None and self._sha256(str(self._layout.shard)) != (digest := file_sha256(shard)):
             self._send_shard(shard, digest, show)
+        else:  # a copy that was cut must not take the place of what is whole
+            self._run(f"rm -f {self._folder}/shard.tar.new")
         self._write("identity.tar.new", ticket.read_bytes())
-        self._write(f"{_LEASE}.new", msgspec.json.encode(lease))
         self._control.do("put-slot", Deadline(_COMMAND_SECONDS))
         self._control.do("start", Deadline(_START_SECONDS))
 
-    def take_back(self, array: str) -> bool:
-        """Take the ticket from the drive if it is lent to `array`; return whether it was. The shard may stay."""
+    def take_back(self, array: str, server: str) -> bool:
+        """Take the ticket from the drive if it is lent to `array` of `server`; return whether it was.
+
+        The shard may stay.
+        """
         look = self.look()
-        if look.lease is None or look.lease.array != array:
+        if look.lease is None or not look.lease.is_of(array, server):
             return False
         if look.status.pid:
             self._thaw()
-        self._run(f"rm -f {self._folder}/{_LEASE} {self._folder}/identity.tar")
+        self._run(f"{self._if_lease(look.lease)} rm -f {self._folder}/identity.tar {self._folder}/{_LEASE}; fi")
         return True
+
+    def _take(self, lease: Lease) -> None:
+        """Take the drive for an array, unless another one has it; who is first has it, also of two at one time.
+
+        Raises:
+            DriveUnfit: another one has it.
+        """
+        held, mine = f"{self._folder}/{_LEASE}", f"{self._folder}/.{_LEASE}-{shlex.quote(lease.run)}"
+        self._write(f".{_LEASE}-{shlex.quote(lease.run)}", msgspec.json.encode(lease))
+        # A link is made whole or not at all, and never over another.
+        found = self._run(f"ln {mine} {held} 2>/dev/null; cat {held} 2>/dev/null; true")
+        before = _lease(found)
+        if before is not None and before.is_of(lease.array, lease.server):
+            found = self._run(f"{self._if_lease(before)} mv -f {mine} {held}; fi; cat {held}")
+        elif before is None:  # it has just been given back, or a power cut left a part of one
+            damaged = f'[ -f {held} ] && [ "$(cat {held})" = {shlex.quote(found)} ]'
+            found = self._run(
+                f"if {damaged}; then mv -f {mine} {held}; else ln {mine} {held} 2>/dev/null; fi; cat {held}"
+            )
+        self._run(f"rm -f {mine}")
+        after = _lease(found)
+        if after != lease:
+            raise lent_to_another(self._shell.drive.name, after)
+
+    def _if_lease(self, lease: Lease) -> str:
+        """Return the beginning of an `if`: whether the drive is still lent just so."""
+        text = shlex.quote(msgspec.json.encode(lease).decode())
+        return f'if [ "$(cat {self._folder}/{_LEASE})" = {text} ]; then'
 
     def signal(self, name: str) -> None:
         """Send a signal, ``KILL``, ``STOP`` or ``CONT``, to the drive's agent.
@@ -137,10 +178,7 @@ class Slot:
 
     def _sha256(self, path: str) -> str:
         place = shlex.quote(path)
-        said = self._run(
-            f"if [ -f {place} ]; then if command -v sha256sum >/dev/null; then sha256sum {place}; "
-            f"else openssl dgst -r -sha256 {place}; fi; fi"
-        )
+        said = self._run(f"if [ -f {place} ]; then sha256sum {place}; fi")
         return said.split()[0] if said.split() else ""
 
     def _write(self, name: str, content: bytes) -> None:
@@ -150,6 +188,15 @@ class Slot:
 
     def _run(self, command: str) -> str:
         return self._shell.check(command, Deadline(_COMMAND_SECONDS), root=True)
+
+
+def lent_to_another(drive: str, lease: Lease | None) -> DriveUnfit:
+    """Return the error that says who has a drive."""
+    array, server = (lease.array, lease.server) if lease is not None else ("?", "?")
+    return DriveUnfit(
+        f"drive {drive}: is lent to array {array!r} of {server}; end that with csd-emu down {array} there, or, if that "
+        "machine is no more, run bin/csd-agent clear-slot on the drive"
+    )
 
 
 def file_sha256(path: Path) -> str:

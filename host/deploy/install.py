@@ -10,7 +10,7 @@ import functools
 import shlex
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -319,9 +319,9 @@ def _arriving(sha256: str) -> str:
     return f"{sha256[:ID_CHARACTERS]}.part"
 
 
-def _raise_first(futures: Iterable[object]) -> None:
+def _raise_first(futures: Iterable[Future[None]]) -> None:
     for future in futures:
-        future.result()  # type: ignore[attr-defined]
+        future.result()
 
 
 def _explain(step: str, code: int, err: str) -> str:

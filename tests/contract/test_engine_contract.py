@@ -71,7 +71,9 @@ def ground(request: pytest.FixtureRequest) -> Iterator[tuple[tuple[Engine, Engin
             server = stack.enter_context(loopback(folder))
             inventories = [server.inventory(["csd-00", "csd-01"], prefix) for prefix in ("", "-n")]
             configs = [config_of(name, kind, path) for name, path in zip(NAMES, inventories, strict=True)]
-            first, second = (stack.enter_context(contextlib.closing(RemoteEngine(config))) for config in configs)
+            first, second = (
+                stack.enter_context(contextlib.closing(RemoteEngine(config, "here"))) for config in configs
+            )
             yield (first, second), folder / "arrays", configs
             return
         native = stack.enter_context(contextlib.closing(NativeEngine(folder)))

@@ -334,6 +334,12 @@ class TestCommands:
         assert sent == sorted(sent)
         assert not sent or sent[0] > there - BLOCK_BYTES
 
+    def test_what_is_copied_is_for_its_owner_alone(self, shell: Shell, tmp_path: Path) -> None:
+        source, target = tmp_path / "source", tmp_path / "target"
+        source.write_bytes(b"records")
+        shell.copy(source, PurePosixPath(target), Deadline(SECONDS), lambda there, whole: None)
+        assert target.stat().st_mode & 0o777 == 0o600
+
     def test_what_is_longer_than_the_file_is_written_anew(self, shell: Shell, tmp_path: Path) -> None:
         source, target = tmp_path / "source", tmp_path / "target"
         source.write_bytes(b"new")

@@ -6,9 +6,11 @@ The drives are folders, their control script a stand-in; the contract suite has 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 import pytest
@@ -22,10 +24,13 @@ from csd_emu.paths import Paths
 from csd_emu.progress import Silent
 from csd_emu.remote.address import check_listens
 from csd_emu.remote.inventory import DriveEntry
+from csd_emu.remote.layout import Layout
 from csd_emu.remote.local_shell import LocalShell
+from csd_emu.remote.members import drives_of
+from csd_emu.remote.server import server_id
 from csd_emu.remote.shell import Shell
-from csd_emu.remote.slot import Lease
-from firmware_agent.errors import ConfigurationError, DeviceError, DriveUnreachable, EnvironmentUnfit
+from csd_emu.remote.slot import Lease, Slot
+from firmware_agent.errors import ConfigurationError, DeviceError, DriveUnfit, DriveUnreachable, EnvironmentUnfit
 from firmware_agent.identity import Identity, read_identity, write_identity
 from host.arrays import bring_up
 from host.lifecycle import ArrayRequest
@@ -64,13 +69,13 @@ class Bench:
             lines.append(f"  {name}: {{folder: {drive}}}")
         (folder / "drives.yaml").write_text("\n".join(lines) + "\n")
 
-    def engine(self, array: str = "lab", address: str = "127.0.0.1") -> RemoteEngine:
+    def engine(self, array: str = "lab", address: str = "127.0.0.1", server: str = "here") -> RemoteEngine:
         content = {
             "name": array, "engine": "remote", "inventory": str(self.folder / "drives.yaml"),
             "host": {"address": address}, "devices": [{"drives": ["left", "right"], "profile": "newport"}],
         }  # fmt: skip
         self.config = ArrayConfig.model_validate(content)
-        return RemoteEngine(self.config, self.connect)
+        return RemoteEngine(self.config, server, self.connect)
 
     def connect(self, drive: DriveEntry, deadline: Deadline) -> contextlib.closing[Shell]:
         self.opened += 1
@@ -84,13 +89,13 @@ class Bench:
     def calls(self, name: str = "left") -> list[str]:
         return (self.folder / name / "calls").read_text().splitlines()
 
-    def plan(self, certificate: str = "", array: str = "lab") -> DevicePlan:
+    def plan(self, certificate: str = "", array: str = "lab", run: str = "run") -> DevicePlan:
         device, folder = self.config.list_devices()[0], self.folder / "array"
         folder.mkdir(exist_ok=True)
         (folder / "shard.tar").write_bytes(b"records")
         identity = Identity(array, device.name, 1, "127.0.0.1:1", "wall", 0.0, b"", "", certificate, "")
         write_identity(folder / "identity.tar", identity)
-        return DevicePlan(array, "run", device, folder, folder / "shard.tar", folder / "identity.tar")
+        return DevicePlan(array, run, device, folder, folder / "shard.tar", folder / "identity.tar")
 
 
 @pytest.fixture
@@ -106,7 +111,7 @@ def test_a_drive_is_lent_and_taken_back(bench: Bench) -> None:
     handle = engine.start(bench.plan())
     slot = bench.folder / "left" / "slot"
     assert {path.name for path in slot.iterdir()} == {"identity.tar", "shard.tar", "lease"}
-    assert msgspec.json.decode((slot / "lease").read_bytes(), type=Lease) == Lease("lab", "left", "run")
+    assert msgspec.json.decode((slot / "lease").read_bytes(), type=Lease) == Lease("lab", "left", "run", "here")
     assert (engine.list_devices("lab"), engine.list_arrays()) == (["left"], ["lab"])
     assert engine.find(handle.plan) == handle
     engine.stop(handle)
@@ -126,8 +131,13 @@ def test_a_shard_that_lies_there_is_not_sent_again(bench: Bench) -> None:
     engine.stop(handle)
     shard.write_bytes(b"others")
     (shard.parent / "shard.tar.new").write_bytes(b"oth")  # a copy that was cut
+    handle = engine.start(bench.plan())
+    assert shard.read_bytes() == b"records"
+    engine.stop(handle)
+    (shard.parent / "shard.tar.new").write_bytes(b"oth")  # another array's, whose copy was cut
     engine.start(bench.plan())
     assert shard.read_bytes() == b"records"
+    assert {path.name for path in shard.parent.iterdir()} == {"identity.tar", "shard.tar", "lease"}
 
 
 def test_a_drive_with_records_in_place_gets_no_shard(bench: Bench) -> None:
@@ -162,7 +172,7 @@ def test_a_drive_that_is_lent_to_another_array_is_left_alone(bench: Bench) -> No
     mine = other.start(bench.plan(array="other"))
     engine = bench.engine()
     with pytest.raises(
-        EnvironmentUnfit, match="drive left: is lent to array 'other'; end that with csd-emu down other"
+        EnvironmentUnfit, match="drive left: is lent to array 'other' of here; end that with csd-emu down other"
     ):
         engine.prepare(Silent())
     with pytest.raises(DeviceError, match="is lent to array 'other'"):
@@ -171,6 +181,60 @@ def test_a_drive_that_is_lent_to_another_array_is_left_alone(bench: Bench) -> No
     assert other.alive(mine)
     assert engine.sweep("other") == ["left"]
     assert not other.alive(mine)
+
+
+@pytest.mark.parametrize("state", ["waiting", "crashed", "stopped"])
+def test_an_array_of_the_same_name_on_another_server_is_another_one(bench: Bench, state: str) -> None:
+    there = bench.engine(server="there")
+    theirs = there.start(bench.plan())
+    (bench.folder / "left" / "state").write_text(state)  # an agent that just starts anew has no process
+    here = bench.engine()
+    with pytest.raises(EnvironmentUnfit, match="drive left: is lent to array 'lab' of there"):
+        here.prepare(Silent())
+    with pytest.raises(DeviceError, match="is lent to array 'lab' of there"):
+        here.start(bench.plan())
+    assert here.find(theirs.plan) is None
+    assert here.list_devices("lab") == here.sweep("lab") == here.list_arrays() == []
+    assert there.sweep("lab") == ["left"]
+    here.start(bench.plan())
+
+
+def test_a_later_up_of_the_same_array_takes_the_place_of_one_that_was_lost(bench: Bench) -> None:
+    engine = bench.engine()
+    first = engine.start(bench.plan(run="one"))
+    second = engine.start(bench.plan(run="two"))
+    assert (engine.alive(first), engine.alive(second)) == (False, True)
+
+
+def test_what_a_power_cut_left_of_a_lease_is_nobodys(bench: Bench) -> None:
+    (bench.folder / "left" / "slot" / "lease").write_text('{"array":"l')
+    engine = bench.engine()
+    assert engine.alive(engine.start(bench.plan()))
+
+
+def test_of_many_that_want_a_drive_at_one_time_one_has_it(bench: Bench) -> None:
+    bench.engine()
+    drive, meet = next(iter(drives_of(bench.config).values())), threading.Barrier(8)
+
+    def take(number: int) -> bool:
+        slot = Slot(LocalShell(drive, {"PATH": "/usr/bin:/bin"}), Layout(PurePosixPath(drive.folder)))
+        lease = Lease("lab", "left", f"run{number}", f"server{number}")
+        meet.wait(30.0)
+        try:
+            slot._take(lease)
+        except DriveUnfit:
+            return False
+        return slot.look().lease == lease
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(take, range(8))) == [False] * 7 + [True]
+    assert [path.name for path in (bench.folder / "left" / "slot").iterdir()] == ["lease"]
+
+
+def test_a_server_keeps_its_name_and_two_have_two(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        names = set(pool.map(server_id, [tmp_path / "one"] * 8))
+    assert len(names | {server_id(tmp_path / "one"), server_id(tmp_path / "two")}) == 2
 
 
 def test_a_killed_agent_is_not_lent_any_more_when_it_is_started_again(bench: Bench) -> None:
@@ -306,5 +370,5 @@ def test_where_ssh_came_from_is_where_the_host_is(bench: Bench) -> None:
         seen = {"PATH": "/usr/bin:/bin", "SSH_CONNECTION": "192.0.2.7 4711 192.0.2.8 22"}
         return contextlib.closing(LocalShell(drive, seen))
 
-    engine = RemoteEngine(bench.config, connect)
+    engine = RemoteEngine(bench.config, "here", connect)
     assert engine.surroundings(bench.config.list_devices()[0]) == ("wall", "192.0.2.7")
