@@ -48,6 +48,7 @@ def mixed(inventory: Path) -> dict[str, Any]:
     return {"name": "lab", "inventory": str(inventory), "devices": groups}
 
 
+@pytest.mark.long
 def test_real_drives_train_beside_native_ones(
     server: Loopback, workshop: Workshop, csd_emu: Callable[..., Done], tmp_path: Path
 ) -> None:
@@ -82,6 +83,7 @@ def test_real_drives_train_beside_native_ones(
     assert (workshop.agents(), workshop.arrays()) == ([], [])
 
 
+@pytest.mark.long
 def test_a_real_drive_is_measured_and_compared_with_its_emulation(
     server: Loopback, workshop: Workshop, csd_emu: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,7 @@ def test_records_in_place_that_do_not_fit_are_refused_with_both_shapes(
     assert "up holds images of 1x6x6 (|u1), the job's are 1x8x8 (|u1)" in " ".join(done.err.split())
 
 
+@pytest.mark.long
 def test_real_drives_stay_up_come_back_after_a_crash_and_are_given_back(
     server: Loopback, workshop: Workshop, csd_emu: Callable[..., Done]
 ) -> None:
