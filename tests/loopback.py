@@ -95,7 +95,9 @@ def loopback(folder: Path) -> Iterator[Loopback]:
     public = (folder / "host_key.pub").read_text().split()[:2]
     (folder / "known_hosts").write_text("".join(f"[{place}]:{port} {' '.join(public)}\n" for place in ADDRESSES))
     settings = {
-        "Port": port, "HostKey": folder / "host_key", "PidFile": folder / "pid",
+        # The drives are folders of this machine, whose own services are not theirs.
+        "SetEnv": f"CSD_SYSTEM_ROOT={folder}/system", "Port": port,
+        "HostKey": folder / "host_key", "PidFile": folder / "pid",
         "AuthorizedKeysFile": folder / "key.pub", "StrictModes": "no", "UsePAM": "no", "PasswordAuthentication": "no",
         "PermitRootLogin": "yes", "MaxStartups": 100, "MaxSessions": 100, "LogLevel": "ERROR",
     }  # fmt: skip
