@@ -225,7 +225,8 @@ class Installation:
             self._bring(packed)
         if bundle.id not in self._found.versions:
             self._step("self-check", self._accept())
-        self._step("switch", f"{self._script('switch')} {bundle.id} && {self._script('prune')}")
+        # What is reported as installed stays so, should the power fail in the next second.
+        self._step("switch", f"{self._script('switch')} {bundle.id} && {self._script('prune')} && sync")
 
     def _missing(self) -> list[Packed]:
         found, bundle = self._found, self.bundle
