@@ -309,6 +309,27 @@ def test_a_start_that_no_boot_would_repeat_is_a_failure(drive: LocalDrive) -> No
     assert (drive.system / "update-rc.d.calls").read_text().splitlines()[-1] == "csd-agent defaults"
 
 
+def test_a_unit_is_enabled_and_started_or_the_start_fails(tmp_path: Path) -> None:
+    drive = LocalDrive(tmp_path)
+    (drive.system / "run/systemd/system").mkdir(parents=True)
+    drive.have_tool(
+        "systemctl", "case $1 in enable) exit 1 ;; show) echo NRestarts=0 ;; is-active) echo active ;; esac"
+    )
+    drive.install(drive.bundle("one"))
+    unit = drive.system / "etc/systemd/system/csd-agent.service"
+    assert f"ReadWritePaths={drive.root}\n" in unit.read_text()
+    with pytest.raises(DriveUnfit, match=r"systemctl enable csd-agent\.service failed, so a boot would not start it"):
+        service.start(drive.site())
+    drive.have_tool("systemctl", "case $1 in show) echo NRestarts=3 ;; is-active) echo active ;; esac")
+    with pytest.raises(InstallFailed, match="the agent ended"):
+        service.start(drive.site())
+    assert service.status(drive.site()).result is Result.FAILED
+    calls = (drive.system / "systemctl.calls").read_text()
+    assert "start csd-agent.service" in calls
+    service.uninstall(drive.site())
+    assert not unit.exists()
+
+
 def test_what_starts_without_an_init_says_that_no_boot_starts_it(drive: LocalDrive) -> None:
     drive.install(drive.bundle("one"))
     assert "nothing starts it after a boot of this drive" in service.start(drive.site()).what

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from csd_emu.paths import Paths
-from host.deploy import install, service
+from host.deploy import install, upgrade
 from host.deploy.bundle import BundleStore
 from host.deploy.recipe import default_folder, load_recipe
+from host.deploy.upgrade import Patience
 from tests.targets.deployer import Deployer
 
 # Real wheels: one of compiled code, large enough that a copy can be cut in the middle.
@@ -61,7 +62,8 @@ class Light(Deployer):
             lock.write_text("".join(_locked(lock.read_text())))
         self._recipe = replace(load_recipe(recipe), part_bytes=_PART_BYTES)
         # The stand-in says at once what it does; one that never does need not be waited for as torch must be.
-        monkeypatch.setattr(service, "Upgrade", functools.partial(service.Upgrade, settle_seconds=_SETTLE_SECONDS))
+        patience = Patience(_SETTLE_SECONDS)
+        monkeypatch.setattr(upgrade, "Upgrade", functools.partial(upgrade.Upgrade, patience=patience))
         self.use("one")
 
     def use(self, name: str, manner: str = GOOD) -> None:
