@@ -74,11 +74,16 @@ class Loopback:
         """Install drives of these names, and write an inventory of them; `prefix` tells them from others' of a name."""
         lines = [f"name: loop{prefix}", "defaults:", "  host_address: 127.0.0.1", f"  user: {getpass.getuser()}"]
         lines += [f"  port: {self.port}", f"  key: {self.folder}/key", f"  known_hosts: {self.folder}/known_hosts"]
+        lines += [f"  ssh_config: {self.folder}/ssh_config"]
         lines += [f"  {key}: {value}" for key, value in more.items()]
         lines.append("drives:")
         for name, address in zip(drives, ADDRESSES, strict=False):
             folder = self.install(f"{prefix}{name}")
+<<<<<<< HEAD
             lines.append(f"  {name}: {{host: {address}, folder: {folder}}}")
+=======
+            lines.append(f"  {name}: {{host: {name}.loop, folder: {folder}}}")
+>>>>>>> 04e3b7e814097480f3801fdbc5e08655bea34b25
         path = self.folder / f"drives{prefix}.yaml"
         path.write_text("\n".join(lines) + "\n")
         return path
@@ -93,7 +98,13 @@ def loopback(folder: Path) -> Iterator[Loopback]:
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
     port = _free_port()
     public = (folder / "host_key.pub").read_text().split()[:2]
+<<<<<<< HEAD
     (folder / "known_hosts").write_text("".join(f"[{place}]:{port} {' '.join(public)}\n" for place in ADDRESSES))
+=======
+    # Drives that share a machine are an error, so each has a name of its own.
+    (folder / "ssh_config").write_text("Host *.loop\n  HostName 127.0.0.1\n  HostKeyAlias loop\n")
+    (folder / "known_hosts").write_text(f"loop {' '.join(public)}\n")
+>>>>>>> 04e3b7e814097480f3801fdbc5e08655bea34b25
     settings = {
         # The drives are folders of this machine, whose own services are not theirs.
         "SetEnv": f"CSD_SYSTEM_ROOT={folder}/system", "Port": port,

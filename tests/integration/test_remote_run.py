@@ -117,6 +117,7 @@ def test_a_real_drive_is_measured_and_compared_with_its_emulation(
         assert part.device_seconds.total == pytest.approx(cost.total)
 
 
+@pytest.mark.long
 def test_records_in_place_that_do_not_fit_are_refused_with_both_shapes(
     server: Loopback, workshop: Workshop, csd_emu: Callable[..., Done], tmp_path: Path
 ) -> None:
@@ -129,7 +130,6 @@ def test_records_in_place_that_do_not_fit_are_refused_with_both_shapes(
     assert "up holds images of 1x6x6 (|u1), the job's are 1x8x8 (|u1)" in " ".join(done.err.split())
 
 
-@pytest.mark.long
 def test_real_drives_stay_up_come_back_after_a_crash_and_are_given_back(
     server: Loopback, workshop: Workshop, csd_emu: Callable[..., Done]
 ) -> None:
