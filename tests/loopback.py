@@ -23,8 +23,6 @@ from csd_emu.remote.layout import Layout
 ROOT = Path(__file__).parents[1]
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 _VERSION = "0" * 16
-# Of the loopback interface; each stands for a machine, for one machine is one drive.
-ADDRESSES = tuple(f"127.0.0.{number}" for number in range(1, 9))
 needs_sshd = pytest.mark.skipif(
     SSHD is None or shutil.which("ssh-keygen") is None or os.getuid() != 0,
     reason="needs OpenSSH's server, and root, as whom a drive's control script runs",
@@ -77,13 +75,9 @@ class Loopback:
         lines += [f"  ssh_config: {self.folder}/ssh_config"]
         lines += [f"  {key}: {value}" for key, value in more.items()]
         lines.append("drives:")
-        for name, address in zip(drives, ADDRESSES, strict=False):
+        for name in drives:
             folder = self.install(f"{prefix}{name}")
-<<<<<<< HEAD
-            lines.append(f"  {name}: {{host: {address}, folder: {folder}}}")
-=======
             lines.append(f"  {name}: {{host: {name}.loop, folder: {folder}}}")
->>>>>>> 04e3b7e814097480f3801fdbc5e08655bea34b25
         path = self.folder / f"drives{prefix}.yaml"
         path.write_text("\n".join(lines) + "\n")
         return path
@@ -98,22 +92,17 @@ def loopback(folder: Path) -> Iterator[Loopback]:
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
     port = _free_port()
     public = (folder / "host_key.pub").read_text().split()[:2]
-<<<<<<< HEAD
-    (folder / "known_hosts").write_text("".join(f"[{place}]:{port} {' '.join(public)}\n" for place in ADDRESSES))
-=======
     # Drives that share a machine are an error, so each has a name of its own.
     (folder / "ssh_config").write_text("Host *.loop\n  HostName 127.0.0.1\n  HostKeyAlias loop\n")
     (folder / "known_hosts").write_text(f"loop {' '.join(public)}\n")
->>>>>>> 04e3b7e814097480f3801fdbc5e08655bea34b25
     settings = {
         # The drives are folders of this machine, whose own services are not theirs.
-        "SetEnv": f"CSD_SYSTEM_ROOT={folder}/system", "Port": port,
+        "SetEnv": f"CSD_SYSTEM_ROOT={folder}/system", "ListenAddress": "127.0.0.1", "Port": port,
         "HostKey": folder / "host_key", "PidFile": folder / "pid",
         "AuthorizedKeysFile": folder / "key.pub", "StrictModes": "no", "UsePAM": "no", "PasswordAuthentication": "no",
         "PermitRootLogin": "yes", "MaxStartups": 100, "MaxSessions": 100, "LogLevel": "ERROR",
     }  # fmt: skip
-    lines = [*(f"{key} {value}\n" for key, value in settings.items()), *(f"ListenAddress {a}\n" for a in ADDRESSES)]
-    (folder / "sshd_config").write_text("".join(lines))
+    (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # it does not start without
     command = [str(SSHD), "-D", "-E", str(folder / "sshd.log"), "-f", str(folder / "sshd_config")]
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
