@@ -119,7 +119,7 @@ def test_a_copy_that_was_cut_goes_on_and_sends_only_the_rest(tmp_path: Path) -> 
 
 
 def test_many_at_a_time_and_each_way_to_be_broken_fails_alone(paths: Paths) -> None:
-    report = deploy_wide.run(paths, Silent(), seed=3, drives=14, jobs=4, connect_seconds=2)
+    report = deploy_wide.run(paths, Silent(), seed=3, drives=14, jobs=4, connect_seconds=5)
     assert report.figures["peak_within_jobs"] == 1.0, report
     assert report.figures["failed_isolated"] == 1.0, report
     assert len(report.samples["failed"]) == 10
