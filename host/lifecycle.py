@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import os
 import secrets
 import time
@@ -32,6 +33,8 @@ ENTROPY_BYTES = 64
 FIRST_INCARNATION = 1
 # Folders of an array.
 _KEYS, DEVICES = "keys", "devices"
+# A deployment's authority outlives the array, and with it what it issued for one `up`.
+BORROWED = datetime.timedelta(days=90)
 _BOOT_SECONDS, _BOOT_SECONDS_PER_TURN = 120.0, 60.0
 
 
@@ -235,7 +238,8 @@ def _identity(
     authority: Authority, device: Device, request: ArrayRequest, around: Surroundings, port: int, incarnation: int
 ) -> Identity:
     # A real drive has a certificate of its own, and no key crosses the network for it.
-    credential = Credential("", "") if device.engine == REMOTE else authority.issue_device(device.name)
+    own = device.engine == REMOTE
+    credential = Credential("", "") if own else authority.issue_device(device.name, _until(request.config))
     return Identity(
         array=request.config.name,
         device=device.name,
@@ -249,6 +253,11 @@ def _identity(
         key_pem=credential.key_pem,
         data=device.data or "",
     )
+
+
+def _until(config: ArrayConfig) -> datetime.datetime | None:
+    """Return when certificates end that are issued for an `up`; None where their authority ends with the array."""
+    return None if config.inventory is None else datetime.datetime.now(datetime.UTC) + BORROWED
 
 
 def _plan(array: str, run: str, device: Device, record: ShardRecord, identity: Identity) -> DevicePlan:

@@ -72,11 +72,12 @@ class Loopback:
         """Install drives of these names, and write an inventory of them; `prefix` tells them from others' of a name."""
         lines = [f"name: loop{prefix}", "defaults:", "  host_address: 127.0.0.1", f"  user: {getpass.getuser()}"]
         lines += [f"  port: {self.port}", f"  key: {self.folder}/key", f"  known_hosts: {self.folder}/known_hosts"]
+        lines += [f"  ssh_config: {self.folder}/ssh_config"]
         lines += [f"  {key}: {value}" for key, value in more.items()]
         lines.append("drives:")
         for name in drives:
             folder = self.install(f"{prefix}{name}")
-            lines.append(f"  {name}: {{host: 127.0.0.1, folder: {folder}}}")
+            lines.append(f"  {name}: {{host: {name}.loop, folder: {folder}}}")
         path = self.folder / f"drives{prefix}.yaml"
         path.write_text("\n".join(lines) + "\n")
         return path
@@ -91,9 +92,13 @@ def loopback(folder: Path) -> Iterator[Loopback]:
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
     port = _free_port()
     public = (folder / "host_key.pub").read_text().split()[:2]
-    (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {' '.join(public)}\n")
+    # Drives that share a machine are an error, so each has a name of its own.
+    (folder / "ssh_config").write_text("Host *.loop\n  HostName 127.0.0.1\n  HostKeyAlias loop\n")
+    (folder / "known_hosts").write_text(f"loop {' '.join(public)}\n")
     settings = {
-        "ListenAddress": "127.0.0.1", "Port": port, "HostKey": folder / "host_key", "PidFile": folder / "pid",
+        # The drives are folders of this machine, whose own services are not theirs.
+        "SetEnv": f"CSD_SYSTEM_ROOT={folder}/system", "ListenAddress": "127.0.0.1", "Port": port,
+        "HostKey": folder / "host_key", "PidFile": folder / "pid",
         "AuthorizedKeysFile": folder / "key.pub", "StrictModes": "no", "UsePAM": "no", "PasswordAuthentication": "no",
         "PermitRootLogin": "yes", "MaxStartups": 100, "MaxSessions": 100, "LogLevel": "ERROR",
     }  # fmt: skip

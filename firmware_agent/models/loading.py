@@ -71,7 +71,7 @@ def build_model(spec: ModelSpec) -> nn.Module:
     builder = _builder(spec)
     try:
         model = builder(**spec.arguments)
-    except Exception as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise anything, and must not end the program
         raise ModelError(f"model {spec.name!r}: building it with {dict(spec.arguments)} failed: {error!r}") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"model {spec.name!r}: the builder returned {type(model).__name__}, not a torch.nn.Module")
@@ -85,7 +85,7 @@ def _builder(spec: ModelSpec) -> Callable[..., Any]:
     try:
         module = importlib.import_module(where) if spec.source is None else _module_from(where, spec.source)
         builder = getattr(module, function)
-    except Exception as error:  # the user's module may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # the user's module may raise anything while it is imported
         raise ModelError(
             f"model {spec.name!r}: cannot be imported ({error!r}); on a drive only torch, numpy and the standard "
             "library are there, so ship anything else inside the model file"

@@ -82,7 +82,9 @@ class Installation:
         if bundle.id not in self._found.versions:
             self._step("self-check", self._accept())
         config = f"mv -f {self._folder}/config.new {self._folder}/config"
-        self._step("switch", f"{config} && {self._script('switch')} {bundle.id} && {self._script('prune')}")
+        # What is reported as installed stays so, should the power fail in the next second.
+        script = f"{self._script('switch')} {bundle.id} && {self._script('prune')} && sync"
+        self._step("switch", f"{config} && {script}")
 
     def make_folder(self) -> str:
         """Return a command that makes the drive's folder, if it is not there, and marks it as ours."""

@@ -19,6 +19,8 @@ from host.plugins.options import accepted, read_options
 from host.plugins.section import UserSection
 
 MAX_SOURCE_BYTES = 1 << 19
+# What a user's code may raise: anything, and it must not end the program as if all were well (Ctrl-C still does).
+USER_ERRORS = (Exception, SystemExit)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Plugin:
         """
         try:
             return self.target(**self.options, **accepted(self.target, given))
-        except Exception as error:  # the user's code may raise anything
+        except USER_ERRORS as error:
             raise PluginError(f"{self}: making it with {dict(self.options)} failed: {describe_error(error)}") from error
 
     @property
@@ -82,7 +84,7 @@ def load_plugin(kind: PluginKind, section: UserSection, folder: Path) -> Plugin:
         target = module
         for part in attribute.split("."):
             target = getattr(target, part)
-    except Exception as error:  # the user's module may raise anything while it is imported
+    except USER_ERRORS as error:
         raise PluginError(f"{told}: cannot be imported: {describe_error(error)}") from error
     if not callable(target):
         raise PluginError(f"{told}: {attribute} is not callable; name a class, or a function that makes an instance")
@@ -99,7 +101,10 @@ def check_methods(plugin: Plugin, instance: object, methods: Mapping[str, int], 
         PluginError: one is missing, or has another signature.
     """
     for name, count in methods.items():
-        method = getattr(instance, name, None)
+        try:
+            method = getattr(instance, name, None)
+        except USER_ERRORS as error:
+            raise PluginError(f"{plugin}: {name} failed: {describe_error(error)}; {remedy}") from error
         if not callable(method):
             raise PluginError(
                 f"{plugin}: {type(instance).__name__} is no {plugin.kind.word}, {name} is missing; {remedy}"
@@ -112,8 +117,10 @@ def check_methods(plugin: Plugin, instance: object, methods: Mapping[str, int], 
             ) from error
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """Return what went wrong, and in which line of the user's code."""
+    if isinstance(error, SyntaxError):  # it has no frame there, and says file and line itself
+        return f"{type(error).__name__}: {error}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename][1:]
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{place}"

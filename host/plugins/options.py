@@ -67,7 +67,7 @@ def _signature(target: Callable[..., Any], where: str) -> tuple[list[inspect.Par
         parameters = list(inspect.signature(target).parameters.values())
         holder = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
         hints = typing.get_type_hints(holder, include_extras=True)
-    except Exception as error:  # an annotation is any expression of the user's
+    except (Exception, SystemExit) as error:  # an annotation is any expression of the user's
         raise PluginError(f"{where}: the signature of {target!r} cannot be read ({error!r})") from error
     for each in parameters:
         if each.kind is each.POSITIONAL_ONLY and each.default is each.empty:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -94,13 +95,17 @@ class Running:
         Raises:
             DeviceError: the run ended before, or so many wall seconds passed.
         """
-        pause, waited = threading.Event(), 0.0
-        while not any(record.get("round") == number for record in read_records(self.directory)):
-            if self.done or waited > timeout_seconds:
+        pause, deadline = threading.Event(), time.monotonic() + timeout_seconds
+        while True:
+            ended = self.done  # asked first: a run may write its last round and end in between
+            if any(record.get("round") == number for record in read_records(self.directory)):
+                return
+            if ended:
                 self._ticket.take(0.0)
                 raise DeviceError(f"the run has ended without a round {number}")
+            if time.monotonic() >= deadline:
+                raise DeviceError(f"round {number} was not done within {timeout_seconds:g} s of wall time; allow more")
             pause.wait(_POLL_SECONDS)
-            waited += _POLL_SECONDS
 
     def result(self, timeout_seconds: float = _RUN_SECONDS) -> Result:
         """Wait for the end and return how it was.

@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -74,7 +75,7 @@ class Keeper:
 
     @contextlib.contextmanager
     def answering(self, number: int) -> Iterator[Message]:
-        """Give the block an answer to fill, and send it; an error of ours is an answer, too."""
+        """Give the block an answer to fill, and send it; an error is an answer, too, whatever it is."""
         answer: Message = {"number": number}
         try:
             yield answer
@@ -82,6 +83,10 @@ class Keeper:
             kind = next((c.__name__ for c in type(error).__mro__ if c.__module__ == CsdError.__module__), "CsdError")
             answer = {"number": number, "error": kind, "message": str(error)}
             spoken.print(f"{kind}: {error}", markup=False)
+        except (Exception, SystemExit) as error:  # a bug, or code of the project's that ends its program
+            told = "".join(traceback.format_exception(error))
+            answer = {"number": number, "error": CsdError.__name__, "message": f"{error!r} in the keeper:\n{told}"}
+            spoken.print(told, markup=False)
         with self._lock:
             self._answers.write(json.dumps(answer).encode() + b"\n")
             self._answers.flush()

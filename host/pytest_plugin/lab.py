@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from firmware_agent.errors import EnvironmentUnfit
 from host.pytest_plugin.array import CsdArray
 from host.pytest_plugin.keeping import KeeperProcess
 
@@ -37,10 +38,13 @@ class Lab:
         self._tests = 0
 
     @classmethod
-    def of(cls, config: pytest.Config) -> Lab:
-        """Return the lab of this session, or of this worker."""
+    def of(cls, config: pytest.Config, folders: pytest.TempPathFactory) -> Lab:
+        """Return the lab of this session, or of this worker, in a folder of the session's own `folders`.
+
+        A second factory would not do: with --basetemp, which each worker of xdist has, it removes what the first made.
+        """
         worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-        folder = pytest.TempPathFactory.from_config(config, _ispytest=True).mktemp("csd", numbered=True)
+        folder = folders.mktemp("csd", numbered=True)
         given = config.getoption("csd_artifacts") or config.getini("csd_artifacts")
         artifacts = config.rootpath / given if given else None
         return cls(f"pytest-{worker}-{secrets.token_hex(3)}", folder, artifacts, config.getoption("csd_keep"))
@@ -52,7 +56,9 @@ class Lab:
             EnvironmentUnfit: this machine cannot run its engine.
             ConfigurationError: no array can be like that.
         """
-        if self._keeper is None or not self._keeper.alive:
+        if self._keeper is not None and not self._keeper.alive:
+            self.close()  # it was killed, and its drives hold the name that the next ones need
+        if self._keeper is None:
             self._keeper = KeeperProcess(self._name, self._folder / "keeper.log")
         self._tests += 1
         runs = self._folder / f"test-{self._tests}"
@@ -60,11 +66,29 @@ class Lab:
         return CsdArray(self._keeper, self._name, opened, folder, runs)
 
     def release(self, array: CsdArray, test: str, failed: bool) -> None:
-        """Take an array back from a test; it stays up for the next one if nothing has happened to it."""
+        """Take an array back from a test; it stays up for the next one if nothing has happened to it.
+
+        Raises:
+            EnvironmentUnfit: what the test leaves cannot be kept; the array was taken back nevertheless.
+        """
+        try:
+            self._keep_artifacts(array, test, failed)
+        finally:
+            self._take_back(array, failed)
+
+    def _keep_artifacts(self, array: CsdArray, test: str, failed: bool) -> None:
         if self._artifacts is not None and (self._keep == "all" or (self._keep == "failed" and failed)):
-            array.save(self._artifacts / file_name(test))
+            folder = self._artifacts / file_name(test)
+            try:
+                array.save(folder)
+            except OSError as error:
+                raise EnvironmentUnfit(
+                    f"{folder}: the artifacts of {test} cannot be kept ({error}); give --csd-artifacts another folder"
+                ) from error
         elif not failed:
             shutil.rmtree(array.runs, ignore_errors=True)
+
+    def _take_back(self, array: CsdArray, failed: bool) -> None:
         if array.busy:  # a run that nobody waits for: only the keeper's end ends it
             self.close()
         elif self._keeper is not None and self._keeper.alive:

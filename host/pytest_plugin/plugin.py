@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def csd_array(request: pytest.FixtureRequest) -> Iterator[CsdArray]:
+def csd_array(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CsdArray]:
     """Give the test an array of drives, which comes up with its first job and may stay up for the next test."""
     from firmware_agent.errors import EnvironmentUnfit
     from host.pytest_plugin.lab import Lab
@@ -55,7 +55,7 @@ def csd_array(request: pytest.FixtureRequest) -> Iterator[CsdArray]:
 
     config, node = request.config, request.node
     if _lab not in config.stash:
-        config.stash[_lab] = Lab.of(config)
+        config.stash[_lab] = Lab.of(config, tmp_path_factory)
     lab = config.stash[_lab]
     try:
         array = lab.open(read_marks(node, config), node.path.parent)

@@ -10,7 +10,7 @@ import numpy as np
 
 from firmware_agent.errors import CheckpointError, CsdError, PluginError, PluginFailed
 from firmware_agent.exchange import Array
-from host.plugins.loading import Plugin, check_methods, describe_error
+from host.plugins.loading import USER_ERRORS, Plugin, check_methods, describe_error
 from host.strategies.base import Contribution
 
 _METHODS = {"aggregate": 2, "state": 0, "load_state": 1}
@@ -43,7 +43,8 @@ class UserStrategy:
         after = self._call("aggregate", lambda: self._strategy.aggregate(weights, parts))
         if not isinstance(after, Mapping) or set(after) != set(global_weights):
             raise PluginFailed(f"{self._plugin}: aggregate must return {_names(global_weights)}, not {_names(after)}")
-        return {name: self._like(name, after[name], before) for name, before in global_weights.items()}
+        checked: dict[str, Array] = self._call("aggregate", lambda: self._all_like(after, global_weights))
+        return checked
 
     def state(self) -> dict[str, Array]:
         """Return what the user's strategy keeps.
@@ -52,7 +53,9 @@ class UserStrategy:
             PluginFailed: the user's code raised, or it is not a mapping of names to arrays of numbers.
         """
         state = self._call("state", self._strategy.state)
-        arrays = {name: np.array(value) for name, value in state.items()} if isinstance(state, Mapping) else None
+        arrays: dict[str, Array] | None = None
+        if isinstance(state, Mapping):
+            arrays = self._call("state", lambda: _read_arrays(state))
         if arrays is None or any(not isinstance(n, str) or a.dtype.kind not in "biuf" for n, a in arrays.items()):
             raise PluginFailed(f"{self._plugin}: state must return a mapping of names to arrays of numbers")
         return arrays
@@ -67,7 +70,7 @@ class UserStrategy:
             self._strategy.load_state(dict(state))
         except CheckpointError:
             raise
-        except Exception as error:  # the user's code may raise anything
+        except USER_ERRORS as error:
             raise CheckpointError(f"{self._plugin}: load_state failed: {describe_error(error)}") from error
 
     def _call(self, what: str, call: Callable[[], Any]) -> Any:
@@ -75,11 +78,14 @@ class UserStrategy:
             return call()
         except CsdError:
             raise
-        except Exception as error:  # the user's code may raise anything
+        except USER_ERRORS as error:
             raise PluginFailed(f"{self._plugin}: {what} failed: {describe_error(error)}") from error
 
+    def _all_like(self, after: Mapping[str, object], weights: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: self._like(name, after[name], before) for name, before in weights.items()}
+
     def _like(self, name: str, after: object, before: Array) -> Array:
-        array = np.asarray(after)
+        array = np.asarray(after)  # may raise: a ragged list, a tensor that requires its gradient
         if array.shape != before.shape or array.dtype.kind not in "biuf":
             raise PluginFailed(
                 f"{self._plugin}: aggregate returned {name} with shape {array.shape} and type {array.dtype}, the "
@@ -87,11 +93,25 @@ class UserStrategy:
             )
         if before.dtype.kind in "iu" and array.dtype.kind == "f":
             array = np.asarray(np.rint(array))
-        return np.asarray(array, before.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is seen below
+            cast = np.asarray(array, before.dtype)
+        if not np.isfinite(array).all() or not np.isfinite(cast).all():
+            raise PluginFailed(
+                f"{self._plugin}: aggregate returned {name} with values that are no finite {before.dtype}; check for "
+                "divisions by 0 and for learning rates that are too high"
+            )
+        return cast
+
+
+def _read_arrays(state: Mapping[str, Any]) -> dict[str, Array]:
+    return {name: np.array(value) for name, value in state.items()}
 
 
 def _read_proximal(plugin: Plugin, strategy: object) -> float:
-    value = getattr(strategy, "proximal", 0.0)
+    try:
+        value = getattr(strategy, "proximal", 0.0)
+    except USER_ERRORS as error:
+        raise PluginError(f"{plugin}: proximal failed: {describe_error(error)}") from error
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
         raise PluginError(f"{plugin}: proximal must be a number, 0 or more, not {value!r}")
     return float(value)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from firmware_agent.errors import CheckpointError, CsdError, PluginError, PluginFailed
-from host.plugins.loading import Plugin, check_methods, describe_error
+from host.plugins.loading import USER_ERRORS, Plugin, check_methods, describe_error
 from host.tuning.base import Batches, Floats, Retune
 from host.tuning.speed import SpeedTable
 
@@ -82,9 +82,8 @@ class UserTuner:
 
     def leave(self, device: int) -> Retune:
         """Note that a device is gone."""
-        retune = self._retune("leave", self._call("leave", lambda: self._tuner.leave(device)))
         self._gone[device] = True
-        return retune
+        return self._retune("leave", self._call("leave", lambda: self._tuner.leave(device)))
 
     def join(self, device: int) -> Retune:
         """Note that a device is back."""
@@ -105,7 +104,7 @@ class UserTuner:
         state = self._call("state", self._tuner.state)
         try:
             held = msgspec.json.decode(msgspec.json.encode(state))
-        except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        except USER_ERRORS as error:
             raise PluginFailed(f"{self._plugin}: state must return what JSON can hold ({error})") from error
         return {"user": held, "gone": self._gone.tolist()}
 
@@ -120,7 +119,7 @@ class UserTuner:
             self._tuner.load_state(state["user"])
         except CheckpointError:
             raise
-        except Exception as error:  # the user's code may raise anything
+        except USER_ERRORS as error:
             raise CheckpointError(f"{self._plugin}: load_state failed: {describe_error(error)}") from error
 
     def _call(self, what: str, call: Callable[[], Any]) -> Any:
@@ -128,7 +127,7 @@ class UserTuner:
             return call()
         except CsdError:
             raise
-        except Exception as error:  # the user's code may raise anything
+        except USER_ERRORS as error:
             raise PluginFailed(f"{self._plugin}: {what} failed: {describe_error(error)}") from error
 
     def _retune(self, what: str, retune: object) -> Retune:
@@ -153,13 +152,15 @@ class UserTuner:
 
     def _floats(self, what: str, value: object) -> Floats:
         floats: Floats = self._array(what, value, "iuf", self._most.shape).astype(np.float64)
+        if not np.isfinite(floats[~self._gone]).all():  # of a device that is gone nothing is known
+            raise PluginFailed(f"{self._plugin}: {what} must be finite numbers, not {floats.tolist()}")
         return floats
 
     def _array(self, what: str, value: object, kinds: str, shape: tuple[int, ...]) -> Any:
         try:
             array = np.asarray(value)
-        except ValueError:
-            array = np.empty(0, object)
+        except USER_ERRORS as error:  # a ragged list, a tensor that requires its gradient
+            raise PluginFailed(f"{self._plugin}: {what} is no array of numbers: {describe_error(error)}") from error
         if array.shape != shape or array.dtype.kind not in kinds:
             expected = "a number" if shape == () else f"{shape[0]} {'whole ' * (kinds == 'iu')}numbers, one per device"
             raise PluginFailed(f"{self._plugin}: {what} must be {expected}, not {value!r}")

@@ -54,7 +54,7 @@ def config_of(name: str, kind: str, inventory: Path | None = None) -> ArrayConfi
         "native",
         f"native{HOST_TRAINS}",
         pytest.param("qemu", marks=pytest.mark.vm),
-        pytest.param("remote", marks=needs_sshd),
+        pytest.param("remote", marks=[needs_sshd, pytest.mark.long]),
     ],
 )
 def ground(request: pytest.FixtureRequest) -> Iterator[tuple[tuple[Engine, Engine], Path, list[ArrayConfig]]]:

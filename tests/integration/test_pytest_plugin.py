@@ -184,3 +184,50 @@ def test_a_project_that_does_not_use_the_plugin_starts_nothing(project: Project,
     done = project.test("-q", "-p", "no:hypothesispytest")
     assert done.code == 0, done.out
     assert not workshop.home.exists()
+
+
+@pytest.mark.parametrize("option", ["--basetemp=temporary", "-n1"])
+def test_folders_of_other_tests_and_of_the_session_stay_when_an_array_is_opened(
+    project: Project, workshop: Workshop, option: str
+) -> None:
+    body = """
+import pytest
+OTHER = []
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "set.txt"
+    path.write_text("kept")
+    return path
+
+def test_a(tmp_path, data):
+    (tmp_path / "mine.txt").write_text("kept")
+    OTHER.append(tmp_path)
+
+def test_b(tmp_path, data, csd_array):
+    assert data.read_text() == "kept" and tmp_path.is_dir()
+    assert (OTHER[0] / "mine.txt").read_text() == "kept"
+"""
+    project.write("test_folders.py", body)
+    done = project.test("--csd-engine=native", option)
+    assert done.code == 0, done.out
+    assert_nothing_left(workshop)
+
+
+@pytest.mark.long
+def test_a_keeper_that_is_killed_costs_one_test_and_leaves_nothing(project: Project, workshop: Workshop) -> None:
+    body = f"""
+import os, signal
+
+def test_killed(csd_array):
+    csd_array.up({JOB})
+    os.kill(csd_array._keeper._process.pid, signal.SIGKILL)
+    csd_array._keeper._process.wait()
+
+def test_goes_on(csd_array):
+    assert csd_array.run({JOB}).summary.rounds == 1
+"""
+    project.write("test_killed.py", body)
+    done = project.test("--csd-engine=native")
+    assert done.code == 0, done.out
+    assert_nothing_left(workshop)

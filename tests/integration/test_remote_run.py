@@ -48,6 +48,7 @@ def mixed(inventory: Path) -> dict[str, Any]:
     return {"name": "lab", "inventory": str(inventory), "devices": groups}
 
 
+@pytest.mark.long
 def test_real_drives_train_beside_native_ones(
     server: Loopback, workshop: Workshop, csd_emu: Callable[..., Done], tmp_path: Path
 ) -> None:
@@ -82,6 +83,7 @@ def test_real_drives_train_beside_native_ones(
     assert (workshop.agents(), workshop.arrays()) == ([], [])
 
 
+@pytest.mark.long
 def test_a_real_drive_is_measured_and_compared_with_its_emulation(
     server: Loopback, workshop: Workshop, csd_emu: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +117,7 @@ def test_a_real_drive_is_measured_and_compared_with_its_emulation(
         assert part.device_seconds.total == pytest.approx(cost.total)
 
 
+@pytest.mark.long
 def test_records_in_place_that_do_not_fit_are_refused_with_both_shapes(
     server: Loopback, workshop: Workshop, csd_emu: Callable[..., Done], tmp_path: Path
 ) -> None:

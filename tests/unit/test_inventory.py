@@ -157,6 +157,12 @@ def test_two_names_for_one_place_are_refused_and_for_two_places_they_are_not(dat
         assert len(Inventory.model_validate(content).list_drives()) == 2
 
 
+def test_a_hosts_name_is_the_same_in_capitals() -> None:
+    content = {"name": "lab", "drives": {"csd-00": {"host": "h.lan"}, "csd-01": {"host": "H.lan"}}}
+    with pytest.raises(ValueError, match="is the same place"):
+        Inventory.model_validate(content)
+
+
 def test_port_22_said_and_unsaid_is_one_place() -> None:
     content = {"name": "lab", "drives": {"csd-00": {"host": "a"}, "csd-01": {"host": "a", "port": 22}}}
     with pytest.raises(ValueError, match="is the same place"):

@@ -222,7 +222,7 @@ class TestOptions:
         ("import not_there\n", "cannot be imported: ModuleNotFoundError: No module named 'not_there'.*mine.py, line 1"),
         ("class Other: pass\n", "cannot be imported: AttributeError: .* no attribute 'It'"),
         ("It = 5\n", "It is not callable"),
-        ("def It(: pass\n", "cannot be imported: SyntaxError"),
+        ("def It(: pass\n", r"cannot be imported: SyntaxError: .* \(mine.py, line 1\)$"),
         ("class It: pass\n", "It is no strategy, aggregate is missing; derive it from host.strategies.Stateless"),
         (f"{STATELESS}    def aggregate(self, weights): pass\n", "aggregate must take 2 arguments by position"),
         (
@@ -230,6 +230,13 @@ class TestOptions:
             "proximal must be a number, 0 or more",
         ),
         (f"{STATELESS}    def __init__(self): 1 / 0\n", "failed: ZeroDivisionError: .*mine.py, line 3"),
+        (f"{STATELESS}    def __init__(self): raise SystemExit(0)\n", "failed: SystemExit: 0 .*mine.py, line 3"),
+        ("raise SystemExit(0)\n", "cannot be imported: SystemExit: 0 .*mine.py, line 1"),
+        (
+            f"{STATELESS}    def aggregate(self, w, p): pass\n    @property\n    def proximal(self): 1 / 0\n",
+            "proximal failed: ZeroDivisionError: .*mine.py, line 5",
+        ),
+        (f"{STATELESS}    @property\n    def aggregate(self): 1 / 0\n", "aggregate failed: ZeroDivisionError"),
     ],
 )
 def test_a_broken_strategy_is_refused_before_anything_starts(tmp_path: Path, source: str, words: str) -> None:
@@ -252,6 +259,15 @@ def test_a_file_that_cannot_be_read_and_one_that_is_too_large(tmp_path: Path) ->
         ("return {}", "must return the tensors .*, not no tensors"),
         ("return {n: a[..., None] for n, a in weights.items()}", "aggregate returned .* with shape"),
         ("return {n: 'x' for n in weights}", "aggregate returned .* and type <U1"),
+        ("raise SystemExit(0)", "aggregate failed: SystemExit: 0 .*mine.py, line 4"),
+        ("return {n: [[1, 2], [3]] for n in weights}", "aggregate failed: ValueError: "),
+        (
+            "import torch; return {n: torch.ones(2, requires_grad=True) for n in weights}",
+            "aggregate failed: RuntimeError",
+        ),
+        ("return weights | {'b': weights['b'] * float('nan')}", "aggregate returned b with values that are no finite"),
+        ("return weights | {'b': [1e300, 0]}", "aggregate returned b with values that are no finite float32"),
+        ("return weights | {'n': float('inf')}", "aggregate returned n with values that are no finite int64"),
         ("weights['b'][...] = 0", "aggregate failed: ValueError: .*read-only"),
         ("parts[0].weights['b'][...] = 0", "aggregate failed: ValueError: .*read-only"),
     ],
@@ -297,6 +313,9 @@ def test_states_that_cannot_be_kept_or_taken_back(tmp_path: Path) -> None:
     wrong = strategy(tmp_path, f"{IDENTITY}    def state(self):\n        return {{'x': object()}}\n")
     with pytest.raises(PluginFailed, match="state must return a mapping of names to arrays"):
         wrong.state()
+    ragged = strategy(tmp_path, f"{IDENTITY}    def state(self):\n        return {{'x': [[1, 2], [3]]}}\n")
+    with pytest.raises(PluginFailed, match="state failed: ValueError"):
+        ragged.state()
     with pytest.raises(CheckpointError, match="not that of this strategy"):
         strategy(tmp_path, IDENTITY).load_state({"x": np.zeros(1)})
     with pytest.raises(CheckpointError, match="load_state failed: AssertionError"):
@@ -325,6 +344,9 @@ class TestTuner:
             ("    batches = [33, 2]", "batches has a batch of 33 for device 0, which takes 0 to 32"),
             ("    batches = [0, 0]", "batches are all 0 at the beginning"),
             ("    slowdowns = 'slow'", "slowdowns must be 2 numbers"),
+            ("    slowdowns = [1.0, float('nan')]", "slowdowns must be finite numbers"),
+            ("    batches = [[8], [2, 1]]", "batches is no array of numbers: ValueError"),
+            ("    @property\n    def state(self): raise SystemExit(0)", "state failed: SystemExit: 0"),
         ],
     )
     def test_a_broken_one_is_refused_before_anything_starts(self, tmp_path: Path, body: str, words: str) -> None:

@@ -1,5 +1,7 @@
 """The pytest plugin: what its marks mean, and that a project that does not use it pays next to nothing."""
 
+import io
+import json
 import subprocess
 import sys
 import tomllib
@@ -11,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.array import ArrayConfig
-from firmware_agent.errors import ConfigurationError, DeviceError, DeviceLost
-from host.pytest_plugin.array import read_records
+from csd_emu.paths import Paths
+from firmware_agent.errors import ConfigurationError, CsdError, DeviceError, DeviceLost, EnvironmentUnfit
+from host.pytest_plugin.array import Running, read_records
+from host.pytest_plugin.keeper import Keeper
 from host.pytest_plugin.keeping import Ticket
-from host.pytest_plugin.lab import file_name
+from host.pytest_plugin.lab import Lab, file_name
 from host.pytest_plugin.settings import merge
 
 ROOT = Path(__file__).parents[2]
@@ -115,3 +119,76 @@ def test_records_without_a_directory_or_with_a_torn_line_are_those_that_are_whol
     assert read_records(None) == read_records(tmp_path) == []
     (tmp_path / "records.jsonl").write_text('{"kind":"round"}\n{"kind":"ev')
     assert read_records(tmp_path) == [{"kind": "round"}]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("planted"), SystemExit(0), AttributeError("planted")])
+def test_a_crash_in_the_keeper_is_an_answer_with_its_traceback(error: BaseException) -> None:
+    answers = io.BytesIO()
+    keeper = Keeper("lab", Paths.default(), answers)
+    with keeper.answering(7):
+        raise error
+    ticket = Ticket()
+    ticket.give(json.loads(answers.getvalue()))
+    with pytest.raises(CsdError, match=rf"(?s){type(error).__name__}.*in the keeper.*test_pytest_plugin.py"):
+        ticket.take(0)
+
+
+def test_whoever_waits_for_a_round_learns_whether_it_takes_too_long_or_the_run_has_ended(tmp_path: Path) -> None:
+    ticket, folder = Ticket(), tmp_path / "a-run"
+    folder.mkdir()
+    running = Running(ticket, tmp_path)
+    with pytest.raises(DeviceError, match="round 2 was not done within 0 s of wall time; allow more"):
+        running.wait_for_round(2, timeout_seconds=0)
+    (folder / "records.jsonl").write_text('{"kind":"round","round":1}\n')
+    running.wait_for_round(1, timeout_seconds=0)
+    ticket.give({"number": 1})
+    running.wait_for_round(1)
+    with pytest.raises(DeviceError, match="ended without a round 2"):
+        running.wait_for_round(2)
+
+
+class DeadKeeper:
+    """Of a keeper: whether it lives, and what it was asked for."""
+
+    def __init__(self) -> None:
+        self.alive, self.asked = True, list[str]()
+
+    def ask(self, what: str, seconds: float, **values: Any) -> dict[str, Any]:
+        self.asked.append(f"{what} {values}")
+        return {}
+
+    def close(self, seconds: float) -> None:
+        self.asked.append("close")
+
+
+class FullDisk:
+    """An array of a test that did harm to it, on a machine without space."""
+
+    runs, busy, harmed = Path("/nowhere"), False, True
+
+    def save(self, folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_an_array_is_given_up_also_if_nothing_can_be_kept_of_it(tmp_path: Path) -> None:
+    lab, keeper = Lab("lab", tmp_path, tmp_path / "artifacts", "all"), DeadKeeper()
+    lab._keeper = keeper  # type: ignore[assignment]
+    with pytest.raises(EnvironmentUnfit, match=r"artifacts of test_a cannot be kept .*No space left.*--csd-artifacts"):
+        lab.release(FullDisk(), "test_a", failed=False)  # type: ignore[arg-type]
+    assert keeper.asked == ["release {'end': True}"]
+
+
+def test_the_drives_of_a_keeper_that_was_killed_are_ended_before_another_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, dead = Lab("lab", tmp_path, None, "failed"), DeadKeeper()
+    dead.alive, lab._keeper = False, dead  # type: ignore[assignment]
+
+    def start(*_: Any) -> Any:
+        dead.asked.append("another begins")
+        raise EnvironmentUnfit("planted")
+
+    monkeypatch.setattr("host.pytest_plugin.lab.KeeperProcess", start)
+    with pytest.raises(EnvironmentUnfit, match="planted"):
+        lab.open({}, tmp_path)
+    assert dead.asked == ["close", "another begins"]
