@@ -27,7 +27,10 @@ def refuse_lent(site: Site) -> None:
         DriveUnfit: says which array.
         DriveUnreachable: the connection broke.
     """
-    lease = Slot(site.shell, site.layout).look().lease
+    try:
+        lease = Slot(site.shell, site.layout).look().lease
+    except DriveUnfit:  # what is damaged serves no array, and must be repaired or removed
+        return
     if lease is not None:
         raise DriveUnfit(
             f"drive {site.drive.name}: is lent to array {lease.array!r} of {lease.server}; run csd-emu down "

@@ -548,6 +548,9 @@ def test_a_drive_that_is_lent_is_left_to_its_array_unless_forced(drive: LocalDri
             prepare(plan(None))(drive.site())
     assert status(drive).state == "waiting"
     assert service.prepare_stop(plan(True))(drive.site()).result is Result.DONE
+    control = (drive.root / "bin/csd-agent").resolve()
+    control.write_text("#!/bin/sh\nexit 1\n")
+    assert service.prepare_uninstall(plan(None))(drive.site()).result is Result.DONE
 
 
 @pytest.fixture
