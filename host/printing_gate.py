@@ -24,6 +24,8 @@ def print_gate(report: GateReport) -> None:
         console.print(f"{row.figure} is {row.verdict}: {remedy(row)}", soft_wrap=True, markup=False)
     if failing:
         console.print(list_changes(report.changed), soft_wrap=True, markup=False)
+    for failure in report.failures:
+        console.print(f"failed: {failure}", soft_wrap=True, markup=False)
     for note in report.notes:
         console.print(note, soft_wrap=True, markup=False)
     summary = report.summary

@@ -17,6 +17,8 @@ from tests.commands import Workshop
 from tests.projects import EXAMPLE, ROOT, Project
 
 GITHUB, GITLAB = EXAMPLE / "github-actions.yml", EXAMPLE / ".gitlab-ci.yml"
+# Variables that a repository must have; what pip is asked for is only written down.
+VARIABLES = {"CSD_EMU_WHEEL": "csd_emu.whl", "CSD_TORCH_INDEX": "index"}
 _RECORDED = ("apt-get", "pip", "useradd")
 # In place of building, packing and unpacking an image, which drives of the native engine do not have.
 _NO_IMAGES = """
@@ -45,15 +47,19 @@ class Runner:
         self._program("sudo", 'exec "$@"')
         self._program("csd-emu", (_NO_IMAGES if native else "") + f'exec {sys.executable} -P -m host "$@"')
         self._program("pytest", f'exec {sys.executable} -m pytest -p no:asyncio -p no:cacheprovider "$@"')
-        self.environment = self.project.environment | {"CALLS": str(self.calls), "CI": "true"}
+        self.environment = self.project.environment | {"CALLS": str(self.calls), "CI": "true"} | VARIABLES
         self.environment["PATH"] = os.pathsep.join([str(self._programs), self.environment["PATH"]])
         if native:
             self.environment["PYTEST_ADDOPTS"] = "--csd-engine native"
 
     def github(self) -> None:
         """Run the steps of the workflow; a step that fails raises."""
-        (job,) = yaml.safe_load(GITHUB.read_text(encoding="utf-8"))["jobs"].values()
-        outputs, saves = self.calls.with_name("outputs.txt"), []
+        workflow: dict[str, Any] = yaml.safe_load(GITHUB.read_text(encoding="utf-8"))
+        (job,) = workflow["jobs"].values()
+        for name, value in workflow["env"].items():
+            assert value == f"${{{{ vars.{name} }}}}"
+            self.environment.setdefault(name, "")  # as of a variable that is not set
+        outputs, hit = self.calls.with_name("outputs.txt"), False
         outputs.touch()
         self.environment["GITHUB_OUTPUT"] = str(outputs)
         for step in job["steps"]:
@@ -61,18 +67,21 @@ class Runner:
                 self.shell(step["run"])
                 continue
             action, values = step["uses"].partition("@")[0], step.get("with", {})
-            if action == "actions/cache":
+            if action.startswith("actions/cache/"):
                 said = dict(line.split("=", 1) for line in outputs.read_text().splitlines())
                 key = values["key"].replace("${{ steps.image.outputs.key }}", said["key"])
                 assert "${{" not in key
-                self._restore(key, [values["path"]])
-                saves.append((key, [values["path"]]))
+                if action == "actions/cache/restore":
+                    hit = (self.cache / key).exists()
+                    self._restore(key, [values["path"]])
+                else:
+                    assert (action, step["if"]) == ("actions/cache/save", "steps.cache.outputs.cache-hit != 'true'")
+                    if not hit:
+                        self._save(key, [values["path"]])
             elif action == "actions/upload-artifact":
                 self._upload(values["path"].split())
             else:
                 assert action in ("actions/checkout", "actions/setup-python"), action
-        for key, paths in saves:
-            self._save(key, paths)
 
     def gitlab(self) -> None:
         """Run the scripts of the job; a line that fails raises."""
@@ -83,8 +92,11 @@ class Runner:
             expanded = value.replace("$CI_PROJECT_DIR", str(self.project.folder))
             self.environment.setdefault(name, expanded)
         self._restore(job["cache"]["key"], job["cache"]["paths"])
-        self.shell("\n".join([*job["before_script"], *job["script"]]))
-        self._save(job["cache"]["key"], job["cache"]["paths"])
+        assert job["cache"]["when"] == "always"
+        try:
+            self.shell("\n".join([*job["before_script"], *job["script"]]))
+        finally:
+            self._save(job["cache"]["key"], job["cache"]["paths"])
         self._upload(job["artifacts"]["paths"])
         assert list(self.project.folder.glob(job["artifacts"]["reports"]["junit"]))
 

@@ -38,24 +38,30 @@ def ci_run(
     ] = None,
     write: Annotated[bool, typer.Option("--write-baseline", help="make the baseline of this run")] = False,
     update: Annotated[bool, typer.Option("--update-baseline", help="the same, in place of one that is there")] = False,
+    allow_losses: Annotated[
+        bool, typer.Option(help="a drive that is lost does not fail the gate: the job is about that")
+    ] = False,
     engine: EngineOption = None,
     runs: Annotated[Path, typer.Option(help="folder for run directories")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
     """Run a job and fail if accuracy, images per device second or joules per image leave their band."""
-    if junit is not None:
-        junit.unlink(missing_ok=True)  # whatever happens now, an old one must not be taken for this run's
-    if write and update:
-        raise ConfigurationError("give --write-baseline or --update-baseline, not both")
-    with INTERRUPTS.deferred():
-        from host.gate.figures import parse_bands
-        from host.gate.gate import Gate, run_gate
-        from host.printing_gate import print_gate
-        from host.requests import read_run
+    from host.gate.junit import remove_old, saying_errors
 
-        gate = Gate(baseline, junit, parse_bands(band or []), write or update, update)
-        request = read_run(job, array, engine and engine.value)
-    with StageProgress(quiet=as_json) as progress:
-        report = run_gate(request, gate, Paths.default(), runs, progress, quiet=as_json)
+    if junit is not None:
+        remove_old(junit)
+    with saying_errors(junit, "csd-emu", {}):
+        if write and update:
+            raise ConfigurationError("give --write-baseline or --update-baseline, not both")
+        with INTERRUPTS.deferred():
+            from host.gate.figures import parse_bands
+            from host.gate.gate import Gate, run_gate
+            from host.printing_gate import print_gate
+            from host.requests import read_run
+
+            gate = Gate(baseline, junit, parse_bands(band or []), write or update, update, allow_losses)
+            request = read_run(job, array, engine and engine.value)
+        with StageProgress(quiet=as_json) as progress:
+            report = run_gate(request, gate, Paths.default(), runs, progress, quiet=as_json)
     print_json(report) if as_json else print_gate(report)
     raise typer.Exit(0 if report.passed else 1)

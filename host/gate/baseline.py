@@ -6,8 +6,11 @@ what a gate is there to find; they are written down so that a failure can say wh
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
+import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ import msgspec
 from csd_emu.array import ArrayConfig
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 from host.files import replace_file
-from host.gate.figures import KINDS, Expected
+from host.gate.figures import KINDS, NO_CLOCK, Expected
 from host.job import JobConfig
 
 FORMAT = 1
@@ -89,7 +92,22 @@ def write_baseline(path: Path, baseline: Baseline) -> None:
     try:
         replace_file(path, msgspec.json.format(msgspec.json.encode(baseline)) + b"\n")
     except OSError as error:
-        raise EnvironmentUnfit(f"{path}: the baseline cannot be written ({error.strerror}); give another") from error
+        raise _unwritable(path, error) from error
+
+
+def check_writable(path: Path) -> None:
+    """Return if a baseline can be written to `path`, which is asked before a run of many minutes; nothing is left.
+
+    Raises:
+        EnvironmentUnfit: it cannot.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def read_baseline(path: Path) -> Baseline:
@@ -112,7 +130,9 @@ def read_baseline(path: Path) -> Baseline:
     hashes = content_sha256(baseline.job), content_sha256(baseline.array)
     if hashes != (baseline.job_sha256, baseline.array_sha256):
         raise _damaged(path, "job or array do not have the hashes beside them")
-    _check_figures(path, baseline.figures)
+    if baseline.seed != baseline.job.get("seed", JobConfig.model_fields["seed"].default):
+        raise _damaged(path, f"its seed {baseline.seed} is not that of its job")
+    _check_figures(path, baseline)
     return baseline
 
 
@@ -156,14 +176,21 @@ def content_sha256(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
 
-def _check_figures(path: Path, figures: Mapping[str, Expected]) -> None:
-    if not figures:
+def _check_figures(path: Path, baseline: Baseline) -> None:
+    if not baseline.figures:
         raise _damaged(path, "it holds no figure")
-    for name, figure in figures.items():
+    for name, figure in baseline.figures.items():
         if name not in KINDS:
             raise _damaged(path, f"{name} is no figure; it may be one of {', '.join(KINDS)}")
         if not (math.isfinite(figure.value) and figure.value > 0 and math.isfinite(figure.band) and figure.band >= 0):
             raise _damaged(path, f"{name}: value must be more than 0, and band 0 or more")
+        meant = KINDS[name].unit, baseline.clock if KINDS[name].timed else NO_CLOCK
+        if (figure.unit, figure.clock) != meant:
+            raise _damaged(path, f"{name}: unit and clock must be {meant[0]} and {meant[1]}")
+
+
+def _unwritable(path: Path, error: OSError) -> EnvironmentUnfit:
+    return EnvironmentUnfit(f"{path}: the baseline cannot be written ({error.strerror}); give another")
 
 
 def _shown(value: Any) -> str:

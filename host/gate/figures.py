@@ -73,9 +73,9 @@ class Compared(msgspec.Struct, frozen=True):
 def judge(name: str, expected: Expected, measured: float) -> Compared:
     """Compare one figure; the edges of the band belong to it.
 
-    A measured figure that is no number, infinite, or negative is unusable, which fails whatever the band.
+    A measured figure that is no number, infinite, 0 or negative is unusable, which fails whatever the band.
     """
-    usable = math.isfinite(measured) and measured >= 0
+    usable = math.isfinite(measured) and measured > 0
     change = measured / expected.value - 1 if usable and expected.value else None
     if not usable:
         verdict = Verdict.UNUSABLE
@@ -139,7 +139,7 @@ def parse_bands(texts: Iterable[str]) -> dict[str, float | None]:
     """Return figure -> band of options such as ``accuracy=2%``, ``joules_per_image=0.02`` or ``accuracy=none``.
 
     Raises:
-        ConfigurationError: one is none, or names an unknown figure.
+        ConfigurationError: one is none, names an unknown figure, or one that was named before.
     """
     bands: dict[str, float | None] = {}
     for text in texts:
@@ -148,6 +148,8 @@ def parse_bands(texts: Iterable[str]) -> dict[str, float | None]:
             raise ConfigurationError(
                 f"--band {text}: write FIGURE=SHARE, for example accuracy=2%; the figures are {', '.join(KINDS)}"
             )
+        if name in bands:
+            raise ConfigurationError(f"--band {text}: {name} has a band already; give one for each figure")
         bands[name] = None if share == LEFT_OUT else _parse_share(text, share)
     return bands
 
@@ -159,4 +161,6 @@ def _parse_share(text: str, share: str) -> float:
         value = math.nan
     if not 0 <= value <= _LARGEST_BAND:
         raise ConfigurationError(f"--band {text}: the share must be from 0 to {_LARGEST_BAND:.0%}, for example 2%")
+    if value > 1 and not share.endswith("%"):
+        raise ConfigurationError(f"--band {text}: {share} is {value:.0%}; say so with a %, or write {share}%")
     return value

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ import msgspec
 from csd_emu.image import ImageStore
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
-from firmware_agent.errors import ConfigurationError, CsdError
+from firmware_agent.errors import ConfigurationError, DeviceError
+from host.datasets import is_path
 from host.gate.baseline import (
     Baseline,
     check_clock,
     check_comparable,
+    check_writable,
     content_sha256,
     list_differences,
     make_baseline,
@@ -27,8 +29,8 @@ from host.gate.baseline import (
     write_baseline,
 )
 from host.gate.figures import KINDS, Compared, Expected, Verdict, check_wall, expect, judge
-from host.gate.junit import Case, render, write_junit
-from host.gate.measure import list_doubts, measure, read_rounds
+from host.gate.junit import now, render, saying_errors, write_junit
+from host.gate.measure import list_doubts, list_failures, measure, read_rounds
 from host.gate.report import GateReport, list_cases
 from host.run import run_job
 from host.run_directory import RECORDS_FILE, VERSIONS_FILE
@@ -50,6 +52,7 @@ class Gate:
         bands: figure -> band as asked for, in place of the baseline's; None leaves the figure out.
         write: make the baseline of this run, in place of comparing.
         replace: and it may be there already.
+        allow_losses: a drive that is lost fails nothing: the job is about that.
     """
 
     baseline: Path
@@ -57,6 +60,7 @@ class Gate:
     bands: Mapping[str, float | None] = field(default_factory=dict)
     write: bool = False
     replace: bool = False
+    allow_losses: bool = False
 
 
 def run_gate(
@@ -67,14 +71,16 @@ def run_gate(
     Raises:
         ConfigurationError: the baseline is missing, damaged or of something else; if that can be known beforehand,
             nothing was started.
+        DeviceError: of so little no baseline can be made: drives were lost, or rounds trained on nothing.
         CsdError: the run failed.
     """
-    with _junit_of_errors(request, gate):
+    with saying_errors(gate.junit, _suite(request), _properties(request)):
         before = _read_before(request, gate)
         summary = run_job(request, paths, runs, progress, quiet)
         report = _judge(request, gate, before, summary, paths)
     if gate.junit is not None:
-        _write_junit(gate.junit, request, list_cases(report), report)
+        facts = _properties(request) | {"clock": report.summary.clock, "baseline": report.baseline}
+        write_junit(gate.junit, render(_suite(request), list_cases(report), facts, now()))
     return report
 
 
@@ -84,17 +90,22 @@ def _read_before(request: RunRequest, gate: Gate) -> Baseline | None:
     if not gate.write:
         baseline = read_baseline(gate.baseline)
         check_comparable(gate.baseline, baseline, request.portable_job, request.config)
+        _with_bands(baseline.figures, gate)  # what it refuses is said now
         if wall:
             check_clock(gate.baseline, baseline, "wall")
         return baseline
     if gate.baseline.exists() and not gate.replace:
         raise ConfigurationError(f"{gate.baseline}: is there already; replace it with --update-baseline")
+    check_writable(gate.baseline)
     before = None
     with contextlib.suppress(ConfigurationError):  # a damaged one is what a new one is made for
         before = read_baseline(gate.baseline)
+    bands = _bands(gate, before)
+    if all(name in bands and bands[name] is None for name in KINDS):
+        raise _nothing_left()
     if wall:
         for name in KINDS:
-            check_wall(name, "wall", _bands(gate, before))
+            check_wall(name, "wall", bands)
     return before
 
 
@@ -102,22 +113,28 @@ def _judge(request: RunRequest, gate: Gate, before: Baseline | None, summary: Su
     directory = Path(summary.run_directory)
     rounds, losses = read_rounds(directory / RECORDS_FILE)
     measured, information = measure(rounds), describe_run(request, directory, paths)
+    failures = list_failures(rounds, [] if gate.allow_losses else losses)
     notes = [*request.notes, *losses, *list_doubts(rounds)]
     changed: list[str] = []
     if before is not None and not (gate.write and before.clock != summary.clock):
         changed = list_differences(before.information, information)
     if gate.write:
+        if failures:
+            raise DeviceError(
+                f"{gate.baseline}: not written, for it would hold less than was asked for: {'; '.join(failures)}; "
+                f"run it again; lost drives that are meant take --allow-losses; run directory: {directory}"
+            )
         figures = expect(measured, summary.clock, _bands(gate, before))
         baseline = make_baseline(request.portable_job, request.config, summary.clock, figures, information)
         write_baseline(gate.baseline, baseline)
         same = [_unchanged(name, figure) for name, figure in figures.items()]
-        return GateReport(summary.reached, str(gate.baseline), True, same, changed, notes, summary)
+        return GateReport(summary.reached, str(gate.baseline), True, same, [], changed, notes, summary)
     if before is None:
         raise ConfigurationError(f"{gate.baseline}: there is no baseline")
     check_clock(gate.baseline, before, summary.clock)
     compared = [judge(name, figure, measured[name]) for name, figure in _with_bands(before.figures, gate).items()]
-    passed = summary.reached and all(each.verdict is Verdict.WITHIN for each in compared)
-    return GateReport(passed, str(gate.baseline), False, compared, changed, notes, summary)
+    passed = summary.reached and not failures and all(each.verdict is Verdict.WITHIN for each in compared)
+    return GateReport(passed, str(gate.baseline), False, compared, failures, changed, notes, summary)
 
 
 def _bands(gate: Gate, before: Baseline | None) -> dict[str, float | None]:
@@ -139,7 +156,13 @@ def _with_bands(figures: Mapping[str, Expected], gate: Gate) -> dict[str, Expect
         band = gate.bands.get(name, figure.band)
         if band is not None:
             kept[name] = msgspec.structs.replace(figure, band=band)
+    if not kept:
+        raise _nothing_left()
     return kept
+
+
+def _nothing_left() -> ConfigurationError:
+    return ConfigurationError("--band: every figure is left out, so nothing would be compared; give one of them a band")
 
 
 def _unchanged(name: str, figure: Expected) -> Compared:
@@ -153,11 +176,23 @@ def describe_run(request: RunRequest, directory: Path, paths: Paths) -> dict[str
         "machine": platform.machine(),
         "image": ImageStore(paths.images).describe().hash if request.config.engine == "qemu" else "none",
         "model source sha256": _digest({"source": request.spec.source}),
+        **{f"{word} code sha256": code[:_HASH_CHARACTERS] for word, code in request.plugins.facts},
+        **_data_facts(request),
         "profiles sha256": _digest(request.profiles),
         "calibration sha256": _digest(request.models),
         **{f"host {name}": str(value) for name, value in versions["host"].items() if name != "machine"},
         **_join_facts(versions["devices"]),
     }
+
+
+def _data_facts(request: RunRequest) -> dict[str, str]:
+    """Return the hash of data that lie in files: these may change, and their path says nothing of it."""
+    if not is_path(request.job.data.source):
+        return {}
+    digest = hashlib.sha256()
+    for array in (request.dataset.images, request.dataset.labels):
+        digest.update(f"{array.shape} {array.dtype}".encode() + array.tobytes())
+    return {"data sha256": digest.hexdigest()[:_HASH_CHARACTERS]}
 
 
 def _join_facts(devices: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
@@ -171,21 +206,10 @@ def _digest(content: Mapping[str, Any]) -> str:
     return content_sha256(content)[:_HASH_CHARACTERS]
 
 
-@contextlib.contextmanager
-def _junit_of_errors(request: RunRequest, gate: Gate) -> Iterator[None]:
-    """Say an error of ours in the JUnit file, too: whoever reads that alone must not take its absence for success."""
-    try:
-        yield
-    except CsdError as error:
-        if gate.junit is not None:
-            _write_junit(gate.junit, request, [Case("run", error=f"{type(error).__name__}: {error}")], None)
-        raise
+def _suite(request: RunRequest) -> str:
+    return f"csd-emu.{request.config.name}"
 
 
-def _write_junit(path: Path, request: RunRequest, cases: list[Case], report: GateReport | None) -> None:
+def _properties(request: RunRequest) -> dict[str, str]:
     config, job = request.config, request.job
-    properties = {"array": config.name, "engine": config.engine, "model": job.model, "seed": str(job.seed)}
-    if report is not None:
-        properties |= {"clock": report.summary.clock, "baseline": report.baseline}
-    timestamp = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="seconds")
-    write_junit(path, render(f"csd-emu.{config.name}", cases, properties, timestamp))
+    return {"array": config.name, "engine": config.engine, "model": job.model, "seed": str(job.seed)}

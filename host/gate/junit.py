@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
-from firmware_agent.errors import EnvironmentUnfit
+from firmware_agent.errors import ConfigurationError, CsdError, EnvironmentUnfit, PluginFailed
 from host.files import replace_file
 
 # What no XML 1.0 document can hold, not even escaped.
@@ -65,6 +67,45 @@ def write_junit(path: Path, document: bytes) -> None:
         replace_file(path, document)
     except OSError as error:
         raise EnvironmentUnfit(f"{path}: the JUnit file cannot be written ({error.strerror}); give another") from error
+
+
+def remove_old(path: Path) -> None:
+    """Remove the JUnit file of another run: whatever happens now, it must not be taken for this one's.
+
+    Raises:
+        ConfigurationError: `path` can be no file.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"--junit {path}: cannot be written ({error.strerror}); name a file") from error
+
+
+@contextlib.contextmanager
+def saying_errors(path: Path | None, suite: str, properties: Mapping[str, str]) -> Iterator[None]:
+    """Say whatever ends the block in the JUnit file, too, unless it is there: its absence is no success.
+
+    Raises:
+        PluginFailed: code of the user's ended the program, which might look as if all were well.
+    """
+    try:
+        try:
+            yield
+        except SystemExit as error:
+            raise PluginFailed(
+                f"code of the job's has ended the program (SystemExit: {error.code}); let it raise an error instead"
+            ) from error
+    except BaseException as error:
+        if path is not None and not path.exists():
+            told = str(error) if isinstance(error, CsdError) else repr(error)
+            cases = [Case("run", error=f"{type(error).__name__}: {told}")]
+            write_junit(path, render(suite, cases, properties, now()))
+        raise
+
+
+def now() -> str:
+    """Return the time as `render` takes it."""
+    return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="seconds")
 
 
 def _add_case(suite: ElementTree.Element, classname: str, case: Case) -> None:

@@ -18,10 +18,14 @@ ENOUGH_ROUNDS = 5
 
 
 def measure(rounds: Sequence[RoundRecord]) -> dict[str, float]:
-    """Return figure -> value, by the names of `host.gate.figures.KINDS`; rounds without images say nothing of rates."""
+    """Return figure -> value, by the names of `host.gate.figures.KINDS`; 0 of what was not measured.
+
+    Rounds without images say nothing of rates; `list_failures` names them.
+    """
     trained = [record for record in rounds if record.images_per_device_second > 0]
     if not trained:
-        return {"accuracy": rounds[-1].accuracy, "images_per_device_second": 0.0, "joules_per_image": 0.0}
+        accuracy = rounds[-1].accuracy if rounds else 0.0
+        return {"accuracy": accuracy, "images_per_device_second": 0.0, "joules_per_image": 0.0}
     return {
         "accuracy": rounds[-1].accuracy,
         "images_per_device_second": statistics.median(record.images_per_device_second for record in trained),
@@ -45,6 +49,22 @@ def read_rounds(records: Path) -> tuple[list[RoundRecord], list[str]]:
         elif isinstance(record, EventRecord) and record.what is What.LOST:
             losses.append(f"{record.device} was lost: {record.detail}")
     return rounds, losses
+
+
+def list_failures(rounds: Sequence[RoundRecord], losses: Sequence[str]) -> list[str]:
+    """Return why the figures are those of less than was asked for, however good they are.
+
+    Args:
+        rounds: of the run.
+        losses: which drives were lost (see `read_rounds`); empty if that is meant.
+    """
+    failures = [f"{loss}; the figures are those of fewer drives" for loss in losses]
+    if not rounds:
+        return [*failures, "the run has no round"]
+    idle = [str(record.round) for record in rounds if count_images(record) == 0]
+    if idle:
+        failures.append(f"{len(idle)} of {len(rounds)} rounds trained on nothing in time: {', '.join(idle)}")
+    return failures
 
 
 def list_doubts(rounds: Sequence[RoundRecord]) -> list[str]:

@@ -19,10 +19,11 @@ class GateReport(msgspec.Struct, frozen=True):
     """`csd-emu ci run`.
 
     Attributes:
-        passed: every figure is within its band, and the job's target, if it has one, was reached.
+        passed: every figure is within its band, nothing else failed, and the job's target, if any, was reached.
         baseline: the file that was compared with, or written.
         written: whether it was written, in which case nothing was compared.
         figures: one per figure of the baseline.
+        failures: what else fails the run: lost drives, rounds that trained on nothing.
         changed: what is not as it was when the baseline was written; that alone fails nothing.
         notes: what must be known of this run.
         summary: of the run.
@@ -32,6 +33,7 @@ class GateReport(msgspec.Struct, frozen=True):
     baseline: str
     written: bool
     figures: list[Compared]
+    failures: list[str]
     changed: list[str]
     notes: list[str]
     summary: Summary
@@ -68,7 +70,8 @@ def list_cases(report: GateReport) -> list[Case]:
     """Return the test cases: that the job ran, each figure, and the job's target if it has one."""
     summary = report.summary
     notes = "\n".join([f"run directory: {summary.run_directory}", *report.notes])
-    cases = [Case("run", summary.wall_seconds, notes)]
+    failures = "\n".join(report.failures) or None
+    cases = [Case("run", summary.wall_seconds, notes, failure=failures)]
     for compared in report.figures:
         failed = compared.verdict is not Verdict.WITHIN
         failure = explain(compared, report.changed) if failed else None

@@ -10,6 +10,7 @@ from tests.commands import Done, Workshop, in_process
 from tests.junit import check_junit
 
 JOB: dict[str, Any] = {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 2}
+NO_BANDS = [f"--band={name}=none" for name in ("accuracy", "images_per_device_second", "joules_per_image")]
 TINY_NET = """
 from torch import nn
 
@@ -62,6 +63,7 @@ def test_a_run_passes_its_own_baseline_and_fails_one_that_expects_more(gate: Gat
     written = gate("--write-baseline", "--json")
     assert written.code == 0, written.err
     assert written.json("ci")["written"]
+    assert "nothing would be compared" in gate(*NO_BANDS).err
     assert gate("--write-baseline").code == 2, "one that is there is not replaced by accident"
 
     passed = gate()
@@ -141,6 +143,8 @@ def test_wall_time_is_refused_before_anything_starts_unless_it_has_a_band(gate: 
     [
         (("--write-baseline", "--update-baseline"), "not both"),
         (("--band", "speed=1%"), "the figures are accuracy"),
+        (("--write-baseline", *NO_BANDS), "nothing would be compared"),
+        (("--write-baseline", "--baseline", "missing/base.json"), "the baseline cannot be written"),
         (("--engine", "qemu"), "--write-baseline"),
     ],
 )
@@ -152,7 +156,7 @@ def test_what_cannot_be_meant_is_refused_and_an_old_junit_file_does_not_survive(
     done = gate(*options)
     assert done.code == 2
     assert why in done.err
-    assert not gate.junit.exists() or gate.failing() == ["run"]
+    assert gate.failing() == ["run"]
     assert not gate.workshop.runs.exists()
 
 

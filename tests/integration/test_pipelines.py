@@ -1,11 +1,14 @@
 """The pipeline files of the example project do what they say, with native drives in place of virtual machines."""
 
+import pytest
+
 from tests.commands import Workshop
 from tests.junit import check_junit
-from tests.pipelines import Runner, known_packages
+from tests.pipelines import VARIABLES, Runner, known_packages
 
 # What a runner's image has in any case.
 EVERYWHERE = {"apt", "make", "passwd"}
+INSTALLATIONS = ["pip install torch --index-url index", "pip install csd_emu.whl", "pip install --editable .[test]"]
 
 
 def prepared(workshop: Workshop) -> Runner:
@@ -29,9 +32,22 @@ def check(runner: Runner) -> None:
     assert b'tests="4"' in reports["tests.xml"].read_bytes()
     assert len(list((runner.artifacts / "artifacts" / "gate").iterdir())) == 1
     assert runner.installed() == known_packages() - EVERYWHERE
-    assert runner.called("pip") == ["pip install --editable .[test]"]
+    assert runner.called("pip") == INSTALLATIONS
 
 
+def test_an_image_is_cached_before_a_test_can_fail_and_a_variable_that_is_missing_is_named(workshop: Workshop) -> None:
+    runner = Runner(workshop, native=True)
+    runner.environment["CSD_EMU_WHEEL"] = ""
+    with pytest.raises(AssertionError, match="CSD_EMU_WHEEL: is not set"):
+        runner.github()
+    runner.environment |= VARIABLES | {"PYTEST_ADDOPTS": "--no-such-option"}
+    with pytest.raises(AssertionError, match="no-such-option"):
+        runner.github()
+    (cached,) = runner.cache.iterdir()
+    assert (cached / "arm-image.tar.zst").exists()
+
+
+@pytest.mark.long
 def test_the_steps_for_github_build_an_image_the_first_time_and_take_it_from_the_cache_afterwards(
     workshop: Workshop,
 ) -> None:
@@ -50,6 +66,7 @@ def test_the_steps_for_github_build_an_image_the_first_time_and_take_it_from_the
     assert runner.called("csd-emu image") == ["csd-emu image import"]
 
 
+@pytest.mark.long
 def test_the_script_for_gitlab_takes_the_image_from_the_cache_and_drops_those_of_other_versions(
     workshop: Workshop,
 ) -> None:

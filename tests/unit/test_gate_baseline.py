@@ -16,12 +16,13 @@ from host.gate.baseline import (
     Baseline,
     check_clock,
     check_comparable,
+    check_writable,
     list_differences,
     make_baseline,
     read_baseline,
     write_baseline,
 )
-from host.gate.figures import KINDS, Expected
+from host.gate.figures import KINDS, NO_CLOCK, Expected
 from host.job import JobConfig
 from host.schemas import FOLDER
 
@@ -45,7 +46,10 @@ def baseline(**figures: Expected) -> Baseline:
 @given(st.dictionaries(st.sampled_from(sorted(KINDS)), st.tuples(st.floats(1e-9, 1e12), st.floats(0, 10)), min_size=1))
 def test_a_baseline_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, values: Any) -> None:
     path = tmp_path_factory.mktemp("gate") / "base.json"
-    figures = {name: Expected(value, KINDS[name].unit, "counted", band) for name, (value, band) in values.items()}
+    figures = {
+        name: Expected(value, KINDS[name].unit, "counted" if KINDS[name].timed else NO_CLOCK, band)
+        for name, (value, band) in values.items()
+    }
     written = baseline(**figures)
     write_baseline(path, written)
     assert read_baseline(path) == written
@@ -75,6 +79,9 @@ def damaged(path: Path, change: Any) -> Path:
         (lambda c: c["job"].update(seed=8), "hashes"),
         (lambda c: c["array"].update(clock="wall"), "hashes"),
         (lambda c: c.update(figures={}), "no figure"),
+        (lambda c: c.update(seed=8), "its seed 8 is not that of its job"),
+        (lambda c: c.update(clock="wall"), "unit and clock must be 1/s and wall"),
+        (lambda c: c["figures"]["images_per_device_second"].update(unit="J"), "unit and clock must be 1/s and counted"),
         (lambda c: c["figures"].update(speed=c["figures"]["images_per_device_second"]), "speed is no figure"),
         (lambda c: c["figures"]["images_per_device_second"].update(value=0), "more than 0"),
         (lambda c: c["figures"]["images_per_device_second"].update(value=-3.0), "more than 0"),
@@ -110,6 +117,11 @@ def test_a_torn_one_is_refused(tmp_path_factory: pytest.TempPathFactory, cut: in
 def test_one_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentUnfit, match=r"base\.json"):
         write_baseline(tmp_path / "missing" / "base.json", baseline())
+    for path in (tmp_path / "missing" / "base.json", tmp_path):
+        with pytest.raises(EnvironmentUnfit, match="the baseline cannot be written"):
+            check_writable(path)
+    check_writable(tmp_path / "base.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firmware_agent.errors import EnvironmentUnfit
+from firmware_agent.errors import ConfigurationError, EnvironmentUnfit, PluginFailed
 from host.gate.figures import Expected, Verdict, judge
-from host.gate.junit import Case, render, write_junit
+from host.gate.junit import Case, remove_old, render, saying_errors, write_junit
 from host.gate.report import GateReport, explain, list_cases
 from host.summary import Summary, summarise
 from tests.junit import check_junit
@@ -79,12 +79,14 @@ def test_a_report_becomes_one_case_for_the_run_each_figure_and_the_target() -> N
     assert [figure.verdict for figure in figures] == [Verdict.WITHIN, Verdict.BETTER]
     for reached in (True, False):
         summary = make_summary(target_accuracy=0.93, reached=reached)
-        report = GateReport(False, "base.json", False, figures, [], ["csd-01 was lost: it died"], summary)
+        report = GateReport(False, "base.json", False, figures, [], [], ["csd-01 was lost: it died"], summary)
         cases = list_cases(report)
         assert [case.name for case in cases] == ["run", "accuracy", "accuracy", "target"]
         assert [case.failure is not None for case in cases] == [False, False, True, not reached]
         assert "csd-01 was lost" in cases[0].output
-    assert len(list_cases(GateReport(True, "b", False, figures, [], [], make_summary()))) == 3
+    failing = list_cases(GateReport(False, "b", False, figures, ["csd-01 was lost"], [], [], make_summary()))
+    assert len(failing) == 3
+    assert failing[0].failure == "csd-01 was lost"
 
 
 def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
@@ -107,3 +109,31 @@ def test_the_checker_sees_what_readers_would_refuse() -> None:
         assert wrong in good
         with pytest.raises(AssertionError):
             check_junit(re.sub(re.escape(wrong), right, good).replace("</testcase", "</case").encode())
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), KeyboardInterrupt(), ConfigurationError("no such key")])
+def test_whatever_ends_a_run_is_an_error_in_the_file(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "out.xml"
+    with pytest.raises(type(error)), saying_errors(path, "csd-emu", {}):
+        raise error
+    (found,) = check_junit(path.read_bytes()).iter("error")
+    assert type(error).__name__ in str(found.get("message"))
+
+
+def test_code_that_ends_the_program_is_a_failure_and_what_was_written_stays(tmp_path: Path) -> None:
+    path = tmp_path / "out.xml"
+    with pytest.raises(PluginFailed, match="SystemExit: 0"), saying_errors(path, "csd-emu", {}):
+        raise SystemExit(0)
+    written = path.read_bytes()
+    with pytest.raises(RuntimeError), saying_errors(path, "csd-emu", {}):
+        raise RuntimeError
+    assert path.read_bytes() == written
+
+
+def test_an_old_file_goes_and_what_can_be_no_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out.xml").touch()
+    remove_old(tmp_path / "out.xml")
+    remove_old(tmp_path / "out.xml")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigurationError, match=r"--junit .*name a file"):
+        remove_old(tmp_path)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.wire import PhaseSeconds
-from host.gate.measure import ENOUGH_ROUNDS, list_doubts, measure, read_rounds
+from host.gate.measure import ENOUGH_ROUNDS, list_doubts, list_failures, measure, read_rounds
 from host.records import EventRecord, RoundRecord, What
 from tests.records import array_rounds, device_round, round_record
 
@@ -45,6 +45,20 @@ def test_a_slowdown_of_every_round_shows_in_full(count: int, factor: float) -> N
 def test_a_run_without_images_has_no_rates() -> None:
     record = round_record([], images_per_device_second=0.0, accuracy=0.3)
     assert measure([record]) == {"accuracy": 0.3, "images_per_device_second": 0.0, "joules_per_image": 0.0}
+
+
+def test_a_run_without_rounds_has_no_figures_and_fails() -> None:
+    assert set(measure([]).values()) == {0.0}
+    assert list_failures([], []) == ["the run has no round"]
+
+
+def test_rounds_that_trained_on_nothing_and_lost_drives_are_failures() -> None:
+    good = rounds_of([1.0] * 2)
+    late = round_record([device_round("csd-00", 100, PhaseSeconds(forward=1.0), straggler=True)], round=3)
+    assert list_failures(good, []) == []
+    loss, idle = list_failures([*good, late], ["csd-01 was lost: it died"])
+    assert loss.startswith("csd-01 was lost: it died; ")
+    assert idle == "1 of 3 rounds trained on nothing in time: 3"
 
 
 def test_few_rounds_are_a_doubt() -> None:

@@ -83,7 +83,7 @@ def test_a_model_that_cannot_be_built_is_one_clear_error(
     assert "\n" not in str(caught.value).strip()
 
 
-@pytest.mark.parametrize("source", ["import nothing_like_this", "def build(:", "raise SystemError('x')"])
+@pytest.mark.parametrize("source", ["import nothing_like_this", "def build(:", "raise SystemError('x')", "exit(0)"])
 def test_a_file_that_cannot_be_imported_is_one_clear_error(folder: Path, source: str) -> None:
     (folder / "my_net.py").write_text(source)
     with pytest.raises(ModelError, match=r"my_net\.py:build.*cannot be imported"):
