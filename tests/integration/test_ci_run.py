@@ -53,6 +53,39 @@ def gate(workshop: Workshop, capsys: pytest.CaptureFixture[str], monkeypatch: py
     return Gate(workshop, capsys, monkeypatch)
 
 
+def test_a_run_fails_a_baseline_that_expects_more_and_passes_with_a_wider_band(gate: Gate) -> None:
+    gate.job = gate.workshop.write("job.yaml", JOB | {"rounds": 1})
+    written = gate("--write-baseline")
+    assert written.code == 0, written.err
+    rate = json.loads(gate.baseline.read_text())["figures"]["images_per_device_second"]["value"]
+    gate.change("images_per_device_second", value=rate * 1.02)
+    failed = gate("--json")
+    assert failed.code == 1, failed.err
+    assert not failed.json("ci")["passed"]
+    assert gate.failing() == ["images_per_device_second"]
+    passed = gate("--band", "images_per_device_second=3%")
+    assert passed.code == 0, passed.err + passed.out
+    assert gate.failing() == []
+    gate.workshop.assert_clean()
+
+
+@pytest.mark.long
+def test_a_strategy_that_was_changed_is_named_and_one_that_ends_the_program_does_not_pass(gate: Gate) -> None:
+    source = "from host.strategies import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n"
+    gate.workshop.write("mine.py", source)
+    gate.job = gate.workshop.write("job.yaml", JOB | {"rounds": 1, "strategy": "mine.py:Mine"})
+    assert gate("--write-baseline").code == 0
+    gate.workshop.write("mine.py", source.replace("pass", "changed = True"))
+    (change,) = gate("--json").json("ci")["changed"]
+    assert change.startswith("strategy code sha256: ")
+    gate.workshop.write("mine.py", source.replace("pass", "def aggregate(self, weights, parts): raise SystemExit(0)"))
+    done = gate()
+    assert done.code == 1
+    assert "aggregate failed: SystemExit: 0" in done.err
+    assert gate.failing() == ["run"]
+
+
+@pytest.mark.long
 def test_a_run_passes_its_own_baseline_and_fails_one_that_expects_more(gate: Gate) -> None:
     missing = gate()
     assert missing.code == 2
@@ -87,6 +120,7 @@ def test_a_run_passes_its_own_baseline_and_fails_one_that_expects_more(gate: Gat
     gate.workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_updating_keeps_bands_and_a_figure_that_was_left_out_stays_out(gate: Gate) -> None:
     assert gate("--write-baseline", "--band", "accuracy=5%", "--band", "joules_per_image=none").code == 0
     gate.job = gate.workshop.write("job.yaml", JOB | {"rounds": 1})
@@ -105,6 +139,7 @@ def test_updating_keeps_bands_and_a_figure_that_was_left_out_stays_out(gate: Gat
     assert gate("--update-baseline").code == 0
 
 
+@pytest.mark.long
 def test_a_missed_target_fails_and_says_so(gate: Gate) -> None:
     gate.job = gate.workshop.write("job.yaml", JOB | {"rounds": 1, "target": {"accuracy": 1.0}})
     assert gate("--write-baseline").code == 1
@@ -114,6 +149,7 @@ def test_a_missed_target_fails_and_says_so(gate: Gate) -> None:
     assert "target 1.0 was missed" in done.out
 
 
+@pytest.mark.long
 def test_wall_time_is_refused_before_anything_starts_unless_it_has_a_band(gate: Gate) -> None:
     """A net of one's own has no calibration table, so native drives measure it in wall time."""
     gate.workshop.write("tiny_net.py", TINY_NET)

@@ -25,7 +25,7 @@ def assert_refused(done: Done, workshop: Workshop, *words: str) -> None:
     assert not workshop.runs.exists()
 
 
-@pytest.mark.parametrize("name", ["strategy", "tuner"])
+@pytest.mark.parametrize("name", ["strategy", pytest.param("tuner", marks=pytest.mark.long)])
 def test_an_example_trains_and_its_run_directory_keeps_the_file(
     workshop: Workshop, csd_emu: Command, name: str
 ) -> None:
@@ -105,6 +105,7 @@ def test_a_broken_tuner_starts_nothing_and_is_not_simulated(workshop: Workshop, 
     ],
     ids=["strategy", "tuner"],
 )
+@pytest.mark.long
 def test_one_that_raises_in_the_middle_ends_the_run_with_one_line_and_cleans_up(
     workshop: Workshop, csd_emu: Command, source: str, changes: dict[str, Any], words: str
 ) -> None:
@@ -117,6 +118,7 @@ def test_one_that_raises_in_the_middle_ends_the_run_with_one_line_and_cleans_up(
     assert len(workshop.rounds()) == (2 if "strategy" in changes else 0)
 
 
+@pytest.mark.long
 def test_a_resumed_run_goes_on_with_the_same_strategy_and_its_state(workshop: Workshop, csd_emu: Command) -> None:
     original = workshop.write("mine.py", STATEFUL)
     job = {"epochs": 1, "target": None, "strategy": {"name": "mine.py:Slow", "keep": 0.7}}

@@ -37,16 +37,17 @@ def assert_nothing_left(workshop: Workshop) -> None:
     assert workshop.arrays() == []
 
 
-def test_the_example_project_passes_alone_and_with_two_processes(workshop: Workshop) -> None:
+@pytest.mark.parametrize("options", [(), pytest.param(("-n", "2"), marks=pytest.mark.long)], ids=["alone", "xdist"])
+def test_the_example_project_passes_alone_and_with_two_processes(workshop: Workshop, options: tuple[str, ...]) -> None:
     project = Project(workshop)
     shutil.copytree(EXAMPLE, project.folder, dirs_exist_ok=True)
-    for arguments in ((), ("-n", "2")):
-        done = project.test("--csd-engine", "native", "-q", *arguments)
-        assert done.code == 0, done.out
-        assert "4 passed" in done.out
-        assert_nothing_left(workshop)
+    done = project.test("--csd-engine", "native", "-q", *options)
+    assert done.code == 0, done.out
+    assert "4 passed" in done.out
+    assert_nothing_left(workshop)
 
 
+@pytest.mark.long
 def test_a_failing_test_shows_and_keeps_what_its_drives_said_and_the_next_gets_a_whole_array(
     project: Project, workshop: Workshop
 ) -> None:
@@ -70,6 +71,7 @@ def test_a_failing_test_shows_and_keeps_what_its_drives_said_and_the_next_gets_a
     assert_nothing_left(workshop)
 
 
+@pytest.mark.long
 def test_an_array_stays_up_between_tests_and_another_configuration_gets_another(
     project: Project, workshop: Workshop
 ) -> None:
@@ -115,6 +117,7 @@ def test_e():
     assert_nothing_left(workshop)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["alone", "xdist"])
 def test_nothing_is_left_when_the_tests_are_interrupted_or_killed(
@@ -134,6 +137,7 @@ def test_nothing_is_left_when_the_tests_are_interrupted_or_killed(
     wait_until(lambda: workshop.agents() == [] and workshop.arrays() == [])
 
 
+@pytest.mark.long
 def test_a_run_that_nobody_waited_for_a_failing_fixture_and_a_misspelt_mark_leave_nothing(
     project: Project, workshop: Workshop
 ) -> None:
