@@ -344,6 +344,7 @@ def test_users_are_written_beside_the_file_and_taken_out_again(tmp_path: Path) -
     for name, text in before.items():
         (etc / name).write_text(text)
         (etc / name).chmod(0o640)
+        (tmp_path / name).hardlink_to(etc / name)  # or the file's number would be free for the next one
     inodes = {name: (etc / name).stat().st_ino for name in before}
     drive.have_user_tool("newcomer")
     installer = replace(drive.installer(drive.bundle("one")), user="newcomer")
