@@ -37,7 +37,7 @@ def schema_files() -> dict[str, str]:
 
 def list_schemas() -> list[str]:
     """Return the names that `find_schema` knows."""
-    return [*(f"{name}.yaml" for name in CONFIGURATIONS), *OUTPUTS]
+    return [*(f"{name}.yaml" for name in CONFIGURATIONS), *RECORDS, *OUTPUTS]
 
 
 def find_schema(name: str) -> str:
