@@ -37,7 +37,7 @@ def schema_files() -> dict[str, str]:
 
 def list_schemas() -> list[str]:
     """Return the names that `find_schema` knows."""
-    return [*(f"{name}.yaml" for name in CONFIGURATIONS), *OUTPUTS]
+    return [*(f"{name}.yaml" for name in CONFIGURATIONS), *RECORDS, *OUTPUTS]
 
 
 def find_schema(name: str) -> str:
@@ -53,8 +53,19 @@ def find_schema(name: str) -> str:
     return schema_files()[f"{name}.json"]
 
 
+def check_clone(folder: Path) -> None:
+    """Return if `folder`, two levels below a project's root, belongs to a clone: a package has no docs to write.
+
+    Raises:
+        SystemExit: it does not; the message says so.
+    """
+    if not (folder.parents[1] / "pyproject.toml").is_file():
+        raise SystemExit(f"{folder}: is not in a clone of csd-emu; run this in a clone, where docs/ is")
+
+
 def main() -> None:
     """Write the files; one that belongs to no command is removed."""
+    check_clone(FOLDER)
     files = schema_files()
     FOLDER.mkdir(parents=True, exist_ok=True)
     for path in FOLDER.glob("*.json"):

@@ -47,9 +47,9 @@ def complete_example(incomplete: str) -> list[str]:
 
 def complete_schema(incomplete: str) -> list[str]:
     """Return names of schemas."""
-    from host.outputs import OUTPUTS
+    from host.schemas import list_schemas
 
-    return _beginning(incomplete, ("array.yaml", "job.yaml", *OUTPUTS))
+    return _beginning(incomplete, list_schemas())
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:

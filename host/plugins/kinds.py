@@ -58,8 +58,11 @@ def check_name(kind: PluginKind, name: str) -> None:
     Raises:
         PluginError: it is not; the nearest known name is given.
     """
-    if name in kind.built_in or all(name.partition(":")):
+    where, colon, attribute = name.partition(":")
+    if name in kind.built_in or (where and attribute):
         return
+    if where and colon:
+        raise PluginError(f"{kind.word} {name!r}: the class is missing; write {name}Class")
     known = [*kind.built_in, *(each.name for each in list_entry_points(kind))]
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
@@ -18,7 +19,7 @@ from host.pytest_plugin.keeping import KeeperProcess
 # From bringing image and template about to the last hello: minutes at most, and many on a crowded machine.
 _OPEN_SECONDS, _CLOSE_SECONDS = 3600.0, 300.0
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\-\[\]]+")
-_LONGEST_NAME = 120
+_LONGEST_NAME, _HASH_CHARACTERS = 120, 8
 
 
 class Lab:
@@ -102,5 +103,13 @@ class Lab:
 
 
 def file_name(test: str) -> str:
-    """Return a name for the folder of a test: what it is called, without what a file system or a CI might refuse."""
-    return _NOT_IN_NAMES.sub("-", test).strip("-.")[-_LONGEST_NAME:]
+    """Return a name for the folder of a test: what it is called, without what a file system or a CI might refuse.
+
+    Where that leaves more out than the usual ``/`` and ``::``, a hash tells it from others of which the same is left.
+    """
+    usual = test.replace("::", "-").replace("/", "-")
+    name = _NOT_IN_NAMES.sub("-", usual).strip("-.")
+    if name == usual and len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(test.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARACTERS]
+    return f"{name[: _LONGEST_NAME - _HASH_CHARACTERS - 1]}-{digest}".lstrip("-")

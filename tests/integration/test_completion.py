@@ -59,6 +59,8 @@ def test_bash_completes_verbs_and_names(workshop: Workshop, complete: Callable[.
         (completion.complete_profile, "new", ["newport"]),
         (completion.complete_example, "quick", ["quickstart"]),
         (completion.complete_schema, "job", ["job.yaml"]),
+        (completion.complete_schema, "inv", ["inventory.yaml"]),
+        (completion.complete_schema, "ci", ["ci", "ci-baseline"]),
         (completion.complete_array, "", []),
         (completion.complete_fault, "x", []),
     ],

@@ -70,7 +70,7 @@ class TestNames:
                 ["strategy: ", "'fedavgg' is not known; did you mean 'fedavg'?", "my_strategy.py"],
             ),
             ({"strategy": ":It"}, ["is not known"]),
-            ({"strategy": "mine.py:"}, ["is not known"]),
+            ({"strategy": "mine.py:"}, ["the class is missing; write mine.py:Class"]),
             ({"strategy": 5}, ["must be a name, or a mapping with one"]),
             ({"strategy": {"mu": 1}}, ["must be a name, or a mapping with one"]),
             ({"strategy": {"name": "fedprox", "muu": 1}}, ["strategy.muu: unknown key; did you mean 'mu'?"]),

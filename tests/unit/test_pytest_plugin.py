@@ -97,7 +97,14 @@ def test_a_tests_folder_is_a_plain_name(test: str) -> None:
 
 
 def test_names_of_parametrised_tests_can_be_read() -> None:
-    assert file_name("tests/test_a.py::TestB::test_c[3-x y]") == "tests-test_a.py-TestB-test_c[3-x-y]"
+    assert file_name("tests/test_a.py::TestB::test_c[3-x]") == "tests-test_a.py-TestB-test_c[3-x]"
+    assert file_name("tests/test_a.py::test_c[3 x]").startswith("tests-test_a.py-test_c[3-x]-")
+
+
+def test_tests_of_similar_names_have_different_folders() -> None:
+    names = ["test_a.py::test_b[x y]", "test_a.py::test_b[x-y]", "test_a.py::test_b[x+y]"]
+    names += ["a" * 200, "a" * 201, "."]
+    assert len({file_name(name) for name in names}) == len(names)
 
 
 def test_an_answer_comes_once_and_can_be_taken_again_and_an_error_keeps_its_class() -> None:

@@ -1,9 +1,12 @@
 import json
+import runpy
+from pathlib import Path
 
 import jsonschema
 import msgspec
 import pytest
 
+from host import schemas
 from host.outputs import OUTPUTS, BenchReport
 from host.schemas import FOLDER, schema_files
 from tests.outputs import checked
@@ -30,3 +33,12 @@ def test_a_bench_report_has_figures_that_are_numbers_raw_samples_and_the_machine
         checked("bench", text.replace("0.0007", '"small"'))
     with pytest.raises(AssertionError, match="keys"):
         checked("bench", text.replace('"seed"', '"hurry":1,"seed"'))
+
+
+@pytest.mark.parametrize("module", ["host.schemas", "host.reference.pages"])
+def test_docs_are_written_in_a_clone_alone(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "site-packages" / "docs" / "any"
+    monkeypatch.setattr(f"{module}.FOLDER", folder)
+    with pytest.raises(SystemExit, match="is not in a clone"):
+        schemas.main() if module == "host.schemas" else runpy.run_module("host.reference")
+    assert list(tmp_path.iterdir()) == []
