@@ -19,6 +19,7 @@ import msgspec
 
 from csd_emu.array import ArrayConfig
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
+from host.datasets import is_path
 from host.files import replace_file
 from host.gate.figures import KINDS, NO_CLOCK, Expected
 from host.job import JobConfig
@@ -57,7 +58,13 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def describe_job(job: JobConfig) -> dict[str, Any]:
-    """Return what of a job decides its figures; what is as by default is left out, so that a new key breaks nothing."""
+    """Return what of a job decides its figures; what is as by default is left out, so that a new key breaks nothing.
+
+    Data of the user's own are known by their name: every checkout has them elsewhere. Their hash is in `information`.
+    """
+    if is_path(job.data.source):
+        data = job.data.model_copy(update={"source": f"./{Path(job.data.source).name}"})
+        job = job.model_copy(update={"data": data})
     return job.model_dump(mode="json", exclude=_FREE_JOB_KEYS, exclude_defaults=True)
 
 

@@ -17,6 +17,7 @@ from host.gate.baseline import (
     check_clock,
     check_comparable,
     check_writable,
+    describe_job,
     list_differences,
     make_baseline,
     read_baseline,
@@ -149,6 +150,14 @@ def test_names_ports_and_where_machines_run_may_differ() -> None:
     host = {"metrics_port": 9100, "port": 5000, "address": "0.0.0.0"}
     other = array(name="other", memory="4 GiB", hypervisors=["qemu:///system"], host=host)
     check_comparable(Path("base.json"), baseline(), job(watchdog="5 min", checkpoint={"every": 0}), other)
+
+
+def test_data_of_ones_own_are_known_by_their_name_wherever_the_checkout_lies() -> None:
+    here, there, other = (
+        describe_job(job(data={"source": source}))
+        for source in ("/a/data/mine.npz", "/b/c/mine.npz", "/a/data/ours.npz")
+    )
+    assert here == there != other
 
 
 def test_another_clock_is_refused() -> None:
