@@ -6,25 +6,22 @@ import contextlib
 import getpass
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from csd_emu.deadline import Deadline
 from csd_emu.remote.layout import Layout
+from tests.drives import LOOPBACK, SSHD, Sshd, make_key
 
 ROOT = Path(__file__).parents[1]
-SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 _VERSION = "0" * 16
 needs_sshd = pytest.mark.skipif(
-    SSHD is None or shutil.which("ssh-keygen") is None or os.getuid() != 0,
+    not SSHD.exists() or shutil.which("ssh-keygen") is None or os.getuid() != 0,
     reason="needs OpenSSH's server, and root, as whom a drive's control script runs",
 )
 
@@ -87,47 +84,20 @@ class Loopback:
 def loopback(folder: Path) -> Iterator[Loopback]:
     """Run an SSH server; agents that were started on its drives have ended at the end."""
     (folder / "drives").mkdir()
-    for key in ("host_key", "key"):
-        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)]
-        subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    port = _free_port()
-    public = (folder / "host_key.pub").read_text().split()[:2]
-    # Drives that share a machine are an error, so each has a name of its own.
-    (folder / "ssh_config").write_text("Host *.loop\n  HostName 127.0.0.1\n  HostKeyAlias loop\n")
-    (folder / "known_hosts").write_text(f"loop {' '.join(public)}\n")
-    settings = {
+    server = Sshd(
+        folder / "sshd",
         # The drives are folders of this machine, whose own services are not theirs.
-        "SetEnv": f"CSD_SYSTEM_ROOT={folder}/system", "ListenAddress": "127.0.0.1", "Port": port,
-        "HostKey": folder / "host_key", "PidFile": folder / "pid",
-        "AuthorizedKeysFile": folder / "key.pub", "StrictModes": "no", "UsePAM": "no", "PasswordAuthentication": "no",
-        "PermitRootLogin": "yes", "MaxStartups": 100, "MaxSessions": 100, "LogLevel": "ERROR",
-    }  # fmt: skip
-    (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
-    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # it does not start without
-    command = [str(SSHD), "-D", "-E", str(folder / "sshd.log"), "-f", str(folder / "sshd_config")]
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    loop = Loopback(folder, port)
-    try:
-        _await_port(port)
-        yield loop
-    finally:
-        for drive in (folder / "drives").iterdir():
-            loop.uninstall(drive)
-        server.terminate()
-        server.wait(10)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _await_port(port: int) -> None:
-    deadline, pause = Deadline(20.0), threading.Event()
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
-            return
-        if deadline.expired:
-            raise TimeoutError("sshd does not listen")
-        pause.wait(0.05)
+        f"SetEnv CSD_SYSTEM_ROOT={folder}/system",
+        *("PermitRootLogin yes", "MaxStartups 100", "MaxSessions 100", "LogLevel ERROR"),
+    )
+    server.let_in(make_key(folder / "key"))
+    # Drives that share a machine are an error, so each has a name of its own.
+    (folder / "ssh_config").write_text(f"Host *.loop\n  HostName {LOOPBACK}\n  HostKeyAlias loop\n")
+    (folder / "known_hosts").write_text(server.known_line(name="loop"))
+    loop = Loopback(folder, server.port)
+    with server.running():
+        try:
+            yield loop
+        finally:
+            for drive in (folder / "drives").iterdir():
+                loop.uninstall(drive)

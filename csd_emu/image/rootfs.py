@@ -79,7 +79,7 @@ def complete_root(runner: Runner, recipe: Recipe, root: Path) -> str:
     runner.run([find_tool("depmod", "kmod"), "-b", root, release], "list the kernel's modules")
     _copy_overlay(recipe.overlay, root)
     for name, target in _LINKS.items():
-        _link(root / name, target)
+        make_link(root / name, target)
     _set_units(recipe, root)
     machine_id = hashlib.sha256(f"machine-id {recipe.layer_hash()}".encode()).hexdigest()[:32]
     (root / "etc/machine-id").write_text(machine_id + "\n", encoding="utf-8")
@@ -123,18 +123,19 @@ def _copy_overlay(overlay: Path, root: Path) -> None:
 def _set_units(recipe: Recipe, root: Path) -> None:
     units = root / _UNITS
     for name in recipe.mask:
-        _link(units / name, "/dev/null")
+        make_link(units / name, "/dev/null")
     # Generators look for disks, consoles and crypt tables that a drive does not have; each is a process at boot.
     for generator in (root / "usr/lib/systemd/system-generators").iterdir():
-        _link(root / "etc/systemd/system-generators" / generator.name, "/dev/null")
+        make_link(root / "etc/systemd/system-generators" / generator.name, "/dev/null")
     for name in recipe.enable:
         own = f"/{_UNITS}/{name}" if (units / name).exists() else f"{_VENDOR_UNITS}/{name}"
         if not (root / own.lstrip("/")).exists():
             raise ImageError(f"{name}: no such unit in the packages or the overlay; correct recipe.toml")
-        _link(units / "multi-user.target.wants" / name, own)
+        make_link(units / "multi-user.target.wants" / name, own)
 
 
-def _link(path: Path, target: str) -> None:
+def make_link(path: Path, target: str) -> None:
+    """Make `path` a symbolic link, whatever is there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

@@ -22,7 +22,7 @@ from csd_emu.image.digest import file_sha256
 from csd_emu.image.disk import make_disk
 from csd_emu.image.initramfs import KeyPair, write_initramfs
 from csd_emu.image.packages import Package, PackageCache
-from csd_emu.image.rootfs import kernel_release, make_root, unpack_package
+from csd_emu.image.rootfs import kernel_release, make_link, make_root, unpack_package
 from csd_emu.image.runner import Runner, find_tool
 from csd_emu.plain.modules import load_order
 from csd_emu.plain.recipe import PlainRecipe, load_plain_recipe
@@ -210,21 +210,21 @@ def _lay_over(recipe: PlainRecipe, root: Path) -> None:
 
 def _set_links(recipe: PlainRecipe, root: Path) -> None:
     for name, target in (_COMMON_LINKS | dict(recipe.links)).items():
-        _link(root / name, target)
+        make_link(root / name, target)
     if not recipe.enable:
         return
     # Without one systemd would enable every unit that there is.
     machine_id = hashlib.sha256(f"machine-id {recipe.hash}".encode()).hexdigest()[:32]
     (root / "etc/machine-id").write_text(machine_id + "\n", encoding="utf-8")
     units = root / _UNITS
-    _link(units / "default.target", f"/{_VENDOR_UNITS}/multi-user.target")
+    make_link(units / "default.target", f"/{_VENDOR_UNITS}/multi-user.target")
     for name in _MASKED:
-        _link(units / name, "/dev/null")
+        make_link(units / name, "/dev/null")
     for name in recipe.enable:
         own = f"{_UNITS}/{name}" if (units / name).exists() else f"{_VENDOR_UNITS}/{name}"
         if not (root / own).exists():
             raise ImageError(f"{name}: no such unit in the packages or the overlays; correct {recipe.name}.toml")
-        _link(units / "multi-user.target.wants" / name, f"/{own}")
+        make_link(units / "multi-user.target.wants" / name, f"/{own}")
 
 
 def _make_keys(recipe: PlainRecipe, root: Path, target: Path) -> None:
@@ -244,14 +244,6 @@ def _write(path: Path, content: bytes, mode: int) -> None:
     path.touch(mode=mode)
     path.chmod(mode)
     path.write_bytes(content)
-
-
-def _link(path: Path, target: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    path.unlink(missing_ok=True)
-    path.symlink_to(target)
 
 
 def _ignore(_: float) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firmware_agent.errors import PluginError
+from firmware_agent.errors import CheckpointError, CsdError, PluginError, PluginFailed
 from host.plugins.kinds import PluginKind, find_entry_point
 from host.plugins.options import accepted, read_options
 from host.plugins.section import UserSection
@@ -53,6 +53,32 @@ class Plugin:
             return self.target(**self.options, **accepted(self.target, given))
         except USER_ERRORS as error:
             raise PluginError(f"{self}: making it with {dict(self.options)} failed: {describe_error(error)}") from error
+
+    def guard(self, what: str, call: Callable[[], Any]) -> Any:
+        """Return what `call`, into the user's code, returns; `what` names it.
+
+        Raises:
+            PluginFailed: it raised something that is no error of csd-emu's.
+        """
+        try:
+            return call()
+        except CsdError:
+            raise
+        except USER_ERRORS as error:
+            raise PluginFailed(f"{self}: {what} failed: {describe_error(error)}") from error
+
+    def guard_load(self, load: Callable[[], None]) -> None:
+        """Let an instance take its state out of a checkpoint.
+
+        Raises:
+            CheckpointError: the user's code does not take it.
+        """
+        try:
+            load()
+        except CheckpointError:
+            raise
+        except USER_ERRORS as error:
+            raise CheckpointError(f"{self}: load_state failed: {describe_error(error)}") from error
 
     @property
     def file_name(self) -> str | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from firmware_agent.errors import CheckpointError, CsdError, PluginError, PluginFailed
+from firmware_agent.errors import PluginError, PluginFailed
 from firmware_agent.exchange import Array
 from host.plugins.loading import USER_ERRORS, Plugin, check_methods, describe_error
 from host.strategies.base import Contribution
@@ -40,10 +40,10 @@ class UserStrategy:
         """
         parts = [replace(part, weights=_read_only(part.weights)) for part in contributions]
         weights = _read_only(global_weights)
-        after = self._call("aggregate", lambda: self._strategy.aggregate(weights, parts))
+        after = self._plugin.guard("aggregate", lambda: self._strategy.aggregate(weights, parts))
         if not isinstance(after, Mapping) or set(after) != set(global_weights):
             raise PluginFailed(f"{self._plugin}: aggregate must return {_names(global_weights)}, not {_names(after)}")
-        checked: dict[str, Array] = self._call("aggregate", lambda: self._all_like(after, global_weights))
+        checked: dict[str, Array] = self._plugin.guard("aggregate", lambda: self._all_like(after, global_weights))
         return checked
 
     def state(self) -> dict[str, Array]:
@@ -52,10 +52,10 @@ class UserStrategy:
         Raises:
             PluginFailed: the user's code raised, or it is not a mapping of names to arrays of numbers.
         """
-        state = self._call("state", self._strategy.state)
+        state = self._plugin.guard("state", self._strategy.state)
         arrays: dict[str, Array] | None = None
         if isinstance(state, Mapping):
-            arrays = self._call("state", lambda: _read_arrays(state))
+            arrays = self._plugin.guard("state", lambda: _read_arrays(state))
         if arrays is None or any(not isinstance(n, str) or a.dtype.kind not in "biuf" for n, a in arrays.items()):
             raise PluginFailed(f"{self._plugin}: state must return a mapping of names to arrays of numbers")
         return arrays
@@ -66,20 +66,7 @@ class UserStrategy:
         Raises:
             CheckpointError: the user's code does not take it.
         """
-        try:
-            self._strategy.load_state(dict(state))
-        except CheckpointError:
-            raise
-        except USER_ERRORS as error:
-            raise CheckpointError(f"{self._plugin}: load_state failed: {describe_error(error)}") from error
-
-    def _call(self, what: str, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except CsdError:
-            raise
-        except USER_ERRORS as error:
-            raise PluginFailed(f"{self._plugin}: {what} failed: {describe_error(error)}") from error
+        self._plugin.guard_load(lambda: self._strategy.load_state(dict(state)))
 
     def _all_like(self, after: Mapping[str, object], weights: Mapping[str, Array]) -> dict[str, Array]:
         return {name: self._like(name, after[name], before) for name, before in weights.items()}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from firmware_agent.errors import CheckpointError, CsdError, PluginError, PluginFailed
+from firmware_agent.errors import PluginError, PluginFailed
 from host.plugins.loading import USER_ERRORS, Plugin, check_methods, describe_error
 from host.tuning.base import Batches, Floats, Retune
 from host.tuning.speed import SpeedTable
@@ -58,21 +58,21 @@ class UserTuner:
     @property
     def batches(self) -> Batches:
         """(devices,) records per step as of now."""
-        return self._batches("batches", self._call("batches", lambda: self._tuner.batches))
+        return self._batches("batches", self._plugin.guard("batches", lambda: self._tuner.batches))
 
     @property
     def slowdowns(self) -> Floats:
         """(devices,) observed over expected seconds of the same batch, as believed now."""
-        return self._floats("slowdowns", self._call("slowdowns", lambda: self._tuner.slowdowns))
+        return self._floats("slowdowns", self._plugin.guard("slowdowns", lambda: self._tuner.slowdowns))
 
     def probes(self, step: int) -> Batches:
         """Return (devices,) records that parked devices compute beside this step (see `Tuner.probes`)."""
-        return self._batches("probes", self._call("probes", lambda: self._tuner.probes(step)))
+        return self._batches("probes", self._plugin.guard("probes", lambda: self._tuner.probes(step)))
 
     def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
         """Take what a step cost; return new batches if the user's tuner has some (see `Tuner.observe`)."""
         seconds = np.array(compute_seconds, np.float64)
-        retune = self._call("observe", lambda: self._tuner.observe(step, seconds, steps_left))
+        retune = self._plugin.guard("observe", lambda: self._tuner.observe(step, seconds, steps_left))
         if retune is None:
             return None
         checked = self._retune("observe", retune)
@@ -83,16 +83,16 @@ class UserTuner:
     def leave(self, device: int) -> Retune:
         """Note that a device is gone."""
         self._gone[device] = True
-        return self._retune("leave", self._call("leave", lambda: self._tuner.leave(device)))
+        return self._retune("leave", self._plugin.guard("leave", lambda: self._tuner.leave(device)))
 
     def join(self, device: int) -> Retune:
         """Note that a device is back."""
         self._gone[device] = False
-        return self._retune("join", self._call("join", lambda: self._tuner.join(device)))
+        return self._retune("join", self._plugin.guard("join", lambda: self._tuner.join(device)))
 
     def possible_images_per_second(self) -> float:
         """Return what the user's tuner holds for possible."""
-        value = self._call("possible_images_per_second", self._tuner.possible_images_per_second)
+        value = self._plugin.guard("possible_images_per_second", self._tuner.possible_images_per_second)
         return float(self._array("possible_images_per_second", value, "iuf", ()))
 
     def state(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class UserTuner:
         Raises:
             PluginFailed: the user's code raised, or JSON cannot hold it.
         """
-        state = self._call("state", self._tuner.state)
+        state = self._plugin.guard("state", self._tuner.state)
         try:
             held = msgspec.json.decode(msgspec.json.encode(state))
         except USER_ERRORS as error:
@@ -115,20 +115,7 @@ class UserTuner:
             CheckpointError: the user's code does not take it.
         """
         self._gone = np.array(state["gone"], bool)
-        try:
-            self._tuner.load_state(state["user"])
-        except CheckpointError:
-            raise
-        except USER_ERRORS as error:
-            raise CheckpointError(f"{self._plugin}: load_state failed: {describe_error(error)}") from error
-
-    def _call(self, what: str, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except CsdError:
-            raise
-        except USER_ERRORS as error:
-            raise PluginFailed(f"{self._plugin}: {what} failed: {describe_error(error)}") from error
+        self._plugin.guard_load(lambda: self._tuner.load_state(state["user"]))
 
     def _retune(self, what: str, retune: object) -> Retune:
         if not isinstance(retune, Retune):
