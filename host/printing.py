@@ -94,7 +94,8 @@ def print_injection(report: InjectReport) -> None:
 
 def print_validation(report: ValidationReport) -> None:
     """Print what was checked, and the domain XML if it was asked for."""
-    console.print(f"{report.array['name']}: {len(report.devices)} drives ({report.array['engine']}), valid")
+    engines = dict.fromkeys(group["engine"] or report.array["engine"] for group in report.array["devices"])
+    console.print(f"{report.array['name']}: {len(report.devices)} drives ({'+'.join(engines)}), valid")
     if report.job is not None:
         console.print(f"job: {report.job['model']} on {report.job['data']['source']}, valid")
     for xml in report.domains.values():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from csd_emu.array import MAX_DEVICES, ArrayConfig
 from csd_emu.config import Config, load_config, parse_config
 from csd_emu.profiles import PROFILES
+from csd_emu.remote.inventory import load_inventory
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.handover import IDENTITY_SERIAL, SHARD_SERIAL
 from host.job import JobConfig, load_job
@@ -51,6 +52,13 @@ def test_the_example_of_unequal_drives_loads_and_disturbs_a_drive_that_it_has() 
     assert len({node.profile for node in array.list_nodes()}) == 3
     assert job.tuner == "hypertune"
     assert {each.device for each in job.disturb} < {node.name for node in array.list_devices()}
+
+
+def test_the_example_of_real_drives_names_drives_of_its_inventory() -> None:
+    folder = EXAMPLES.parent / "drives"
+    array, _ = load_config(folder / "array.yaml", ArrayConfig), load_job(folder / "job.yaml")
+    real = {device.name for device in array.list_devices() if device.engine == "remote"}
+    assert real < {drive.name for drive in load_inventory(folder / "drives.yaml").list_drives()}
 
 
 @pytest.mark.parametrize(
