@@ -53,6 +53,8 @@ class _Stopped(BaseException):
 
 
 def _stop(stop: threading.Event) -> None:
+    if stop.is_set():  # told again: what the first time set going must not be cut short
+        return
     stop.set()
     raise _Stopped
 
