@@ -35,7 +35,7 @@ from csd_emu.communication.costs import Costs
 from csd_emu.communication.drive import BACKWARD, Computed, DriveCompute
 from csd_emu.communication.link import LinkTrace, OwnLink, SharedLink, constant
 from csd_emu.communication.pipes import Carried, make_pipes
-from firmware_agent.errors import ConfigurationError
+from firmware_agent.errors import ConfigurationError, ProtocolError
 from firmware_agent.send_queue import Sending, SendQueue
 
 PUSH, PULL = 0, 1
@@ -175,6 +175,8 @@ class Simulation:
             self.now_seconds, link = self._changes.popleft()
             self.change_link(link)
             return
+        if now == math.inf:  # no settings lead here; better an end than a loop without one
+            raise ProtocolError("a drive waits for parameters, and nothing is under way or left to be sent")
         self.now_seconds = now
         if push.next_seconds <= now:
             self._push(push.advance(now), now)

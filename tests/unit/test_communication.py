@@ -193,6 +193,10 @@ def test_credit_below_the_bandwidth_delay_product_starves_the_link() -> None:
     # Each way 8 slices of 0.1 s; the last one's way back begins when the one before it is known to be read.
     assert starved == pytest.approx(1.5 + 7 * (0.1 + 2 * 0.25) + 2 * (0.1 + 0.25))
     assert sated == pytest.approx(1.5 + 0.8 + 0.1 + 2 * 0.25)
+    run = simulate([one_layer(800)], link, Sending("priority", 100, 100), 2, block_bytes=100, record=True)
+    for way in (PUSH, PULL):
+        read = [carried.arrival_seconds for direction, carried in run.transfers if direction == way][:8]
+        assert np.diff(read) == pytest.approx([0.1 + 2 * 0.25] * 7)
 
 
 def test_what_a_slice_costs_makes_tiny_slices_slow() -> None:

@@ -34,7 +34,7 @@ def drawn(random: np.random.Generator) -> tuple[Costs, SharedLink, list[Sending]
 
 def test_it_is_near_the_simulation_over_random_models_links_and_settings() -> None:
     random, errors, losses = np.random.default_rng(7), [], []
-    for _ in range(25):
+    for _ in range(30):
         costs, link, settings = drawn(random)
         simulated = np.array([steady_step_seconds([costs] * 3, link, sending) for sending in settings])
         predicted = predict_steps([costs] * 3, link, settings)
