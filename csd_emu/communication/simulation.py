@@ -164,19 +164,12 @@ class Simulation:
 
     def _advance(self) -> None:
         """Go on to the next moment in which anything happens, do all of it, then let the queues send."""
-        (push, pull), (pushed, pulled) = self._pipes, self._read
-        now = min([drive.until_seconds for drive in self._drives])
-        now = min(now, push.next_seconds, pull.next_seconds, self._host.next_seconds)
-        if pushed and pushed[0][0] < now:
-            now = pushed[0][0]
-        if pulled and pulled[0][0] < now:
-            now = pulled[0][0]
+        now = self._next_seconds()
         if self._changes and self._changes[0][0] <= now:
             self.now_seconds, link = self._changes.popleft()
             self.change_link(link)
             return
-        if now == math.inf:  # no settings lead here; better an end than a loop without one
-            raise ProtocolError("a drive waits for parameters, and nothing is under way or left to be sent")
+        (push, pull), (pushed, pulled) = self._pipes, self._read
         self.now_seconds = now
         if push.next_seconds <= now:
             self._push(push.advance(now), now)
@@ -191,6 +184,19 @@ class Simulation:
             self._acknowledge(PULL, now)
         if self._wakes:
             self._send(now)
+
+    def _next_seconds(self) -> float:
+        """Return when anything happens next, but for changes of the link."""
+        (push, pull), (pushed, pulled) = self._pipes, self._read
+        now = min([drive.until_seconds for drive in self._drives])
+        now = min(now, push.next_seconds, pull.next_seconds, self._host.next_seconds)
+        if pushed and pushed[0][0] < now:
+            now = pushed[0][0]
+        if pulled and pulled[0][0] < now:
+            now = pulled[0][0]
+        if now == math.inf:  # no settings lead here; better an end than a loop without one
+            raise ProtocolError("a drive waits for parameters, and nothing is under way or left to be sent")
+        return now
 
     def _push(self, arrived: Sequence[Carried], now: float) -> None:
         """Let the host take gradients."""
