@@ -86,6 +86,15 @@ class DeviceStep(msgspec.Struct, frozen=True, kw_only=True):
         return self.compute_seconds / self.expected_seconds if self.expected_seconds > 0 and self.batch_size else None
 
 
+class SendingRecord(msgspec.Struct, frozen=True):
+    """How a step was sent: the fields of `firmware_agent.send_queue.Sending`, and whether slices crossed meanwhile."""
+
+    schedule: str
+    slice_bytes: int | None = None
+    credit_bytes: int | None = None
+    overlap: bool = False
+
+
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One synchronous step.
 
@@ -102,6 +111,9 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
         lost: who was lost in the step.
         mixed: whether slices of one that was lost are in part of the gradient.
         disturbed: drives with competing work, and its cgroup weight.
+        sending: how it was sent; None for whole tensors before and after computing.
+        wall_seconds: from the end of the step before, or the round's beginning, to its own: the cost of emulation, and
+            on the clock ``wall`` what the step took.
     """
 
     step: int
@@ -114,6 +126,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     lost: list[str] = msgspec.field(default_factory=list)
     mixed: bool = False
     disturbed: dict[str, int] = msgspec.field(default_factory=dict)
+    sending: SendingRecord | None = None
+    wall_seconds: float = 0.0
 
     @property
     def samples(self) -> int:
@@ -231,7 +245,7 @@ class EventRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="event"):
 Record = RoundRecord | EventRecord
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 # Fields that may be null; of all others null stands for a number that JSON does not have.
-_MAY_BE_NULL = {"machine_joules", "metered"}
+_MAY_BE_NULL = {"machine_joules", "metered", "sending", "slice_bytes", "credit_bytes"}
 
 
 def decode_record(line: bytes) -> Record:
