@@ -74,8 +74,11 @@ class Outbox:
             self._changed.notify_all()
 
     def offer(self, exchange: int, order: int, tensor: str, size_bytes: int) -> None:
-        """Add a whole tensor's bytes to what may be sent."""
+        """Add a whole tensor's bytes to what may be sent, behind what was put last when nothing waited any more."""
         with self._changed:
+            if not self._slices.queued_bytes:
+                self._messages.extend(self._last)
+                self._last.clear()
             self._slices.offer(exchange, order, tensor, 0, size_bytes)
             self._changed.notify_all()
 

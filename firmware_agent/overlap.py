@@ -122,7 +122,8 @@ class Overlap:
         """
         self._step = _StepState(task.step, self._assembler(task.step), sending_of(task.sending))
         names = [*self._worker.trained, *self._worker.buffers]
-        self._session.send(Tensors(task.step, tensor_specs({name: self._arrays[name] for name in names})))
+        # Behind the slices and the report of the step before, which may still wait.
+        self._outbox.put_last(encode(Tensors(task.step, tensor_specs({name: self._arrays[name] for name in names}))))
         flow = _Flow(UseWatch(self._worker.model, self._use), self._set_last)
         done = self._worker.compute(task, lambda mine: meet(self._session.send, self._receive_sum, mine), flow)
         self._wait_for_all()

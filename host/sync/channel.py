@@ -99,10 +99,10 @@ class Channel:
         """Wait until no step is outstanding."""
         await self._idle.wait()
 
-    async def step(
+    def begin(
         self, task: Step, sending: Sending, stepped: frozenset[str], release: Release, intake: Intake, sums: Reductions
-    ) -> Stepped:
-        """Have the device take a step, and return its report; a step before it may still be outstanding.
+    ) -> asyncio.Future[Stepped]:
+        """Have the device take a step; a step before it may still be outstanding.
 
         Args:
             task: the step.
@@ -112,9 +112,9 @@ class Channel:
             intake: takes what comes back.
             sums: of batch normalisation in this step.
 
-        Raises:
-            DeviceError: the device was lost, or failed.
-            ProtocolError: it sent what does not belong there.
+        Returns:
+            What the device will report; or a `DeviceError` if it is lost or fails, a `ProtocolError` if it sends what
+            does not belong there.
         """
         part = _Part(task.step, intake, sums, sending, asyncio.get_running_loop().create_future())
         part.constants = [name for name in self._order if name not in stepped]
@@ -125,7 +125,7 @@ class Channel:
         self._idle.clear()
         release.subscribe(functools.partial(self._released, part))
         self._run()
-        return await part.report
+        return part.report
 
     def _released(self, part: _Part, block: Block) -> None:
         if part.report.done():
@@ -175,8 +175,8 @@ class Channel:
             self._queue.acknowledge(frame.size_bytes)
             self._progress = self._now()
             self._wake.set()
-        elif isinstance(frame, Reduce) and frame.step == part.number:
-            task = asyncio.ensure_future(self._reduce(part, frame))
+        elif isinstance(frame, Reduce) and frame.step in self._parts:
+            task = asyncio.ensure_future(self._reduce(self._parts[frame.step], frame))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from csd_emu.array import QEMU, REMOTE, ArrayConfig
+from firmware_agent.errors import ConfigurationError
 from firmware_agent.send_queue import Sending
+from host.device_time import StepModel
+from host.evaluation import Judge
+from host.job import JobConfig
 from host.records import SendingRecord
 from host.sync.exchange import FIFO
 
@@ -44,6 +50,17 @@ class Communication:
         """Return the settings of a step."""
         return self.chooser.sending(step)
 
+    def notes(self, job: JobConfig) -> list[str]:
+        """Return what must be known of the run, in sentences."""
+        if not self.overlap:
+            return []
+        notes = ["slices cross while drives compute: what is seen in step k is answered in step k + 2"]
+        if job.sync.patience is not None:
+            notes.append(
+                "sync.patience: whom a step does not wait for is known at its end, so no step begins before it"
+            )
+        return notes
+
     def told(self, sending: Sending) -> SendingRecord | None:
         """Return what a step's record says of its settings; None for what was before there were any."""
         if sending.schedule == "fifo" and not self.overlap:
@@ -53,3 +70,37 @@ class Communication:
 
 TODAY = Communication()
 """Whole tensors, sent before and after computing."""
+
+
+def choose_communication(
+    config: ArrayConfig, job: JobConfig, models: Mapping[str, StepModel], evaluator: Judge
+) -> Communication:
+    """Return how the steps of a job are sent.
+
+    Args:
+        config: the array.
+        job: what it trains.
+        models: device -> what its steps cost, of those whose seconds are modelled.
+        evaluator: knows the model's tensors.
+
+    Raises:
+        ConfigurationError: a size is larger than the model, or slices cannot overlap computing here.
+    """
+    section, tied = job.communication, evaluator.structure().tied
+    model_bytes = sum(a.nbytes for name, a in evaluator.initial_weights().items() if name not in tied)
+    return Communication(Always(section.sending(model_bytes)), _overlaps(config, job, models))
+
+
+def _overlaps(config: ArrayConfig, job: JobConfig, models: Mapping[str, StepModel]) -> bool:
+    wanted = job.communication.overlap
+    nodes = config.list_nodes()
+    wall = [node.name for node in nodes if node.engine != QEMU and node.name not in models]
+    if wanted is True and len(wall) < len(nodes):
+        others = ", ".join(node.name for node in nodes if node.name not in wall)
+        raise ConfigurationError(
+            f"communication.overlap: the seconds of {others} are counted or modelled, with the wire quiet, and the "
+            "timeline composes the overlap; leave it out, or have all drives on the clock wall"
+        )
+    if wanted == "auto":
+        return bool(nodes) and all(node.engine == REMOTE for node in nodes)
+    return wanted

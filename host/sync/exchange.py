@@ -148,6 +148,7 @@ class StepExchange:
         # Bytes that had crossed, each way, at a device's last report; and sessions whose loss was told.
         self._counted: weakref.WeakKeyDictionary[DeviceSession, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._gone: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
+        self._turns: weakref.WeakKeyDictionary[DeviceSession, asyncio.Lock] = weakref.WeakKeyDictionary()
 
     async def visit(
         self, outbound: Outbound, works: Sequence[Work], gathering: Gathering, probes: Sequence[Work] = ()
@@ -195,23 +196,39 @@ class StepExchange:
         self, outbound: Outbound, frames: Sequence[bytes], work: Work, gathering: Gathering, reductions: Reductions
     ) -> Outcome:
         session, number = work.session, outbound.number
-        if session not in self._prepared:
-            await prepare_device(session, self._frame, self._deadline())
-            self._prepared.add(session)
-        channel = self._channels.get(session)
-        if channel is not None and channel.busy and self._speaks(session, number):
-            await channel.wait_idle()
-        if channel is None or not channel.busy:
-            await self._before_step(session, number, self._deadline())
-        intake = Intake(number, session.device, gathering, self._spare.pop(session, None))
-        task = Step(number, work.records.astype("<u4").tobytes(), work.micro_batch, outbound.spec)
-        before = self._counted.get(session, (session.sent_bytes, session.received_bytes))
-        if self._frame.overlap:
-            stepped = await self._overlapping(outbound, session, task, gathering, intake, reductions)
+        async with self._turns.setdefault(session, asyncio.Lock()):  # the step before may still be at this place
+            channel = await self._make_ready(session, number)
+            intake = Intake(number, session.device, gathering, self._spare.pop(session, None))
+            task = Step(number, work.records.astype("<u4").tobytes(), work.micro_batch, outbound.spec)
+            before = self._counted.get(session, (session.sent_bytes, session.received_bytes))
+            if channel is None and self._frame.overlap:
+                channel = self._channels[session] = self._open(session, outbound)
+            if channel is not None:
+                stepped_names = frozenset(spec.name for spec in gathering.specs)
+                report = channel.begin(task, outbound.sending, stepped_names, outbound.release, intake, reductions)
+        if channel is not None:
+            stepped = await report
         else:
             stepped = await self._in_turn(frames, session, task, intake, reductions)
         self._check_seconds(session, stepped)
         return self._whole(work, stepped, intake, before)
+
+    async def _make_ready(self, session: DeviceSession, number: int) -> Channel | None:
+        """Have a device ready for a step, and return the channel that it has already."""
+        if session not in self._prepared:
+            await prepare_device(session, self._frame, self._deadline())
+            self._prepared.add(session)
+        channel = self._channels.get(session)
+        if channel is not None and channel.busy:
+            if not self._speaks(session, number):
+                return channel
+            await channel.wait_idle()
+        await self._before_step(session, number, self._deadline())
+        return channel
+
+    def _open(self, session: DeviceSession, outbound: Outbound) -> Channel:
+        weights = {name: outbound.weights[name] for name in outbound.weights if name in set(outbound.order)}
+        return Channel(session, weights, outbound.order, self._watchdog_seconds)
 
     def _whole(self, work: Work, stepped: Stepped, intake: Intake, before: tuple[int, int]) -> Outcome:
         """Return the outcome of a part that is whole; what crossed since the report before counts as of this step."""
@@ -223,23 +240,6 @@ class StepExchange:
             before = self._counted.get(session, before)
             self._counted[session] = sent, received
         return Outcome(work, stepped, None, sent - before[0], received - before[1])
-
-    async def _overlapping(
-        self,
-        outbound: Outbound,
-        session: DeviceSession,
-        task: Step,
-        gathering: Gathering,
-        intake: Intake,
-        reductions: Reductions,
-    ) -> Stepped:
-        channel = self._channels.get(session)
-        if channel is None:
-            weights = {name: array for name, array in outbound.weights.items() if name in set(outbound.order)}
-            channel = Channel(session, weights, outbound.order, self._watchdog_seconds)
-            self._channels[session] = channel
-        stepped = frozenset(spec.name for spec in gathering.specs)
-        return await channel.step(task, outbound.sending, stepped, outbound.release, intake, reductions)
 
     async def _in_turn(
         self, frames: Sequence[bytes], session: DeviceSession, task: Step, intake: Intake, reductions: Reductions

@@ -45,13 +45,16 @@ def make_sync_training(
         if (detail := await disturbances.apply(session, step, deadline)) is not None:
             faults.record(session.device, detail)
 
-    frame = job_frame(job, request.spec, request.dataset.image_scale)
+    def speaks(session: DeviceSession, step: int) -> bool:
+        return faults.waits_for(session.device) or disturbances.changes(session, step)
+
+    frame = job_frame(job, request.spec, request.dataset.image_scale, overlap=request.communication.overlap)
     stepper = Stepper(
         weights,
         structure,
         job.sync.batch_norm,
         optimiser,
-        StepExchange(frame, job.watchdog, on_event, before_step, accountant.time.clock),
+        StepExchange(frame, job.watchdog, on_event, before_step, accountant.time.clock, speaks),
         accountant,
         plan.expected,
         job.sync.patience,
@@ -66,6 +69,7 @@ def make_sync_training(
         accountant,
         request.evaluator,
         on_event,
+        request.communication,
     )
 
 
