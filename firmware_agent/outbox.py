@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from firmware_agent.send_queue import Piece, Sending, SendQueue
-from firmware_agent.wire import Received, encode
+from firmware_agent.wire import Received, encode, may_join, pack
 
 Encode = Callable[[Piece], Iterator[bytes]]
 """Makes the messages of a piece, at the moment at which it leaves."""
@@ -42,6 +42,7 @@ class Outbox:
         # When a piece last left, or credit came back.
         self._progress = 0.0
         self._closed = False
+        self._joined: deque[bytes] = deque()
 
     def put(self, message: bytes, seconds: float) -> bool:
         """Add a message behind those that wait; return whether there was room within so many seconds."""
@@ -115,19 +116,40 @@ class Outbox:
         return self
 
     def __next__(self) -> bytes:
-        """Return the next message; waits until there is one.
+        """Return the next message, small frames that wait together; waits until there is one.
 
         Raises:
             StopIteration: the outbox is closed.
         """
+        if not self._joined:
+            frames = [self._next_frame()]
+            while may_join(frames) and (frame := self._take_frame()) is not None:
+                frames.append(frame)
+            self._joined.extend(pack(frames))
+        return self._joined.popleft()
+
+    def _next_frame(self) -> bytes:
+        while (frame := self._take_frame()) is None:
+            self._wait()
+        return frame
+
+    def _take_frame(self) -> bytes | None:
+        """Return what leaves next, if anything can leave now."""
         while True:
             with self._changed:
-                message = self._small()
-            if message is None:
-                message = next(self._frames, None)  # encoded here: nobody is kept waiting meanwhile
-            if message is not None:
-                return message
-            self._next_piece()
+                if (message := self._small()) is not None:
+                    return message
+            # Encoded without the lock: nobody is kept waiting meanwhile.
+            if (frame := next(self._frames, None)) is not None:
+                return frame
+            with self._changed:
+                if self._messages or self._read:
+                    continue
+                piece = self._queue.next() if self._queue is not None else None
+                if piece is None:
+                    waits = self._queue is not None and self._queue.queued_bytes
+                    return self._last.popleft() if self._last and not waits else None
+                self._progress, self._frames = self._now(), self._encode(piece)
 
     def _small(self) -> bytes | None:
         """Return a message that no slice goes before."""
@@ -141,29 +163,26 @@ class Outbox:
             return encode(Received(exchange, self._read.pop(exchange)))
         return None
 
-    def _next_piece(self) -> None:
-        """Take the next piece, or a message that waited for all to leave; wait if there is neither."""
+    def _wait(self) -> None:
+        """Wait until something changes; slices that wait for credit do so until the peer counts as stalled."""
         with self._changed:
-            if self._closed or self._messages or self._read:
+            queue = self._queue
+            queued = queue.queued_bytes if queue is not None else 0
+            if self._closed or self._messages or self._read or (self._last and not queued):
                 return
-            piece = self._queue.next() if self._queue is not None else None
-            if piece is not None:
-                self._progress, self._frames = self._now(), self._encode(piece)
-            elif self._queue is not None and self._queue.queued_bytes:
-                self._wait_for_credit(self._queue)
-            elif self._last:
-                self._frames = iter([self._last.popleft()])
-            else:
+            if queue is None or not queued:
                 self._changed.wait()
-
-    def _wait_for_credit(self, queue: SendQueue) -> None:
-        seconds, on_stall = self._stall
-        left_seconds = self._progress + seconds - self._now()
-        if left_seconds > 0:
-            self._changed.wait(left_seconds)
-            return
-        self._closed = True
-        on_stall(
-            f"the host has acknowledged none of {queue.in_flight_bytes} bytes under way for {seconds:.0f} s, and "
-            f"{queue.queued_bytes} more wait"
-        )
+                return
+            credit = queue.sending.credit_bytes
+            if credit is None or queue.in_flight_bytes < credit:
+                return
+            seconds, on_stall = self._stall
+            left_seconds = self._progress + seconds - self._now()
+            if left_seconds > 0:
+                self._changed.wait(left_seconds)
+                return
+            self._closed = True
+            on_stall(
+                f"the host has acknowledged none of {queue.in_flight_bytes} bytes under way for {seconds:.0f} s, and "
+                f"{queued} more wait"
+            )

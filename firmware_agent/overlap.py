@@ -126,7 +126,6 @@ class Overlap:
         self._outbox.put_last(encode(Tensors(task.step, tensor_specs({name: self._arrays[name] for name in names}))))
         flow = _Flow(UseWatch(self._worker.model, self._use), self._set_last)
         done = self._worker.compute(task, lambda mine: meet(self._session.send, self._receive_sum, mine), flow)
-        self._wait_for_all()
         self._offer_rest()
         self._learnt = True
         return done
@@ -247,6 +246,11 @@ class Overlap:
         )
 
     def _set_last(self, last: bool) -> None:
+        """Note whether the backward pass that begins is the step's last: from then on gradients are offered."""
+        if last:
+            self._stopwatch.lap("forward")
+            self._wait_for_all()
+            self._stopwatch.mark()
         self._step.last = last
 
     def _accumulated(self, name: str, _: torch.Tensor) -> None:

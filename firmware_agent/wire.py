@@ -387,6 +387,11 @@ def encode(frame: Frame) -> bytes:
     return data
 
 
+def may_join(messages: list[bytes]) -> bool:
+    """Return whether another frame may go into the message of these."""
+    return len(messages) < _PACK_FRAMES and sum(map(len, messages)) < _PACK_BYTES
+
+
 def pack(frames: Iterable[bytes]) -> Iterator[bytes]:
     """Yield encoded frames as messages, in order: small neighbours together, a large one as it is."""
     waiting: list[bytes] = []

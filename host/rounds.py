@@ -65,7 +65,8 @@ def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float, proximal: flo
         batch_norm=job.sync.batch_norm,
         precision=job.sync.precision,
         overlap=overlap,
-        deadline_seconds=min(job.watchdog, MAX_DEADLINE_SECONDS),
+        # Longer than the host's own: it gives up whom a drive waits for, not the drive.
+        deadline_seconds=min(3 * job.watchdog, MAX_DEADLINE_SECONDS),
     )
 
 

@@ -94,8 +94,8 @@ class DeviceSession:
             await self._stream.write(data)
             self.sent_bytes += len(data)
 
-    async def receive(self, deadline: Deadline) -> AnyFrame:
-        """Return the next frame.
+    async def receive(self, deadline: Deadline | None) -> AnyFrame:
+        """Return the next frame; without a deadline, whenever it comes.
 
         Raises:
             DeviceLost: the stream has ended, or the deadline passed: a device that is silent so long counts as dead.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import time
@@ -27,6 +28,8 @@ from firmware_agent.wire import (
     Stepped,
     Tensors,
     encode,
+    may_join,
+    pack,
 )
 from host.session import DeviceSession
 from host.sync.blocks import Block
@@ -47,6 +50,8 @@ class _Part:
     cells: dict[str, Cells] = field(default_factory=dict)
     # Tensors that no step changes: they wait until the device is through with the step before.
     constants: list[str] = field(default_factory=list)
+    # Bytes of the others that are not stepped yet.
+    held_bytes: int = 0
 
 
 class Channel:
@@ -89,6 +94,9 @@ class Channel:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
+        self._guard: asyncio.Task[None] | None = None
+        # When a frame last came, or the device got something to do.
+        self._heard = now()
 
     @property
     def busy(self) -> bool:
@@ -118,6 +126,7 @@ class Channel:
         """
         part = _Part(task.step, intake, sums, sending, asyncio.get_running_loop().create_future())
         part.constants = [name for name in self._order if name not in stepped]
+        part.held_bytes = sum(len(self._flat[name]) for name in stepped)
         self._post(encode(Tensors(task.step, self._specs)), encode(task))
         if not self._parts:
             self._offer_constants(part)
@@ -130,6 +139,8 @@ class Channel:
     def _released(self, part: _Part, block: Block) -> None:
         if part.report.done():
             return
+        part.held_bytes -= block.end - block.start
+        self._heard = self._now()
         cells = part.cells.get(block.tensor)
         if cells is None:
             size = len(self._flat[block.tensor])
@@ -158,18 +169,37 @@ class Channel:
             self._reader = asyncio.ensure_future(self._read())
         if self._writer is None or self._writer.done():
             self._writer = asyncio.ensure_future(self._write())
+        if self._guard is None or self._guard.done():
+            self._heard = self._now()
+            self._guard = asyncio.ensure_future(self._watch())
 
     async def _read(self) -> None:
         try:
             while self._parts:
                 try:
-                    self._take(await self._session.receive(Deadline(self._watchdog_seconds)))
+                    self._take(await self._session.receive(None))
                 except DeviceFailed as error:
                     self._end(next(iter(self._parts.values())), error)
         except CsdError as error:
             self._fail(error)
 
+    async def _watch(self) -> None:
+        """Give the device up if it owes something and is silent for too long.
+
+        It owes nothing while its weights wait for another device's gradient: then it is not the one to be given up.
+        """
+        while self._parts:
+            if next(iter(self._parts.values())).held_bytes:
+                self._heard = self._now()
+            left_seconds = self._heard + self._watchdog_seconds - self._now()
+            if left_seconds <= 0:
+                self._fail(DeviceLost(f"{self._session.device}: silent for {self._watchdog_seconds:g} s"))
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), min(left_seconds, self._watchdog_seconds / 4))
+
     def _take(self, frame: AnyFrame) -> None:
+        self._heard = self._now()
         part = next(iter(self._parts.values()))
         if isinstance(frame, Received):
             self._queue.acknowledge(frame.size_bytes)
@@ -212,38 +242,45 @@ class Channel:
         for part in parts:
             _settle(part, error)
         self._idle.set()
-        for task in (self._writer, self._reader, *self._tasks):
+        for task in (self._writer, self._reader, self._guard, *self._tasks):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
 
     async def _write(self) -> None:
         try:
-            while (message := await self._next_message()) is not None:
-                await self._session.send_encoded(message, Deadline(self._watchdog_seconds))
+            while messages := await self._next_messages():
+                for message in messages:
+                    await self._session.send_encoded(message, Deadline(self._watchdog_seconds))
         except CsdError as error:
             self._fail(error)
 
-    async def _next_message(self) -> bytes | None:
-        """Return what leaves next, in the order of `firmware_agent.outbox.Outbox`; None if there will be nothing more.
+    async def _next_messages(self) -> list[bytes]:
+        """Return what leaves next, small frames that wait together; nothing if there will be nothing more.
 
         Raises:
             DeviceLost: slices wait, and the device has acknowledged nothing for too long.
         """
         while True:
             self._wake.clear()
-            if self._messages:
-                return self._messages.popleft()
-            if self._read_bytes:
-                exchange = min(self._read_bytes)
-                return encode(Received(exchange, self._read_bytes.pop(exchange)))
-            if (frame := next(self._frames, None)) is not None:
-                return frame
-            if (piece := self._queue.next()) is not None:
-                self._progress, self._frames = self._now(), self._encoded(piece)
-            elif not self._parts:
+            frames: list[bytes] = []
+            while may_join(frames) and (frame := self._take_frame()) is not None:
+                frames.append(frame)
+            if frames or not self._parts:
+                return list(pack(frames))
+            await self._wait()
+
+    def _take_frame(self) -> bytes | None:
+        """Return what leaves next, in the order of `firmware_agent.outbox.Outbox`, if anything can leave now."""
+        if self._messages:
+            return self._messages.popleft()
+        if self._read_bytes:
+            exchange = min(self._read_bytes)
+            return encode(Received(exchange, self._read_bytes.pop(exchange)))
+        while (frame := next(self._frames, None)) is None:
+            if (piece := self._queue.next()) is None:
                 return None
-            else:
-                await self._wait()
+            self._progress, self._frames = self._now(), self._encoded(piece)
+        return frame
 
     async def _wait(self) -> None:
         left_seconds = None
@@ -255,7 +292,7 @@ class Channel:
         except TimeoutError:
             raise DeviceLost(
                 f"{self._session.device}: has acknowledged none of {self._queue.in_flight_bytes} bytes under way for "
-                f"{self._watchdog_seconds:.0f} s"
+                f"{self._watchdog_seconds:g} s"
             ) from None
 
     def _encoded(self, piece: Piece) -> Iterator[bytes]:
