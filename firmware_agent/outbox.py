@@ -33,7 +33,7 @@ class Outbox:
         self._most, self._now = most, now
         self._changed = threading.Condition()
         self._messages: deque[bytes] = deque()
-        self._last: deque[bytes] = deque()
+        self._last: deque[Callable[[], bytes]] = deque()
         self._read: dict[int, int] = {}
         self._queue: SendQueue | None = None
         self._frames: Iterator[bytes] = iter(())
@@ -78,13 +78,13 @@ class Outbox:
         """Add a whole tensor's bytes to what may be sent, behind what was put last when nothing waited any more."""
         with self._changed:
             if not self._slices.queued_bytes:
-                self._messages.extend(self._last)
+                self._messages.extend(make() for make in self._last)
                 self._last.clear()
             self._slices.offer(exchange, order, tensor, 0, size_bytes)
             self._changed.notify_all()
 
-    def put_last(self, message: bytes) -> None:
-        """Add a message that leaves behind all slices that wait."""
+    def put_last(self, message: Callable[[], bytes]) -> None:
+        """Add a message that leaves behind all slices that wait; it is made then."""
         with self._changed:
             self._last.append(message)
             self._changed.notify_all()
@@ -148,7 +148,7 @@ class Outbox:
                 piece = self._queue.next() if self._queue is not None else None
                 if piece is None:
                     waits = self._queue is not None and self._queue.queued_bytes
-                    return self._last.popleft() if self._last and not waits else None
+                    return self._last.popleft()() if self._last and not waits else None
                 self._progress, self._frames = self._now(), self._encode(piece)
 
     def _small(self) -> bytes | None:

@@ -34,6 +34,7 @@ from firmware_agent.first_use import UseWatch, sent_tensors
 from firmware_agent.gradients import GradientWorker, LocalStep
 from firmware_agent.send_queue import Piece, Sending
 from firmware_agent.session import Session
+from firmware_agent.step_timing import StepTiming
 from firmware_agent.wire import (
     MAX_SLICE_BYTES,
     AnyFrame,
@@ -74,6 +75,7 @@ class Overlap:
         self._session, self._outbox, self._worker = session, session.outbox, worker
         self._deadline_seconds, self._stopwatch, self._pass_on = job.deadline_seconds, stopwatch, pass_on
         self._tensors = sent_tensors(worker.model)
+        self._step_names = [*worker.trained, *worker.buffers]
         self._arrays: dict[str, Array] = {name: each.detach().numpy() for name, each in self._tensors.items()}
         self._specs = tensor_specs(self._arrays)
         self._inbound: dict[int, Assembler] = {}
@@ -88,6 +90,8 @@ class Overlap:
         self._learnt = False
         self._fired: Counter[str] = Counter()
         self._sent: dict[tuple[int, str], npt.NDArray[np.uint8]] = {}
+        # Of steps whose slices have not all left.
+        self._timings: dict[int, StepTiming] = {}
         self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
 
     def start(self) -> None:
@@ -121,9 +125,10 @@ class Overlap:
             DeviceFailed: see `GradientWorker.compute`; or the model accumulated a gradient twice where it used not to.
         """
         self._step = _StepState(task.step, self._assembler(task.step), sending_of(task.sending))
-        names = [*self._worker.trained, *self._worker.buffers]
         # Behind the slices and the report of the step before, which may still wait.
-        self._outbox.put_last(encode(Tensors(task.step, tensor_specs({name: self._arrays[name] for name in names}))))
+        self._timings = {task.step: self._step.timing} | self._timings
+        announced = encode(Tensors(task.step, tensor_specs({name: self._arrays[name] for name in self._step_names})))
+        self._outbox.put_last(lambda: announced)
         flow = _Flow(UseWatch(self._worker.model, self._use), self._set_last)
         done = self._worker.compute(task, lambda mine: meet(self._session.send, self._receive_sum, mine), flow)
         self._offer_rest()
@@ -131,8 +136,10 @@ class Overlap:
         return done
 
     def finish(self, report: Frame) -> None:
-        """Send a step's report, behind all of its slices."""
-        self._outbox.put_last(encode(report))
+        """Send a step's report, behind all of its slices and what is to be told of them."""
+        number, message = self._step.number, encode(report)
+        self._outbox.put_last(lambda: encode(self._timings.pop(number).told(self._step_names)))
+        self._outbox.put_last(lambda: message)
 
     def fail(self, report: Failed) -> None:
         """Send that a step failed, behind what was offered of it, when its weights have come: no newer ones then do.
@@ -143,7 +150,8 @@ class Overlap:
         self._step.last = False
         if self._step.inbound is not None:
             self._wait_for_all()
-        self.finish(report)
+        message = encode(report)
+        self._outbox.put_last(lambda: message)
 
     # The reader's thread.
 
@@ -210,6 +218,7 @@ class Overlap:
             self._stopwatch.lap("forward")
             self._wait(lambda: inbound.has(name), name)
             self._stopwatch.mark()
+        self._step.timing.use(name)
         self._move_in(name)
 
     def _wait_for_all(self) -> None:
@@ -239,6 +248,7 @@ class Overlap:
                 if left_seconds <= 0:
                     raise self._silent(what)
                 self._changed.wait(left_seconds)
+            self._step.timing.skip(time.monotonic() - since)
 
     def _silent(self, what: str) -> DeviceLost:
         return DeviceLost(
@@ -258,6 +268,7 @@ class Overlap:
         step = self._step
         if not step.last:
             return
+        step.timing.complete(name)
         if not self._learnt:
             self._fired[name] += 1
             step.ready.append(name)
@@ -273,6 +284,7 @@ class Overlap:
         """Offer what was not complete, or not known to be, before the backward pass was over."""
         step = self._step
         step.last = False
+        step.timing.end()
         if not self._learnt:
             for name in self._tensors:
                 self._order.setdefault(name, len(self._order))
@@ -290,6 +302,7 @@ class Overlap:
         data = np.ascontiguousarray(array, dtype=np.dtype(array.dtype).newbyteorder("<")).reshape(-1).view(np.uint8)
         if len(data):
             self._sent[step.number, name] = data
+            step.timing.offer(name)
         self._outbox.offer(step.number, self._order[name], name, len(data))
 
     # The thread that feeds the stream.
@@ -297,6 +310,7 @@ class Overlap:
     def _frames(self, piece: Piece) -> Iterator[bytes]:
         """Yield a piece as frames; a gradient's memory is given up when its last piece is encoded."""
         key = piece.exchange, piece.tensor
+        self._timings[piece.exchange].leave(piece)
         data, end = self._sent[key], piece.offset + piece.size_bytes
         for start in range(piece.offset, end, MAX_SLICE_BYTES):
             view = data[start : min(end, start + MAX_SLICE_BYTES)].data
@@ -311,6 +325,7 @@ class _StepState:
 
     def __init__(self, number: int = 0, inbound: Assembler | None = None, sending: Sending | None = None) -> None:
         self.number, self.inbound, self.sending = number, inbound, sending or Sending()
+        self.timing = StepTiming(number)
         self.moved: set[str] = set()
         self.offered: set[str] = set()
         self.ready: list[str] = []

@@ -32,6 +32,8 @@ MAX_REDUCE_BYTES = 1 << 20
 # Steps whose seconds one `Measured` frame can carry, and what a measurement does before it counts.
 MAX_RAW_STEPS = 4096
 WARM_UP_STEPS = 5
+# Slices of one step that are told of: they fit into a frame.
+MAX_TIMED_SLICES = 1 << 14
 # Messages of several frames: at most so many frames, and so many bytes of them.
 _PACK_FRAMES, _PACK_BYTES = 1024, 64 << 10
 
@@ -225,6 +227,45 @@ class Step(Frame, frozen=True):
     sending: SendingSpec | None = None
 
 
+class LeftSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A slice of a gradient: which tensor, by its place among those announced; when it was ready, and when it left.
+
+    Seconds are of the drive's own monotonic clock.
+    """
+
+    tensor: Count
+    offset: Count
+    size_bytes: Positive
+    ready_seconds: Seconds
+    begin_seconds: Seconds
+
+
+class TensorTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """When a step came to a tensor, in seconds of computing since its beginning: waits are left out.
+
+    `used_seconds` is of its first use in the forward pass, `ready_seconds` of its complete gradient; 0 if neither was
+    seen.
+    """
+
+    tensor: Count
+    used_seconds: Seconds
+    ready_seconds: Seconds
+
+
+class Timed(Frame, frozen=True):
+    """Drive, of a step whose slices overlapped it, before its report: what happened when.
+
+    `now_seconds` is the drive's monotonic clock as this leaves, `end_seconds` when the step had been computed, in the
+    seconds of `TensorTimes`. Slices beyond `MAX_TIMED_SLICES` are left out.
+    """
+
+    step: Positive
+    now_seconds: Seconds
+    end_seconds: Seconds
+    slices: Annotated[list[LeftSlice], Meta(max_length=MAX_TIMED_SLICES)]
+    tensors: Annotated[list[TensorTimes], Meta(max_length=1 << 14)]
+
+
 class Stepped(Frame, frozen=True):
     """Drive: the gradient, and the buffers as the step left them, came before this frame.
 
@@ -366,8 +407,8 @@ class Failed(Frame, frozen=True):
 
 
 AnyFrame = (
-    Hello | Welcome | Job | Ready | Tensors | Slice | Received | Train | Trained | Step | Stepped | Reduce | Reduced
-    | Measure | Measured
+    Hello | Welcome | Job | Ready | Tensors | Slice | Received | Train | Trained | Step | Timed | Stepped
+    | Reduce | Reduced | Measure | Measured
     | Disturb | Disturbed | ProbeRead | ProbeSend | Probed | Sabotage | Sabotaged | Failed
 )  # fmt: skip
 

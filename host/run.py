@@ -235,7 +235,10 @@ class _Run:
     def _make_training(self, fleet: Fleet, accountant: Accountant, faults: RunFaults) -> Training:
         request, on_event = self._request, self._recorder.add_event
         if request.sync is not None:
-            return make_sync_training(request, request.sync, fleet, self._list_existing, accountant, faults, on_event)
+            return make_sync_training(
+                *(request, request.sync, fleet, self._list_existing, accountant, faults, on_event),
+                lambda log: self._recorder.add_slices(log.records()),
+            )
         frame = job_frame(request.job, request.spec, request.dataset.image_scale, request.proximal)
         names = [device.name for device in request.config.list_devices()]
         exchange = RoundExchange(request.job, frame, fleet, self._list_existing, on_event, faults.before_task)

@@ -27,6 +27,7 @@ from firmware_agent.wire import (
     Step,
     Stepped,
     Tensors,
+    Timed,
     encode,
     may_join,
     pack,
@@ -36,6 +37,9 @@ from host.sync.blocks import Block
 from host.sync.intake import Intake
 from host.sync.reduce_exchange import Reductions
 from host.sync.release import Cells, Release
+from host.sync.slice_log import SliceLog
+
+OnSlices = Callable[[SliceLog], None]
 
 
 @dataclass
@@ -52,6 +56,7 @@ class _Part:
     constants: list[str] = field(default_factory=list)
     # Bytes of the others that are not stepped yet.
     held_bytes: int = 0
+    slices: SliceLog = field(default_factory=SliceLog)
 
 
 class Channel:
@@ -67,6 +72,7 @@ class Channel:
         weights: Mapping[str, Array],
         order: Sequence[str],
         watchdog_seconds: float,
+        on_slices: OnSlices = lambda _: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; nothing is sent yet.
@@ -76,8 +82,10 @@ class Channel:
             weights: what it is sent in each step; their memory stays, their values change.
             order: their names in the order of first use in the forward pass.
             watchdog_seconds: for so long it may be silent, or acknowledge nothing.
+            on_slices: is told, after each step, what became of its slices.
             now: returns monotonic seconds.
         """
+        self._on_slices = on_slices
         self._session, self._watchdog_seconds, self._now = session, watchdog_seconds, now
         self._specs = tensor_specs(weights)
         self._flat = {name: array.reshape(-1).view(np.uint8) for name, array in weights.items()}
@@ -125,6 +133,7 @@ class Channel:
             does not belong there.
         """
         part = _Part(task.step, intake, sums, sending, asyncio.get_running_loop().create_future())
+        part.slices = SliceLog(task.step, self._session.device, self._now)
         part.constants = [name for name in self._order if name not in stepped]
         part.held_bytes = sum(len(self._flat[name]) for name in stepped)
         self._post(encode(Tensors(task.step, self._specs)), encode(task))
@@ -158,6 +167,7 @@ class Channel:
             self._offered_exchange = part.number
             self._queue.change(part.sending)
         self._queue.offer(part.number, self._order[tensor], tensor, start, end)
+        part.slices.offer(tensor, start, end)
         self._wake.set()
 
     def _post(self, *messages: bytes) -> None:
@@ -203,15 +213,23 @@ class Channel:
         part = next(iter(self._parts.values()))
         if isinstance(frame, Received):
             self._queue.acknowledge(frame.size_bytes)
+            for each in self._parts.values():
+                if each.number == frame.exchange:
+                    each.slices.acknowledge(frame.size_bytes)
             self._progress = self._now()
             self._wake.set()
         elif isinstance(frame, Reduce) and frame.step in self._parts:
             task = asyncio.ensure_future(self._reduce(self._parts[frame.step], frame))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        elif isinstance(frame, Timed):
+            part.slices.take(frame)
         else:
             report = part.intake.take(frame)
+            if isinstance(frame, Tensors):
+                part.slices.names = [spec.name for spec in frame.specs]
             if isinstance(frame, Slice):
+                part.slices.arrive(frame)
                 self._read_bytes[frame.exchange] = self._read_bytes.get(frame.exchange, 0) + len(frame.data)
                 self._wake.set()
             if report is not None:
@@ -228,6 +246,8 @@ class Channel:
     def _end(self, part: _Part, outcome: Stepped | CsdError) -> None:
         """Report a step, and send what only this device's report was missing for."""
         del self._parts[part.number]
+        if isinstance(outcome, Stepped):
+            self._on_slices(part.slices)
         _settle(part, outcome)
         for following in self._parts.values():
             self._offer_constants(following)
@@ -280,6 +300,8 @@ class Channel:
             if (piece := self._queue.next()) is None:
                 return None
             self._progress, self._frames = self._now(), self._encoded(piece)
+            if (part := self._parts.get(piece.exchange)) is not None:
+                part.slices.leave(piece)
         return frame
 
     async def _wait(self) -> None:

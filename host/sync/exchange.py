@@ -30,7 +30,7 @@ from host.device_time import MODELLED
 from host.records import OnEvent, What
 from host.rounds import prepare_device
 from host.session import DeviceSession
-from host.sync.channel import Channel
+from host.sync.channel import Channel, OnSlices
 from host.sync.gathering import Gathering
 from host.sync.intake import Intake
 from host.sync.reduce_exchange import Reductions
@@ -128,6 +128,7 @@ class StepExchange:
         before_step: BeforeStep,
         clock_of: ClockOf = lambda _, stopwatch: stopwatch,
         speaks: Speaks = lambda _, __: False,
+        on_slices: OnSlices = lambda _: None,
     ) -> None:
         """Prepare; nothing is sent yet. With `frame.overlap` slices cross while the devices compute.
 
@@ -137,11 +138,12 @@ class StepExchange:
             on_event: called with device, what happened, and more about it.
             before_step: called for each device before a step's frames go to it.
             clock_of: see `host.device_time.DeviceTime.clock`.
+            on_slices: is told, after each device's overlapping step, what became of its slices.
             speaks: whether `before_step` would: a device must then be through with the step before.
         """
         self._frame, self._watchdog_seconds = frame, watchdog_seconds
         self._on_event, self._before_step, self._clock_of = on_event, before_step, clock_of
-        self._speaks = speaks
+        self._speaks, self._on_slices = speaks, on_slices
         self._channels: weakref.WeakKeyDictionary[DeviceSession, Channel] = weakref.WeakKeyDictionary()
         self._prepared: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
         self._spare: weakref.WeakKeyDictionary[DeviceSession, dict[str, Array]] = weakref.WeakKeyDictionary()
@@ -228,7 +230,7 @@ class StepExchange:
 
     def _open(self, session: DeviceSession, outbound: Outbound) -> Channel:
         weights = {name: outbound.weights[name] for name in outbound.weights if name in set(outbound.order)}
-        return Channel(session, weights, outbound.order, self._watchdog_seconds)
+        return Channel(session, weights, outbound.order, self._watchdog_seconds, self._on_slices)
 
     def _whole(self, work: Work, stepped: Stepped, intake: Intake, before: tuple[int, int]) -> Outcome:
         """Return the outcome of a part that is whole; what crossed since the report before counts as of this step."""

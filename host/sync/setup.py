@@ -15,6 +15,7 @@ from host.records import OnEvent
 from host.rounds import job_frame
 from host.run_request import RunRequest
 from host.session import DeviceSession
+from host.sync.channel import OnSlices
 from host.sync.disturbances import Disturbances
 from host.sync.exchange import StepExchange
 from host.sync.optimiser import make_optimiser
@@ -32,8 +33,12 @@ def make_sync_training(
     accountant: Accountant,
     faults: RunFaults,
     on_event: OnEvent,
+    on_slices: OnSlices = lambda _: None,
 ) -> SyncTraining:
-    """Return the training of a synchronous job; nothing is sent yet."""
+    """Return the training of a synchronous job; nothing is sent yet.
+
+    `on_slices` is told what became of the slices of steps that overlap.
+    """
     job = request.job
     structure = request.evaluator.structure()
     weights = _as_precision(request.evaluator.initial_weights(), job.sync.precision)
@@ -54,7 +59,7 @@ def make_sync_training(
         structure,
         job.sync.batch_norm,
         optimiser,
-        StepExchange(frame, job.watchdog, on_event, before_step, accountant.time.clock, speaks),
+        StepExchange(frame, job.watchdog, on_event, before_step, accountant.time.clock, speaks, on_slices),
         accountant,
         plan.expected,
         job.sync.patience,

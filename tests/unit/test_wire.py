@@ -24,6 +24,13 @@ VALID: dict[str, dict[str, object]] = {
     "Trained": {"round": 1, "samples": 5, "steps": 1, "loss": 0.5, "seconds": {"forward": 0.1}, "read_bytes": 10},
     "Step": {"step": 1, "records": b"\0\0\0\0", "micro_batch": 1},
     "Stepped": {"step": 1, "samples": 1, "loss": 0.5, "seconds": {"forward": 0.1}, "read_bytes": 10},
+    "Timed": {
+        "step": 1,
+        "now_seconds": 2.0,
+        "end_seconds": 1.0,
+        "slices": [[0, 0, 5, 0.5, 1.0]],
+        "tensors": [[0, 0.0, 0.5]],
+    },
     "Reduce": {"step": 1, "index": 0, "values": bytes(8)},
     "Reduced": {"step": 1, "index": 0, "values": bytes(8)},
     "Measure": {"batch_size": 8, "device_seconds": 1.0, "bare": False},
