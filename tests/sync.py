@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +27,7 @@ from host.sync.exchange import StepExchange
 from host.sync.optimiser import make_optimiser
 from host.sync.participants import Participants
 from host.sync.plan import Records, make_plan
+from host.sync.slice_log import SliceLog, StepLogs
 from host.sync.stepping import Stepper
 from host.sync.training import SyncTraining
 from tests.fakes import JOB, Answer, FakeDrive, FakeEvaluator, FakeFleet
@@ -105,6 +106,7 @@ class SyncRun:
         communication: Communication = TODAY,
         frame: Job = JOB,
         watchdog_seconds: float = 30.0,
+        on_log: Callable[[SliceLog], None] = lambda _: None,
         **job: Any,
     ) -> None:
         fields: dict[str, Any] = {
@@ -124,6 +126,7 @@ class SyncRun:
         )
         # Without models, what drives say of themselves counts.
         self.accountant = make_accountant(self.config, self.plan.expected if modelled else {})
+        self.logs = StepLogs(on_log)
         self.communication, self.watchdog_seconds = communication, watchdog_seconds
         self.frame = msgspec.structs.replace(
             frame,
@@ -164,11 +167,12 @@ class SyncRun:
                 self.on_event,
                 before_step,
                 self.accountant.time.clock,
+                on_slices=self.logs.add,
             ),
             *(self.accountant, self.plan.expected, self.job.sync.patience),
         )
         participants = Participants(self.plan.nodes, fleet, lambda: self.existing, 30.0, self.on_event)
         return SyncTraining(
             *(self.job, participants, stepper, optimiser, self.plan, disturbances, self.accountant),
-            *(judge, self.on_event, self.communication),
+            *(judge, self.on_event, self.communication, self.logs),
         )

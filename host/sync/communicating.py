@@ -4,34 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from csd_emu.array import QEMU, REMOTE, ArrayConfig
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.send_queue import Sending
+from host.communication.base import FixedSending, Tuner
+from host.communication.make import make_tuner
 from host.device_time import StepModel
 from host.evaluation import Judge
 from host.job import JobConfig
 from host.records import SendingRecord
 from host.sync.exchange import FIFO
 
-
-class Chooser(Protocol):
-    """Decides how steps are sent."""
-
-    def sending(self, step: int) -> Sending:
-        """Return the settings of a step, from 1."""
-
-
-@dataclass(frozen=True)
-class Always:
-    """A `Chooser` that always says the same."""
-
-    settings: Sending = FIFO
-
-    def sending(self, step: int) -> Sending:
-        """Return the settings."""
-        return self.settings
+ALWAYS_FIFO = FixedSending(FIFO)
 
 
 @dataclass(frozen=True)
@@ -39,16 +24,16 @@ class Communication:
     """How steps are sent.
 
     Attributes:
-        chooser: decides on the settings.
+        tuner: decides on the settings.
         overlap: whether slices cross while devices compute, and the next step is announced before this one is over.
     """
 
-    chooser: Chooser = Always()
+    tuner: Tuner = ALWAYS_FIFO
     overlap: bool = False
 
     def sending(self, step: int) -> Sending:
         """Return the settings of a step."""
-        return self.chooser.sending(step)
+        return self.tuner.sending(step)
 
     def notes(self, job: JobConfig) -> list[str]:
         """Return what must be known of the run, in sentences."""
@@ -88,7 +73,8 @@ def choose_communication(
     """
     section, tied = job.communication, evaluator.structure().tied
     model_bytes = sum(a.nbytes for name, a in evaluator.initial_weights().items() if name not in tied)
-    return Communication(Always(section.sending(model_bytes)), _overlaps(config, job, models))
+    tuner = make_tuner(section.schedule, section.sending(model_bytes), job.seed)
+    return Communication(tuner, _overlaps(config, job, models))
 
 
 def _overlaps(config: ArrayConfig, job: JobConfig, models: Mapping[str, StepModel]) -> bool:

@@ -21,6 +21,7 @@ from host.sync.exchange import StepExchange
 from host.sync.optimiser import make_optimiser
 from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
+from host.sync.slice_log import StepLogs
 from host.sync.stepping import Stepper
 from host.sync.training import SyncTraining
 
@@ -53,13 +54,14 @@ def make_sync_training(
     def speaks(session: DeviceSession, step: int) -> bool:
         return faults.waits_for(session.device) or disturbances.changes(session, step)
 
+    logs = StepLogs(on_slices)
     frame = job_frame(job, request.spec, request.dataset.image_scale, overlap=request.communication.overlap)
     stepper = Stepper(
         weights,
         structure,
         job.sync.batch_norm,
         optimiser,
-        StepExchange(frame, job.watchdog, on_event, before_step, accountant.time.clock, speaks, on_slices),
+        StepExchange(frame, job.watchdog, on_event, before_step, accountant.time.clock, speaks, logs.add),
         accountant,
         plan.expected,
         job.sync.patience,
@@ -75,6 +77,7 @@ def make_sync_training(
         request.evaluator,
         on_event,
         request.communication,
+        logs,
     )
 
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from firmware_agent.errors import ProtocolError
 from firmware_agent.send_queue import Piece
 from firmware_agent.wire import Slice, Timed
 from host.records import SliceRecord
@@ -42,7 +43,7 @@ class SliceLog:
     now: Callable[[], float] = time.monotonic
     names: list[str] = field(default_factory=list)
     timed: Timed | None = None
-    _offered: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
+    _offered: dict[str, deque[tuple[int, int, float]]] = field(default_factory=dict)
     _pulls: list[_Pull] = field(default_factory=list)
     _unread: deque[_Pull] = field(default_factory=deque)
     # When the last byte of a gradient's slice came, by tensor and one past that byte.
@@ -51,17 +52,14 @@ class SliceLog:
 
     def offer(self, tensor: str, start: int, end: int) -> None:
         """Note that bytes of the weights are there."""
-        self._offered.setdefault(tensor, deque()).append((end, self.now()))
+        self._offered.setdefault(tensor, deque()).append((start, end, self.now()))
 
     def leave(self, piece: Piece) -> None:
         """Note that a slice leaves."""
-        offered, ready = self._offered[piece.tensor], 0.0
-        end = piece.offset + piece.size_bytes
-        ready = max((moment for edge, moment in offered if edge - piece.offset > 0), default=self.now())
-        if offered and offered[0][0] >= end:  # in one piece, as is the rule
-            ready = offered[0][1]
-        while offered and offered[0][0] <= end:
-            offered.popleft()
+        offered, end = self._offered[piece.tensor], piece.offset + piece.size_bytes
+        # The last of the ranges that it was put together of.
+        ready = max((moment for start, edge, moment in offered if start < end and piece.offset < edge), default=0.0)
+        self._offered[piece.tensor] = deque(each for each in offered if each[1] > end or each[0] >= end)
         pull = _Pull(piece, ready, self.now(), piece.size_bytes)
         self._pulls.append(pull)
         self._unread.append(pull)
@@ -82,7 +80,14 @@ class SliceLog:
         self._came[frame.tensor, frame.offset + len(frame.data)] = self.now()
 
     def take(self, timed: Timed) -> None:
-        """Take what the device tells of its own times."""
+        """Take what the device tells of its own times.
+
+        Raises:
+            ProtocolError: it tells of another step, or of tensors that it has not announced.
+        """
+        named = {*(each.tensor for each in timed.slices), *(each.tensor for each in timed.tensors)}
+        if timed.step != self.step or max(named, default=0) >= max(1, len(self.names)):
+            raise ProtocolError(f"{self.device} told of times that are not those of step {self.step}")
         self.timed, self._told_seconds = timed, self.now()
 
     @property
@@ -103,12 +108,11 @@ class SliceLog:
         if self.timed is None or offset is None:
             return
         for each in self.timed.slices:
-            if each.tensor < len(self.names):
-                name, end = self.names[each.tensor], each.offset + each.size_bytes
-                piece = Piece(self.step, 0, each.offset, each.size_bytes, name)
-                begin = each.begin_seconds + offset
-                came = max(begin, self._came.get((name, end), begin))
-                yield self._record(PUSH, piece, each.ready_seconds + offset, begin, came)
+            name, end = self.names[each.tensor], each.offset + each.size_bytes
+            piece = Piece(self.step, 0, each.offset, each.size_bytes, name)
+            begin = each.begin_seconds + offset
+            came = max(begin, self._came.get((name, end), begin))
+            yield self._record(PUSH, piece, each.ready_seconds + offset, begin, came)
 
     def _record(self, direction: str, piece: Piece, ready: float, begin: float, end: float) -> SliceRecord:
         return SliceRecord(
@@ -122,3 +126,23 @@ class SliceLog:
             begin_seconds=begin,
             end_seconds=end,
         )
+
+
+class StepLogs:
+    """The logs of the steps that are under way, by their numbers."""
+
+    def __init__(self, on_log: Callable[[SliceLog], None] = lambda _: None) -> None:
+        """Begin with none; `on_log` is told of each."""
+        self._logs: dict[int, list[SliceLog]] = {}
+        self._on_log = on_log
+
+    def add(self, log: SliceLog) -> None:
+        """Take the log of a device that has reported its step."""
+        self._logs.setdefault(log.step, []).append(log)
+        self._on_log(log)
+
+    def take(self, step: int) -> list[SliceLog]:
+        """Return the logs of a step that is over, and forget them and those before."""
+        logs = self._logs.get(step, [])
+        self._logs = {number: each for number, each in self._logs.items() if number > step}
+        return logs

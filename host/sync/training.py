@@ -27,10 +27,12 @@ from host.sync.dealing import Dealer, Dealt
 from host.sync.disturbances import Disturbances
 from host.sync.exchange import Work
 from host.sync.ledger import Ledger
+from host.sync.measuring import see_step
 from host.sync.memory_watch import MemoryWatch
 from host.sync.optimiser import HostOptimiser, scale_learning_rate
 from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
+from host.sync.slice_log import StepLogs
 from host.sync.stepping import Stepper, StepResult, Underway
 from host.training import TrainingState, is_done, round_totals
 from host.tuning.base import Batches, Floats, Retune
@@ -64,6 +66,7 @@ class SyncTraining:
         evaluator: Judge,
         on_event: OnEvent,
         communication: Communication = TODAY,
+        logs: StepLogs | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -78,6 +81,7 @@ class SyncTraining:
             evaluator: judges the weights.
             on_event: called with device, what happened, and more about it.
             communication: how steps are sent, and whether they overlap.
+            logs: what became of the slices of steps that overlap.
         """
         self._job, self._nodes = job, list(plan.nodes)
         self._participants, self._stepper, self._optimiser = participants, stepper, optimiser
@@ -92,7 +96,7 @@ class SyncTraining:
         # How many steps in a row each device was late.
         self._late_steps: Counter[str] = Counter()
         self._first_records = 0
-        self._communication = communication
+        self._communication, self._logs = communication, logs or StepLogs()
         # A step that has begun before the one before it was over; None between rounds.
         self._ahead: _Begun | None = None
         self._ended = 0.0
@@ -142,6 +146,7 @@ class SyncTraining:
             "first_records": self._first_records,
             "late_steps": dict(self._late_steps),
             "tuner": self._tuner.state(),
+            "communication": self._communication.tuner.state(),
             **self._dealer.state(),
         }
         return TrainingState(
@@ -170,6 +175,7 @@ class SyncTraining:
             self._here, self._late_steps = set(progress["here"]), Counter(progress["late_steps"])
             self._tuner.load_state(progress["tuner"])
             self._dealer.load_state(progress)
+            self._communication.tuner.load_state(progress.get("communication", {}))
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             raise CheckpointError(
                 f"the checkpoint does not say where a synchronous run stood ({error!r}); resume with what wrote it"
@@ -192,6 +198,7 @@ class SyncTraining:
         self._step = number
         self._count_late(begun.dealt.works, result)
         ledger.add(self._record(begun, result), result.accounted)
+        self._see(begun, ledger)
         self._memory.look(result.accounted.devices)
         before = self._tuner.batches.copy()
         self._dealer.epoch_open = self._ahead is not None or self._dealer.has_more(self._batches())
@@ -199,6 +206,19 @@ class SyncTraining:
             # One that is announced already keeps the batches that it has.
             self._announce(number + (1 if self._ahead is None else 2), retune, before, ledger)
         return not self._dealer.epoch_open
+
+    def _see(self, begun: _Begun, ledger: Ledger) -> None:
+        """Tell the communication's tuner what the step cost, and write down what it makes of it."""
+        number, logs = begun.step.number, self._logs.take(begun.step.number)
+        if not self._communication.overlap or not logs:
+            return
+        sizes = {name: array.nbytes for name, array in self.weights.items()}
+        seen = see_step(number, ledger.steps[-1].wall_seconds, begun.sending, logs, sizes)
+        change = None if seen is None else self._communication.tuner.observe(seen)
+        if change is not None:
+            sending = change.sending
+            told = f"slices of {sending.slice_bytes} bytes, credit {sending.credit_bytes}: {change.reason}"
+            self._on_event(HOST, What.RETUNED, f"from step {change.step}: {told}")
 
     async def _begin(self, number: int, ledger: Ledger) -> _Begun | None:
         """Begin a step when those who shall take part are there; None if nothing is left of the epoch."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -18,8 +18,10 @@ from firmware_agent.errors import DeviceFailed
 from firmware_agent.send_queue import Sending
 from firmware_agent.shard import Shard
 from firmware_agent.wire import AnyFrame, Received, Slice, Step, Stepped, Tensors
+from host.communication.base import Change, FixedSending, StepSeen, check_seen
 from host.records import What
-from host.sync.communicating import Always, Communication
+from host.sync.communicating import Communication
+from host.sync.slice_log import SliceLog
 from tests.fakes import JOB, random_shard
 from tests.pipes import ModelEvaluator, PipeDrive, Tamper, honest
 from tests.sync import SyncRun
@@ -54,6 +56,18 @@ class Changing:
     """Settings that change with every step."""
 
     settings: Sequence[Sending]
+    seen: list[StepSeen] = field(default_factory=list)
+
+    def observe(self, seen: StepSeen) -> Change | None:
+        check_seen(seen)
+        self.seen.append(seen)
+        return None
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        pass
 
     def sending(self, step: int) -> Sending:
         return self.settings[step % len(self.settings)]
@@ -70,10 +84,12 @@ class Trial:
         tampers: Sequence[tuple[Tamper, Tamper]] = ((honest, honest),) * 2,
         watchdog_seconds: float = 30.0,
         order: tuple[str, ...] = (),
+        on_log: Callable[[SliceLog], None] = lambda _: None,
         **job: Any,
     ) -> None:
         self._arguments = (shard, tampers, order)
         self._fields: dict[str, Any] = {"communication": communication, "watchdog_seconds": watchdog_seconds}
+        self._on_log = on_log
         self._fields |= {"sync": {"round_steps": steps}, "momentum": 0.9, "learning_rate": 0.05, **job}
 
     async def run(self) -> SyncRun:
@@ -81,8 +97,9 @@ class Trial:
         drives = [PipeDrive(f"csd-{n:02d}", shard, *tamper) for n, tamper in enumerate(tampers)]
         self.drives = drives
         run = SyncRun(
-            *drives, records=RECORDS, evaluator=ModelEvaluator(FRAME, order), frame=FRAME, batch_size=5, **self._fields
-        )
+            *drives, records=RECORDS, evaluator=ModelEvaluator(FRAME, order), frame=FRAME, batch_size=5,
+            on_log=self._on_log, **self._fields
+        )  # fmt: skip
         try:
             await run.run()
         finally:
@@ -130,7 +147,7 @@ def test_weights_are_the_same_bit_for_bit_whatever_the_settings_and_their_change
 @pytest.mark.parametrize("batch_norm", ["synchronised", "frozen"])
 def test_statistics_of_all_participants_are_exchanged_while_steps_overlap(shard: Shard, batch_norm: str) -> None:
     sync = {"round_steps": 6, "batch_norm": batch_norm}
-    run = go(shard, Communication(Always(Sending("priority", 500, 1000)), True), sync=sync)
+    run = go(shard, Communication(FixedSending(Sending("priority", 500, 1000)), True), sync=sync)
     assert run.told(What.LOST) == run.told(What.FAILED) == []
     assert weights(run) == reference(shard, batch_norm)
 
@@ -149,7 +166,7 @@ def test_a_step_is_announced_before_the_one_before_it_is_over_but_for_rounds_and
         return [frame]
 
     tampers = [(to_drive, to_host), (honest, honest)]
-    go(shard, Communication(Always(Sending("priority", 500, 1000)), True), tampers=tampers, steps=3, rounds=2)
+    go(shard, Communication(FixedSending(Sending("priority", 500, 1000)), True), tampers=tampers, steps=3, rounds=2)
     for number in (2, 3, 6):
         assert seen.index(f"step {number}") < seen.index(f"stepped {number - 1}")
     for number in (4, 5):  # a new round, a new epoch
@@ -176,9 +193,39 @@ def test_credit_is_kept_and_every_byte_sent_once_each_way(shard: Shard) -> None:
         return [frame]
 
     tampers = [(to_drive, to_host), (honest, honest)]
-    go(shard, Communication(Always(Sending("priority", 300, 1000)), True), tampers=tampers)
+    go(shard, Communication(FixedSending(Sending("priority", 300, 1000)), True), tampers=tampers)
     assert 0 < most[0] < 1000 + 300
     assert under_way[0] == 0
+
+
+def test_a_tuner_is_told_of_every_step_what_it_cost_and_every_slice_is_logged(shard: Shard) -> None:
+    tuner = Changing([Sending("priority", 1000, 3000)])
+    run = go(shard, Communication(tuner, True))
+    assert [seen.step for seen in tuner.seen] == list(range(1, 7))
+    sizes = {name: array.nbytes for name, array in run.training.weights.items()}
+    for seen in tuner.seen:
+        assert [layer.name for layer in seen.costs][:2] == ["first", "norm"]
+        exchanged = {tensor.name: tensor.size_bytes for layer in seen.costs for tensor in layer.tensors}
+        assert exchanged == {name: sizes[name] for name in exchanged}
+        assert exchanged.keys() == sizes.keys() - {"b.weight"}
+        assert seen.participants == 2
+        assert all(0 < rate < 1e12 for rate in seen.bytes_per_second)
+        assert 0 < sum(layer.forward_seconds + layer.backward_seconds for layer in seen.costs) < seen.step_seconds
+
+
+@pytest.mark.parametrize("sending", [Sending(), Sending("priority", 1000, 3000)])
+def test_the_log_holds_every_byte_of_both_ways_once_in_the_order_of_its_life(shard: Shard, sending: Sending) -> None:
+    logs: list[SliceLog] = []
+    run = go(shard, Communication(FixedSending(sending), True), on_log=logs.append)
+    sent = sum(array.nbytes for name, array in run.training.weights.items() if name != "b.weight")
+    assert len(logs) == 12
+    for log in logs:
+        records = list(log.records())
+        for way in ("pull", "push"):
+            own = [each for each in records if each.direction == way]
+            assert sum(each.size_bytes for each in own) == sent
+            assert len({(each.tensor, each.offset) for each in own}) == len(own)
+        assert all(each.ready_seconds <= each.begin_seconds <= each.end_seconds for each in records)
 
 
 # Faults.
@@ -195,7 +242,7 @@ def once(kind: type[AnyFrame], number: int, change: Any) -> Tamper:
     return tamper
 
 
-PRIORITY = Communication(Always(Sending("priority", 1000, 4000)), True)
+PRIORITY = Communication(FixedSending(Sending("priority", 1000, 4000)), True)
 
 
 def older(frame: AnyFrame) -> list[AnyFrame]:
@@ -231,7 +278,7 @@ def test_a_lost_slice_ends_in_a_deadline_on_either_side_and_the_others_go_on(sha
     for way in (0, 1):
         tamper = once(Slice, 40, lambda _: [])
         tampers = [(tamper, honest) if way == 0 else (honest, tamper), (honest, honest)]
-        run = go(shard, PRIORITY, tampers=tampers, watchdog_seconds=0.5)
+        run = go(shard, PRIORITY, tampers=tampers, watchdog_seconds=2.0)
         assert len(run.told(What.LOST)) == 1
         assert [part.device for part in run.rounds[0].steps[-1].devices] == ["csd-01"]
 
@@ -249,7 +296,7 @@ def test_a_peer_that_stops_acknowledging_is_given_up_after_the_deadline_and_neve
         shard,
         PRIORITY,
         tampers=[(deaf, honest) if way == 0 else (honest, deaf), (honest, honest)],
-        watchdog_seconds=0.5,
+        watchdog_seconds=2.0,
     )
     run = asyncio.run(trial.run())
     (told,) = run.told(What.LOST)
