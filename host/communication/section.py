@@ -24,8 +24,9 @@ class CommunicationSection(Config):
             forward pass needs first; ``search`` finds slice and credit before the run, ``autobyte`` during it.
         slice: of ``priority``: tensors are cut at multiples of this.
         credit: of ``priority``: so much may be under way, not yet read by the other side, when another slice leaves.
-        overlap: whether slices cross while drives compute: ``auto`` for yes where all drives are real ones. Only on the
-            clock ``wall``; on the other clocks overlap is composed by the timeline.
+        overlap: whether slices cross while drives compute. On the clock ``wall`` they really do; on the other clocks
+            the array's time is composed as if they did. ``auto``: really where all drives are real ones; composed for
+            every schedule but ``fifo``.
     """
 
     schedule: ScheduleName = "fifo"

@@ -26,10 +26,12 @@ class Communication:
     Attributes:
         tuner: decides on the settings.
         overlap: whether slices cross while devices compute, and the next step is announced before this one is over.
+        composed: whether the array's time is composed as if they did, by the scheduling core.
     """
 
     tuner: Tuner = ALWAYS_FIFO
     overlap: bool = False
+    composed: bool = False
 
     def sending(self, step: int) -> Sending:
         """Return the settings of a step."""
@@ -38,7 +40,7 @@ class Communication:
     def notes(self, job: JobConfig) -> list[str]:
         """Return what must be known of the run, in sentences."""
         if not self.overlap:
-            return []
+            return ["steps are composed as if their slices crossed while drives compute"] if self.composed else []
         notes = ["slices cross while drives compute: what is seen in step k is answered in step k + 2"]
         if job.sync.patience is not None:
             notes.append(
@@ -74,19 +76,29 @@ def choose_communication(
     section, tied = job.communication, evaluator.structure().tied
     model_bytes = sum(a.nbytes for name, a in evaluator.initial_weights().items() if name not in tied)
     tuner = make_tuner(section.schedule, section.sending(model_bytes), job.seed)
-    return Communication(tuner, _overlaps(config, job, models))
+    overlap = _overlaps(config, job, models)
+    return Communication(tuner, overlap, overlap or _composed(config, job))
 
 
 def _overlaps(config: ArrayConfig, job: JobConfig, models: Mapping[str, StepModel]) -> bool:
+    """Return whether slices really cross while drives compute."""
     wanted = job.communication.overlap
     nodes = config.list_nodes()
     wall = [node.name for node in nodes if node.engine != QEMU and node.name not in models]
-    if wanted is True and len(wall) < len(nodes):
+    if wanted is True and 0 < len(wall) < len(nodes):
         others = ", ".join(node.name for node in nodes if node.name not in wall)
         raise ConfigurationError(
-            f"communication.overlap: the seconds of {others} are counted or modelled, with the wire quiet, and the "
-            "timeline composes the overlap; leave it out, or have all drives on the clock wall"
+            f"communication.overlap: the seconds of {others} are counted or modelled, and those of {', '.join(wall)} "
+            "are the wall's: overlap is composed for some and real for others; have all nodes on one kind of clock"
         )
     if wanted == "auto":
         return bool(nodes) and all(node.engine == REMOTE for node in nodes)
-    return wanted
+    return wanted and bool(wall)
+
+
+def _composed(config: ArrayConfig, job: JobConfig) -> bool:
+    """Return whether overlap is composed where the wire is quiet while drives compute."""
+    section = job.communication
+    if section.overlap == "auto":
+        return section.schedule != "fifo" and REMOTE not in config.engines
+    return section.overlap

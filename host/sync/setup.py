@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
+from csd_emu.communication.compose import OverlapComposer
 from csd_emu.deadline import Deadline
 from firmware_agent.exchange import Array
 from host.accounting import Accountant
@@ -16,6 +17,7 @@ from host.rounds import job_frame
 from host.run_request import RunRequest
 from host.session import DeviceSession
 from host.sync.channel import OnSlices
+from host.sync.composing import make_overlap
 from host.sync.disturbances import Disturbances
 from host.sync.exchange import StepExchange
 from host.sync.optimiser import make_optimiser
@@ -79,6 +81,18 @@ def make_sync_training(
         request.communication,
         logs,
     )
+
+
+def overlap_of(request: RunRequest) -> OverlapComposer | None:
+    """Return what composes the steps of a job whose exchange overlaps computing; None if they do not."""
+    job = request.job
+    if not request.communication.composed:
+        return None
+    weights = _as_precision(request.evaluator.initial_weights(), job.sync.precision)
+    optimiser = make_optimiser(job, request.evaluator.structure(), weights)
+    barrier = optimiser.needs_all is not None
+    block_bytes = None if barrier else optimiser.block_bytes
+    return make_overlap(request.evaluator, weights, job.sync.batch_norm, block_bytes, barrier)
 
 
 def _as_precision(weights: dict[str, Array], precision: str) -> dict[str, Array]:

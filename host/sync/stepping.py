@@ -66,6 +66,7 @@ class Underway:
         whole: the gradient, where the optimiser needs all of it.
         outcomes: of works, then of probes.
         release: which of the weights it has stepped.
+        sending: its settings.
     """
 
     number: int
@@ -78,6 +79,7 @@ class Underway:
     whole: dict[str, Array]
     outcomes: asyncio.Future[list[Outcome]]
     release: Release
+    sending: Sending = FIFO
 
 
 class Stepper:
@@ -169,7 +171,9 @@ class Stepper:
         gathering = Gathering(self._specs, records, apply, late_matters, self._block_bytes)
         outbound = Outbound(number, self.weights, self._order, sending, before)
         outcomes = asyncio.ensure_future(self._exchange.visit(outbound, works, gathering, probes))
-        step = Underway(number, works, records, learning_rate, rate, expected, gathering, whole, outcomes, release)
+        step = Underway(
+            number, works, records, learning_rate, rate, expected, gathering, whole, outcomes, release, sending
+        )
         return step
 
     async def finish(self, step: Underway) -> StepResult:
@@ -179,7 +183,7 @@ class Stepper:
         that all had sent before are stepped, and the result has no device.
         """
         outcomes, count, rate = await step.outcomes, len(step.works), step.rate
-        accounted = self._account(outcomes[:count], outcomes[count:], step.expected)
+        accounted = self._account(outcomes[:count], outcomes[count:], step.expected, step.sending)
         late = [part.device for part in accounted.devices if part.straggler and part.device in step.records]
         if late:  # nothing is applied yet: such steps have a barrier
             rate = step.learning_rate(sum(records for device, records in step.records.items() if device not in late))
@@ -205,7 +209,9 @@ class Stepper:
         array = self.weights[block.tensor]
         return array.reshape(-1)[block.start // array.itemsize : block.end // array.itemsize]
 
-    def _account(self, outcomes: Sequence[Outcome], probes: Sequence[Outcome], expected: Expected | None) -> Accounted:
+    def _account(
+        self, outcomes: Sequence[Outcome], probes: Sequence[Outcome], expected: Expected | None, sending: Sending
+    ) -> Accounted:
         returned, beside, accountant = _returned(outcomes), _returned(probes), self._accountant
         host_seconds = reduce_seconds(self._gradient_bytes, len(returned)) if returned else 0.0
         seconds = {part.device: accountant.compute_seconds(part) for part in returned}
@@ -214,7 +220,7 @@ class Stepper:
         )
         limit, late = list_late(parts, self._patience)
         if not late:
-            return accountant.account(returned, None, host_seconds, beside)
+            return accountant.account(returned, None, host_seconds, beside, sending=sending)
         # The exchange of what is not waited for would have followed: the step is charged as if it had.
         capped = {device: PhaseSeconds(forward=min(limit, own)) for device, own in seconds.items()}
         return accountant.account(returned, accountant.predict_seconds(returned, capped), host_seconds, beside, late)

@@ -99,16 +99,22 @@ ARRAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", list(ARRAYS))
-def test_overlap_is_for_the_clock_wall(kind: str) -> None:
+def test_overlap_is_real_on_the_clock_wall_and_composed_on_the_others(kind: str) -> None:
     array = ArrayConfig.model_validate({"name": "lab", "devices": [{"profile": "newport", "count": 2}]} | ARRAYS[kind])
     models: dict[str, Any] = {"csd-00": TableModel, "csd-01": TableModel} if kind == "modelled" else {}
-    assert not choose_communication(array, job("priority"), models, FakeEvaluator()).overlap
-    wanted = job({"overlap": True})
-    if kind == "wall":
-        assert choose_communication(array, wanted, models, FakeEvaluator()).overlap
-    else:
-        with pytest.raises(ConfigurationError, match=r"csd-00, csd-01 are counted or modelled"):
-            choose_communication(array, wanted, models, FakeEvaluator())
+
+    def chosen(communication: Any) -> tuple[bool, bool]:
+        found = choose_communication(array, job(communication), models, FakeEvaluator())
+        return found.overlap, found.composed
+
+    assert chosen("fifo") == (False, False)
+    assert chosen("priority") == (False, True)
+    assert chosen({"schedule": "priority", "overlap": False}) == (False, False)
+    assert chosen({"overlap": True}) == (kind == "wall", True)
+    if kind == "modelled":
+        del models["csd-01"]
+        with pytest.raises(ConfigurationError, match=r"csd-00 are counted or modelled, and those of csd-01"):
+            chosen({"overlap": True})
 
 
 def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
