@@ -18,9 +18,10 @@ from firmware_agent.clock import Stopwatch, wait_for_fresh_slice
 from firmware_agent.disturbance import Disturbance
 from firmware_agent.errors import AgentRefused, CsdError, DeviceLost, ProtocolError
 from firmware_agent.exchange import Assembler, tensor_specs
-from firmware_agent.gradients import GradientWorker
+from firmware_agent.gradients import GradientWorker, LocalStep
 from firmware_agent.identity import Identity
 from firmware_agent.memory import high_water_bytes
+from firmware_agent.overlap import Overlap
 from firmware_agent.power_meter import PowerMeter
 from firmware_agent.probe import probe_read, probe_send
 from firmware_agent.sabotage import Saboteur
@@ -97,6 +98,7 @@ class Agent:
         self._trainer: Trainer | None = None
         self._gradients: GradientWorker | None = None
         self._inbound: Assembler | None = None
+        self._overlap: Overlap | None = None
         self._job: Job | None = None
         # Records of the last step, and the most memory that was held after the first step of that size.
         self._peak = 0, 0
@@ -118,7 +120,9 @@ class Agent:
             finally:
                 self._disturbance.set_weight(0)
                 self._saboteur.end()
-                self._trainer = self._gradients = self._inbound = None
+                if self._overlap is not None:
+                    self._overlap.join()
+                self._trainer = self._gradients = self._inbound = self._overlap = None
             stop.wait(REDIAL_SECONDS)
 
     def hello(self) -> Hello:
@@ -140,25 +144,36 @@ class Agent:
         if not isinstance(session.receive(), Welcome):
             raise ProtocolError("the host answered a hello with something other than a welcome")
         while True:
-            frame = session.receive()
+            frame = session.receive() if self._overlap is None else self._overlap.receive()
             try:
                 self._handle(session, frame)
             except (AgentRefused, DeviceLost, ProtocolError):
                 raise
             except CsdError as error:
-                session.send(Failed(type(frame).__name__, str(error)[:4000]))
+                self._report_failure(session, frame, str(error))
             except Exception as error:  # the user's model may raise anything; the host must hear of it
                 log.exception("%s failed", type(frame).__name__)
-                session.send(Failed(type(frame).__name__, f"{type(error).__name__}: {error}"[:4000]))
+                self._report_failure(session, frame, f"{type(error).__name__}: {error}")
 
-    def _handle(self, session: Session, frame: AnyFrame) -> None:
+    def _report_failure(self, session: Session, frame: AnyFrame, why: str) -> None:
+        failed = Failed(type(frame).__name__, why[:4000])
+        if self._overlap is not None and isinstance(frame, Step):
+            self._overlap.fail(failed)
+        else:
+            session.send(failed)
+
+    def _take_tensors(self, frame: Tensors | Slice) -> None:
         if isinstance(frame, Slice):
             self._assembler().add(frame)
-        elif isinstance(frame, Tensors):
-            arrays = state_arrays(self._ready().model)
-            self._inbound = Assembler(frame.exchange, frame.specs, tensor_specs(arrays), arrays)
+            return
+        arrays = state_arrays(self._ready().model)
+        self._inbound = Assembler(frame.exchange, frame.specs, tensor_specs(arrays), arrays)
+
+    def _handle(self, session: Session, frame: AnyFrame) -> None:
+        if isinstance(frame, Slice | Tensors):
+            self._take_tensors(frame)
         elif isinstance(frame, Job):
-            session.send(self._prepare(frame))
+            self._begin_job(session, frame)
         elif isinstance(frame, Train | Step):
             self._compute(session, frame)
         elif isinstance(frame, Measure):
@@ -175,6 +190,15 @@ class Agent:
         else:
             raise ProtocolError(f"the host sent a {type(frame).__name__}, which only a drive sends")
 
+    def _begin_job(self, session: Session, job: Job) -> None:
+        if self._overlap is not None:
+            raise ProtocolError("the host sent a second job in a session whose slices overlap; dial again for it")
+        ready = self._prepare(job)
+        if job.overlap:  # ready for slices before the host is told so
+            self._overlap = Overlap(session, job, self._worker(), self._stopwatch, self._saboteur.pass_on)
+            self._overlap.start()
+        session.send(ready)
+
     def _prepare(self, job: Job) -> Frame:
         number = int.from_bytes(self._identity.device.encode(), "big")
         self._trainer = Trainer(job, self._shard, number, self._stopwatch)
@@ -183,13 +207,17 @@ class Agent:
         return Ready(sum(p.numel() for p in self._trainer.model.parameters()))
 
     def _compute(self, session: Session, task: Train | Step) -> None:
-        load_arrays(self._ready().model, self._assembler().arrays())
-        self._inbound = None
+        if self._overlap is None:
+            load_arrays(self._ready().model, self._assembler().arrays())
+            self._inbound = None
         if self._disturbance.running:  # the scheduler owes a task that has slept, which no wait of ours shall earn
             wait_for_fresh_slice(self._stopwatch.now)
         if self._meter is not None:
             self._meter.begin()
         self._stopwatch.take()
+        if self._overlap is not None:
+            self._step_overlapping(self._overlap, task)
+            return
         for message in pack(self._train(task) if isinstance(task, Train) else self._step(session, task)):
             session.send_encoded(message)
 
@@ -203,11 +231,19 @@ class Agent:
 
     def _step(self, session: Session, task: Step) -> list[bytes]:
         worker = self._worker()
-        done = worker.compute(task, functools.partial(_meet, session))
-        frames = worker.encode(task.step, self._saboteur.pass_on)
+        done = worker.compute(task, functools.partial(_meet, session.send, session.receive))
+        frames = worker.encode(task.step, self._saboteur.pass_on, task.sending)
+        return [*frames, encode(self._stepped(task, done))]
+
+    def _step_overlapping(self, overlap: Overlap, task: Train | Step) -> None:
+        if not isinstance(task, Step):
+            raise ProtocolError("the host sent a round to train in a session whose slices overlap")
+        overlap.finish(self._stepped(task, overlap.compute(task, _meet)))
+
+    def _stepped(self, task: Step, done: LocalStep) -> Stepped:
         seconds, peak_bytes = self._stopwatch.take(), self._peak_bytes(done.samples)
         stepped = Stepped(task.step, done.samples, done.loss, seconds, done.read_bytes, peak_bytes)
-        return [*frames, encode(msgspec.structs.replace(stepped, metered=self._metered()))]
+        return msgspec.structs.replace(stepped, metered=self._metered())
 
     def _metered(self) -> Metered | None:
         return None if self._meter is None else self._meter.end()
@@ -240,10 +276,10 @@ class Agent:
         return self._inbound
 
 
-def _meet(session: Session, mine: Reduce) -> bytes:
+def _meet(send: Callable[[Frame], None], receive: Callable[[], AnyFrame], mine: Reduce) -> bytes:
     """Return the sum of the values in `mine` and those of all other participants."""
-    session.send(mine)
-    total = session.receive()
+    send(mine)
+    total = receive()
     if not isinstance(total, Reduced) or (total.step, total.index) != (mine.step, mine.index):
         raise ProtocolError(f"the host sent a {type(total).__name__} where sum {mine.index} of the step was due")
     if len(total.values) != len(mine.values):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
@@ -91,7 +92,7 @@ class Assembler:
         self.exchange = exchange
         self._arrays = {spec.name: _array_for(spec, (into or {}).get(spec.name)) for spec in specs}
         self._bytes = {name: array.reshape(-1).view(np.uint8) for name, array in self._arrays.items()}
-        self._spans: dict[str, dict[int, int]] = {spec.name: {} for spec in specs}
+        self._spans: dict[str, Spans] = {spec.name: [] for spec in specs}
         self._left = {spec.name: spec_bytes(spec) for spec in specs}
         self._missing = sum(self._left.values())
 
@@ -105,8 +106,8 @@ class Assembler:
         """How many bytes have not come in yet."""
         return self._missing
 
-    def add(self, piece: Slice) -> None:
-        """Take one slice.
+    def add(self, piece: Slice) -> bool:
+        """Take one slice, and return whether it was news: a repetition changes nothing.
 
         Raises:
             ProtocolError: the slice is of another exchange, names no tensor of it, lies outside of the tensor, overlaps
@@ -116,16 +117,18 @@ class Assembler:
         start, end = piece.offset, piece.offset + len(piece.data)
         data = np.frombuffer(piece.data, np.uint8)
         spans = self._spans[piece.tensor]
-        if spans.get(start) == end:
+        place = bisect_left(spans, (start, end))
+        if spans[place : place + 1] == [(start, end)]:
             if not np.array_equal(target[start:end], data):
                 raise ProtocolError(f"{piece.tensor}+{start}: a repeated slice has other bytes")
-            return
-        if any(s < end and start < e for s, e in spans.items()):
+            return False
+        if any(s < end and start < e for s, e in spans[max(0, place - 1) : place + 1]):
             raise ProtocolError(f"{piece.tensor}+{start}: {len(piece.data)} bytes overlap an earlier slice")
         target[start:end] = data
-        spans[start] = end
+        spans.insert(place, (start, end))
         self._left[piece.tensor] -= len(piece.data)
         self._missing -= len(piece.data)
+        return True
 
     def arrays(self) -> dict[str, Array]:
         """Return the tensors, in the announced order; those of `into` that took the bytes are among them.
@@ -182,9 +185,9 @@ def _array_for(spec: TensorSpec, offered: Array | None) -> Array:
     return offered if offered.flags.c_contiguous and offered.flags.writeable else np.empty(spec.shape, dtype)
 
 
-def _merged(spans: Mapping[int, int]) -> Spans:
+def _merged(spans: Spans) -> Spans:
     merged: Spans = []
-    for start, end in sorted(spans.items()):
+    for start, end in spans:
         if merged and merged[-1][1] == start:
             start, _ = merged.pop()
         merged.append((start, end))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +17,11 @@ import torch
 from firmware_agent.clock import Stopwatch
 from firmware_agent.errors import DeviceFailed, ProtocolError
 from firmware_agent.exchange import Array, cut_slices, tensor_specs
+from firmware_agent.first_use import forward_order
 from firmware_agent.loaded_job import LoadedJob
 from firmware_agent.sync_batch_norm import Reduction, Values, alone
 from firmware_agent.weights import buffer_names, state_arrays, trained_names
-from firmware_agent.wire import Job, Reduce, Slice, Step, Tensors, encode
+from firmware_agent.wire import MAX_SLICE_BYTES, Job, Reduce, SendingSpec, Slice, Step, Tensors, encode
 
 Index = npt.NDArray[np.uint32]
 PassOn = Callable[[Iterable[Slice]], Iterable[Slice]]
@@ -37,8 +39,35 @@ class LocalStep(NamedTuple):
     read_bytes: int
 
 
+class Flow(Protocol):
+    """What happens around the passes of a step, one forward and one backward for each part of its records."""
+
+    def forward(self) -> AbstractContextManager[object]:
+        """Return the context that a forward pass runs in."""
+
+    def backward(self, last: bool) -> None:
+        """Take note that a backward pass begins, and whether it is the step's last."""
+
+
+class Still:
+    """A flow in which nothing happens: the weights are there before the step, gradients leave after it."""
+
+    def forward(self) -> AbstractContextManager[object]:
+        """Return a context in which nothing happens."""
+        return nullcontext()
+
+    def backward(self, last: bool) -> None:
+        """Do nothing."""
+
+
 class GradientWorker:
-    """Computes gradients at the weights that lie in the model, one step after the other."""
+    """Computes gradients at the weights that lie in the model, one step after the other.
+
+    Attributes:
+        model: that it computes with.
+        trained: names of the parameters that it has gradients of, in the model's order.
+        buffers: names of the buffers that it sends.
+    """
 
     def __init__(self, job: Job, loaded: LoadedJob, device_number: int, stopwatch: Stopwatch) -> None:
         """Take over a loaded job.
@@ -51,16 +80,19 @@ class GradientWorker:
         """
         self._job, self._loaded, self._stopwatch = job, loaded, stopwatch
         self._seed, self._phase = (job.seed, device_number), "forward"
+        self.model = loaded.model
         self._parameters = dict(loaded.model.named_parameters())
-        self._trained = trained_names(loaded.model)
-        self._buffers = [] if job.batch_norm == "frozen" else buffer_names(loaded.model)
+        self.trained = trained_names(loaded.model)
+        self.buffers = [] if job.batch_norm == "frozen" else buffer_names(loaded.model)
+        self._order: list[str] | None = None
 
-    def compute(self, task: Step, meet: Meet | None = None) -> LocalStep:
+    def compute(self, task: Step, meet: Meet | None = None, flow: Flow | None = None) -> LocalStep:
         """Leave the gradient of the mean loss over the step's records in the model.
 
         Random draws, such as dropout masks, depend on the job's seed, the drive and the step's number alone. Records
         are computed in parts of nearly equal size, each of at most `task.micro_batch`; a part of m records out of b
-        counts m / b. Synchronised batch normalisation exchanges by `meet`, with the stopwatch stopped.
+        counts m / b. Synchronised batch normalisation exchanges by `meet`, with the stopwatch stopped; `flow` is told
+        of the passes.
 
         Raises:
             ProtocolError: the records are no whole indices.
@@ -73,7 +105,7 @@ class GradientWorker:
         torch.manual_seed(int(np.random.SeedSequence([*self._seed, task.step]).generate_state(1)[0]))
         self._loaded.meeting.reduce = alone if meet is None else self._charged(task.step, meet)
         try:
-            return self._accumulate(index, task.micro_batch)
+            return self._accumulate(index, task.micro_batch, flow or Still())
         except ValueError as error:
             if _ONE_VALUE not in str(error):
                 raise
@@ -85,21 +117,47 @@ class GradientWorker:
         finally:
             self._loaded.meeting.reduce = alone
 
-    def encode(self, exchange: int, pass_on: PassOn = iter) -> list[bytes]:
-        """Return the frames that carry the gradients and then the buffers; slices go through `pass_on` first.
+    def encode(self, exchange: int, pass_on: PassOn = iter, sending: SendingSpec | None = None) -> list[bytes]:
+        """Return the frames that carry gradients and buffers; slices go through `pass_on` first.
 
-        A gradient is dropped from the model as soon as it is encoded: there is never a second copy of all.
+        They come in the model's order, gradients first; by a schedule of `priority` in the order of first use in the
+        forward pass, in its slices. A gradient is dropped from the model as soon as it is encoded: there is never a
+        second copy of all.
         """
+        names = [*self.trained, *self.buffers]
+        slice_bytes = MAX_SLICE_BYTES
+        order = names
+        if sending is not None and sending.schedule == "priority":
+            slice_bytes = min(MAX_SLICE_BYTES, sending.slice_bytes or MAX_SLICE_BYTES)
+            order = sorted(names, key=self._forward_order().index)
         self._stopwatch.mark()
         state = state_arrays(self._loaded.model)
-        buffers = {name: state[name] for name in self._buffers}
-        specs = tensor_specs({name: state[name] for name in self._trained} | buffers)
-        frames = [encode(Tensors(exchange, specs))]
-        for name in self._trained:
-            frames += _encoded(exchange, {name: self._take_gradient(name)}, pass_on)
-        frames += _encoded(exchange, buffers, pass_on)
+        frames = [encode(Tensors(exchange, tensor_specs({name: state[name] for name in names})))]
+        for name in order:
+            array = self.take_gradient(name) if name in self._parameters else state[name]
+            frames += [encode(piece) for piece in pass_on(cut_slices(exchange, {name: array}, slice_bytes))]
         self._stopwatch.lap("encode")
         return frames
+
+    def parameter(self, name: str) -> torch.nn.Parameter:
+        """Return a parameter of the model."""
+        return self._parameters[name]
+
+    def take_gradient(self, name: str) -> Array:
+        """Return a parameter's gradient and drop it from the model; zeros if no record came through it."""
+        parameter = self._parameters[name]
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None:
+            gradient = torch.zeros_like(parameter)
+        array: Array = gradient.to_dense().detach().numpy()
+        return array
+
+    def _forward_order(self) -> list[str]:
+        """Return the order of first use; it is found once, while the stopwatch stands still."""
+        if self._order is None:
+            images, _ = self._loaded.take(np.arange(1))
+            self._order = forward_order(self.model, self._loaded.inputs(images))
+        return self._order
 
     def _checked(self, task: Step) -> Index:
         if len(task.records) % 4:
@@ -118,14 +176,17 @@ class GradientWorker:
             )
         return index
 
-    def _accumulate(self, index: Index, micro_batch: int) -> LocalStep:
+    def _accumulate(self, index: Index, micro_batch: int, flow: Flow) -> LocalStep:
         loss_sum, read_bytes = 0.0, 0
         self._stopwatch.mark()
-        for part in np.array_split(index, -(-len(index) // micro_batch)):
+        parts = np.array_split(index, -(-len(index) // micro_batch))
+        for number, part in enumerate(parts, 1):
             images, labels = self._loaded.take(part)
             self._phase = "forward"
-            loss = self._loaded.forward(images, labels)
+            with flow.forward():
+                loss = self._loaded.forward(images, labels)
             self._phase = "backward"
+            flow.backward(last=number == len(parts))
             (loss * (len(part) / len(index))).backward()  # type: ignore[no-untyped-call]
             loss_sum += loss.item() * len(part)
             read_bytes += images.nbytes + labels.nbytes
@@ -143,15 +204,3 @@ class GradientWorker:
             return np.frombuffer(total, "<f8").astype(np.float64)
 
         return reduce
-
-    def _take_gradient(self, name: str) -> Array:
-        parameter = self._parameters[name]
-        gradient, parameter.grad = parameter.grad, None
-        if gradient is None:  # a part of the model that no record came through
-            gradient = torch.zeros_like(parameter)
-        array: Array = gradient.to_dense().detach().numpy()
-        return array
-
-
-def _encoded(exchange: int, arrays: dict[str, Array], pass_on: PassOn) -> list[bytes]:
-    return [encode(piece) for piece in pass_on(cut_slices(exchange, arrays))]

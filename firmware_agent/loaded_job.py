@@ -60,10 +60,13 @@ class LoadedJob:
         """Return the mean cross-entropy of these records, charged to the forward phase."""
         if not self._resident:
             self._stopwatch.mark()
-        inputs = torch.from_numpy(images).to(self._dtype).mul_(self._image_scale)
-        loss = functional.cross_entropy(self.model(inputs), torch.from_numpy(labels))
+        loss = functional.cross_entropy(self.model(self.inputs(images)), torch.from_numpy(labels))
         self._stopwatch.lap("forward")
         return loss
+
+    def inputs(self, images: Array) -> torch.Tensor:
+        """Return stored images as the model takes them."""
+        return torch.from_numpy(images).to(self._dtype).mul_(self._image_scale)
 
 
 def _load(shard: Shard) -> tuple[Images, Array, bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
@@ -11,6 +10,7 @@ import grpc
 
 from firmware_agent.errors import AgentRefused, DeviceLost
 from firmware_agent.identity import Identity
+from firmware_agent.outbox import Outbox
 from firmware_agent.wire import HOST_NAME, SERVICE_METHOD, AnyFrame, Frame, encode, unpack
 
 # Frames that may wait for the network before `send` blocks: bounds the memory that a slow link can take.
@@ -33,7 +33,11 @@ _CHANNEL_OPTIONS = [
 
 
 class Session:
-    """One stream to the host; a context manager. Used from one thread."""
+    """One stream to the host; a context manager. One thread receives, any may send.
+
+    Attributes:
+        outbox: what waits to be sent.
+    """
 
     def __init__(self, identity: Identity) -> None:
         """Dial `identity.host_address` with the device's certificate; nothing is sent yet."""
@@ -42,9 +46,10 @@ class Session:
         )
         self._address = identity.host_address
         self._channel = grpc.secure_channel(identity.host_address, credentials, options=_CHANNEL_OPTIONS)
-        self._outbox: queue.Queue[bytes | None] = queue.Queue(_OUTBOX_FRAMES)
+        self.outbox = Outbox(_OUTBOX_FRAMES)
+        self._why = ""
         method: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(SERVICE_METHOD)
-        self._call = method(iter(self._outbox.get, None), wait_for_ready=True)
+        self._call = method(self.outbox, wait_for_ready=True)
         self._messages: Iterator[bytes] = iter(self._call)
         self._frames: deque[AnyFrame] = deque()
 
@@ -61,10 +66,8 @@ class Session:
         while True:
             if not self._call.is_active():
                 raise DeviceLost(f"the stream to {self._address} has ended: {self._reason()}")
-            try:
-                return self._outbox.put(data, timeout=1.0)
-            except queue.Full:
-                continue
+            if self.outbox.put(data, 1.0):
+                return
 
     def receive(self) -> AnyFrame:
         """Return the next frame.
@@ -78,8 +81,9 @@ class Session:
             self._frames.extend(unpack(self._next_message()))
         return self._frames.popleft()
 
-    def cancel(self) -> None:
-        """End the stream, from any thread: whoever sends or receives gets `DeviceLost`."""
+    def cancel(self, why: str = "") -> None:
+        """End the stream, from any thread: whoever sends or receives gets `DeviceLost`, with this reason if given."""
+        self._why = self._why or why
         self._call.cancel()
 
     def __enter__(self) -> Session:
@@ -90,9 +94,7 @@ class Session:
     ) -> None:
         self._call.cancel()
         self._channel.close()
-        while not self._outbox.empty():  # the sender thread waits on the queue: make room, then end it
-            self._outbox.get_nowait()
-        self._outbox.put(None)
+        self.outbox.close()  # the thread that feeds the stream waits there
 
     def _next_message(self) -> bytes:
         try:
@@ -103,7 +105,7 @@ class Session:
             raise self._lost(error) from error
 
     def _reason(self) -> str:
-        return str(self._call.details() or self._call.code())
+        return self._why or str(self._call.details() or self._call.code())
 
     def _lost(self, error: grpc.RpcError) -> DeviceLost | AgentRefused:
         code = error.code() if isinstance(error, grpc.Call) else None

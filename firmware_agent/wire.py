@@ -4,6 +4,10 @@ One bidirectional gRPC stream per device carries them. The drive speaks first (`
 or ends the stream with PERMISSION_DENIED, then sends tasks. Tensors cross as `Slice` frames, keyed by (tensor, offset),
 so that the slice size may change between any two steps. No frame can carry a training record.
 
+In a job with `overlap` slices cross both ways while the drive computes: the host announces a step (`Tensors`, `Step`)
+before its weights are there, sends each as soon as it has it, and may announce one step more before this one is over.
+Whoever has read a slice off the stream says so (`Received`); then the sender's credit for it comes back.
+
 A gRPC message is one frame, or an array of small ones: every message costs both ends a wake-up.
 """
 
@@ -17,7 +21,7 @@ from msgspec import Meta
 
 from firmware_agent.errors import ProtocolError
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 SERVICE_METHOD = "/csd.v1.Host/Session"
 MAX_SLICE_BYTES = 1 << 20
 MAX_FRAME_BYTES = MAX_SLICE_BYTES + (64 << 10)
@@ -28,6 +32,8 @@ MAX_REDUCE_BYTES = 1 << 20
 # Steps whose seconds one `Measured` frame can carry, and what a measurement does before it counts.
 MAX_RAW_STEPS = 4096
 WARM_UP_STEPS = 5
+# Slices of one step that are told of: they fit into a frame.
+MAX_TIMED_SLICES = 1 << 14
 # Messages of several frames: at most so many frames, and so many bytes of them.
 _PACK_FRAMES, _PACK_BYTES = 1024, 64 << 10
 
@@ -109,7 +115,8 @@ class Job(Frame, frozen=True):
 
     `proximal` is mu of the term mu/2 ||w - w_0||^2 that is added to the loss, w_0 being the weights that were sent.
     `batch_norm` and `precision` are of synchronous steps: statistics of the device's own records, of all participants'
-    together, or the running ones; and the dtype in which the model computes.
+    together, or the running ones; and the dtype in which the model computes. With `overlap` slices cross while it does;
+    whoever waits for the other side longer than `deadline_seconds` then ends the session.
     """
 
     model: Name
@@ -123,6 +130,8 @@ class Job(Frame, frozen=True):
     proximal: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     batch_norm: Literal["device", "synchronised", "frozen"] = "device"
     precision: Literal["float32", "float64"] = "float32"
+    overlap: bool = False
+    deadline_seconds: Annotated[float, Meta(gt=0, le=1e6)] = 600.0
 
 
 class Ready(Frame, frozen=True):
@@ -150,6 +159,13 @@ class Slice(Frame, frozen=True):
     offset: Count
     checksum: Annotated[bytes, Meta(min_length=8, max_length=8)]
     data: Annotated[memoryview, Meta(min_length=1, max_length=MAX_SLICE_BYTES)]
+
+
+class Received(Frame, frozen=True):
+    """Either side: I have read so many more bytes of this exchange's slices off the stream, in one slice or several."""
+
+    exchange: Count
+    size_bytes: Positive
 
 
 class Metered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -186,6 +202,14 @@ class Trained(Frame, frozen=True):
     metered: Metered | None = None
 
 
+class SendingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a step's gradients are sent: the fields of `firmware_agent.send_queue.Sending`, on the wire."""
+
+    schedule: Literal["fifo", "priority"]
+    slice_bytes: Positive | None = None
+    credit_bytes: Positive | None = None
+
+
 class Step(Frame, frozen=True):
     """Host: at the weights just sent, compute the gradient of the mean loss over these records, and send it back.
 
@@ -193,11 +217,53 @@ class Step(Frame, frozen=True):
         step: its number in the run, from 1; with the job's seed and the device it decides every random draw in it.
         records: indices into the shard, little-endian uint32, at least one.
         micro_batch: at most so many records are computed at a time; the gradients of more are accumulated.
+        sending: in which order and pieces they are sent, and how much may be under way; None: whole tensors, in the
+            model's order. Without `Job.overlap` all leave after the backward pass, and credit has no meaning.
     """
 
     step: Positive
     records: Annotated[bytes, Meta(min_length=4, max_length=4 * MAX_STEP_RECORDS)]
     micro_batch: Positive
+    sending: SendingSpec | None = None
+
+
+class LeftSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A slice of a gradient: which tensor, by its place among those announced; when it was ready, and when it left.
+
+    Seconds are of the drive's own monotonic clock.
+    """
+
+    tensor: Count
+    offset: Count
+    size_bytes: Positive
+    ready_seconds: Seconds
+    begin_seconds: Seconds
+
+
+class TensorTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """When a step came to a tensor, in seconds of computing since its beginning: waits are left out.
+
+    `used_seconds` is of its first use in the forward pass, `ready_seconds` of its complete gradient; 0 if neither was
+    seen.
+    """
+
+    tensor: Count
+    used_seconds: Seconds
+    ready_seconds: Seconds
+
+
+class Timed(Frame, frozen=True):
+    """Drive, of a step whose slices overlapped it, before its report: what happened when.
+
+    `now_seconds` is the drive's monotonic clock as this leaves, `end_seconds` when the step had been computed, in the
+    seconds of `TensorTimes`. Slices beyond `MAX_TIMED_SLICES` are left out.
+    """
+
+    step: Positive
+    now_seconds: Seconds
+    end_seconds: Seconds
+    slices: Annotated[list[LeftSlice], Meta(max_length=MAX_TIMED_SLICES)]
+    tensors: Annotated[list[TensorTimes], Meta(max_length=1 << 14)]
 
 
 class Stepped(Frame, frozen=True):
@@ -341,8 +407,8 @@ class Failed(Frame, frozen=True):
 
 
 AnyFrame = (
-    Hello | Welcome | Job | Ready | Tensors | Slice | Train | Trained | Step | Stepped | Reduce | Reduced
-    | Measure | Measured
+    Hello | Welcome | Job | Ready | Tensors | Slice | Received | Train | Trained | Step | Timed | Stepped
+    | Reduce | Reduced | Measure | Measured
     | Disturb | Disturbed | ProbeRead | ProbeSend | Probed | Sabotage | Sabotaged | Failed
 )  # fmt: skip
 
@@ -360,6 +426,11 @@ def encode(frame: Frame) -> bytes:
     if len(data) > MAX_FRAME_BYTES:
         raise ProtocolError(f"{type(frame).__name__} has {len(data)} bytes, more than the wire's {MAX_FRAME_BYTES}")
     return data
+
+
+def may_join(messages: list[bytes]) -> bool:
+    """Return whether another frame may go into the message of these."""
+    return len(messages) < _PACK_FRAMES and sum(map(len, messages)) < _PACK_BYTES
 
 
 def pack(frames: Iterable[bytes]) -> Iterator[bytes]:

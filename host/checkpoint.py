@@ -65,7 +65,9 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
     """
     devices = array.model_dump(mode="json", exclude=_FREE_ARRAY_KEYS | {"host"})
     host = array.host.model_dump(mode="json", exclude=_FREE_HOST_KEYS)
-    config = [devices, host, job.model_dump(mode="json", exclude=_FREE_JOB_KEYS), source, figures]
+    # As a checkpoint was written before there was the key: such a run goes on as it would have.
+    usual = set() if job.communication != type(job.communication)() else {"communication"}
+    config = [devices, host, job.model_dump(mode="json", exclude=_FREE_JOB_KEYS | usual), source, figures]
     return hashlib.sha256(msgspec.json.encode(config, order="sorted")).hexdigest()
 
 

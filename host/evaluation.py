@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from firmware_agent.errors import ModelError
 from firmware_agent.exchange import Array
+from firmware_agent.first_use import forward_order
 from firmware_agent.layer_costs import LayerWork, trace_layers
 from firmware_agent.models import ModelSpec, build_model
 from firmware_agent.weights import buffer_names, load_arrays, state_arrays, tied_names, trained_names
@@ -27,11 +28,14 @@ class Structure:
         trained: names of parameters that have a gradient, in the model's order.
         buffers: names of what is no parameter, such as running statistics.
         tied: further name of a parameter -> its first one.
+        order: names in the order in which a forward pass first uses them, tied ones by their first name; empty if it is
+            not known.
     """
 
     trained: tuple[str, ...]
     buffers: tuple[str, ...]
     tied: Mapping[str, str]
+    order: tuple[str, ...] = ()
 
 
 class Judge(Protocol):
@@ -69,7 +73,8 @@ class Evaluator:
     def structure(self) -> Structure:
         """Return what the weights consist of."""
         model = self._model
-        return Structure(tuple(trained_names(model)), tuple(buffer_names(model)), tied_names(model))
+        order = tuple(forward_order(model, self._images[:1]))
+        return Structure(tuple(trained_names(model)), tuple(buffer_names(model)), tied_names(model), order)
 
     def layers(self) -> tuple[LayerWork, ...]:
         """Return what the model's layers cost for one record, in forward order."""

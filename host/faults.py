@@ -85,6 +85,10 @@ class RunFaults:
         self._pending.setdefault(device, []).append(pending)
         return await pending.answer
 
+    def waits_for(self, device: str) -> bool:
+        """Return whether something waits for a device's next task."""
+        return bool(self._pending.get(device))
+
     async def before_task(self, session: DeviceSession, deadline: Deadline) -> None:
         """Have a device do what waits for it; what it cannot do it says, and goes on.
 

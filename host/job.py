@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from csd_emu.config import Config, Seconds, load_config, parse_config
 from firmware_agent.errors import ConfigurationError, ModelError
+from host.communication.section import CommunicationKey
 from host.datasets import check_source, is_path
 from host.participation import Participation
 from host.plugins.section import UserSection
@@ -72,7 +73,7 @@ class CheckpointSection(Config):
 
 # Keys that one mode has and the other has not.
 _FEDERATED_KEYS = ("participation", "straggler", "strategy")
-_SYNC_KEYS = ("tuner", "sync", "disturb")
+_SYNC_KEYS = ("tuner", "sync", "disturb", "communication")
 
 
 class JobConfig(Config):
@@ -88,6 +89,7 @@ class JobConfig(Config):
             finish a step together, ``hypertune`` also keeps that so while devices change; or one of the user's own.
         sync: more about synchronous jobs.
         disturb: of synchronous jobs: competing work in drives, by step.
+        communication: of synchronous jobs: in which pieces and order tensors are sent, and whether beside computing.
         strategy: how the host makes new weights of the devices': ``fedavg``, ``fedprox``, ``fednova``, ``fedadam``, or
             one of the user's own (see docs/extending.md).
         participation: how many devices are chosen for a round: a share, or a count.
@@ -109,6 +111,7 @@ class JobConfig(Config):
     tuner: TunerSection = "none"
     sync: SyncSection = SyncSection()
     disturb: list[DisturbSection] = Field(default_factory=list)
+    communication: CommunicationKey = Field(default="fifo")  # type: ignore[assignment]
     strategy: StrategySection = Field(default="fedavg")  # type: ignore[assignment]
     participation: Participation = Field(default=1.0)  # type: ignore[assignment]
     straggler: StragglerSection | None = None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from csd_emu.timeline import HOST
 from host.accounting import Accountant
 from host.checkpoint import Checkpoint
-from host.records import EventRecord, RoundRecord, What
+from host.records import EventRecord, RoundRecord, SliceRecord, What
 from host.run_directory import RunDirectory
 from host.training import Training, TrainingState
 
@@ -97,6 +97,11 @@ class Recorder:
             self._early.append(event)
         elif not self.directory.closed:
             self.directory.append(event)
+
+    def add_slices(self, slices: Iterable[SliceRecord]) -> None:
+        """Record what became of the slices of a device's step."""
+        if self.directory is not None and not self.directory.closed:
+            self.directory.append_slices(slices)
 
     async def add_round(self, record: RoundRecord, training: Training) -> None:
         """Record a round, and write a checkpoint if one is due: the last round always has one.

@@ -86,6 +86,15 @@ class DeviceStep(msgspec.Struct, frozen=True, kw_only=True):
         return self.compute_seconds / self.expected_seconds if self.expected_seconds > 0 and self.batch_size else None
 
 
+class SendingRecord(msgspec.Struct, frozen=True):
+    """How a step was sent: the fields of `firmware_agent.send_queue.Sending`, and whether slices crossed meanwhile."""
+
+    schedule: str
+    slice_bytes: int | None = None
+    credit_bytes: int | None = None
+    overlap: bool = False
+
+
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One synchronous step.
 
@@ -102,6 +111,9 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
         lost: who was lost in the step.
         mixed: whether slices of one that was lost are in part of the gradient.
         disturbed: drives with competing work, and its cgroup weight.
+        sending: how it was sent; None for whole tensors before and after computing.
+        wall_seconds: from the end of the step before, or the round's beginning, to its own: the cost of emulation, and
+            on the clock ``wall`` what the step took.
     """
 
     step: int
@@ -114,6 +126,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     lost: list[str] = msgspec.field(default_factory=list)
     mixed: bool = False
     disturbed: dict[str, int] = msgspec.field(default_factory=dict)
+    sending: SendingRecord | None = None
+    wall_seconds: float = 0.0
 
     @property
     def samples(self) -> int:
@@ -130,6 +144,35 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
         """(max - min) / max of the compute seconds of the devices that had records; 0 if there is only one."""
         seconds = [part.compute_seconds for part in self.devices if part.batch_size]
         return (max(seconds) - min(seconds)) / max(seconds) if seconds and max(seconds) > 0 else 0.0
+
+
+class SliceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One slice of a step whose slices overlapped computing; a line of ``slices.jsonl``.
+
+    Seconds are the host's monotonic clock. Those that a drive saw of its own slices are put on it by the least delay
+    with which its messages came, so they are early by at least the link's latency.
+
+    Attributes:
+        step: whose gradients these are, or whose forward pass these weights are for.
+        device: the drive.
+        direction: ``push`` to the host, ``pull`` from it.
+        tensor: its name.
+        offset: of the first byte in it.
+        size_bytes: how many.
+        ready_seconds: its bytes were there, and waited.
+        begin_seconds: it left the send queue.
+        end_seconds: the other side had read it: of a pull, when the host was told so.
+    """
+
+    step: int
+    device: str
+    direction: str
+    tensor: str
+    offset: int
+    size_bytes: int
+    ready_seconds: float
+    begin_seconds: float
+    end_seconds: float
 
 
 class RetuneRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +274,7 @@ class EventRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="event"):
 Record = RoundRecord | EventRecord
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 # Fields that may be null; of all others null stands for a number that JSON does not have.
-_MAY_BE_NULL = {"machine_joules", "metered"}
+_MAY_BE_NULL = {"machine_joules", "metered", "sending", "slice_bytes", "credit_bytes"}
 
 
 def decode_record(line: bytes) -> Record:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from csd_emu.array import ArrayConfig
 from csd_emu.config import load_config, parse_config
 from firmware_agent.errors import ConfigurationError
+from host.communication.section import CommunicationSection, ScheduleName
 from host.job import DataSection, check_mode, load_job
 from host.lifecycle import ArrayRequest
 from host.plugins.plugins import load_plugins
@@ -39,8 +40,17 @@ def read_array(path: Path, engine: str | None = None) -> ArrayConfig:
     return resolve_members(config, path.parent, str(path))
 
 
-def read_run(job_path: Path, array_path: Path, engine: str | None = None, tuner: TunerName | None = None) -> RunRequest:
-    """Read a job and its array, and check that they fit together; `engine` and `tuner` replace the files', if given.
+def read_run(
+    job_path: Path,
+    array_path: Path,
+    engine: str | None = None,
+    tuner: TunerName | None = None,
+    schedule: ScheduleName | None = None,
+) -> RunRequest:
+    """Read a job and its array, and check that they fit together.
+
+    `engine`, `tuner` and the `schedule` of the job's communication replace the files', if given. Another schedule than
+    the file's has its own slice and credit.
 
     Raises:
         ConfigurationError: they do not.
@@ -52,6 +62,10 @@ def read_run(job_path: Path, array_path: Path, engine: str | None = None, tuner:
     if tuner is not None:
         job = job.model_copy(update={"tuner": tuner})
         check_mode(job, "--tuner")
+    if schedule is not None and schedule != job.communication.schedule:
+        section = CommunicationSection(schedule=schedule, overlap=job.communication.overlap)
+        job = job.model_copy(update={"communication": section})
+        check_mode(job, "--comm")
     return check_run(config, job, spec, load_plugins(job, job_path))
 
 

@@ -24,6 +24,8 @@ from host.session import DeviceSession
 
 # How often a host that waits for its devices to dial again looks whether they still exist.
 _LOOK_SECONDS = 1.0
+# What the wire takes as a drive's own deadline.
+MAX_DEADLINE_SECONDS = 1e6
 # How often one device is asked in a round in which nobody has answered yet.
 _ATTEMPTS = 3
 
@@ -45,8 +47,11 @@ class Visited:
     answers: list[Answer]
 
 
-def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float, proximal: float = 0.0) -> Job:
-    """Return the frame that tells a drive what it will train; `proximal` is the strategy's."""
+def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float, proximal: float = 0.0, overlap: bool = False) -> Job:
+    """Return the frame that tells a drive what it will train; `proximal` is the strategy's.
+
+    With `overlap` a synchronous job's slices cross while the drive computes.
+    """
     return Job(
         model=spec.name,
         arguments=dict(spec.arguments),
@@ -59,6 +64,9 @@ def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float, proximal: flo
         proximal=proximal,
         batch_norm=job.sync.batch_norm,
         precision=job.sync.precision,
+        overlap=overlap,
+        # Longer than the host's own: it gives up whom a drive waits for, not the drive.
+        deadline_seconds=min(3 * job.watchdog, MAX_DEADLINE_SECONDS),
     )
 
 

@@ -41,7 +41,7 @@ from host.run_end import finish_run, report_run
 from host.run_request import RunRequest
 from host.shards import check_shards
 from host.summary import Summary
-from host.sync.setup import make_sync_training
+from host.sync.setup import make_sync_training, overlap_of
 from host.training import Training
 
 
@@ -200,7 +200,7 @@ class _Run:
 
     async def _train(self, fleet: Fleet, directory: RunDirectory) -> Summary:
         request, recorder = self._request, self._recorder
-        accountant = make_accountant(request.config, request.models)
+        accountant = make_accountant(request.config, request.models, overlap_of(request))
         recorder.follow(accountant)
         clocks = {accountant.time.clock(name, session.hello.clock) for name, session in fleet.sessions().items()}
         clock = "+".join(sorted(clocks))
@@ -235,7 +235,10 @@ class _Run:
     def _make_training(self, fleet: Fleet, accountant: Accountant, faults: RunFaults) -> Training:
         request, on_event = self._request, self._recorder.add_event
         if request.sync is not None:
-            return make_sync_training(request, request.sync, fleet, self._list_existing, accountant, faults, on_event)
+            return make_sync_training(
+                *(request, request.sync, fleet, self._list_existing, accountant, faults, on_event),
+                lambda log: self._recorder.add_slices(log.records()),
+            )
         frame = job_frame(request.job, request.spec, request.dataset.image_scale, request.proximal)
         names = [device.name for device in request.config.list_devices()]
         exchange = RoundExchange(request.job, frame, fleet, self._list_existing, on_event, faults.before_task)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import platform
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -22,13 +23,15 @@ from firmware_agent.errors import CheckpointError, ConfigurationError, Environme
 from firmware_agent.exchange import Array
 from host.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from host.files import remove_partial, replace_file
-from host.records import Record, RoundRecord, decode_record
+from host.records import Record, RoundRecord, SliceRecord, decode_record
 from host.summary import Summary
 
 ARRAY_FILE, JOB_FILE, VERSIONS_FILE = "array.yaml", "job.yaml", "versions.json"
 RECORDS_FILE, SUMMARY_FILE, WEIGHTS_FILE = "records.jsonl", "summary.json", "model.safetensors"
 CHECKPOINT_FILE, REPORT_FILE, TRACE_FILE = "checkpoint.safetensors", "report.html", "trace.json"
-METRICS_FILE = "metrics.prom"
+METRICS_FILE, SLICE_LINES_FILE = "metrics.prom", "slices.jsonl"
+# So many slices of a run are written down: some 20 MB.
+MOST_SLICES = 100_000
 _LEAST_BYTES = 10 << 20
 _PACKAGES = ("csd-emu", "torch", "numpy", "grpcio", "msgspec", "scikit-learn")
 
@@ -45,6 +48,7 @@ class RunDirectory:
         """
         self.path = path
         self._broken: EnvironmentUnfit | None = None
+        self._slices = 0
         self._lock = _lock(path)
         try:
             # Without a buffer: a line that could not be written is not tried again when the file is closed.
@@ -157,6 +161,36 @@ class RunDirectory:
             self._lines.close()
             self._broken = _cannot_write(self.path / RECORDS_FILE, error)
             raise self._broken from error
+
+    def append_slices(self, slices: Iterable[SliceRecord]) -> None:
+        """Write what became of slices, one per line of ``slices.jsonl``: the first `MOST_SLICES` of the run.
+
+        Raises:
+            EnvironmentUnfit: it cannot be written.
+        """
+        path = self.path / SLICE_LINES_FILE
+        left = MOST_SLICES - self._slices
+        lines = [msgspec.json.encode(each) + b"\n" for each in itertools.islice(slices, max(0, left))]
+        self._slices += len(lines)
+        try:
+            if lines:
+                with path.open("ab") as file:
+                    file.writelines(lines)
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+
+    def read_slices(self) -> list[SliceRecord]:
+        """Return the slices that were written down; of a step that was taken again, its last time."""
+        try:
+            lines = (self.path / SLICE_LINES_FILE).read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        found: dict[tuple[int, str, str, str, int], SliceRecord] = {}
+        for line in lines:
+            if line.endswith(b"\n"):
+                each = msgspec.json.decode(line, type=SliceRecord)
+                found[each.step, each.device, each.direction, each.tensor, each.offset] = each
+        return list(found.values())
 
     def save_checkpoint(self, checkpoint: Checkpoint, job: str) -> None:
         """Write the checkpoint of a round whose record was appended (see `host.checkpoint.save_checkpoint`)."""

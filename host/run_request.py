@@ -22,6 +22,7 @@ from host.lifecycle import ArrayRequest
 from host.plugins.plugins import NO_PLUGINS, Plugins, check_files
 from host.shards import deal_out
 from host.strategies import make_strategy
+from host.sync.communicating import TODAY, Communication, choose_communication
 from host.sync.optimiser import make_optimiser
 from host.sync.plan import Records, SyncPlan, make_plan
 
@@ -42,6 +43,7 @@ class RunRequest:
         models: device -> what its steps cost, of those whose seconds are modelled.
         sync: plan of a synchronous job.
         expected: device -> what its steps should cost undisturbed, of those with a calibration table.
+        communication: how a synchronous job's steps are sent.
         plugins: the user's own strategy or tuner.
         proximal: the strategy's mu, which drives add to their loss.
     """
@@ -54,6 +56,7 @@ class RunRequest:
     models: Mapping[str, StepModel]
     sync: SyncPlan | None = None
     expected: Mapping[str, StepModel] = field(default_factory=dict)
+    communication: Communication = TODAY
     plugins: Plugins = NO_PLUGINS
     proximal: float = 0.0
 
@@ -67,7 +70,7 @@ class RunRequest:
         """What must be known of the run's figures, in sentences."""
         clocks = _clock_notes(self.config, self.models)
         if self.sync is not None:
-            return [*self.sync.notes, *clocks]
+            return [*self.sync.notes, *clocks, *self.communication.notes(self.job)]
         size = self.job.batch_size
         guessed = [name for name, model in self.models.items() if not model.covers(size)]
         return ([f"{', '.join(guessed)}: {_NOT_COVERED.format(size)}"] if guessed else []) + clocks
@@ -145,14 +148,15 @@ def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec, plugins: Plu
     if job.mode == "federated":
         expected = {} if wall else table_models(config, spec, shape, store)
         proximal = make_strategy(job.strategy, job.momentum, _parameters(evaluator), plugins.strategy).proximal
-        return RunRequest(config, job, spec, dataset, evaluator, models, None, expected, plugins, proximal)
+        return RunRequest(config, job, spec, dataset, evaluator, models, None, expected, TODAY, plugins, proximal)
     sizes = tuple(len(indices) for indices in dealt.private)
     record_bytes = (dataset.images.nbytes + dataset.labels.nbytes) // len(dataset.labels)
     records = Records(sizes, len(dealt.public), record_bytes)
     make_optimiser(job, evaluator.structure(), evaluator.initial_weights())  # what it refuses is said now
     plan = make_plan(config, job, spec, shape, store, records, wall, plugins.tuner)
     plan.make_tuner()  # the same
-    return RunRequest(config, job, spec, dataset, evaluator, models, plan, plan.expected, plugins)
+    communication = choose_communication(config, job, models, evaluator)
+    return RunRequest(config, job, spec, dataset, evaluator, models, plan, plan.expected, communication, plugins)
 
 
 def _parameters(evaluator: Evaluator) -> frozenset[str]:

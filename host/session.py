@@ -43,6 +43,7 @@ class DeviceSession:
         self._guards: set[asyncio.Timeout] = set()
         self._why = "the device closed the stream"
         self._spare: dict[str, Array] = {}
+        self._turn = asyncio.Lock()
 
     @property
     def closed(self) -> bool:
@@ -81,14 +82,20 @@ class DeviceSession:
     async def send_encoded(self, data: bytes, deadline: Deadline | None = None) -> None:
         """Send one message (see `wire.pack`); without a deadline, for as long as the stream lives.
 
+        Several may send at once: gRPC takes one message at a time, so they take turns.
+
         Raises:
             DeviceLost: the stream has ended, or the device took nothing until the deadline.
         """
-        await self._while_open(self._stream.write, deadline, data)
-        self.sent_bytes += len(data)
+        await self._while_open(self._write, deadline, data)
 
-    async def receive(self, deadline: Deadline) -> AnyFrame:
-        """Return the next frame.
+    async def _write(self, data: bytes) -> None:
+        async with self._turn:
+            await self._stream.write(data)
+            self.sent_bytes += len(data)
+
+    async def receive(self, deadline: Deadline | None) -> AnyFrame:
+        """Return the next frame; without a deadline, whenever it comes.
 
         Raises:
             DeviceLost: the stream has ended, or the deadline passed: a device that is silent so long counts as dead.

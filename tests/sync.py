@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,11 +21,13 @@ from host.faults import RunFaults
 from host.fleet import Fleet
 from host.job import JobConfig
 from host.records import EventRecord, RoundRecord, What
+from host.sync.communicating import TODAY, Communication
 from host.sync.disturbances import Disturbances
 from host.sync.exchange import StepExchange
 from host.sync.optimiser import make_optimiser
 from host.sync.participants import Participants
 from host.sync.plan import Records, make_plan
+from host.sync.slice_log import SliceLog, StepLogs
 from host.sync.stepping import Stepper
 from host.sync.training import SyncTraining
 from tests.fakes import JOB, Answer, FakeDrive, FakeEvaluator, FakeFleet
@@ -95,12 +97,16 @@ class SyncRun:
 
     def __init__(
         self,
-        *drives: StepDrive,
+        *drives: Any,
         records: int = 60,
         private: Sequence[int] | None = None,
         existing: Collection[str] = (),
         evaluator: FakeEvaluator | None = None,
         modelled: bool = False,
+        communication: Communication = TODAY,
+        frame: Job = JOB,
+        watchdog_seconds: float = 30.0,
+        on_log: Callable[[SliceLog], None] = lambda _: None,
         **job: Any,
     ) -> None:
         fields: dict[str, Any] = {
@@ -120,6 +126,14 @@ class SyncRun:
         )
         # Without models, what drives say of themselves counts.
         self.accountant = make_accountant(self.config, self.plan.expected if modelled else {})
+        self.logs = StepLogs(on_log)
+        self.communication, self.watchdog_seconds = communication, watchdog_seconds
+        self.frame = msgspec.structs.replace(
+            frame,
+            batch_norm=self.job.sync.batch_norm,
+            overlap=communication.overlap,
+            deadline_seconds=3 * watchdog_seconds,
+        )
         self.training = self._make(evaluator or FakeEvaluator())
 
     def on_event(self, device: str, what: What, detail: str) -> None:
@@ -148,16 +162,17 @@ class SyncRun:
         stepper = Stepper(
             *(weights, structure, self.job.sync.batch_norm, optimiser),
             StepExchange(
-                msgspec.structs.replace(JOB, batch_norm=self.job.sync.batch_norm),
-                30.0,
+                self.frame,
+                self.watchdog_seconds,
                 self.on_event,
                 before_step,
                 self.accountant.time.clock,
+                on_slices=self.logs.add,
             ),
             *(self.accountant, self.plan.expected, self.job.sync.patience),
         )
         participants = Participants(self.plan.nodes, fleet, lambda: self.existing, 30.0, self.on_event)
         return SyncTraining(
             *(self.job, participants, stepper, optimiser, self.plan, disturbances, self.accountant),
-            *(judge, self.on_event),
+            *(judge, self.on_event, self.communication, self.logs),
         )

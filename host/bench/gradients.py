@@ -29,7 +29,8 @@ from host.machines import run_on_engine
 from host.outputs import BenchReport
 from host.requests import DEFAULT_DATA
 from host.session import DeviceSession
-from host.sync.exchange import StepExchange, Work
+from host.sync.blocks import Block
+from host.sync.exchange import Outbound, StepExchange, Work
 from host.sync.gathering import Gathering
 from host.sync.reduction import Contribution, combine
 
@@ -196,8 +197,8 @@ class _Step:
         """
         total: dict[str, Array] = {}
 
-        def apply(name: str, contributions: Sequence[Contribution]) -> None:
-            total[name] = combine(name, contributions)
+        def apply(block: Block, contributions: Sequence[Contribution]) -> None:
+            total[block.tensor] = combine(block.tensor, contributions).reshape(weights[block.tensor].shape)
 
         sessions, sizes = self._sessions(), dict(zip(map(_name, self._sessions()), BATCHES, strict=True))
         gathering = Gathering(tensor_specs({name: weights[name] for name in names}), sizes, apply, barrier=False)
@@ -205,7 +206,7 @@ class _Step:
             Work(s, np.asarray(r, np.uint32), self._case.micro_batch) for s, r in zip(sessions, records, strict=True)
         ]
         exchange = StepExchange(self._frame, WATCHDOG_SECONDS, lambda *_: None, _leave_alone)
-        for outcome in await exchange.visit(self._number, weights, works, gathering):
+        for outcome in await exchange.visit(Outbound(self._number, weights), works, gathering):
             if outcome.error is not None:
                 raise DeviceFailed(f"{self._case}: {outcome.error}") from outcome.error
         await gathering.finish()

@@ -24,11 +24,23 @@ class TunerChoice(StrEnum):
     hypertune = "hypertune"
 
 
+class CommunicationChoice(StrEnum):
+    """How a command can be told to send the tensors of a synchronous step."""
+
+    fifo = "fifo"
+    priority = "priority"
+    search = "search"
+    autobyte = "autobyte"
+
+
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.YAML", help="what to train")]
 ArrayFile = Annotated[Path, typer.Argument(metavar="ARRAY.YAML", help="which drives")]
 ArrayOption = Annotated[Path, typer.Option("--array", metavar="ARRAY.YAML", help="which drives")]
 EngineOption = Annotated[EngineName | None, typer.Option("--engine", help="in place of the array file's")]
 TunerOption = Annotated[TunerChoice | None, typer.Option("--tuner", help="in place of the job file's")]
+CommunicationOption = Annotated[
+    CommunicationChoice | None, typer.Option("--comm", help="the schedule, in place of the job file's communication")
+]
 JobOption = Annotated[Path | None, typer.Option("--job", metavar="JOB.YAML", help="the job whose data the drives hold")]
 Stay = Annotated[bool, typer.Option("--stay", help="stay in the foreground until Ctrl-C, which is the normal end")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")]

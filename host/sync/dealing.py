@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -14,6 +15,21 @@ from host.sync.epochs import QueueState
 from host.sync.exchange import Work
 from host.sync.plan import SyncPlan
 from host.tuning.base import Batches
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """What a step was dealt.
+
+    Attributes:
+        works: each device's part.
+        records: node -> its part of the epoch's records.
+        number: of the deal.
+    """
+
+    works: list[Work]
+    records: Mapping[str, Indices]
+    number: int
 
 
 class Dealer:
@@ -32,7 +48,6 @@ class Dealer:
         """
         self._plan, self._nodes, self._queue = plan, list(plan.nodes), plan.make_queue(None)
         self._lone_record_fails = lone_record_fails
-        self._dealt: dict[str, Indices] = {}
         self.epoch_open = False
 
     def batches(self, here: Collection[int], wanted: Batches) -> Batches:
@@ -60,29 +75,32 @@ class Dealer:
         """Return the steps of the rest of this epoch, and of so many more."""
         return self._queue.steps_left(batches.tolist()) + epochs * self._plan.epoch_steps(batches.tolist())
 
-    def deal(self, sessions: Mapping[str, DeviceSession], batches: Batches) -> list[Work]:
+    def deal(self, sessions: Mapping[str, DeviceSession], batches: Batches) -> Dealt:
         """Return each device's part of the next step."""
-        self._dealt = dict(zip(self._nodes, self._queue.next_step(batches.tolist()).records, strict=True))
-        return [self._work(sessions[node], records) for node, records in self._dealt.items() if len(records)]
+        deal = self._queue.next_step(batches.tolist())
+        records = dict(zip(self._nodes, deal.records, strict=True))
+        works = [self._work(sessions[node], part) for node, part in records.items() if len(part)]
+        return Dealt(works, records, deal.number)
 
-    def probes(self, sessions: Mapping[str, DeviceSession], counts: Batches) -> list[Work]:
+    def probes(self, sessions: Mapping[str, DeviceSession], counts: Batches, dealt: Dealt) -> list[Work]:
         """Return what parked devices compute beside the step: records from the beginning of their shards.
 
         Args:
             sessions: of the devices that are there.
             counts: (nodes,) records of each, 0 for none.
+            dealt: the step.
         """
         return [
             self._work(sessions[node], np.arange(min(int(count), size)))
             for node, count, size in zip(self._nodes, counts, self._plan.sizes, strict=True)
-            if count and size and node in sessions and not len(self._dealt[node])
+            if count and size and node in sessions and not len(dealt.records[node])
         ]
 
-    def put_back(self, works: Sequence[Work], used: Collection[str]) -> None:
-        """Take back the records of those whose gradients did not go into the step."""
-        for work in works:
+    def put_back(self, dealt: Dealt, used: Collection[str]) -> None:
+        """Take back the records of those whose gradients did not go into the step, one of the last two."""
+        for work in dealt.works:
             if (device := work.session.device) not in used:
-                self._queue.put_back(self._nodes.index(device), self._dealt[device])
+                self._queue.put_back(self._nodes.index(device), dealt.records[device], dealt.number)
 
     def state(self) -> dict[str, Any]:
         """Return where the epoch stands, as JSON takes it."""

@@ -33,6 +33,10 @@ class Disturbances:
         weights = {each.device: weight_at(self._disturb, each.device, step) for each in self._disturb}
         return {device: weight for device, weight in weights.items() if weight}
 
+    def changes(self, session: DeviceSession, step: int) -> bool:
+        """Return whether a device's competing work begins, ends or changes with its step."""
+        return weight_at(self._disturb, session.device, step) != self._weights.get(session, 0)
+
     async def apply(self, session: DeviceSession, step: int, deadline: Deadline) -> str | None:
         """Have a device's competing work be as the job file says before its step; return what changed, if anything.
 

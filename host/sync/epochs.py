@@ -18,6 +18,8 @@ from host.partition import Indices
 from host.tuning.base import Batches
 from host.tuning.stannis import Overflow, apportion, water_level
 
+# A step whose outcome is not known, and the one that was dealt before it was.
+_OUTSTANDING = 2
 # First numbers of the random streams.
 _PUBLIC, _PRIVATE = 0, 1
 
@@ -46,11 +48,13 @@ class Deal:
         epoch: from 1.
         records: for each device, (n,) int64 numbers in its shard; empty for one that is not there.
         repeated: how many public records had been dealt in this epoch before, by the way of filling up.
+        number: of the deal, for `EpochQueue.put_back`.
     """
 
     epoch: int
     records: tuple[Indices, ...]
     repeated: int
+    number: int = 0
 
 
 class EpochQueue:
@@ -84,7 +88,9 @@ class EpochQueue:
         """
         self._sizes, self._pool = tuple(private_sizes), public_size
         self._seed, self._overflow = seed, overflow
-        self._last: tuple[Indices, ...] = ()
+        # What was dealt and can still be put back, by the deal's number.
+        self._dealt: dict[int, tuple[Indices, ...]] = {}
+        self._deals = 0
         self._begin(state.epoch if state else 1)
         if state is not None:
             for pile, kept in zip([*self._private, self._public], [*state.private, state.public], strict=True):
@@ -142,16 +148,25 @@ class EpochQueue:
         for number, own, ours in zip(there, private, np.split(common, np.cumsum(public)[:-1]), strict=True):
             taken, _ = self._private[number].take(int(own))
             records[number] = _mix(taken, ours + self._sizes[number])
-        self._last = tuple(records)
-        return Deal(self._epoch, self._last, repeated)
+        self._deals += 1
+        self._dealt[self._deals] = tuple(records)
+        self._dealt.pop(self._deals - _OUTSTANDING, None)
+        return Deal(self._epoch, tuple(records), repeated, self._deals)
 
-    def put_back(self, device: int, records: Indices) -> None:
-        """Take records back that the last step dealt to a device and that were not computed; they go first again.
+    def put_back(self, device: int, records: Indices, deal: int | None = None) -> None:
+        """Take records back that were dealt to a device and that were not computed; they go first again.
+
+        Args:
+            device: its place.
+            records: some of those.
+            deal: number of the deal, the last or the last but one of this epoch; None for the last.
 
         Raises:
-            ConfigurationError: the last step did not deal them to it, or they are back already.
+            ConfigurationError: that step did not deal them to it, or they are back already.
         """
-        dealt = Counter(self._last[device].tolist()) if device < len(self._last) else Counter()
+        number = self._deals if deal is None else deal
+        last = self._dealt.get(number, ())
+        dealt = Counter(last[device].tolist()) if device < len(last) else Counter()
         back = Counter(records.tolist())
         if back - dealt:
             raise ConfigurationError(
@@ -162,10 +177,11 @@ class EpochQueue:
         self._private[device].put_back(records[records < size])
         self._public.put_back(records[records >= size] - size)
         kept = np.array(sorted((dealt - back).elements()), np.int64)
-        self._last = (*self._last[:device], kept, *self._last[device + 1 :])
+        self._dealt[number] = (*last[:device], kept, *last[device + 1 :])
 
     def _begin(self, epoch: int) -> None:
         self._epoch = epoch
+        self._dealt.clear()
         seeds = [(self._seed, epoch, _PRIVATE, device) for device in range(len(self._sizes))]
         self._private = [_Pile(size, seed) for size, seed in zip(self._sizes, seeds, strict=True)]
         self._public = _Pile(self._pool, (self._seed, epoch, _PUBLIC))

@@ -12,12 +12,14 @@ import numpy.typing as npt
 
 from csd_emu.deadline import Deadline
 from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
-from firmware_agent.exchange import Array, Assembler, cut_slices, tensor_specs
+from firmware_agent.exchange import Array, cut_slices, tensor_specs
+from firmware_agent.send_queue import Sending
 from firmware_agent.wire import (
+    MAX_SLICE_BYTES,
     Job,
     Reduce,
     Reduced,
-    Slice,
+    SendingSpec,
     Step,
     Stepped,
     Tensors,
@@ -28,14 +30,21 @@ from host.device_time import MODELLED
 from host.records import OnEvent, What
 from host.rounds import prepare_device
 from host.session import DeviceSession
+from host.sync.channel import Channel, OnSlices
 from host.sync.gathering import Gathering
+from host.sync.intake import Intake
 from host.sync.reduce_exchange import Reductions
+from host.sync.release import Release
 
 Records = npt.NDArray[np.uint32]
+FIFO = Sending()
+NOTHING = Release(())
 
 
 BeforeStep = Callable[[DeviceSession, int, Deadline], Awaitable[None]]
 """May speak with a device before its part of this step; raises `DeviceError` if that device is lost."""
+Speaks = Callable[[DeviceSession, int], bool]
+"""Whether there is something to say to a device before its part of this step."""
 ClockOf = Callable[[str, str], str]
 """Returns the clock of a device's seconds, given its name and what its stopwatch shows."""
 
@@ -71,6 +80,43 @@ class Outcome:
         return self.work.session.device
 
 
+@dataclass(frozen=True)
+class Outbound:
+    """What goes out for a step.
+
+    Attributes:
+        number: of the step, from 1.
+        weights: parameters and buffers that the gradients are taken at; of overlapping steps, as they will be.
+        order: their names in the order of first use in the forward pass; a tied parameter may be left out.
+        sending: how they, and the gradients, are sent.
+        release: of overlapping steps: which of the tensors that are stepped are there.
+    """
+
+    number: int
+    weights: Mapping[str, Array]
+    order: Sequence[str] = ()
+    sending: Sending = FIFO
+    release: Release = NOTHING
+
+    @property
+    def spec(self) -> SendingSpec | None:
+        """The settings as the devices get them; None for what was before there were any."""
+        sending = self.sending
+        if sending.schedule == "fifo":
+            return None
+        return SendingSpec(sending.schedule, sending.slice_bytes, sending.credit_bytes)
+
+    def frames(self) -> list[bytes]:
+        """Return the messages of all weights at once, in the order and the slices of the settings."""
+        weights, slice_bytes = self.weights, MAX_SLICE_BYTES
+        if self.sending.schedule == "priority":
+            slice_bytes = min(MAX_SLICE_BYTES, self.sending.slice_bytes or MAX_SLICE_BYTES)
+            first = {name: weights[name] for name in self.order}
+            weights = first | dict(weights)
+        pieces = cut_slices(self.number, weights, slice_bytes)
+        return list(pack(encode(frame) for frame in (Tensors(self.number, tensor_specs(self.weights)), *pieces)))
+
+
 class StepExchange:
     """Exchanges weights and gradients with devices, step by step; one instance per run."""
 
@@ -81,8 +127,10 @@ class StepExchange:
         on_event: OnEvent,
         before_step: BeforeStep,
         clock_of: ClockOf = lambda _, stopwatch: stopwatch,
+        speaks: Speaks = lambda _, __: False,
+        on_slices: OnSlices = lambda _: None,
     ) -> None:
-        """Prepare; nothing is sent yet.
+        """Prepare; nothing is sent yet. With `frame.overlap` slices cross while the devices compute.
 
         Args:
             frame: the job as devices get it.
@@ -90,25 +138,27 @@ class StepExchange:
             on_event: called with device, what happened, and more about it.
             before_step: called for each device before a step's frames go to it.
             clock_of: see `host.device_time.DeviceTime.clock`.
+            on_slices: is told, after each device's overlapping step, what became of its slices.
+            speaks: whether `before_step` would: a device must then be through with the step before.
         """
         self._frame, self._watchdog_seconds = frame, watchdog_seconds
         self._on_event, self._before_step, self._clock_of = on_event, before_step, clock_of
+        self._speaks, self._on_slices = speaks, on_slices
+        self._channels: weakref.WeakKeyDictionary[DeviceSession, Channel] = weakref.WeakKeyDictionary()
         self._prepared: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
         self._spare: weakref.WeakKeyDictionary[DeviceSession, dict[str, Array]] = weakref.WeakKeyDictionary()
+        # Bytes that had crossed, each way, at a device's last report; and sessions whose loss was told.
+        self._counted: weakref.WeakKeyDictionary[DeviceSession, tuple[int, int]] = weakref.WeakKeyDictionary()
+        self._gone: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
+        self._turns: weakref.WeakKeyDictionary[DeviceSession, asyncio.Lock] = weakref.WeakKeyDictionary()
 
     async def visit(
-        self,
-        number: int,
-        weights: Mapping[str, Array],
-        works: Sequence[Work],
-        gathering: Gathering,
-        probes: Sequence[Work] = (),
+        self, outbound: Outbound, works: Sequence[Work], gathering: Gathering, probes: Sequence[Work] = ()
     ) -> list[Outcome]:
         """Have all devices compute their part of a step; their gradients come together in `gathering`.
 
         Args:
-            number: of the step, from 1.
-            weights: parameters and buffers that the gradients are taken at.
+            outbound: what they are sent.
             works: one per device that takes part, in participant order.
             gathering: of this step, for these devices.
             probes: of further devices, whose gradients are dropped.
@@ -116,83 +166,102 @@ class StepExchange:
         Returns:
             What came of each work, then of each probe, in order; `gathering` knows of a device that was lost or failed.
         """
-        frames = list(
-            pack(encode(frame) for frame in (Tensors(number, tensor_specs(weights)), *cut_slices(number, weights)))
-        )
+        frames = [] if self._frame.overlap else outbound.frames()
         reductions = Reductions([work.session.device for work in works])
-        tasks = [self._visit(number, frames, work, gathering, reductions) for work in works]
+        tasks = [self._visit(outbound, frames, work, gathering, reductions) for work in works]
         for work in probes:
             device = work.session.device
             alone = Gathering(gathering.specs, {device: len(work.records)}, lambda *_: None, barrier=True)
-            tasks.append(self._visit(number, frames, work, alone, Reductions([device])))
+            tasks.append(self._visit(outbound, frames, work, alone, Reductions([device])))
         return list(await asyncio.gather(*tasks))
 
     async def _visit(
-        self, number: int, frames: Sequence[bytes], work: Work, gathering: Gathering, reductions: Reductions
+        self, outbound: Outbound, frames: Sequence[bytes], work: Work, gathering: Gathering, reductions: Reductions
     ) -> Outcome:
-        session = work.session
+        session, number = work.session, outbound.number
         try:
-            return await self._step_device(number, frames, work, gathering, reductions)
+            return await self._step_device(outbound, frames, work, gathering, reductions)
         except DeviceFailed as error:  # the session goes on: the next step is another chance
             self._on_event(session.device, What.FAILED, f"in step {number}: {error}")
             failure: CsdError = error
         except (DeviceLost, ProtocolError) as error:
             session.close(str(error))
-            self._on_event(session.device, What.LOST, f"in step {number}: {error}")
+            if session not in self._gone:  # it may be lost in two steps at once
+                self._gone.add(session)
+                self._on_event(session.device, What.LOST, f"in step {number}: {error}")
             failure = error
         reductions.leave(session.device)
-        await gathering.lose(session.device)
+        gathering.lose(session.device)
         return Outcome(work, None, failure)
 
     async def _step_device(
-        self, number: int, frames: Sequence[bytes], work: Work, gathering: Gathering, reductions: Reductions
+        self, outbound: Outbound, frames: Sequence[bytes], work: Work, gathering: Gathering, reductions: Reductions
     ) -> Outcome:
-        session = work.session
+        session, number = work.session, outbound.number
+        async with self._turns.setdefault(session, asyncio.Lock()):  # the step before may still be at this place
+            channel = await self._make_ready(session, number)
+            intake = Intake(number, session.device, gathering, self._spare.pop(session, None))
+            task = Step(number, work.records.astype("<u4").tobytes(), work.micro_batch, outbound.spec)
+            before = self._counted.get(session, (session.sent_bytes, session.received_bytes))
+            if channel is None and self._frame.overlap:
+                channel = self._channels[session] = self._open(session, outbound)
+            if channel is not None:
+                stepped_names = frozenset(spec.name for spec in gathering.specs)
+                report = channel.begin(task, outbound.sending, stepped_names, outbound.release, intake, reductions)
+        if channel is not None:
+            stepped = await report
+        else:
+            stepped = await self._in_turn(frames, session, task, intake, reductions)
+        self._check_seconds(session, stepped)
+        return self._whole(work, stepped, intake, before)
+
+    async def _make_ready(self, session: DeviceSession, number: int) -> Channel | None:
+        """Have a device ready for a step, and return the channel that it has already."""
         if session not in self._prepared:
             await prepare_device(session, self._frame, self._deadline())
             self._prepared.add(session)
+        channel = self._channels.get(session)
+        if channel is not None and channel.busy:
+            if not self._speaks(session, number):
+                return channel
+            await channel.wait_idle()
         await self._before_step(session, number, self._deadline())
-        sent, received = session.sent_bytes, session.received_bytes
-        for data in frames:
-            await session.send_encoded(data, self._deadline())
-        records = work.records.astype("<u4").tobytes()
-        await session.send(Step(number, records, work.micro_batch), self._deadline())
-        stepped = await self._receive(number, session, gathering, reductions)
-        return Outcome(work, stepped, None, session.sent_bytes - sent, session.received_bytes - received)
+        return channel
 
-    async def _receive(
-        self, number: int, session: DeviceSession, gathering: Gathering, reductions: Reductions
+    def _open(self, session: DeviceSession, outbound: Outbound) -> Channel:
+        weights = {name: outbound.weights[name] for name in outbound.weights if name in set(outbound.order)}
+        return Channel(session, weights, outbound.order, self._watchdog_seconds, self._on_slices)
+
+    def _whole(self, work: Work, stepped: Stepped, intake: Intake, before: tuple[int, int]) -> Outcome:
+        """Return the outcome of a part that is whole; what crossed since the report before counts as of this step."""
+        session = work.session
+        if intake.spare is not None:
+            self._spare[session] = intake.spare
+        sent, received = session.sent_bytes, session.received_bytes
+        if self._frame.overlap:
+            before = self._counted.get(session, before)
+            self._counted[session] = sent, received
+        return Outcome(work, stepped, None, sent - before[0], received - before[1])
+
+    async def _in_turn(
+        self, frames: Sequence[bytes], session: DeviceSession, task: Step, intake: Intake, reductions: Reductions
     ) -> Stepped:
-        """Take what a device sends in a step, up to its report.
+        """Send everything, then take what a device sends in a step, up to its report.
 
         Raises:
             DeviceError: it was lost, or failed.
             ProtocolError: it sent something that does not belong there, such as a tensor that no gradient has.
         """
-        assembler: Assembler | None = None
+        for data in frames:
+            await session.send_encoded(data, self._deadline())
+        await session.send(task, self._deadline())
         while True:
             frame = await session.receive(self._deadline())
-            if isinstance(frame, Slice) and assembler is not None:
-                assembler.add(frame)
-                if assembler.has(frame.tensor):
-                    await gathering.sent(session.device, frame.tensor)
-            elif isinstance(frame, Tensors) and assembler is None:
-                assembler = Assembler(number, frame.specs, gathering.specs, self._spare.pop(session, None))
-                gathering.open(session.device, assembler)
-                for spec in gathering.specs:  # one without a byte has no slice
-                    if assembler.has(spec.name):
-                        await gathering.sent(session.device, spec.name)
-            elif isinstance(frame, Reduce) and frame.step == number:
+            if isinstance(frame, Reduce) and frame.step == task.step:
                 summed = await reductions.add(session.device, frame)
-                await session.send(Reduced(number, frame.index, summed), self._deadline())
-            elif isinstance(frame, Stepped) and frame.step == number and assembler is not None:
-                self._spare[session] = assembler.arrays()
-                self._check_seconds(session, frame)
-                return frame
-            else:
-                raise ProtocolError(
-                    f"{session.device} sent {type(frame).__name__}, which has no place in step {number}"
-                )
+                await session.send(Reduced(task.step, frame.index, summed), self._deadline())
+            elif (stepped := intake.take(frame)) is not None:
+                return stepped
 
     def _check_seconds(self, session: DeviceSession, stepped: Stepped) -> None:
         """Refuse a speed without end: batches are chosen by speed. Modelled seconds are not the device's to say.

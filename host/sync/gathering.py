@@ -1,42 +1,57 @@
-"""One step's gradients as they come in: a tensor is applied as soon as everyone who takes part has sent it."""
+"""One step's gradients as they come in: a block is applied as soon as everyone who takes part has sent it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from firmware_agent.exchange import Assembler
+from firmware_agent.exchange import Array, Assembler, Spans
 from firmware_agent.wire import TensorSpec
+from host.sync.blocks import Block, cut_blocks, overlapped
 from host.sync.reduction import Contribution
 
-Apply = Callable[[str, Sequence[Contribution]], None]
-"""Takes one tensor's name and its contributions, in participant order; it may compute for long."""
+Apply = Callable[[Block, Sequence[Contribution]], None]
+"""Takes a block and its contributions, in participant order, as flat arrays; it may compute for long."""
 
 
 class Gathering:
     """The gradients of one step.
 
-    Without a barrier each tensor is applied as soon as all who take part have sent it, while others still come in. What
-    a lost device has sent of a tensor that is not yet applied stays in it, slice by slice.
+    Without a barrier each block is applied as soon as all who take part have sent it, while others still come in. What
+    a lost device has sent of a block that is not yet applied stays in it, slice by slice.
     """
 
-    def __init__(self, specs: Sequence[TensorSpec], weights: Mapping[str, int], apply: Apply, barrier: bool) -> None:
+    def __init__(
+        self,
+        specs: Sequence[TensorSpec],
+        weights: Mapping[str, int],
+        apply: Apply,
+        barrier: bool,
+        block_bytes: int | None = None,
+    ) -> None:
         """Begin with nothing.
 
         Args:
             specs: the tensors that everyone sends.
             weights: device -> records in its gradient, in participant order.
-            apply: called once for each tensor, in a thread.
+            apply: called once for each block, in a thread.
             barrier: apply nothing before `finish`.
+            block_bytes: size of a block; None for whole tensors.
         """
         self.specs, self._weights, self._apply, self._barrier = list(specs), dict(weights), apply, barrier
+        self._blocks = cut_blocks(specs, block_bytes)
         self._assemblers: dict[str, Assembler] = {}
-        self._waiting = {spec.name: set(weights) for spec in specs}
-        self._ready: list[str] = []
-        self._applied: set[str] = set()
+        # Who has still to send how many bytes of a block.
+        self._waiting = {
+            block: dict.fromkeys(weights, block.end - block.start)
+            for blocks in self._blocks.values()
+            for block in blocks
+        }
+        self._ready: list[Block] = []
+        self._taken: set[Block] = set()
         self._lost: set[str] = set()
         self._used: set[str] = set()
-        self._turn = asyncio.Lock()
+        self._drain: asyncio.Task[None] | None = None
 
     @property
     def mixed(self) -> bool:
@@ -46,54 +61,79 @@ class Gathering:
     def open(self, device: str, assembler: Assembler) -> None:
         """Note where the slices of `device` come together."""
         self._assemblers[device] = assembler
+        for blocks in self._blocks.values():
+            if not blocks[0].end:  # a tensor without a byte has no slice
+                self._has_come(device, blocks[0], 0)
 
-    async def sent(self, device: str, tensor: str) -> None:
-        """Note that `device` has sent all of `tensor`."""
-        waiting = self._waiting[tensor]
-        waiting.discard(device)
-        if not waiting and not self._barrier:
-            self._ready.append(tensor)
-            await self._drain()
+    def arrived(self, device: str, tensor: str, start: int, end: int) -> None:
+        """Note that `device` has sent bytes [start, end) of `tensor`, none of which it had sent before."""
+        for block in overlapped(self._blocks[tensor], start, end):
+            self._has_come(device, block, min(end, block.end) - max(start, block.start))
 
-    async def lose(self, device: str) -> None:
+    def lose(self, device: str) -> None:
         """Note that nothing more comes from `device`."""
         self._lost.add(device)
-        for tensor, waiting in self._waiting.items():
+        for block, waiting in self._waiting.items():
             if device in waiting:
-                waiting.discard(device)
-                if not waiting and not self._barrier and len(self._lost) < len(self._weights):
-                    self._ready.append(tensor)
-        await self._drain()
+                self._settle(block)
 
     async def finish(self, late: Collection[str] = ()) -> None:
         """Apply all that was not yet; nothing of the `late` devices goes in, which needs a barrier.
 
         Returns when everything is applied. If everyone was lost nothing more is.
         """
+        while self._drain is not None:
+            await self._drain
         if len(self._lost) < len(self._weights):
-            self._ready += [spec.name for spec in self.specs if spec.name not in {*self._applied, *self._ready}]
-            await self._drain(late)
+            rest = [block for blocks in self._blocks.values() for block in blocks if block not in self._taken]
+            self._taken.update(rest)
+            await asyncio.to_thread(self._apply_all, rest, late)
 
-    async def _drain(self, late: Collection[str] = ()) -> None:
-        async with self._turn:
-            while self._ready:
-                names, self._ready = self._ready, []
-                self._applied.update(names)
-                await asyncio.to_thread(self._apply_all, names, late)
+    def _has_come(self, device: str, block: Block, size_bytes: int) -> None:
+        waiting = self._waiting[block]
+        waiting[device] -= size_bytes
+        if not waiting[device]:
+            del waiting[device]
+            self._settle(block)
 
-    def _apply_all(self, names: Sequence[str], late: Collection[str]) -> None:
-        for name in names:
-            self._apply(name, self._contributions(name, late))
+    def _settle(self, block: Block) -> None:
+        """Have a block applied that everyone has sent who is not lost."""
+        if self._barrier or block in self._taken or len(self._lost) == len(self._weights):
+            return
+        if self._waiting[block].keys() <= self._lost:
+            self._taken.add(block)
+            self._ready.append(block)
+            if self._drain is None:
+                self._drain = asyncio.ensure_future(self._apply_ready())
 
-    def _contributions(self, tensor: str, late: Collection[str]) -> list[Contribution]:
+    async def _apply_ready(self) -> None:
+        while self._ready:
+            blocks, self._ready = self._ready, []
+            await asyncio.to_thread(self._apply_all, blocks, ())
+        self._drain = None  # one that failed stays, for `finish` to raise it
+
+    def _apply_all(self, blocks: Sequence[Block], late: Collection[str]) -> None:
+        for block in blocks:
+            self._apply(block, self._contributions(block, late))
+
+    def _contributions(self, block: Block, late: Collection[str]) -> list[Contribution]:
         found = []
         for device, weight in self._weights.items():
             assembler = self._assemblers.get(device)
             if assembler is None or device in late:
                 continue
-            array, spans = assembler.partial(tensor)
+            array, spans = self._part(device, assembler, block)
             if spans is not None and not spans:
                 continue
             self._used.add(device)
             found.append(Contribution(weight, array, spans))
         return found
+
+    def _part(self, device: str, assembler: Assembler, block: Block) -> tuple[Array, Spans | None]:
+        """Return a block as far as a device has sent it, as a flat array, and which of its bytes have come."""
+        array, spans = assembler.partial(block.tensor)
+        items = slice(block.start // array.itemsize, block.end // array.itemsize)
+        if spans is None or device not in self._waiting[block]:
+            return array.reshape(-1)[items], None
+        inside = [(max(start, block.start), min(end, block.end)) for start, end in spans]
+        return array.reshape(-1)[items], [(s - block.start, e - block.start) for s, e in inside if s < e]

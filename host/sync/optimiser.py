@@ -1,4 +1,4 @@
-"""The host's optimiser: any class of `torch.optim`, stepped tensor by tensor where it can be."""
+"""The host's optimiser: any class of `torch.optim`, stepped tensor by tensor or block by block where it can be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import inspect
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from firmware_agent.errors import CheckpointError, ConfigurationError
 from firmware_agent.exchange import Array
 from host.evaluation import Structure
 from host.job import JobConfig
+from host.sync.blocks import BLOCK_BYTES, Block, item_blocks
 from host.sync.sections import OptimiserSection
 
 _WHERE = "sync.optimiser"
@@ -29,6 +30,8 @@ _TENSOR_WISE = {
     *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "RAdam", "RMSprop"),
     *("Rprop", "SGD"),
 }
+# Of these an element's does: the state has a tensor's shape, but for counts and factors that all elements share.
+_ELEMENT_WISE = _TENSOR_WISE - {"Adafactor", "Muon"}
 # How state that is no tensor is written down: as an array of no dimension.
 _NUMBERS: dict[str, type] = {"bool": bool, "int": int, "float": float}
 # As torch.nn.utils.clip_grad_norm_.
@@ -40,6 +43,7 @@ class HostOptimiser:
 
     Attributes:
         needs_all: why no tensor can be stepped before all gradients are there; None if each can as soon as its own is.
+        block_bytes: in pieces of so many bytes a tensor can be stepped; None if only as a whole.
     """
 
     def __init__(
@@ -68,10 +72,13 @@ class HostOptimiser:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Paths.default().torch))
         apart = section.name in _TENSOR_WISE
         self.needs_all = _reason(section.name, apart, clip_norm)
+        self.block_bytes = BLOCK_BYTES if section.name in _ELEMENT_WISE else None
+        # Each tensor's blocks: views of its memory, by their first byte. Optimisers see these as their parameters.
+        self._blocks = {name: _views(parameter, self.block_bytes) for name, parameter in self._parameters.items()}
         groups = [[name] for name in self._parameters] if apart else [list(self._parameters)]
         self._optimisers: dict[str, torch.optim.Optimizer] = {}
         for names in groups:
-            optimiser = _make(kind, [self._parameters[name] for name in names], arguments)
+            optimiser = _make(kind, [view for name in names for view in self._blocks[name].values()], arguments)
             self._optimisers |= dict.fromkeys(names, optimiser)
 
     def step_tensor(self, name: str, gradient: Array, learning_rate: float) -> None:
@@ -83,6 +90,18 @@ class HostOptimiser:
         if self.needs_all is not None:
             raise ConfigurationError(f"{name} cannot be stepped alone: {self.needs_all}")
         self._step({name: gradient}, learning_rate, 1.0)
+
+    def step_block(self, block: Block, gradient: Array, learning_rate: float) -> None:
+        """Step one block of a parameter, as `host.sync.blocks.cut_blocks` cuts it by `block_bytes`.
+
+        Raises:
+            ConfigurationError: this optimiser needs all gradients at once (see `needs_all`).
+        """
+        if self.needs_all is not None:
+            raise ConfigurationError(f"{block.tensor} cannot be stepped alone: {self.needs_all}")
+        view, optimiser = self._blocks[block.tensor][block.start], self._optimisers[block.tensor]
+        view.grad = torch.from_numpy(np.require(gradient, requirements="W")).to(view.dtype).view_as(view)
+        _step_once(optimiser, learning_rate)
 
     def step_all(self, gradients: Mapping[str, Array], learning_rate: float) -> None:
         """Step every parameter, with the whole gradient clipped if that was asked for.
@@ -100,21 +119,21 @@ class HostOptimiser:
         self._step(gradients, learning_rate, scale)
 
     def state(self) -> dict[str, Array]:
-        """Return the optimiser's state as arrays, for a checkpoint; the arrays are not copied.
+        """Return the optimiser's state as arrays, for a checkpoint: those of a tensor's blocks put together.
+
+        Blocks that have not taken the same steps, as when all devices were lost in the middle of one, stay apart.
 
         Raises:
             ConfigurationError: it holds something that is neither tensor nor number.
         """
         found: dict[str, Array] = {}
         for name, parameter in self._parameters.items():
-            for key, value in self._optimisers[name].state.get(parameter, {}).items():
-                kind = "tensor" if isinstance(value, torch.Tensor) else type(value).__name__
-                if isinstance(value, torch.Tensor):
-                    found[f"{kind}/{key}/{name}"] = value.detach().numpy()
-                elif kind in _NUMBERS:
-                    found[f"{kind}/{key}/{name}"] = np.asarray(value)
-                elif value is not None:
-                    raise ConfigurationError(f"{_WHERE}: cannot write down {key}, a {kind}; choose another optimiser")
+            states = {start: self._optimisers[name].state.get(v, {}) for start, v in self._blocks[name].items()}
+            if _alike(list(states.values())):
+                states = {0: _together(list(states.values()), parameter.shape)}
+            for start, state in states.items():
+                prefix = f"{start}:" if len(states) > 1 else ""
+                found |= {f"{prefix}{kind}/{key}/{name}": a for kind, key, a in _written(state)}
         return found
 
     def load_state(self, state: Mapping[str, Array]) -> None:
@@ -123,35 +142,52 @@ class HostOptimiser:
         Raises:
             CheckpointError: it is of another model or optimiser; nothing is changed.
         """
-        loaded: dict[str, dict[str, Any]] = {name: {} for name in self._parameters}
+        loaded: dict[str, dict[int, dict[str, Any]]] = {
+            name: {start: {} for start in views} for name, views in self._blocks.items()
+        }
         for entry, array in state.items():
-            kind, _, rest = entry.partition("/")
+            place, _, rest = entry.partition("/")
             key, _, name = rest.partition("/")
-            if name not in loaded or (kind != "tensor" and (kind not in _NUMBERS or array.shape != ())):
+            block, _, kind = place.rpartition(":")
+            starts = list(loaded.get(name, ())) if not block else [int(block)] if block.isdecimal() else []
+            known = starts and all(start in loaded.get(name, ()) for start in starts)
+            if not known or (kind != "tensor" and (kind not in _NUMBERS or array.shape != ())):
                 raise CheckpointError(
                     f"the optimiser's state has {entry!r}, which does not fit this job's model or optimiser; resume "
                     "with what wrote it"
                 )
-            loaded[name][key] = torch.from_numpy(np.array(array)) if kind == "tensor" else _NUMBERS[kind](array[()])
-        for name, values in loaded.items():
-            own = self._optimisers[name].state
-            own.pop(self._parameters[name], None)
-            if values:
-                own[self._parameters[name]] = values
+            whole = torch.from_numpy(np.array(array)) if kind == "tensor" else _NUMBERS[kind](array[()])
+            for start in starts:
+                loaded[name][start][key] = whole if block else self._cut(whole, name, start)
+        for name, blocks in loaded.items():
+            for start, values in blocks.items():
+                own, view = self._optimisers[name].state, self._blocks[name][start]
+                own.pop(view, None)
+                if values:
+                    own[view] = values
+
+    def _cut(self, value: Any, name: str, start: int) -> Any:
+        """Return a block's part of one entry of a tensor's state; no two blocks share memory."""
+        parameter, view = self._parameters[name], self._blocks[name][start]
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.shape != parameter.shape or view is parameter:
+            return value.clone()
+        first = start // parameter.element_size()
+        return value.reshape(-1)[first : first + view.numel()].clone()
 
     def _step(self, gradients: Mapping[str, Array], learning_rate: float, scale: float) -> None:
         touched = {}
-        for name, gradient in gradients.items():
-            parameter, optimiser = self._parameters[name], self._optimisers[name]
-            parameter.grad = torch.from_numpy(np.require(gradient, requirements="W")).to(parameter.dtype)
+        for name, array in gradients.items():
+            optimiser, views = self._optimisers[name], self._blocks[name].values()
+            gradient = torch.from_numpy(np.require(array, requirements="W")).to(self._parameters[name].dtype)
             if scale != 1.0:
-                parameter.grad = parameter.grad * scale
+                gradient = gradient * scale
+            for view, part in zip(views, _split(gradient, views), strict=True):
+                view.grad = part
             touched[id(optimiser)] = optimiser
         for optimiser in touched.values():
-            for group in optimiser.param_groups:
-                group["lr"] = learning_rate
-            optimiser.step()
-            optimiser.zero_grad()
+            _step_once(optimiser, learning_rate)
 
 
 def make_optimiser(job: JobConfig, structure: Structure, weights: Mapping[str, Array]) -> HostOptimiser:
@@ -222,6 +258,69 @@ def _reason(name: str, apart: bool, clip_norm: float | None) -> str | None:
     if not apart:
         return f"whether torch.optim.{name} steps each tensor by itself is not known"
     return None if clip_norm is None else "clip_norm needs the norm of the whole gradient"
+
+
+def _step_once(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Step what has a gradient, and drop the gradients."""
+    for group in optimiser.param_groups:
+        group["lr"] = learning_rate
+    optimiser.step()
+    optimiser.zero_grad()
+
+
+def _views(parameter: torch.Tensor, block_bytes: int | None) -> dict[int, torch.Tensor]:
+    """Return a parameter's blocks by their first byte: flat views, or the parameter itself if it is one block."""
+    edges = item_blocks(parameter.numel(), parameter.element_size(), block_bytes)
+    if len(edges) == 1:
+        return {0: parameter}
+    flat, item = parameter.view(-1), parameter.element_size()
+    return {start: flat[start // item : end // item] for start, end in edges}
+
+
+def _split(gradient: torch.Tensor, views: Collection[torch.Tensor]) -> Sequence[torch.Tensor]:
+    if len(views) == 1:
+        return [gradient]
+    return torch.split(gradient.reshape(-1), [view.numel() for view in views])
+
+
+def _alike(states: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether blocks with these states have taken the same steps."""
+    first = states[0]
+    return all(
+        state.keys() == first.keys()
+        and all(bool(state[key] == value) for key, value in first.items() if not (_is_tensor(value) and value.ndim))
+        for state in states[1:]
+    )
+
+
+def _together(states: Sequence[Mapping[str, Any]], shape: torch.Size) -> Mapping[str, Any]:
+    """Return a tensor's state; what has no dimension is the same in all of its blocks."""
+    if len(states) == 1:
+        return states[0]
+    return {
+        key: torch.cat([state[key] for state in states]).view(shape) if _is_tensor(value) and value.ndim else value
+        for key, value in states[0].items()
+    }
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _written(state: Mapping[str, Any]) -> Iterator[tuple[str, str, Array]]:
+    """Yield kind, key and array of each entry of a state.
+
+    Raises:
+        ConfigurationError: one is neither tensor nor number.
+    """
+    for key, value in state.items():
+        kind = "tensor" if isinstance(value, torch.Tensor) else type(value).__name__
+        if isinstance(value, torch.Tensor):
+            yield kind, key, value.detach().numpy()
+        elif kind in _NUMBERS:
+            yield kind, key, np.asarray(value)
+        elif value is not None:
+            raise ConfigurationError(f"{_WHERE}: cannot write down {key}, a {kind}; choose another optimiser")
 
 
 def _square(gradient: Array) -> float:

@@ -69,6 +69,10 @@ class Participants:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(newcomer.wait(), min(_LOOK_SECONDS, patience.left_seconds))
 
+    def here(self) -> dict[str, DeviceSession]:
+        """Return the sessions of those who can take part now, perhaps none, in participant order."""
+        return self._usable(self._fleet.sessions())
+
     def took_part(self, devices: Collection[str], failed: Mapping[str, CsdError]) -> None:
         """Note who returned its part of a step, and who did not, and why."""
         for device in devices:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
+from csd_emu.communication.compose import OverlapComposer
 from csd_emu.deadline import Deadline
 from firmware_agent.exchange import Array
 from host.accounting import Accountant
@@ -15,11 +16,14 @@ from host.records import OnEvent
 from host.rounds import job_frame
 from host.run_request import RunRequest
 from host.session import DeviceSession
+from host.sync.channel import OnSlices
+from host.sync.composing import make_overlap
 from host.sync.disturbances import Disturbances
 from host.sync.exchange import StepExchange
 from host.sync.optimiser import make_optimiser
 from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
+from host.sync.slice_log import StepLogs
 from host.sync.stepping import Stepper
 from host.sync.training import SyncTraining
 
@@ -32,8 +36,12 @@ def make_sync_training(
     accountant: Accountant,
     faults: RunFaults,
     on_event: OnEvent,
+    on_slices: OnSlices = lambda _: None,
 ) -> SyncTraining:
-    """Return the training of a synchronous job; nothing is sent yet."""
+    """Return the training of a synchronous job; nothing is sent yet.
+
+    `on_slices` is told what became of the slices of steps that overlap.
+    """
     job = request.job
     structure = request.evaluator.structure()
     weights = _as_precision(request.evaluator.initial_weights(), job.sync.precision)
@@ -45,13 +53,17 @@ def make_sync_training(
         if (detail := await disturbances.apply(session, step, deadline)) is not None:
             faults.record(session.device, detail)
 
-    frame = job_frame(job, request.spec, request.dataset.image_scale)
+    def speaks(session: DeviceSession, step: int) -> bool:
+        return faults.waits_for(session.device) or disturbances.changes(session, step)
+
+    logs = StepLogs(on_slices)
+    frame = job_frame(job, request.spec, request.dataset.image_scale, overlap=request.communication.overlap)
     stepper = Stepper(
         weights,
         structure,
         job.sync.batch_norm,
         optimiser,
-        StepExchange(frame, job.watchdog, on_event, before_step, accountant.time.clock),
+        StepExchange(frame, job.watchdog, on_event, before_step, accountant.time.clock, speaks, logs.add),
         accountant,
         plan.expected,
         job.sync.patience,
@@ -66,7 +78,21 @@ def make_sync_training(
         accountant,
         request.evaluator,
         on_event,
+        request.communication,
+        logs,
     )
+
+
+def overlap_of(request: RunRequest) -> OverlapComposer | None:
+    """Return what composes the steps of a job whose exchange overlaps computing; None if they do not."""
+    job = request.job
+    if not request.communication.composed:
+        return None
+    weights = _as_precision(request.evaluator.initial_weights(), job.sync.precision)
+    optimiser = make_optimiser(job, request.evaluator.structure(), weights)
+    barrier = optimiser.needs_all is not None
+    block_bytes = None if barrier else optimiser.block_bytes
+    return make_overlap(request.evaluator, weights, job.sync.batch_norm, block_bytes, barrier)
 
 
 def _as_precision(weights: dict[str, Array], precision: str) -> dict[str, Array]:

@@ -11,16 +11,19 @@ from csd_emu.host_node import reduce_seconds
 from csd_emu.timeline import HOST
 from firmware_agent.errors import CsdError
 from firmware_agent.exchange import Array, spec_bytes, tensor_specs
+from firmware_agent.send_queue import Sending
 from firmware_agent.wire import PhaseSeconds, Stepped, Trained
 from host.accounting import Accountant, Accounted, Returned
 from host.device_time import StepModel, gradient_seconds, micro_batch_counts
 from host.evaluation import Structure
 from host.records import DeviceStep
-from host.sync.exchange import Outcome, StepExchange, Work
+from host.sync.blocks import Block, cut_blocks
+from host.sync.exchange import FIFO, Outbound, Outcome, StepExchange, Work
 from host.sync.gathering import Gathering
 from host.sync.lateness import Expected, Part, list_late
 from host.sync.optimiser import HostOptimiser
 from host.sync.reduction import Contribution, combine
+from host.sync.release import Release
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,37 @@ class StepResult:
     mixed: bool
     learning_rate: float
     failed_probes: Mapping[str, CsdError] = field(default_factory=dict)
+
+
+@dataclass
+class Underway:
+    """A step that has begun.
+
+    Attributes:
+        number: its number in the run.
+        works: one per device that takes part, in participant order.
+        records: device -> how many it computes.
+        learning_rate: that of a step with so many records.
+        rate: that of this one, unless devices are late.
+        expected: device -> seconds that its part should take.
+        gathering: its gradients.
+        whole: the gradient, where the optimiser needs all of it.
+        outcomes: of works, then of probes.
+        release: which of the weights it has stepped.
+        sending: its settings.
+    """
+
+    number: int
+    works: Sequence[Work]
+    records: Mapping[str, int]
+    learning_rate: Callable[[int], float]
+    rate: float
+    expected: Expected | None
+    gathering: Gathering
+    whole: dict[str, Array]
+    outcomes: asyncio.Future[list[Outcome]]
+    release: Release
+    sending: Sending = FIFO
 
 
 class Stepper:
@@ -79,8 +113,15 @@ class Stepper:
         # Statistics that a lost device was part of are in the gradients of all others.
         self._coupled = batch_norm == "synchronised"
         self._specs = tensor_specs({name: weights[name] for name in (*structure.trained, *self._buffers)})
+        self._order = structure.order or tuple(name for name in weights if name not in structure.tied)
         self._gradient_bytes = sum(spec_bytes(spec) for spec in self._specs)
         self._exchange, self._accountant, self._models, self._patience = exchange, accountant, models, patience
+        self._last = Release.of_all(self._blocks())
+
+    @property
+    def may_look_ahead(self) -> bool:
+        """Whether a step may begin before the one before it is over: not where a device may turn out to be late."""
+        return self._patience is None
 
     async def step(
         self,
@@ -89,44 +130,88 @@ class Stepper:
         learning_rate: Callable[[int], float],
         probes: Sequence[Work] = (),
         expected: Expected | None = None,
+        sending: Sending = FIFO,
     ) -> StepResult:
-        """Take one step with the devices of `works`; those of `probes` compute beside it, to be watched.
+        """Begin a step and see it through."""
+        return await self.finish(self.begin(number, works, learning_rate, probes, expected, sending))
+
+    def begin(
+        self,
+        number: int,
+        works: Sequence[Work],
+        learning_rate: Callable[[int], float],
+        probes: Sequence[Work] = (),
+        expected: Expected | None = None,
+        sending: Sending = FIFO,
+    ) -> Underway:
+        """Begin a step with the devices of `works`; those of `probes` compute beside it, to be watched.
 
         `learning_rate` returns that of a step with so many records. Whoever takes longer than its `expected` seconds
-        allow is late, if they are known (see `host.sync.lateness`).
-
-        What a device that is lost has sent stays in it, if anyone else returns anything. If nobody does, only tensors
-        that all had sent before are stepped, and the result has no device.
+        allow is late, if they are known (see `host.sync.lateness`). Of overlapping steps one may begin while the one
+        before is under way: a device gets each of its weights as soon as that one has stepped it.
         """
         records = {work.session.device: len(work.records) for work in works}
         whole: dict[str, Array] = {}
         barrier, rate = self._optimiser.needs_all is not None, learning_rate(sum(records.values()))
+        before, self._last = self._last, Release(self._blocks())
+        release, loop = self._last, asyncio.get_running_loop()
 
-        def apply(name: str, contributions: Sequence[Contribution]) -> None:
-            total = combine(name, contributions)
-            if name in self._buffers:
-                self.weights[name][...] = total
+        def apply(block: Block, contributions: Sequence[Contribution]) -> None:
+            total = combine(block.tensor, contributions)
+            if block.tensor in self._buffers:
+                self._part_of(block)[...] = total
             elif barrier:
-                whole[name] = total
+                whole[block.tensor] = total.reshape(self.weights[block.tensor].shape)
+                return
             else:
-                self._optimiser.step_tensor(name, total, rate)
+                self._optimiser.step_block(block, total, step.rate)
+            loop.call_soon_threadsafe(release.add, block)
 
-        gathering = Gathering(self._specs, records, apply, barrier=self._patience is not None and expected is not None)
-        outcomes = await self._exchange.visit(number, self.weights, works, gathering, probes)
-        accounted = self._account(outcomes[: len(works)], outcomes[len(works) :], expected)
-        late = [part.device for part in accounted.devices if part.straggler and part.device in records]
+        late_matters = self._patience is not None and expected is not None
+        gathering = Gathering(self._specs, records, apply, late_matters, self._block_bytes)
+        outbound = Outbound(number, self.weights, self._order, sending, before)
+        outcomes = asyncio.ensure_future(self._exchange.visit(outbound, works, gathering, probes))
+        step = Underway(
+            number, works, records, learning_rate, rate, expected, gathering, whole, outcomes, release, sending
+        )
+        return step
+
+    async def finish(self, step: Underway) -> StepResult:
+        """See a step through.
+
+        What a device that is lost has sent stays in it, if anyone else returns anything. If nobody does, only tensors
+        that all had sent before are stepped, and the result has no device.
+        """
+        outcomes, count, rate = await step.outcomes, len(step.works), step.rate
+        accounted = self._account(outcomes[:count], outcomes[count:], step.expected, step.sending)
+        late = [part.device for part in accounted.devices if part.straggler and part.device in step.records]
         if late:  # nothing is applied yet: such steps have a barrier
-            rate = learning_rate(sum(count for device, count in records.items() if device not in late))
-        await gathering.finish(late)
-        if whole:
-            await asyncio.to_thread(self._optimiser.step_all, whole, rate)
+            rate = step.learning_rate(sum(records for device, records in step.records.items() if device not in late))
+            step.rate = rate
+        await step.gathering.finish(late)
+        if step.whole:
+            await asyncio.to_thread(self._optimiser.step_all, step.whole, rate)
         for name, first in self._structure.tied.items():
             self.weights[name][...] = self.weights[first]
-        mixed = gathering.mixed or (self._coupled and bool(_failed(outcomes[: len(works)])))
-        result = self._result(outcomes[: len(works)], accounted, late, mixed, rate)
-        return replace(result, failed_probes=_failed(outcomes[len(works) :]))
+        step.release.add_all()
+        mixed = step.gathering.mixed or (self._coupled and bool(_failed(outcomes[:count])))
+        result = self._result(outcomes[:count], accounted, late, mixed, rate)
+        return replace(result, failed_probes=_failed(outcomes[count:]))
 
-    def _account(self, outcomes: Sequence[Outcome], probes: Sequence[Outcome], expected: Expected | None) -> Accounted:
+    @property
+    def _block_bytes(self) -> int | None:
+        return None if self._optimiser.needs_all is not None else self._optimiser.block_bytes
+
+    def _blocks(self) -> list[Block]:
+        return [block for blocks in cut_blocks(self._specs, self._block_bytes).values() for block in blocks]
+
+    def _part_of(self, block: Block) -> Array:
+        array = self.weights[block.tensor]
+        return array.reshape(-1)[block.start // array.itemsize : block.end // array.itemsize]
+
+    def _account(
+        self, outcomes: Sequence[Outcome], probes: Sequence[Outcome], expected: Expected | None, sending: Sending
+    ) -> Accounted:
         returned, beside, accountant = _returned(outcomes), _returned(probes), self._accountant
         host_seconds = reduce_seconds(self._gradient_bytes, len(returned)) if returned else 0.0
         seconds = {part.device: accountant.compute_seconds(part) for part in returned}
@@ -135,7 +220,7 @@ class Stepper:
         )
         limit, late = list_late(parts, self._patience)
         if not late:
-            return accountant.account(returned, None, host_seconds, beside)
+            return accountant.account(returned, None, host_seconds, beside, sending=sending)
         # The exchange of what is not waited for would have followed: the step is charged as if it had.
         capped = {device: PhaseSeconds(forward=min(limit, own)) for device, own in seconds.items()}
         return accountant.account(returned, accountant.predict_seconds(returned, capped), host_seconds, beside, late)

@@ -7,6 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,25 +16,39 @@ import numpy as np
 from csd_emu.timeline import HOST
 from firmware_agent.errors import CheckpointError, DeviceLost
 from firmware_agent.exchange import Array, tensor_specs
+from firmware_agent.send_queue import Sending
 from host.accounting import Accountant
 from host.evaluation import Judge
 from host.job import JobConfig
 from host.records import OnEvent, RetuneRecord, RoundRecord, StepRecord, What
 from host.session import DeviceSession
-from host.sync.dealing import Dealer
+from host.sync.communicating import TODAY, Communication
+from host.sync.dealing import Dealer, Dealt
 from host.sync.disturbances import Disturbances
 from host.sync.exchange import Work
 from host.sync.ledger import Ledger
+from host.sync.measuring import see_step
 from host.sync.memory_watch import MemoryWatch
 from host.sync.optimiser import HostOptimiser, scale_learning_rate
 from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
-from host.sync.stepping import Stepper, StepResult
+from host.sync.slice_log import StepLogs
+from host.sync.stepping import Stepper, StepResult, Underway
 from host.training import TrainingState, is_done, round_totals
 from host.tuning.base import Batches, Floats, Retune
 
 # A device that was late so often in a row is waited for.
 _MOST_LATE_STEPS = 3
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A step that has begun: what it was dealt, whether somebody is probed beside it, and how it is sent."""
+
+    step: Underway
+    dealt: Dealt
+    probed: bool
+    sending: Sending
 
 
 class SyncTraining:
@@ -50,6 +65,8 @@ class SyncTraining:
         accountant: Accountant,
         evaluator: Judge,
         on_event: OnEvent,
+        communication: Communication = TODAY,
+        logs: StepLogs | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -63,6 +80,8 @@ class SyncTraining:
             accountant: the stepper's.
             evaluator: judges the weights.
             on_event: called with device, what happened, and more about it.
+            communication: how steps are sent, and whether they overlap.
+            logs: what became of the slices of steps that overlap.
         """
         self._job, self._nodes = job, list(plan.nodes)
         self._participants, self._stepper, self._optimiser = participants, stepper, optimiser
@@ -77,6 +96,10 @@ class SyncTraining:
         # How many steps in a row each device was late.
         self._late_steps: Counter[str] = Counter()
         self._first_records = 0
+        self._communication, self._logs = communication, logs or StepLogs()
+        # A step that has begun before the one before it was over; None between rounds.
+        self._ahead: _Begun | None = None
+        self._ended = 0.0
 
     @property
     def weights(self) -> dict[str, Array]:
@@ -96,6 +119,7 @@ class SyncTraining:
             DeviceFailed: those that are left cannot do their task.
         """
         begin, ledger = time.monotonic(), Ledger(self._accountant.array_seconds)
+        self._ended = begin
         steps, self._epochs = self._job.sync.round_steps, 0
         while (self._epochs < self._job.epochs) if steps is None else (len(ledger.steps) < steps):
             self._epochs += await self._run_step(ledger)
@@ -122,6 +146,7 @@ class SyncTraining:
             "first_records": self._first_records,
             "late_steps": dict(self._late_steps),
             "tuner": self._tuner.state(),
+            "communication": self._communication.tuner.state(),
             **self._dealer.state(),
         }
         return TrainingState(
@@ -150,6 +175,7 @@ class SyncTraining:
             self._here, self._late_steps = set(progress["here"]), Counter(progress["late_steps"])
             self._tuner.load_state(progress["tuner"])
             self._dealer.load_state(progress)
+            self._communication.tuner.load_state(progress.get("communication", {}))
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             raise CheckpointError(
                 f"the checkpoint does not say where a synchronous run stood ({error!r}); resume with what wrote it"
@@ -157,36 +183,92 @@ class SyncTraining:
 
     async def _run_step(self, ledger: Ledger) -> bool:
         """Take one step, and return whether an epoch has ended with it; nothing counts if nobody returned anything."""
-        number = self._step + 1
+        begun = self._ahead or await self._begin(self._step + 1, ledger)
+        self._ahead = None
+        if begun is None:
+            return True
+        if self._may_look_ahead(begun, ledger):
+            self._ahead = self._begin_ahead(begun.step.number + 1, ledger)
+        number, result = begun.step.number, await self._stepper.finish(begun.step)
+        took_part = [part.device for part in result.devices]
+        self._participants.took_part(took_part, result.failed)
+        self._dealer.put_back(begun.dealt, took_part)
+        if not result.devices:
+            return self._nobody_returned(number, result)
+        self._step = number
+        self._count_late(begun.dealt.works, result)
+        ledger.add(self._record(begun, result), result.accounted)
+        self._see(begun, ledger)
+        self._memory.look(result.accounted.devices)
+        before = self._tuner.batches.copy()
+        self._dealer.epoch_open = self._ahead is not None or self._dealer.has_more(self._batches())
+        if (retune := self._tuner.observe(number, self._observed(result, before), self._steps_left())) is not None:
+            # One that is announced already keeps the batches that it has.
+            self._announce(number + (1 if self._ahead is None else 2), retune, before, ledger)
+        return not self._dealer.epoch_open
+
+    def _see(self, begun: _Begun, ledger: Ledger) -> None:
+        """Tell the communication's tuner what the step cost, and write down what it makes of it."""
+        number, logs = begun.step.number, self._logs.take(begun.step.number)
+        if not self._communication.overlap or not logs:
+            return
+        sizes = {name: array.nbytes for name, array in self.weights.items()}
+        seen = see_step(number, ledger.steps[-1].wall_seconds, begun.sending, logs, sizes)
+        change = None if seen is None else self._communication.tuner.observe(seen)
+        if change is not None:
+            sending = change.sending
+            told = f"slices of {sending.slice_bytes} bytes, credit {sending.credit_bytes}: {change.reason}"
+            self._on_event(HOST, What.RETUNED, f"from step {change.step}: {told}")
+
+    async def _begin(self, number: int, ledger: Ledger) -> _Begun | None:
+        """Begin a step when those who shall take part are there; None if nothing is left of the epoch."""
         sessions = await self._participants.present(number)
         self._admit(number, sessions, ledger)
         if self._dealer.epoch_open and not self._dealer.has_more(self._batches()):
             self._dealer.epoch_open = False  # who is gone had the last records
-            return True
-        works = self._dealer.deal(sessions, self._batches())
-        probes = self._dealer.probes(sessions, self._tuner.probes(number))
-        self._first_records = self._first_records or sum(len(work.records) for work in works)
-        result = await self._stepper.step(number, works, self._learning_rate, probes, self._expected(works))
-        took_part = [part.device for part in result.devices]
-        self._participants.took_part(took_part, result.failed)
-        self._dealer.put_back(works, took_part)
-        if not result.devices:
-            return self._nobody_returned(number, result)
-        self._step = number
-        self._count_late(works, result)
-        ledger.add(self._record(number, result), result.accounted)
-        self._memory.look(result.accounted.devices)
-        before = self._tuner.batches.copy()
-        self._dealer.epoch_open = self._dealer.has_more(self._batches())
-        if (retune := self._tuner.observe(number, self._observed(result, before), self._steps_left())) is not None:
-            self._announce(number + 1, retune, before, ledger)
-        return not self._dealer.epoch_open
+            return None
+        return self._deal(number, sessions)
+
+    def _may_look_ahead(self, begun: _Begun, ledger: Ledger) -> bool:
+        """Whether the next step may begin before this one is over: it must be of the same round and epoch.
+
+        Not beside probes, which nobody waits for before weights change.
+        """
+        steps = self._job.sync.round_steps
+        return (
+            self._communication.overlap
+            and self._stepper.may_look_ahead
+            and (steps is None or len(ledger.steps) + 1 < steps)
+            and not begun.probed
+            and not self._tuner.probes(begun.step.number + 1).any()
+        )
+
+    def _begin_ahead(self, number: int, ledger: Ledger) -> _Begun | None:
+        """Begin the next step with those who are there; None if the epoch has no record left for them."""
+        sessions = self._participants.here()
+        if not sessions:
+            return None
+        self._admit(number, sessions, ledger)
+        self._dealer.epoch_open = True
+        return self._deal(number, sessions) if self._dealer.has_more(self._batches()) else None
+
+    def _deal(self, number: int, sessions: Mapping[str, DeviceSession]) -> _Begun:
+        dealt = self._dealer.deal(sessions, self._batches())
+        probes = self._dealer.probes(sessions, self._tuner.probes(number), dealt)
+        self._first_records = self._first_records or sum(len(work.records) for work in dealt.works)
+        expected, sending = self._expected(dealt.works), self._communication.sending(number)
+        step = self._stepper.begin(number, dealt.works, self._learning_rate, probes, expected, sending)
+        return _Begun(step, dealt, bool(probes), sending)
 
     def _nobody_returned(self, number: int, result: StepResult) -> bool:
-        """Note a step from which nobody returned; what all had sent in full before they were lost is applied."""
+        """Note a step from which nobody returned; what all had sent in full before they were lost is applied.
+
+        It is taken again, unless the next one is announced already: that goes on with the weights as they are.
+        """
         self._dealer.epoch_open = True
-        if result.mixed:
+        if result.mixed or self._ahead is not None:
             self._step = number
+        if result.mixed:
             told = f"step {number}: all were lost after gradients had come: these count, and their records come again"
             self._on_event(HOST, What.NOTE, told)
         return False
@@ -275,7 +357,10 @@ class SyncTraining:
         rule = self._job.sync.learning_rate_rule
         return scale_learning_rate(rule, self._job.learning_rate, records, self._first_records)
 
-    def _record(self, number: int, result: StepResult) -> StepRecord:
+    def _record(self, begun: _Begun, result: StepResult) -> StepRecord:
+        number = begun.step.number
+        now, before = time.monotonic(), self._ended
+        self._ended = now
         return StepRecord(
             step=number,
             loss=result.loss,
@@ -287,4 +372,6 @@ class SyncTraining:
             lost=[*result.failed, *(d for d, why in result.failed_probes.items() if isinstance(why, DeviceLost))],
             mixed=result.mixed,
             disturbed=self._disturbances.at(number),
+            sending=self._communication.told(begun.sending),
+            wall_seconds=now - before,
         )

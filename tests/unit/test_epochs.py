@@ -119,6 +119,32 @@ def test_nobody_there_or_nothing_within_reach_is_said() -> None:
         EpochQueue([5, 0], 0, 0, "repeat").next_step([0, 4])
 
 
+@given(put=st.sampled_from([1, 2]), batches=st.lists(st.integers(1, 4), min_size=2, max_size=3), seed=st.integers(0, 9))
+def test_of_two_outstanding_steps_either_can_be_put_back_and_an_epoch_still_covers_all(
+    put: int, batches: list[int], seed: int
+) -> None:
+    queue = EpochQueue([3] * len(batches), 40, seed, "repeat")
+    deals = [queue.next_step(batches), queue.next_step(batches)]
+    back = deals[put - 1]
+    for device, records in enumerate(back.records):
+        queue.put_back(device, records, back.number)
+        if len(records):
+            with pytest.raises(ConfigurationError, match="not of its last step"):
+                queue.put_back(device, records, back.number)
+    seen = [deals[2 - put]]
+    while queue.left(batches):
+        seen.append(queue.next_step(batches))
+    assert {deal.epoch for deal in seen} == {1}
+    for device in range(len(batches)):
+        own = Counter(r for deal in seen for r in deal.records[device].tolist() if r < 3)
+        assert own == Counter(range(3))
+    public = Counter(r - 3 for deal in seen for part in deal.records for r in part.tolist() if r >= 3)
+    assert set(public) == set(range(40))
+    first = deals[0]
+    with pytest.raises(ConfigurationError, match="not of its last step"):  # too long ago, by now
+        queue.put_back(0, first.records[0], first.number)
+
+
 def test_only_what_the_last_step_dealt_can_be_put_back_and_once() -> None:
     queue = EpochQueue([10, 10], 40, 0, "repeat")
     old = queue.next_step([4, 4])

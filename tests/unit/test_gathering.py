@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firmware_agent.exchange import Array, Assembler, Spans, cut_slices, make_slice, tensor_specs
+from host.sync.blocks import Block
 from host.sync.gathering import Gathering
 from host.sync.reduction import Contribution, combine
 
@@ -27,7 +28,8 @@ class Applied:
     parts: dict[str, list[tuple[float, Array, Spans | None]]] = field(default_factory=dict)
     values: dict[str, Array] = field(default_factory=dict)
 
-    def __call__(self, name: str, contributions: Sequence[Contribution]) -> None:
+    def __call__(self, block: Block, contributions: Sequence[Contribution]) -> None:
+        name = block.tensor
         self.order.append(name)
         self.parts[name] = [(part.weight, part.array.copy(), part.spans) for part in contributions]
         self.values[name] = combine(name, contributions)
@@ -67,6 +69,12 @@ def values(device: str) -> dict[str, Array]:
     return {name: np.full_like(array, number) for name, array in TENSORS.items()}
 
 
+def deliver(gathering: Gathering, device: str, assembler: Assembler, arrays: dict[str, Array]) -> None:
+    for piece in cut_slices(EXCHANGE, arrays):
+        assembler.add(piece)
+        gathering.arrived(device, piece.tensor, piece.offset, piece.offset + len(piece.data))
+
+
 async def play(plan: Plan, gathering: Gathering) -> None:
     """Have the devices send, as their turns come; a turn is: announce, a tensor, or be lost."""
 
@@ -76,16 +84,15 @@ async def play(plan: Plan, gathering: Gathering) -> None:
         arrays = values(device)
         whole = plan.sent(device)
         for name in whole:
-            for piece in cut_slices(EXCHANGE, {name: arrays[name]}):
-                assembler.add(piece)
-            await gathering.sent(device, name)
+            deliver(gathering, device, assembler, {name: arrays[name]})
             yield
         if device in plan.lost:
             rest = list(TENSORS)[len(whole)]
             content = arrays[rest].tobytes()[: plan.part]
             if content:
                 assembler.add(make_slice(EXCHANGE, rest, 0, content))
-            await gathering.lose(device)
+                gathering.arrived(device, rest, 0, len(content))
+            gathering.lose(device)
             yield
 
     running = {device: turns(device) for device in plan.weights}
@@ -153,15 +160,25 @@ async def test_without_a_barrier_a_tensor_is_applied_as_soon_as_its_last_sender_
     assemblers = {device: Assembler(EXCHANGE, SPECS) for device in ("csd-00", "csd-01")}
     for device, assembler in assemblers.items():
         gathering.open(device, assembler)
-        for piece in cut_slices(EXCHANGE, values(device)):
-            assembler.add(piece)
-    await gathering.sent("csd-00", "w")
-    await gathering.sent("csd-01", "b")
+
+    def send(device: str, name: str) -> None:
+        deliver(gathering, device, assemblers[device], {name: values(device)[name]})
+
+    async def settled() -> None:
+        while gathering._drain is not None:
+            await gathering._drain
+
+    send("csd-00", "w")
+    send("csd-01", "b")
+    await settled()
     assert applied.order == []
-    await gathering.sent("csd-01", "w")
+    send("csd-01", "w")
+    await settled()
     assert applied.order == ["w"]
-    await gathering.lose("csd-00")
+    gathering.lose("csd-00")
+    await settled()
     assert applied.order == ["w", "b"]
+    send("csd-01", "n")
     await gathering.finish()
     assert applied.order == ["w", "b", "n"]
 
@@ -172,20 +189,60 @@ async def test_nothing_more_is_applied_once_all_are_lost(barrier: bool) -> None:
     gathering = Gathering(SPECS, {"csd-00": 1, "csd-01": 2}, applied, barrier)
     assembler = Assembler(EXCHANGE, SPECS)
     gathering.open("csd-00", assembler)
-    for piece in cut_slices(EXCHANGE, {"w": values("csd-00")["w"]}):
-        assembler.add(piece)
-    await gathering.sent("csd-00", "w")
-    await gathering.lose("csd-01")
-    assert applied.order == ([] if barrier else ["w"])
-    await gathering.lose("csd-00")
+    deliver(gathering, "csd-00", assembler, {"w": values("csd-00")["w"]})
+    gathering.lose("csd-01")
+    assert applied.order == []  # a thread does it, which has not begun
+    gathering.lose("csd-00")
     await gathering.finish()
     assert applied.order == ([] if barrier else ["w"])
 
 
-async def test_an_error_while_applying_reaches_whoever_gathers() -> None:
-    def apply(name: str, contributions: Sequence[Contribution]) -> None:
-        raise ArithmeticError(name)
+@pytest.mark.parametrize("barrier", [False, True])
+async def test_an_error_while_applying_reaches_whoever_gathers(barrier: bool) -> None:
+    def apply(block: Block, contributions: Sequence[Contribution]) -> None:
+        raise ArithmeticError(block.tensor)
 
-    gathering = Gathering(SPECS, {"csd-00": 1}, apply, barrier=True)
+    gathering = Gathering(SPECS, {"csd-00": 1}, apply, barrier)
+    assembler = Assembler(EXCHANGE, SPECS)
+    gathering.open("csd-00", assembler)
+    deliver(gathering, "csd-00", assembler, values("csd-00"))
     with pytest.raises(ArithmeticError, match="w"):
         await gathering.finish()
+
+
+@given(
+    block_items=st.integers(1, 7),
+    slice_bytes=st.integers(1, 40),
+    barrier=st.booleans(),
+    data=st.data(),
+)
+def test_blocks_are_applied_once_each_when_all_bytes_are_there_and_give_the_whole_tensors_mean(
+    block_items: int, slice_bytes: int, barrier: bool, data: st.DataObject
+) -> None:
+    generator = np.random.default_rng(0)
+    sent = {d: {"w": generator.standard_normal((3, 5)), "b": generator.standard_normal(2)} for d in ("a", "b", "c")}
+    specs, weights = tensor_specs(sent["a"]), {"a": 1, "b": 2, "c": 3}
+    pieces = [(d, piece) for d in sent for piece in cut_slices(EXCHANGE, sent[d], slice_bytes)]
+    order = data.draw(st.permutations(pieces))
+    got = {name: np.full(array.size, np.nan) for name, array in sent["a"].items()}
+    assemblers = {d: Assembler(EXCHANGE, specs) for d in sent}
+
+    def apply(block: Block, contributions: Sequence[Contribution]) -> None:
+        here = got[block.tensor][block.start // 8 : block.end // 8]
+        assert np.isnan(here).all()
+        assert all(part.spans is None for part in contributions)
+        here[:] = combine(block.tensor, contributions)
+
+    async def run() -> None:
+        gathering = Gathering(specs, weights, apply, barrier, 8 * block_items)
+        for device, assembler in assemblers.items():
+            gathering.open(device, assembler)
+        for device, piece in order:
+            assert assemblers[device].add(piece)
+            gathering.arrived(device, piece.tensor, piece.offset, piece.offset + len(piece.data))
+        await gathering.finish()
+
+    asyncio.run(run())
+    for name, array in got.items():
+        whole = combine(name, [Contribution(weights[d], sent[d][name]) for d in sent])
+        assert array.tobytes() == whole.tobytes()

@@ -1,6 +1,6 @@
 """No private record leaves its drive: every way of taking one out is planted, and seen refused."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,8 @@ from host.datasets import load_dataset
 from host.job import DataSection, JobConfig, check_mode
 from host.records import What
 from host.shards import deal_out, write_shards
-from host.sync.exchange import Outcome, StepExchange, Work
+from host.sync.blocks import Block
+from host.sync.exchange import Outbound, Outcome, StepExchange, Work
 from host.sync.gathering import Gathering
 from host.sync.reduction import Contribution
 from tests.fakes import JOB, Answer, FakeDrive
@@ -50,17 +51,17 @@ async def step(drive: FakeDrive) -> tuple[Outcome, dict[str, Array], list[str]]:
     applied: dict[str, Array] = {}
     events: list[str] = []
 
-    def apply(name: str, parts: list[Contribution]) -> None:
-        applied[name] = parts[0].array.copy()
+    def apply(block: Block, parts: Sequence[Contribution]) -> None:
+        applied[block.tensor] = parts[0].array.copy()
 
     async def nothing(*_: object) -> None:
         return None
 
     drive.pump()
-    gathering = Gathering(tensor_specs(GRADIENTS), {drive.device: 2}, apply, True)  # type: ignore[arg-type]
+    gathering = Gathering(tensor_specs(GRADIENTS), {drive.device: 2}, apply, True)
     exchange = StepExchange(JOB, 5.0, lambda device, what, detail: events.append(f"{what} {detail}"), nothing)
     work = Work(drive.session, np.arange(2, dtype=np.uint32), 2)
-    (outcome,) = await exchange.visit(1, {"fc.bias": np.zeros(4, np.float32)}, [work], gathering)
+    (outcome,) = await exchange.visit(Outbound(1, {"fc.bias": np.zeros(4, np.float32)}), [work], gathering)
     await gathering.finish()
     return outcome, applied, events
 

@@ -1,0 +1,55 @@
+"""The pieces in which the host steps a tensor: fixed ranges of its bytes, whatever slices it comes in. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from firmware_agent.exchange import spec_bytes
+from firmware_agent.wire import TensorSpec
+
+BLOCK_BYTES = 256 << 10
+
+
+class Block(NamedTuple):
+    """Bytes [start, end) of a tensor."""
+
+    tensor: str
+    start: int
+    end: int
+
+
+def item_blocks(items: int, item_bytes: int, block_bytes: int | None) -> list[tuple[int, int]]:
+    """Return the edges, in bytes, of a tensor's blocks: whole elements, at most `block_bytes`, at least one block.
+
+    Args:
+        items: elements of the tensor.
+        item_bytes: of one.
+        block_bytes: None leaves the tensor whole.
+    """
+    size = items * item_bytes
+    step = size if block_bytes is None else block_bytes - block_bytes % item_bytes
+    if size <= step or not step:
+        return [(0, size)]
+    return [(start, min(start + step, size)) for start in range(0, size, step)]
+
+
+def cut_blocks(specs: Sequence[TensorSpec], block_bytes: int | None) -> dict[str, list[Block]]:
+    """Return each tensor's blocks, offset rising; one without a byte has one block."""
+    return {
+        spec.name: [
+            Block(spec.name, *edges)
+            for edges in item_blocks(
+                spec_bytes(spec) // np.dtype(spec.dtype).itemsize, np.dtype(spec.dtype).itemsize, block_bytes
+            )
+        ]
+        for spec in specs
+    }
+
+
+def overlapped(blocks: Sequence[Block], start: int, end: int) -> Sequence[Block]:
+    """Return those of a tensor's `blocks` that bytes [start, end) lie in; all but the last are equally long."""
+    length = blocks[0].end - blocks[0].start
+    return blocks[start // length : -(-end // length)] if length else blocks

@@ -1,0 +1,338 @@
+"""One device's stream while its steps overlap: slices leave by a send queue, and come in beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from csd_emu.deadline import Deadline
+from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
+from firmware_agent.exchange import Array, make_slice, tensor_specs
+from firmware_agent.send_queue import Piece, Sending, SendQueue
+from firmware_agent.wire import (
+    MAX_SLICE_BYTES,
+    AnyFrame,
+    Received,
+    Reduce,
+    Reduced,
+    Slice,
+    Step,
+    Stepped,
+    Tensors,
+    Timed,
+    encode,
+    may_join,
+    pack,
+)
+from host.session import DeviceSession
+from host.sync.blocks import Block
+from host.sync.intake import Intake
+from host.sync.reduce_exchange import Reductions
+from host.sync.release import Cells, Release
+from host.sync.slice_log import SliceLog
+
+OnSlices = Callable[[SliceLog], None]
+
+
+@dataclass
+class _Part:
+    """A step that is announced to the device and not reported yet."""
+
+    number: int
+    intake: Intake
+    reductions: Reductions
+    sending: Sending
+    report: asyncio.Future[Stepped]
+    cells: dict[str, Cells] = field(default_factory=dict)
+    # Tensors that no step changes: they wait until the device is through with the step before.
+    constants: list[str] = field(default_factory=list)
+    # Bytes of the others that are not stepped yet.
+    held_bytes: int = 0
+    slices: SliceLog = field(default_factory=SliceLog)
+
+
+class Channel:
+    """Speaks with one device as long as a step of it is outstanding; otherwise its session is anyone's.
+
+    The weights' memory is read when a slice leaves, not when it is offered. Nothing is stepped meanwhile: for that the
+    host needs this device's gradient, which comes after it has the weights, or its loss, after which nothing leaves.
+    """
+
+    def __init__(
+        self,
+        session: DeviceSession,
+        weights: Mapping[str, Array],
+        order: Sequence[str],
+        watchdog_seconds: float,
+        on_slices: OnSlices = lambda _: None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; nothing is sent yet.
+
+        Args:
+            session: of the device.
+            weights: what it is sent in each step; their memory stays, their values change.
+            order: their names in the order of first use in the forward pass.
+            watchdog_seconds: for so long it may be silent, or acknowledge nothing.
+            on_slices: is told, after each step, what became of its slices.
+            now: returns monotonic seconds.
+        """
+        self._on_slices = on_slices
+        self._session, self._watchdog_seconds, self._now = session, watchdog_seconds, now
+        self._specs = tensor_specs(weights)
+        self._flat = {name: array.reshape(-1).view(np.uint8) for name, array in weights.items()}
+        self._order = {name: place for place, name in enumerate(order)}
+        self._queue = SendQueue(Sending())
+        self._offered_exchange = 0
+        self._parts: dict[int, _Part] = {}
+        self._messages: deque[bytes] = deque()
+        self._read_bytes: dict[int, int] = {}
+        self._frames: Iterator[bytes] = iter(())
+        self._wake, self._idle = asyncio.Event(), asyncio.Event()
+        self._idle.set()
+        self._progress = now()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reader: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self._guard: asyncio.Task[None] | None = None
+        # When a frame last came, or the device got something to do.
+        self._heard = now()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step is outstanding."""
+        return bool(self._parts)
+
+    async def wait_idle(self) -> None:
+        """Wait until no step is outstanding."""
+        await self._idle.wait()
+
+    def begin(
+        self, task: Step, sending: Sending, stepped: frozenset[str], release: Release, intake: Intake, sums: Reductions
+    ) -> asyncio.Future[Stepped]:
+        """Have the device take a step; a step before it may still be outstanding.
+
+        Args:
+            task: the step.
+            sending: how its weights are sent.
+            stepped: names of the weights that `release` tells of.
+            release: tells which of them are there.
+            intake: takes what comes back.
+            sums: of batch normalisation in this step.
+
+        Returns:
+            What the device will report; or a `DeviceError` if it is lost or fails, a `ProtocolError` if it sends what
+            does not belong there.
+        """
+        part = _Part(task.step, intake, sums, sending, asyncio.get_running_loop().create_future())
+        part.slices = SliceLog(task.step, self._session.device, self._now)
+        part.constants = [name for name in self._order if name not in stepped]
+        part.held_bytes = sum(len(self._flat[name]) for name in stepped)
+        self._post(encode(Tensors(task.step, self._specs)), encode(task))
+        if not self._parts:
+            self._offer_constants(part)
+        self._parts[task.step] = part
+        self._idle.clear()
+        release.subscribe(functools.partial(self._released, part))
+        self._run()
+        return part.report
+
+    def _released(self, part: _Part, block: Block) -> None:
+        if part.report.done():
+            return
+        part.held_bytes -= block.end - block.start
+        self._heard = self._now()
+        cells = part.cells.get(block.tensor)
+        if cells is None:
+            size = len(self._flat[block.tensor])
+            cells = part.cells[block.tensor] = Cells(size, part.sending.slice_bytes)
+        if (ready := cells.add(block.start, block.end)) is not None:
+            self._offer(part, block.tensor, *ready)
+
+    def _offer_constants(self, part: _Part) -> None:
+        names, part.constants = part.constants, []
+        for name in names:
+            self._offer(part, name, 0, len(self._flat[name]))
+
+    def _offer(self, part: _Part, tensor: str, start: int, end: int) -> None:
+        if part.number > self._offered_exchange:  # all of the step before has left
+            self._offered_exchange = part.number
+            self._queue.change(part.sending)
+        self._queue.offer(part.number, self._order[tensor], tensor, start, end)
+        part.slices.offer(tensor, start, end)
+        self._wake.set()
+
+    def _post(self, *messages: bytes) -> None:
+        self._messages.extend(messages)
+        self._wake.set()
+
+    def _run(self) -> None:
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.ensure_future(self._read())
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.ensure_future(self._write())
+        if self._guard is None or self._guard.done():
+            self._heard = self._now()
+            self._guard = asyncio.ensure_future(self._watch())
+
+    async def _read(self) -> None:
+        try:
+            while self._parts:
+                try:
+                    self._take(await self._session.receive(None))
+                except DeviceFailed as error:
+                    self._end(next(iter(self._parts.values())), error)
+        except CsdError as error:
+            self._fail(error)
+
+    async def _watch(self) -> None:
+        """Give the device up if it owes something and is silent for too long.
+
+        It owes nothing while its weights wait for another device's gradient: then it is not the one to be given up.
+        """
+        while self._parts:
+            if next(iter(self._parts.values())).held_bytes:
+                self._heard = self._now()
+            left_seconds = self._heard + self._watchdog_seconds - self._now()
+            if left_seconds <= 0:
+                self._fail(DeviceLost(f"{self._session.device}: silent for {self._watchdog_seconds:g} s"))
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), min(left_seconds, self._watchdog_seconds / 4))
+
+    def _take(self, frame: AnyFrame) -> None:
+        self._heard = self._now()
+        part = next(iter(self._parts.values()))
+        if isinstance(frame, Received):
+            self._queue.acknowledge(frame.size_bytes)
+            for each in self._parts.values():
+                if each.number == frame.exchange:
+                    each.slices.acknowledge(frame.size_bytes)
+            self._progress = self._now()
+            self._wake.set()
+        elif isinstance(frame, Reduce) and frame.step in self._parts:
+            task = asyncio.ensure_future(self._reduce(self._parts[frame.step], frame))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif isinstance(frame, Timed):
+            part.slices.take(frame)
+        else:
+            report = part.intake.take(frame)
+            if isinstance(frame, Tensors):
+                part.slices.names = [spec.name for spec in frame.specs]
+            if isinstance(frame, Slice):
+                part.slices.arrive(frame)
+                self._read_bytes[frame.exchange] = self._read_bytes.get(frame.exchange, 0) + len(frame.data)
+                self._wake.set()
+            if report is not None:
+                self._end(part, report)
+
+    async def _reduce(self, part: _Part, frame: Reduce) -> None:
+        try:
+            summed = await part.reductions.add(self._session.device, frame)
+        except ProtocolError as error:
+            self._fail(error)
+        else:
+            self._post(encode(Reduced(part.number, frame.index, summed)))
+
+    def _end(self, part: _Part, outcome: Stepped | CsdError) -> None:
+        """Report a step, and send what only this device's report was missing for."""
+        del self._parts[part.number]
+        if isinstance(outcome, Stepped):
+            self._on_slices(part.slices)
+        _settle(part, outcome)
+        for following in self._parts.values():
+            self._offer_constants(following)
+        if not self._parts:
+            self._idle.set()
+        self._wake.set()
+
+    def _fail(self, error: CsdError) -> None:
+        """End the session and all steps; a step that is announced ahead has the same error."""
+        self._session.close(str(error))
+        parts, self._parts = list(self._parts.values()), {}
+        for part in parts:
+            _settle(part, error)
+        self._idle.set()
+        for task in (self._writer, self._reader, self._guard, *self._tasks):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+
+    async def _write(self) -> None:
+        try:
+            while messages := await self._next_messages():
+                for message in messages:
+                    await self._session.send_encoded(message, Deadline(self._watchdog_seconds))
+        except CsdError as error:
+            self._fail(error)
+
+    async def _next_messages(self) -> list[bytes]:
+        """Return what leaves next, small frames that wait together; nothing if there will be nothing more.
+
+        Raises:
+            DeviceLost: slices wait, and the device has acknowledged nothing for too long.
+        """
+        while True:
+            self._wake.clear()
+            frames: list[bytes] = []
+            while may_join(frames) and (frame := self._take_frame()) is not None:
+                frames.append(frame)
+            if frames or not self._parts:
+                return list(pack(frames))
+            await self._wait()
+
+    def _take_frame(self) -> bytes | None:
+        """Return what leaves next, in the order of `firmware_agent.outbox.Outbox`, if anything can leave now."""
+        if self._messages:
+            return self._messages.popleft()
+        if self._read_bytes:
+            exchange = min(self._read_bytes)
+            return encode(Received(exchange, self._read_bytes.pop(exchange)))
+        while (frame := next(self._frames, None)) is None:
+            if (piece := self._queue.next()) is None:
+                return None
+            self._progress, self._frames = self._now(), self._encoded(piece)
+            if (part := self._parts.get(piece.exchange)) is not None:
+                part.slices.leave(piece)
+        return frame
+
+    async def _wait(self) -> None:
+        left_seconds = None
+        if self._queue.queued_bytes:
+            left_seconds = self._progress + self._watchdog_seconds - self._now()
+        try:
+            async with asyncio.timeout(left_seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            raise DeviceLost(
+                f"{self._session.device}: has acknowledged none of {self._queue.in_flight_bytes} bytes under way for "
+                f"{self._watchdog_seconds:g} s"
+            ) from None
+
+    def _encoded(self, piece: Piece) -> Iterator[bytes]:
+        end = piece.offset + piece.size_bytes
+        for start in range(piece.offset, end, MAX_SLICE_BYTES):
+            view = self._flat[piece.tensor][start : min(end, start + MAX_SLICE_BYTES)].data
+            yield encode(make_slice(piece.exchange, piece.tensor, start, view))
+
+
+def _settle(part: _Part, outcome: Stepped | CsdError) -> None:
+    if part.report.done():
+        return
+    if isinstance(outcome, CsdError):
+        part.report.set_exception(outcome)
+    else:
+        part.report.set_result(outcome)
+
+
+def first_names(names: Sequence[str], tied: Mapping[str, str]) -> list[str]:
+    """Return the names of what is sent in a step whose slices overlap: a tied parameter once, by its first name."""
+    return [name for name in itertools.chain(names) if name not in tied]

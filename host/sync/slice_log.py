@@ -1,0 +1,148 @@
+"""What became of the slices of one device's step, both ways, and how long it computed which layer. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from firmware_agent.errors import ProtocolError
+from firmware_agent.send_queue import Piece
+from firmware_agent.wire import Slice, Timed
+from host.records import SliceRecord
+
+PUSH, PULL = "push", "pull"
+
+
+@dataclass
+class _Pull:
+    """A slice that has left for the device."""
+
+    piece: Piece
+    ready_seconds: float
+    begin_seconds: float
+    left_bytes: int
+    end_seconds: float = float("nan")
+
+
+@dataclass
+class SliceLog:
+    """Takes down what happens to slices, as it happens.
+
+    Attributes:
+        step: its number.
+        device: its name.
+        now: returns monotonic seconds.
+        names: of the tensors that the device announced.
+        timed: what the device told of its own times; None if it has not.
+    """
+
+    step: int = 0
+    device: str = ""
+    now: Callable[[], float] = time.monotonic
+    names: list[str] = field(default_factory=list)
+    timed: Timed | None = None
+    _offered: dict[str, deque[tuple[int, int, float]]] = field(default_factory=dict)
+    _pulls: list[_Pull] = field(default_factory=list)
+    _unread: deque[_Pull] = field(default_factory=deque)
+    # When the last byte of a gradient's slice came, by tensor and one past that byte.
+    _came: dict[tuple[str, int], float] = field(default_factory=dict)
+    _told_seconds: float = 0.0
+
+    def offer(self, tensor: str, start: int, end: int) -> None:
+        """Note that bytes of the weights are there."""
+        self._offered.setdefault(tensor, deque()).append((start, end, self.now()))
+
+    def leave(self, piece: Piece) -> None:
+        """Note that a slice leaves."""
+        offered, end = self._offered[piece.tensor], piece.offset + piece.size_bytes
+        # The last of the ranges that it was put together of.
+        ready = max((moment for start, edge, moment in offered if start < end and piece.offset < edge), default=0.0)
+        self._offered[piece.tensor] = deque(each for each in offered if each[1] > end or each[0] >= end)
+        pull = _Pull(piece, ready, self.now(), piece.size_bytes)
+        self._pulls.append(pull)
+        self._unread.append(pull)
+
+    def acknowledge(self, size_bytes: int) -> None:
+        """Note that the device has read so many bytes more."""
+        while size_bytes and self._unread:
+            head = self._unread[0]
+            taken = min(size_bytes, head.left_bytes)
+            head.left_bytes -= taken
+            size_bytes -= taken
+            if not head.left_bytes:
+                head.end_seconds = self.now()
+                self._unread.popleft()
+
+    def arrive(self, frame: Slice) -> None:
+        """Note that a slice of a gradient has come."""
+        self._came[frame.tensor, frame.offset + len(frame.data)] = self.now()
+
+    def take(self, timed: Timed) -> None:
+        """Take what the device tells of its own times.
+
+        Raises:
+            ProtocolError: it tells of another step, or of tensors that it has not announced.
+        """
+        named = {*(each.tensor for each in timed.slices), *(each.tensor for each in timed.tensors)}
+        if timed.step != self.step or max(named, default=0) >= max(1, len(self.names)):
+            raise ProtocolError(f"{self.device} told of times that are not those of step {self.step}")
+        self.timed, self._told_seconds = timed, self.now()
+
+    @property
+    def clock_offset_seconds(self) -> float | None:
+        """What the host's clock showed when the device's told, less what that showed; None if it has not told."""
+        return None if self.timed is None else self._told_seconds - self.timed.now_seconds
+
+    def records(self, offset_seconds: float | None = None) -> Iterator[SliceRecord]:
+        """Yield all slices that were read, pulls first; pushes only if the device told of them.
+
+        Args:
+            offset_seconds: between the clocks; None for this step's own.
+        """
+        for pull in self._pulls:
+            if not pull.left_bytes:
+                yield self._record(PULL, pull.piece, pull.ready_seconds, pull.begin_seconds, pull.end_seconds)
+        offset = self.clock_offset_seconds if offset_seconds is None else offset_seconds
+        if self.timed is None or offset is None:
+            return
+        for each in self.timed.slices:
+            name, end = self.names[each.tensor], each.offset + each.size_bytes
+            piece = Piece(self.step, 0, each.offset, each.size_bytes, name)
+            begin = each.begin_seconds + offset
+            came = max(begin, self._came.get((name, end), begin))
+            yield self._record(PUSH, piece, each.ready_seconds + offset, begin, came)
+
+    def _record(self, direction: str, piece: Piece, ready: float, begin: float, end: float) -> SliceRecord:
+        return SliceRecord(
+            step=self.step,
+            device=self.device,
+            direction=direction,
+            tensor=piece.tensor,
+            offset=piece.offset,
+            size_bytes=piece.size_bytes,
+            ready_seconds=ready,
+            begin_seconds=begin,
+            end_seconds=end,
+        )
+
+
+class StepLogs:
+    """The logs of the steps that are under way, by their numbers."""
+
+    def __init__(self, on_log: Callable[[SliceLog], None] = lambda _: None) -> None:
+        """Begin with none; `on_log` is told of each."""
+        self._logs: dict[int, list[SliceLog]] = {}
+        self._on_log = on_log
+
+    def add(self, log: SliceLog) -> None:
+        """Take the log of a device that has reported its step."""
+        self._logs.setdefault(log.step, []).append(log)
+        self._on_log(log)
+
+    def take(self, step: int) -> list[SliceLog]:
+        """Return the logs of a step that is over, and forget them and those before."""
+        logs = self._logs.get(step, [])
+        self._logs = {number: each for number, each in self._logs.items() if number > step}
+        return logs
