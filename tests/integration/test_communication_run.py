@@ -11,6 +11,8 @@ import pytest
 
 from tests.commands import Workshop, wait_until
 
+# A watchdog for a hang: a busy machine takes minutes.
+_SECONDS = 600.0
 ARRAY: dict[str, Any] = {
     "name": "lab",
     "engine": "native",
@@ -56,7 +58,7 @@ def run(workshop: Workshop, communication: Any, **job: Any) -> bytes:
         workshop.write("array.yaml", ARRAY),
     )
     before = set(workshop.runs.iterdir()) if workshop.runs.exists() else set()
-    done = workshop.run("run", files[0], "--array", files[1], "--runs", workshop.runs, "--json")
+    done = workshop.run("run", files[0], "--array", files[1], "--runs", workshop.runs, "--json", seconds=_SECONDS)
     assert done.code == 0, done.err
     (directory,) = set(workshop.runs.iterdir()) - before
     assert not [record for record in workshop.records(directory) if record.get("what") in ("lost", "failed")]
@@ -64,6 +66,7 @@ def run(workshop: Workshop, communication: Any, **job: Any) -> bytes:
     return (directory / "model.safetensors").read_bytes()
 
 
+@pytest.mark.long
 def test_weights_after_50_steps_are_those_of_whole_tensors_bit_for_bit(workshop: Workshop) -> None:
     want = run(workshop, "fifo")
     for communication in (
@@ -89,10 +92,10 @@ def test_a_run_goes_on_when_a_drive_dies_while_steps_overlap(workshop: Workshop)
     job = JOB | {"rounds": 4, "communication": {"schedule": "priority", "overlap": True}}
     files = workshop.write("job.yaml", job), workshop.write("array.yaml", ARRAY)
     process = workshop.start("run", files[0], "--array", files[1], "--runs", workshop.runs)
-    wait_until(lambda: len(workshop.rounds()) >= 1)
+    wait_until(lambda: len(workshop.rounds()) >= 1, _SECONDS)
     victim = next(agent for agent in workshop.agents() if agent.cmdline()[-1].endswith("csd-01"))
     os.kill(victim.pid, signal.SIGKILL)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=_SECONDS)
     assert process.returncode == 0, err
     rounds = workshop.rounds()
     assert [len(record["steps"]) for record in rounds] == [25] * 4
@@ -104,6 +107,7 @@ def test_a_run_goes_on_when_a_drive_dies_while_steps_overlap(workshop: Workshop)
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_steps_that_overlap_resume_to_the_same_weights(workshop: Workshop) -> None:
     communication = {"schedule": "priority", "slice": "32 KiB", "overlap": True}
     want = run(workshop, communication, rounds=3)
@@ -112,11 +116,11 @@ def test_steps_that_overlap_resume_to_the_same_weights(workshop: Workshop) -> No
     process = workshop.start(
         "run", workshop.folder / "job.yaml", "--array", workshop.folder / "array.yaml", "--runs", other
     )
-    wait_until(lambda: any(_rounds(path) for path in other.glob("*/records.jsonl")))
+    wait_until(lambda: any(_rounds(path) for path in other.glob("*/records.jsonl")), _SECONDS)
     process.kill()
     process.communicate()
     (directory,) = other.iterdir()
-    done = workshop.run("run", "--resume", directory)
+    done = workshop.run("run", "--resume", directory, seconds=_SECONDS)
     assert done.code == 0, done.err
     assert (directory / "model.safetensors").read_bytes() == want
     workshop.assert_clean()
