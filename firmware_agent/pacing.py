@@ -88,9 +88,11 @@ class _Paced:
         for parameter in self._own:
             parameter.detach()  # whoever holds it back until it has come makes us wait here
         start = self._pacer.start(called)
-        output: torch.Tensor = _Mark.apply(self._compute(*inputs), self._begin_backward)  # type: ignore[no-untyped-call]
+        marked: torch.Tensor = _Mark.apply(  # type: ignore[no-untyped-call]
+            self._compute(*inputs), self._begin_backward
+        )
         self._pacer.wait_until(start + self._seconds.forward)
-        return output
+        return marked
 
     def _begin_backward(self) -> None:
         self._due = self._pacer.start() + self._seconds.backward

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -55,7 +56,7 @@ def layer_seconds(operations: dict[str, float], compute_seconds: float) -> dict[
 
 
 def vgg_like() -> Net:
-    """VGG-16 (Simonyan and Zisserman 2015, table 1, D), widths / 16: 90 % of the bytes in the last three layers."""
+    """Return VGG-16 (Simonyan, Zisserman 2015, table 1, D), widths / 16: 89 % of the bytes in the last three layers."""
     widths = (4, 4, 8, 8, 16, 16, 16, 32, 32, 32, 32, 32, 32)
     sides = (224, 224, 112, 112, 56, 56, 56, 28, 28, 28, 14, 14, 14)
     chain = _Chain()
@@ -65,7 +66,7 @@ def vgg_like() -> Net:
 
 
 def alexnet_like() -> Net:
-    """AlexNet (Krizhevsky 2014), widths * 3 / 32: 95 % of the bytes in the last three layers."""
+    """Return AlexNet (Krizhevsky 2014), widths * 3 / 32: 96 % of the bytes in the last three layers."""
     chain = _Chain()
     for width, kernel, side in ((6, 11, 55), (18, 5, 27), (36, 3, 13), (24, 3, 13), (24, 3, 13)):
         chain.convolve(width, kernel, side)
@@ -73,7 +74,7 @@ def alexnet_like() -> Net:
 
 
 def transformer_like() -> Net:
-    """A vision transformer (Dosovitskiy et al. 2021, ViT-B/16) of 6 blocks and width 88: bytes spread evenly."""
+    """Return a vision transformer (Dosovitskiy et al. 2021, ViT-B/16), 6 blocks of width 88: bytes spread evenly."""
     blocks, width, tokens = 6, 88, 197
     model = _Transformer(blocks, width)
     operations = {"embed": 3.0 * 16 * 16 * width * tokens}
@@ -87,7 +88,7 @@ def transformer_like() -> Net:
 
 
 def resnet_like() -> Net:
-    """ResNet-18 (He et al. 2016, table 1), widths * 7 / 32: compute spread evenly, 70 % of the bytes in the last stage."""
+    """Return ResNet-18 (He et al. 2016, table 1), widths * 7 / 32: 72 % of the bytes in the last stage."""
     widths, sides = (14, 28, 56, 112), (56, 28, 14, 7)
     model = _Residual(widths)
     operations = {"stem": 3.0 * 49 * widths[0] * 112 * 112}
@@ -139,7 +140,7 @@ class _Residual(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(INPUT_SHAPE[0], widths[0], 7, padding=3, bias=False)
         inputs = [widths[0], *(width for width in widths for _ in range(2))]
-        self.blocks = nn.Sequential(*(_Block(a, b) for a, b in zip(inputs, inputs[1:], strict=False)))
+        self.blocks = nn.Sequential(*(_Block(a, b) for a, b in pairwise(inputs)))
         self.head = nn.Linear(widths[-1], CLASSES, bias=False)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
