@@ -54,8 +54,9 @@ class Pacer:
 def pace(model: nn.Module, seconds: Mapping[str, LayerSeconds], pacer: Pacer | None = None) -> nn.Module:
     """Have layers of a model take their seconds, in training mode alone; return the model.
 
-    A layer's forward time begins when it has got its parameters (see `firmware_agent.first_use`). Its backward time begins when the gradient of its output is there, and its parameters'
-    gradients, all at once, and that of its input are there when it is over.
+    A layer's forward time begins when it has got its parameters (see `firmware_agent.first_use`). Its backward time
+    begins when the gradient of its output is there; the gradients of its parameters, all at once, and that of its input
+    are there when it is over.
 
     Args:
         model: is changed; its layers must each give one tensor.
