@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # The modules of the agent that everyone shares.
 LEAVES = {
-    "archive", "datafiles", "errors", "exchange", "first_use", "handover", "identity", "layer_costs", "models",
+    "archive", "datafiles", "errors", "exchange", "first_use", "handover", "identity", "layer_costs", "models", "pacing",
     "send_queue", "shard", "units", "weights", "wire"
 }  # fmt: skip
 # What each package may import of ours.
@@ -88,6 +88,9 @@ PURE = [
     "csd_emu/meter.py",
     "csd_emu/power.py",
     "csd_emu/rapl.py",
+    "csd_emu/shaping/bucket.py",
+    "csd_emu/shaping/pipe.py",
+    "csd_emu/shaping/shape.py",
     "csd_emu/sharing.py",
     "csd_emu/timeline.py",
     "csd_emu/calibration/check.py",
@@ -113,6 +116,7 @@ PURE = [
     "firmware_agent/datafiles/labelled.py",
     "firmware_agent/exchange.py",
     "firmware_agent/holding.py",
+    "firmware_agent/queue_watch.py",
     "firmware_agent/send_queue.py",
     "firmware_agent/clock.py",
     "firmware_agent/units.py",
