@@ -33,6 +33,7 @@ from host.sync.setup import make_sync_training
 DROPPED_STEPS = 2
 CONFIDENCE = 0.95
 _RECORDS, _BATCH = 4000, 2
+_DIAL_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,7 @@ class WallRuns:
 
     async def run(self, spec: ModelSpec, turns: Blocks, bytes_per_second: float, seed: int | None = None) -> Ran:
         """Train a model for the steps of `turns` over a link of that bandwidth."""
+        await self._dial_anew()
         await asyncio.to_thread(self._engine.shape, Shape(bytes_per_second))
         request = wall_request(self._config, spec, turns.total, self._seed if seed is None else seed)
         request = replace(request, communication=Communication(turns, overlap=True))
@@ -172,6 +174,18 @@ class WallRuns:
             record = await training.run_round()
         weights = {name: np.array(array) for name, array in training.weights.items()}
         return Ran([step.wall_seconds for step in record.steps], weights)
+
+    async def _dial_anew(self) -> None:
+        """Have all drives dial again: a session whose slices overlap takes one job."""
+        fleet, old = self._started.fleet, set(self._started.fleet.sessions().values())
+        for session in old:
+            session.close("another job follows")
+        async with asyncio.timeout(_DIAL_SECONDS):
+            while True:
+                newcomer, live = fleet.newcomer, fleet.sessions()
+                if len(live) == DRIVES and not old & set(live.values()):
+                    return
+                await newcomer.wait()
 
     def _list_existing(self) -> list[str]:
         return self._engine.list_devices(self._config.name)
