@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-from scipy.optimize import least_squares
-
+from csd_emu.communication.costs import LayerCost
 from csd_emu.communication.link import SharedLink
 from csd_emu.communication.simulate import steady_step_seconds
 from csd_emu.progress import Progress
 from firmware_agent.send_queue import Sending
-from host.bench.comm_cases import BLOCK_BYTES, CASES, COMPUTE_SECONDS, FIFO, PRIORITY, Case, predict
+from host.bench.comm_cases import (
+    BLOCK_BYTES,
+    CASES,
+    COMPUTE_SECONDS,
+    FIFO,
+    LATENCY_SECONDS,
+    PRIORITY,
+    SLICE_SECONDS,
+    Case,
+)
 from host.bench.comm_models import MODELS, spec_of
 from host.bench.comm_runs import Blocks, Ran, WallRuns, ratio_interval
 
@@ -21,29 +30,31 @@ IDENTICAL_STEPS = 50
 # Fast enough that a step is short, slow enough that slices wait and overtake.
 _IDENTICAL_BYTES_PER_SECOND = 100e6
 # Steps of a block and blocks of each schedule, by wire/compute: slow steps are fewer.
-_TURNS = {0.25: (9, 2), 1.0: (9, 2), 4.0: (7, 1)}
-# What the link is fitted on: a model and ratio that is no case, and slices that no case has.
-_FITTED = Case("transformer", 2.0)
-_FITTED_SETTINGS = (FIFO, Sending("priority", 128 << 10, 256 << 10), Sending("priority", 16 << 10, 64 << 10))
+_TURNS = {0.25: (9, 1), 1.0: (9, 2), 4.0: (8, 1)}
+# What the link is measured on, by FIFO: ratios that no case has. So slow a link that nothing but its bytes decides, and
+# so fast a one that nothing of it does.
+_SLOW, _FAST = Case("alexnet", 2.0), Case("alexnet", 0.125)
+_MEASURED_STEPS = 9
+_HALVINGS = 30
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What of a real link differs from an ideal one.
+    """What of real drives and a real link differs from what is modelled.
 
     Attributes:
-        payload_share: of the shaped bytes that are a model's: the rest is TCP's, TLS', HTTP/2's and the frames'.
-        latency_seconds: from a slice's last byte on the wire to its being read, processes' wake-ups included.
-        slice_seconds: what a slice costs beside its bytes.
+        payload_share: of the shaped bytes that are a model's: the rest is TLS', HTTP/2's and the frames'.
+        step_seconds: what a step costs a drive beside its layers: taking records, looking after gradients, reporting.
     """
 
     payload_share: float
-    latency_seconds: float
-    slice_seconds: float
+    step_seconds: float
 
-    def link(self, case: Case) -> SharedLink:
-        """Return the link of a case as it really is."""
-        return SharedLink(self.payload_share * case.bytes_per_second, self.latency_seconds, self.slice_seconds)
+    def predict(self, case: Case, sending: Sending) -> float:
+        """Return what the core says that a step takes."""
+        link = SharedLink(self.payload_share * case.bytes_per_second, LATENCY_SECONDS, SLICE_SECONDS)
+        costs = [(LayerCost("step", (), self.step_seconds, 0.0), *each) for each in case.costs]
+        return steady_step_seconds(costs, link, sending, block_bytes=BLOCK_BYTES)
 
 
 async def identical(runs: WallRuns, progress: Progress) -> bool:
@@ -66,29 +77,45 @@ def _same_weights(one: Ran, other: Ran) -> bool:
 
 
 async def fit_link(runs: WallRuns, progress: Progress) -> tuple[Fit, dict[str, Any]]:
-    """Return the link as it is, fitted on runs that are none of the cases, and these runs' seconds."""
-    progress.stage(f"fit the link on {_FITTED}")
-    turns = Blocks(_FITTED_SETTINGS, 7, 1)
-    ran = await runs.run(spec_of(_FITTED.model, COMPUTE_SECONDS), turns, _FITTED.bytes_per_second)
-    measured = [statistics.fmean(each) for each in turns.sort(ran.step_seconds)]
-    fit = fit_to(measured)
-    return fit, {"step_seconds": ran.step_seconds, "fit": fit.__dict__}
+    """Return what fits to runs that are none of the cases, and these runs' seconds."""
+    progress.stage(f"measure the link with {_SLOW} and {_FAST}")
+    seconds = []
+    for case in (_SLOW, _FAST):
+        turns = Blocks((FIFO,), _MEASURED_STEPS, 1)
+        ran = await runs.run(spec_of(case.model, COMPUTE_SECONDS), turns, case.bytes_per_second)
+        seconds += turns.sort(ran.step_seconds)
+    fit = fit_to(*map(statistics.median, seconds))
+    return fit, {"step_seconds": seconds, "fit": asdict(fit)}
 
 
-def fit_to(measured: list[float]) -> Fit:
-    """Return the link with which the core comes nearest to the seconds measured with `_FITTED_SETTINGS`."""
+def fit_to(slow_seconds: float, fast_seconds: float) -> Fit:
+    """Return the figures with which the core says what was measured of `_SLOW` and of `_FAST`.
 
-    def off(values: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
-        fit = Fit(float(values[0]), float(values[1]) / 1000, float(values[2]) / 1000)
-        link = fit.link(_FITTED)
-        predicted = [
-            steady_step_seconds(_FITTED.costs, link, sending, block_bytes=BLOCK_BYTES) for sending in _FITTED_SETTINGS
-        ]
-        return [np.log(p / m) for p, m in zip(predicted, measured, strict=True)]
+    A share below 0.5 or above 1, or a step's own seconds below 0 or above a step's compute, are not believed.
+    """
+    fit = Fit(1.0, 0.0)
+    for _ in range(3):  # each hardly moves the other
+        step = functools.partial(_with_step, fit)
+        fit = replace(fit, step_seconds=_solve(step, fast_seconds, 0.0, COMPUTE_SECONDS))
+        bytes_each = functools.partial(_with_bytes, fit)
+        fit = replace(fit, payload_share=1 / _solve(bytes_each, slow_seconds, 1.0, 2.0))
+    return fit
 
-    best = least_squares(off, [0.97, 1.0, 0.2], bounds=([0.7, 0.05, 0.0], [1.0, 20.0, 5.0]), diff_step=0.02)
-    share, latency, slice_milliseconds = best.x
-    return Fit(float(share), float(latency) / 1000, float(slice_milliseconds) / 1000)
+
+def _with_step(fit: Fit, step_seconds: float) -> float:
+    return replace(fit, step_seconds=step_seconds).predict(_FAST, FIFO)
+
+
+def _with_bytes(fit: Fit, shaped_bytes: float) -> float:
+    """Return the prediction if a byte of the model takes so many bytes of the link."""
+    return replace(fit, payload_share=1 / shaped_bytes).predict(_SLOW, FIFO)
+
+
+def _solve(rising: Callable[[float], float], wanted: float, low: float, high: float) -> float:
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rising(middle) < wanted else (low, middle)
+    return (low + high) / 2
 
 
 async def compare(runs: WallRuns, fit: Fit, progress: Progress) -> tuple[dict[str, float], list[dict[str, Any]]]:
@@ -105,8 +132,9 @@ async def compare(runs: WallRuns, fit: Fit, progress: Progress) -> tuple[dict[st
         turns = Blocks((FIFO, PRIORITY), steps, blocks)
         ran = await runs.run(spec_of(case.model, COMPUTE_SECONDS), turns, case.bytes_per_second)
         fifo, priority = turns.sort(ran.step_seconds)
-        predicted, interval = predict(case, fit.link(case)), ratio_interval(fifo, priority)
-        off = [_error(predicted.fifo_seconds, fifo), _error(predicted.priority_seconds, priority)]
+        predicted = [fit.predict(case, sending) for sending in turns.settings]
+        ratio, interval = predicted[0] / predicted[1], ratio_interval(fifo, priority)
+        off = [_error(*each) for each in zip(predicted, (fifo, priority), strict=True)]
         errors += off
         cases.append(
             {
@@ -116,9 +144,9 @@ async def compare(runs: WallRuns, fit: Fit, progress: Progress) -> tuple[dict[st
                 "priority_seconds": priority,
                 "measured_ratio": interval.ratio,
                 "interval": [interval.low, interval.high],
-                "predicted_ratio": predicted.gain,
-                "agrees": interval.holds(predicted.gain),
-                "predicted_seconds": [predicted.fifo_seconds, predicted.priority_seconds],
+                "predicted_ratio": ratio,
+                "agrees": interval.holds(ratio),
+                "predicted_seconds": predicted,
                 "errors": off,
             }
         )
