@@ -80,11 +80,13 @@ class _Paced:
         layer.forward = self._forward
         self._own = [parameter for parameter in layer.parameters() if parameter.requires_grad]
         for parameter in self._own:
-            parameter.register_hook(self._end_backward)  # runs before the gradient is accumulated, and told of
+            # Runs before the gradient is accumulated, and whoever waits for that is told.
+            parameter.register_hook(self._end_backward)  # type: ignore[no-untyped-call]
 
     def _forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         if not self._layer.training:
-            return self._compute(*inputs)
+            plain: torch.Tensor = self._compute(*inputs)
+            return plain
         called = self._pacer.now()
         for parameter in self._own:
             parameter.detach()  # whoever holds it back until it has come makes us wait here
