@@ -9,7 +9,8 @@ import msgspec
 
 from csd_emu.communication.trace import SliceSpan, slice_trace
 from csd_emu.timeline import chrome_trace
-from host.records import RoundRecord
+from host.device_time import WALL
+from host.records import RoundRecord, SliceRecord
 from host.run_directory import SLICES_FILE, TRACE_FILE, write_result
 
 
@@ -26,12 +27,13 @@ def write_trace(folder: Path, rounds: Sequence[RoundRecord], array: str) -> Path
     return path
 
 
-def write_slices(folder: Path, slices: Iterable[SliceSpan], clock: str, array: str) -> Path:
-    """Write the life of every slice, in seconds of this clock; return the file's path.
+def write_slices(folder: Path, slices: Iterable[SliceRecord], array: str) -> Path:
+    """Write the life of every slice, in seconds of the host's own clock; return the file's path.
 
     Raises:
         EnvironmentUnfit: it cannot be written.
     """
+    spans = [SliceSpan(*msgspec.structs.astuple(each)) for each in slices]
     path = folder / SLICES_FILE
-    write_result(path, msgspec.json.encode(slice_trace(slices, clock, array)))
+    write_result(path, msgspec.json.encode(slice_trace(spans, WALL, array)))
     return path

@@ -22,8 +22,6 @@ FIFO = Sending()
 # The models have 2.1 MB: 32 slices and more, and the least credit with which one is under way while the one before is
 # acknowledged. Not searched for: one setting for all cases.
 PRIORITY = Sending("priority", slice_bytes=64 << 10, credit_bytes=128 << 10)
-# The host steps so many bytes at a time: as long as it waits for the rest of a block, nothing of it can go back.
-BLOCK_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,7 @@ class Outcome:
 
 def predict(case: Case, link: SharedLink) -> Outcome:
     """Return what the core says of a case on this link."""
-    fifo, priority = (
-        steady_step_seconds(case.costs, link, sending, block_bytes=BLOCK_BYTES) for sending in (FIFO, PRIORITY)
-    )
+    fifo, priority = (steady_step_seconds(case.costs, link, sending) for sending in (FIFO, PRIORITY))
     return Outcome(case, fifo, priority)
 
 

@@ -21,6 +21,7 @@ from host.accounting import make_accountant
 from host.bench import comm_nets
 from host.bench.comm_cases import DRIVES
 from host.bench.harness import PROFILE, WATCHDOG_SECONDS
+from host.communication.base import FixedSending
 from host.datasets import synthetic_source
 from host.faults import RunFaults
 from host.job import JobConfig
@@ -61,7 +62,7 @@ class Blocks:
         return place if turn % 2 == 0 else len(self.settings) - 1 - place
 
     def sending(self, step: int) -> Sending:
-        """Return a step's settings: a `host.sync.communicating.Chooser`."""
+        """Return a step's settings."""
         return self.settings[self.which(step)]
 
     def sort(self, seconds: Sequence[float]) -> list[list[float]]:
@@ -78,6 +79,17 @@ class Blocks:
             if since > DROPPED_STEPS and number < len(seconds):
                 kept[self.which(number)].append(value)
         return kept
+
+
+class _Turning(FixedSending):
+    """A `host.communication.base.Tuner` that takes turns, whatever it sees."""
+
+    def __init__(self, turns: Blocks) -> None:
+        super().__init__(turns.settings[0])
+        self._turns = turns
+
+    def sending(self, step: int) -> Sending:
+        return self._turns.sending(step)
 
 
 @dataclass(frozen=True)
@@ -166,7 +178,7 @@ class WallRuns:
         await self._dial_anew()
         await asyncio.to_thread(self._engine.shape, Shape(bytes_per_second))
         request = wall_request(self._config, spec, turns.total, self._seed if seed is None else seed)
-        request = replace(request, communication=Communication(turns, overlap=True))
+        request = replace(request, communication=Communication(_Turning(turns), overlap=True))
         if request.sync is None:
             raise RuntimeError("the bench asked for another mode")
         accountant, nodes = make_accountant(self._config), request.sync.nodes

@@ -14,7 +14,6 @@ from csd_emu.communication.simulate import steady_step_seconds
 from csd_emu.progress import Progress
 from firmware_agent.send_queue import Sending
 from host.bench.comm_cases import (
-    BLOCK_BYTES,
     CASES,
     COMPUTE_SECONDS,
     FIFO,
@@ -54,7 +53,7 @@ class Fit:
         """Return what the core says that a step takes."""
         link = SharedLink(self.payload_share * case.bytes_per_second, LATENCY_SECONDS, SLICE_SECONDS)
         costs = [(LayerCost("step", (), self.step_seconds, 0.0), *each) for each in case.costs]
-        return steady_step_seconds(costs, link, sending, block_bytes=BLOCK_BYTES)
+        return steady_step_seconds(costs, link, sending)
 
 
 async def identical(runs: WallRuns, progress: Progress) -> bool:

@@ -116,7 +116,6 @@ PURE = [
     "firmware_agent/datafiles/labelled.py",
     "firmware_agent/exchange.py",
     "firmware_agent/holding.py",
-    "firmware_agent/queue_watch.py",
     "firmware_agent/send_queue.py",
     "firmware_agent/clock.py",
     "firmware_agent/units.py",

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from csd_emu.communication.trace import SliceSpan
 from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.wire import PhaseSeconds
-from host.records import EventRecord, RoundRecord, What
+from host.records import EventRecord, RoundRecord, SliceRecord, What
 from host.report.compare import compare
 from host.report.formats import format_number, format_quantity, format_seconds, format_share
 from host.report.load import load_run
@@ -71,8 +70,9 @@ def test_a_finished_run_says_so(tmp_path: Path) -> None:
 def test_the_traces_that_are_there_are_linked_from_wherever_the_report_lies(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a run", array_rounds(1, NAMES))
     assert page_of(folder).links == []
-    span = SliceSpan(1, NAMES[0], "push", "fc.weight", 0, 64, 0.0, 0.1, 0.2)
-    write_slices(folder, [span], "wall", "lab")
+    place = {"step": 1, "device": NAMES[0], "direction": "push", "tensor": "fc.weight", "offset": 0, "size_bytes": 64}
+    slices = [SliceRecord(**place, ready_seconds=0.0, begin_seconds=0.1, end_seconds=0.2)]  # type: ignore[arg-type]
+    write_slices(folder, slices, "lab")
     assert page_of(folder).links == ["slices.json"]
     other = tmp_path / "reports" / "one.html"
     other.parent.mkdir()
