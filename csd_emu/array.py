@@ -124,11 +124,14 @@ class LinkSection(Config):
         bandwidth: of the host's side, in each direction.
         latency: of a transfer.
         shared: whether all drives share the bandwidth, or each has as much.
+        shaped: native drives on the wall clock really get this link: in a network ``namespace`` of the kernel's,
+            through a ``relay``, or whichever this machine allows. Null: bytes pass as fast as they can.
     """
 
     bandwidth: BytesPerSecond | None = None
     latency: Seconds | None = None
     shared: bool = True
+    shaped: Literal["auto", "namespace", "relay"] | None = None
 
     @model_validator(mode="after")
     def _positive(self) -> Self:
@@ -189,6 +192,19 @@ class ArrayConfig(Config):
                 f"clock: {self.clock} is for native drives; a qemu drive's clock is counted, a real one's is the "
                 "wall's: leave it out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _shaping_fits(self) -> Self:
+        if self.link.shaped is None:
+            return self
+        if self.engines != (NATIVE,) or self.clock != "wall" or self.host.trains:
+            raise ValueError(
+                "link.shaped: is for arrays of native drives alone on the wall clock; add engine: native and clock: "
+                "wall, take host.trains out, or leave shaped: out"
+            )
+        if not self.link.shared:
+            raise ValueError("link.shaped: all drives share a shaped link; leave link.shared out")
         return self
 
     @model_validator(mode="after")

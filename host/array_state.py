@@ -37,7 +37,8 @@ class DeviceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An array that is up. `config` and `data` are what it was made from, `run` tags its devices.
 
-    `kept` says that `csd-emu up` made it; another is left over from a run that was killed.
+    `kept` says that `csd-emu up` made it; another is left over from a run that was killed. `listen_address` is set if
+    the host listens for its drives elsewhere than the configuration says: behind a shaped link.
     """
 
     config: dict[str, Any]
@@ -47,11 +48,12 @@ class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kept: bool
     port: int
     devices: tuple[DeviceState, ...]
+    listen_address: str | None = None
 
     @property
     def address(self) -> IPv4Address:
         """Where its host listens."""
-        return IPv4Address(self.config["host"]["address"])
+        return IPv4Address(self.listen_address or self.config["host"]["address"])
 
     def with_incarnation(self, device: str, incarnation: int) -> ArrayState:
         """Return the state with another newest incarnation of one device."""

@@ -122,7 +122,9 @@ async def _start(request: ArrayRequest, paths: Paths, engine: Engine) -> ArraySt
 
 
 def _status(state: ArrayState, engine: Engine) -> ArrayStatus:
-    running = set(engine.list_devices(state.config["name"]))
+    running: set[str] = set()
+    with contextlib.suppress(EnvironmentUnfit):  # their shaped link has gone: nobody reaches them
+        running = set(engine.list_devices(state.config["name"]))
     devices = [
         DeviceStatus(d.name, d.profile, "running" if d.name in running else "gone", d.samples, d.incarnation)
         for d in state.devices

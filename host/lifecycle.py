@@ -10,7 +10,10 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address
 from pathlib import Path
+
+import msgspec
 
 from csd_emu.array import REMOTE, ArrayConfig, Device
 from csd_emu.config import parse_config
@@ -97,9 +100,10 @@ async def start_array(
         d.name: Expected(first[d.name], r.manifest_sha256, None if d.data is None else wanted)
         for d, r in zip(devices, records, strict=True)
     }
-    place = request.config.host
-    fleet = await fleet_box.enter_async_context(Fleet(expected, keys, place.port or 0, on_event, place.address))
-    state = _state(request, run, fleet.port, devices, records, first)
+    place, behind = request.config.host, engine.surroundings(devices[0]).listen_address
+    address = place.address if behind is None else IPv4Address(behind)
+    fleet = await fleet_box.enter_async_context(Fleet(expected, keys, place.port or 0, on_event, address))
+    state = msgspec.structs.replace(_state(request, run, fleet.port, devices, records, first), listen_address=behind)
     state.save(folder)
     plans = [
         _plan(

@@ -29,7 +29,7 @@ from host.summary import Summary
 ARRAY_FILE, JOB_FILE, VERSIONS_FILE = "array.yaml", "job.yaml", "versions.json"
 RECORDS_FILE, SUMMARY_FILE, WEIGHTS_FILE = "records.jsonl", "summary.json", "model.safetensors"
 CHECKPOINT_FILE, REPORT_FILE, TRACE_FILE = "checkpoint.safetensors", "report.html", "trace.json"
-METRICS_FILE, SLICE_LINES_FILE = "metrics.prom", "slices.jsonl"
+METRICS_FILE, SLICE_LINES_FILE, SLICES_FILE = "metrics.prom", "slices.jsonl", "slices.json"
 # So many slices of a run are written down: some 20 MB.
 MOST_SLICES = 100_000
 _LEAST_BYTES = 10 << 20
@@ -87,7 +87,7 @@ class RunDirectory:
             )
         try:
             directory = cls(path)
-            for name in (CHECKPOINT_FILE, SUMMARY_FILE, WEIGHTS_FILE, TRACE_FILE):
+            for name in (CHECKPOINT_FILE, SUMMARY_FILE, WEIGHTS_FILE, TRACE_FILE, SLICES_FILE):
                 remove_partial(path / name)
         except OSError as error:
             raise EnvironmentUnfit(f"{path}: cannot be written ({error}); make it writable, or copy it") from error
@@ -255,6 +255,7 @@ class RunDirectory:
         for name in (
             SUMMARY_FILE,
             TRACE_FILE,
+            SLICES_FILE,
             REPORT_FILE,
             METRICS_FILE,
             *weights,

@@ -13,7 +13,7 @@ from host.records import RoundRecord
 from host.run_directory import METRICS_FILE, REPORT_FILE, RunDirectory, write_result
 from host.run_request import RunRequest
 from host.summary import Summary, summarise
-from host.trace import write_trace
+from host.trace import write_slices, write_trace
 
 
 def finish_run(
@@ -23,7 +23,7 @@ def finish_run(
     weights: Mapping[str, Array],
     wall_seconds: float,
 ) -> Summary:
-    """Write down how a run ended: timeline, final weights, summary."""
+    """Write down how a run ended: timeline, slices of overlapping steps, final weights, summary."""
     job, target = request.job, request.job.target
     summary = summarise(
         rounds,
@@ -37,6 +37,8 @@ def finish_run(
         seed=job.seed,
     )
     write_trace(directory.path, rounds, request.config.name)
+    if slices := directory.read_slices():
+        write_slices(directory.path, slices, request.config.name)
     directory.finish(summary, weights)
     return summary
 

@@ -19,6 +19,7 @@ class Page(HTMLParser):
         self.ids: list[str] = []
         self.tags: list[str] = []
         self.references: list[str] = []
+        self.links: list[str] = []
         self.headers: list[dict[str, str | None]] = []
         self.tables: list[list[int]] = []
         self.charts: list[str] = []
@@ -33,7 +34,12 @@ class Page(HTMLParser):
         if tag not in VOID:
             self._open.append(tag)
         self.ids += [values["id"] or ""] if "id" in values else []
-        self.references += [value or "" for key, value in attrs if key in REFERENCES]
+        # A link is followed by whoever clicks on it, and fetches nothing before.
+        found = [value or "" for key, value in attrs if key in REFERENCES]
+        if tag == "a" and list(values) == ["href"]:
+            self.links += found
+        else:
+            self.references += found
         if tag == "th":
             self.headers.append(values)
         if tag == "table":
@@ -61,6 +67,7 @@ class Page(HTMLParser):
     def assert_sound(self) -> None:
         """Nothing is fetched, nothing runs, ids are unique, tables are regular, charts and columns are named."""
         assert all(re.match(r"#|data:,$", reference) for reference in self.references), self.references
+        assert all(re.fullmatch(r"(\.\./)*[\w%./-]+\.json", link) for link in self.links), self.links
         assert not re.search(r"url\((?!#)", self.raw)
         assert not re.search(r"@import", self.raw)
         assert "script" not in self.tags

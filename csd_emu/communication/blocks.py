@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-BLOCK_BYTES = 256 << 10
+BLOCK_BYTES = 64 << 10
 
 
 class Stepped(NamedTuple):

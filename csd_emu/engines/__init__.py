@@ -8,6 +8,7 @@ from csd_emu.engines.mixed import MixedEngine, faults_of
 from csd_emu.engines.native import NativeEngine
 from csd_emu.paths import Paths
 from csd_emu.remedies import INSTALL_LIBVIRT_PYTHON
+from csd_emu.shaping import make_shaper
 from firmware_agent.errors import EnvironmentUnfit
 
 __all__ = ["DevicePlan", "Engine", "Fault", "Handle", "NativeEngine", "Surroundings", "faults_of", "make_engine"]
@@ -29,7 +30,7 @@ def make_engine(config: ArrayConfig, paths: Paths) -> Engine:
 
 def _make(name: EngineName, config: ArrayConfig, paths: Paths) -> Engine:
     if name == NATIVE:
-        return NativeEngine(paths.arrays)
+        return NativeEngine(paths.arrays, make_shaper(config, paths.arrays))
     return _remote_engine(config, paths) if name == REMOTE else _qemu_engine(config, paths)
 
 

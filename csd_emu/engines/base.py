@@ -69,10 +69,12 @@ class Surroundings(NamedTuple):
     Attributes:
         clock: what its stopwatch shows.
         host_address: under which address it reaches the host's loopback interface.
+        listen_address: on which address the host has to listen for that; None for the array's own.
     """
 
     clock: str
     host_address: str
+    listen_address: str | None = None
 
 
 class Engine(Protocol):
@@ -123,7 +125,11 @@ class Engine(Protocol):
         """End the device; one that is gone already is a success."""
 
     def list_devices(self, array: str) -> list[str]:
-        """Return the names of this array's devices that exist, found without any state file."""
+        """Return the names of this array's devices that exist, found without any state file.
+
+        Raises:
+            EnvironmentUnfit: they do, but what led to them has gone, and they cannot be reached any more.
+        """
 
     def list_arrays(self) -> list[str]:
         """Return the names of all arrays of which a device exists, found without any state file."""

@@ -17,8 +17,10 @@ from csd_emu.array import Device
 from csd_emu.deadline import Deadline
 from csd_emu.engines.base import DevicePlan, Fault, Handle, Surroundings, must_run, not_from_outside, wait_for_hello
 from csd_emu.progress import Progress
-from firmware_agent.errors import DeviceError
+from csd_emu.shaping import Shape, Shaper, release
+from firmware_agent.errors import DeviceError, EnvironmentUnfit
 from firmware_agent.handover import IDENTITY_FILE, SHARD_FILE
+from firmware_agent.identity import read_identity
 
 _STOP_SECONDS, _EXEC_SECONDS, _POLL_SECONDS = 5.0, 5.0, 0.001
 # -P: a file of the user's called like one of Python's own modules must not take its place.
@@ -33,24 +35,38 @@ class NativeEngine:
 
     faults = frozenset(_SIGNALS)
 
-    def __init__(self, arrays_folder: Path) -> None:
-        """Work below `arrays_folder`, which holds one folder per array."""
-        self._arrays_folder = arrays_folder
+    def __init__(self, arrays_folder: Path, shaper: Shaper | None = None) -> None:
+        """Work below `arrays_folder`, which holds one folder per array; `shaper` is of the array that is started."""
+        self._arrays_folder, self._shaper = arrays_folder, shaper
         self._children: list[subprocess.Popen[bytes]] = []
 
     def surroundings(self, device: Device) -> Surroundings:
-        """Return the machine's clock and loopback."""
-        return Surroundings("wall", "127.0.0.1")
+        """Return the machine's clock and loopback, or what a shaped link has in its place."""
+        if self._shaper is None:
+            return Surroundings("wall", "127.0.0.1")
+        return Surroundings("wall", self._shaper.dial_address, self._shaper.listen_address)
 
     def prepare(self, progress: Progress) -> None:
-        """Nothing is shared."""
+        """Make the shaped link, if there is one; nothing else is shared."""
+        if self._shaper is not None:
+            self._shaper.open()
+
+    def shape(self, shape: Shape) -> None:
+        """Change the shape of a link that is shaped.
+
+        Raises:
+            EnvironmentUnfit: it is not, or not any more.
+        """
+        if self._shaper is None:
+            raise EnvironmentUnfit("this array's link is not shaped; add link.shaped: auto to the array file")
+        self._shaper.change(shape)
 
     def start(self, plan: DevicePlan) -> Handle:
         """Start the agent as a process of its own session, so that Ctrl-C reaches the host alone."""
         for target, name in ((plan.identity, IDENTITY_FILE), (plan.shard, SHARD_FILE)):
             if target != plan.folder / name:
                 raise DeviceError(f"{plan.device.name}: {target} must lie in {plan.folder} as {name}")
-        command = [*_AGENT, str(plan.folder)]
+        command = self._command(plan)
         with open(plan.console, "wb") as console:
             process = subprocess.Popen(
                 command,
@@ -63,6 +79,14 @@ class NativeEngine:
         self._children.append(process)
         _await_command_line(process)
         return Handle(plan, str(process.pid))
+
+    def _command(self, plan: DevicePlan) -> list[str]:
+        """Return what starts the agent, behind the shaped link if there is one."""
+        agent = [*_AGENT, str(plan.folder)]
+        if self._shaper is None:
+            return agent
+        self._shaper.connect(int(read_identity(plan.identity).host_address.rpartition(":")[2]))
+        return self._shaper.command(agent)
 
     def find(self, plan: DevicePlan) -> Handle | None:
         """Return the process that serves the plan's folder."""
@@ -96,8 +120,15 @@ class NativeEngine:
             _end([process])
 
     def list_devices(self, array: str) -> list[str]:
-        """Return the devices of `array` that run."""
-        return sorted(device for _, device in self._find(array))
+        """Return the devices of `array` that run.
+
+        Raises:
+            EnvironmentUnfit: they do, but their shaped link is gone.
+        """
+        found = sorted(device for _, device in self._find(array))
+        if found and self._shaper is not None:
+            self._shaper.check()
+        return found
 
     def list_arrays(self) -> list[str]:
         """Return the arrays of which an agent runs."""
@@ -108,6 +139,7 @@ class NativeEngine:
         """End every process of `array`."""
         found = self._find(array)
         _end([process for process, _ in found])
+        release(self._arrays_folder, array)
         return sorted(device for _, device in found)
 
     def close(self) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 import yaml
@@ -30,11 +32,15 @@ from host.report.step_charts import step_charts
 from host.report.svg import Chart
 from host.report.sync import describe_steps, step_tiles
 from host.report.tiles import describe_status, list_tiles
-from host.run_directory import REPORT_FILE
+from host.run_directory import REPORT_FILE, SLICES_FILE, TRACE_FILE
 
 _MOST_EVENTS, _MOST_ROUNDS, _MOST_DEVICES = 200, 60, 128
 # Events of an ordinary life; a table of them says nothing.
 _ORDINARY = (What.JOINED, What.LEFT)
+_TRACES = {
+    TRACE_FILE: "what each device did when, in all rounds",
+    SLICES_FILE: "when each slice became ready, left, and was read at the other end, by device and direction",
+}
 _CLOCKS = {
     "counted": "counted from the instructions that the emulated drive executed, times the scales of its profile",
     "modelled": "looked up in a calibration table: simulated, not measured in this run",
@@ -52,7 +58,7 @@ def write_report(directory: Path, output: Path | None = None) -> ReportOutput:
     run = load_run(directory)
     comparison = compare(run)
     path = output if output is not None else directory / REPORT_FILE
-    _replace(path, render(run, comparison))
+    _replace(path, render(run, comparison, path.parent))
     return ReportOutput(
         report=str(path),
         run_directory=str(directory),
@@ -64,8 +70,8 @@ def write_report(directory: Path, output: Path | None = None) -> ReportOutput:
     )
 
 
-def render(run: RunData, comparison: Comparison) -> str:
-    """Return the page as HTML."""
+def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> str:
+    """Return the page as HTML; `folder` is where it will lie, by default the run directory."""
     totals = total_run(run.rounds)
     devices = total_devices(run.devices, run.rounds)
     energy = _energy(run, devices)
@@ -84,6 +90,7 @@ def render(run: RunData, comparison: Comparison) -> str:
                 if clock
             },
             charts=_charts(run, [device.device for device in devices]),
+            traces=_traces(run, folder or run.path),
             devices=devices[:_MOST_DEVICES],
             hidden_devices=max(0, len(devices) - _MOST_DEVICES),
             energy=energy,
@@ -134,6 +141,12 @@ def _clean(value: Any) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in value)
+
+
+def _traces(run: RunData, folder: Path) -> list[tuple[str, str, str]]:
+    """Return link, name and meaning of each trace that the run directory holds."""
+    found = [(name, text) for name, text in _TRACES.items() if (run.path / name).is_file()]
+    return [(quote(os.path.relpath(run.path / name, folder)), name, text) for name, text in found]
 
 
 def _charts(run: RunData, devices: Sequence[str]) -> dict[str, Chart]:

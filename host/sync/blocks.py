@@ -10,7 +10,7 @@ import numpy as np
 from firmware_agent.exchange import spec_bytes
 from firmware_agent.wire import TensorSpec
 
-BLOCK_BYTES = 256 << 10
+BLOCK_BYTES = 64 << 10
 
 
 class Block(NamedTuple):

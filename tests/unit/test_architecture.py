@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 # The modules of the agent that everyone shares.
 LEAVES = {
     "archive", "datafiles", "errors", "exchange", "first_use", "handover", "identity", "layer_costs", "models",
-    "send_queue", "shard", "units", "weights", "wire"
+    "pacing", "send_queue", "shard", "units", "weights", "wire"
 }  # fmt: skip
 # What each package may import of ours.
 ALLOWED = {
@@ -88,6 +88,9 @@ PURE = [
     "csd_emu/meter.py",
     "csd_emu/power.py",
     "csd_emu/rapl.py",
+    "csd_emu/shaping/bucket.py",
+    "csd_emu/shaping/pipe.py",
+    "csd_emu/shaping/shape.py",
     "csd_emu/sharing.py",
     "csd_emu/timeline.py",
     "csd_emu/calibration/check.py",

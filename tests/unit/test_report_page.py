@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.wire import PhaseSeconds
-from host.records import EventRecord, RoundRecord, What
+from host.records import EventRecord, RoundRecord, SliceRecord, What
 from host.report.compare import compare
 from host.report.formats import format_number, format_quantity, format_seconds, format_share
 from host.report.load import load_run
 from host.report.page import render, write_report
 from host.summary import summarise
+from host.trace import write_slices
 from tests.pages import Page
 from tests.records import array_rounds, device_round, round_record, write_run
 
@@ -64,6 +65,21 @@ def test_a_finished_run_says_so(tmp_path: Path) -> None:
     assert "the target accuracy 0.5 was reached" in page.text
     assert "41.5 s" in page.text
     assert "did not finish" not in page.text
+
+
+def test_the_traces_that_are_there_are_linked_from_wherever_the_report_lies(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a run", array_rounds(1, NAMES))
+    assert page_of(folder).links == []
+    place = {"step": 1, "device": NAMES[0], "direction": "push", "tensor": "fc.weight", "offset": 0, "size_bytes": 64}
+    slices = [SliceRecord(**place, ready_seconds=0.0, begin_seconds=0.1, end_seconds=0.2)]  # type: ignore[arg-type]
+    write_slices(folder, slices, "lab")
+    assert page_of(folder).links == ["slices.json"]
+    other = tmp_path / "reports" / "one.html"
+    other.parent.mkdir()
+    write_report(folder, other)
+    page = Page(other.read_text(encoding="utf-8"))
+    page.assert_sound()
+    assert page.links == ["../a%20run/slices.json"]
 
 
 def test_no_round_at_all_is_still_a_report(tmp_path: Path) -> None:

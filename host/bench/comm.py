@@ -1,0 +1,42 @@
+"""How much of the communication do priority, slices and credit hide, and does the wall clock agree?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from csd_emu.engines import NativeEngine, make_engine
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from host.bench import comm_cases, comm_wall
+from host.bench.comm_models import spec_of
+from host.bench.comm_runs import WallRuns, wall_config, wall_request
+from host.bench.harness import report
+from host.lifecycle import StartedArray
+from host.machines import run_on_engine
+from host.outputs import BenchReport
+
+
+def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+    """Compare schedules on the timeline, then on the wall clock: 3 native drives, compute paced, communication real.
+
+    Figures on the timeline: `priority_over_fifo_max`, `_min` and `over_lower_bound` (see `host.bench.comm_cases`). On
+    the wall clock: `identical`, `wall_agrees` and `model_error_median` (see `host.bench.comm_wall`).
+    """
+    progress.stage("schedules on the timeline")
+    figures, cases = comm_cases.figures()
+    samples: dict[str, Any] = {"timeline": cases}
+    config = wall_config(comm_cases.CASES[0].bytes_per_second)
+
+    async def work(started: StartedArray, engine: NativeEngine) -> None:
+        runs = WallRuns(started, engine, config, seed)
+        figures["identical"] = float(await comm_wall.identical(runs, progress))
+        fit, samples["fit"] = await comm_wall.fit_link(runs, progress)
+        found, samples["wall"] = await comm_wall.compare(runs, fit, progress)
+        figures.update(found)
+
+    engine = make_engine(config, paths)
+    if not isinstance(engine, NativeEngine):
+        raise RuntimeError("the bench asked for another engine")
+    request = wall_request(config, spec_of(comm_cases.CASES[0].model), 1, seed)
+    run_on_engine(engine, request.array, paths, progress, work)
+    return report("comm", "wall", seed, figures, samples, "native")

@@ -1,0 +1,207 @@
+"""Synchronous training of paced drives behind a shaped link, for `bench comm`: wall seconds of steps."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.stats import t as student
+
+from csd_emu.array import ArrayConfig
+from csd_emu.engines import NativeEngine
+from csd_emu.shaping import Shape
+from firmware_agent.exchange import Array
+from firmware_agent.models import ModelSpec
+from firmware_agent.send_queue import Sending
+from host.accounting import make_accountant
+from host.bench import comm_nets
+from host.bench.comm_cases import DRIVES
+from host.bench.harness import PROFILE, WATCHDOG_SECONDS
+from host.communication.base import FixedSending
+from host.datasets import synthetic_source
+from host.faults import RunFaults
+from host.job import JobConfig
+from host.lifecycle import StartedArray
+from host.run_request import RunRequest, check_run
+from host.sync.communicating import Communication
+from host.sync.setup import make_sync_training
+
+# So many steps after a change of schedule still have something of the other one in them.
+DROPPED_STEPS = 2
+CONFIDENCE = 0.95
+_RECORDS, _BATCH = 4000, 2
+_DIAL_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Steps that take turns: `blocks` blocks of `steps` steps for each of the settings, in the order A B B A A B ...
+
+    Attributes:
+        settings: what takes turns.
+        steps: of a block; the first ones are dropped.
+        blocks: of each of the settings.
+    """
+
+    settings: tuple[Sending, ...]
+    steps: int
+    blocks: int
+
+    @property
+    def total(self) -> int:
+        """How many steps that are."""
+        return self.steps * self.blocks * len(self.settings)
+
+    def which(self, step: int) -> int:
+        """Return which of the settings a step has, from 1."""
+        turn, place = divmod(max(0, step - 1) // self.steps, len(self.settings))
+        return place if turn % 2 == 0 else len(self.settings) - 1 - place
+
+    def sending(self, step: int) -> Sending:
+        """Return a step's settings."""
+        return self.settings[self.which(step)]
+
+    def sort(self, seconds: Sequence[float]) -> list[list[float]]:
+        """Return the seconds of each of the settings' steps, in order, without those behind a change.
+
+        Args:
+            seconds: (total,) of all steps, from the first.
+        """
+        kept: list[list[float]] = [[] for _ in self.settings]
+        since = 0
+        for number, value in enumerate(seconds, 1):
+            since = since + 1 if number > 1 and self.which(number) == self.which(number - 1) else 1
+            # The last step has nobody behind it whose weights it could hold up.
+            if since > DROPPED_STEPS and number < len(seconds):
+                kept[self.which(number)].append(value)
+        return kept
+
+
+class _Turning(FixedSending):
+    """A `host.communication.base.Tuner` that takes turns, whatever it sees."""
+
+    def __init__(self, turns: Blocks) -> None:
+        super().__init__(turns.settings[0])
+        self._turns = turns
+
+    def sending(self, step: int) -> Sending:
+        return self._turns.sending(step)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A ratio of two means, and between what it lies with `CONFIDENCE`."""
+
+    ratio: float
+    low: float
+    high: float
+
+    def holds(self, ratio: float) -> bool:
+        """Return whether the interval contains it."""
+        return self.low <= ratio <= self.high
+
+
+def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval:
+    """Return the mean of `above` over that of `below`, with Welch's t interval of the logarithm (delta method).
+
+    Args:
+        above: at least two seconds, as independent as steps are.
+        below: the same.
+    """
+    means = [statistics.fmean(each) for each in (above, below)]
+    parts = [statistics.variance(each) / len(each) / mean**2 for each, mean in zip((above, below), means, strict=True)]
+    spread = sum(parts)
+    ratio = means[0] / means[1]
+    if spread == 0:
+        return Interval(ratio, ratio, ratio)
+    freedom = spread**2 / sum(part**2 / (len(each) - 1) for part, each in zip(parts, (above, below), strict=True))
+    reach = float(student.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(spread)
+    return Interval(ratio, ratio * math.exp(-reach), ratio * math.exp(reach))
+
+
+def wall_config(bytes_per_second: float) -> ArrayConfig:
+    """Return the array: native drives on the wall clock behind a shaped link.
+
+    A relay, everywhere: it serves drives in turn, as the model does. In a namespace TCP shares out the bandwidth, and
+    without credit one drive may get half of it for a while.
+    """
+    return ArrayConfig.model_validate(
+        {
+            "name": "bench-comm",
+            "engine": "native",
+            "clock": "wall",
+            "link": {"bandwidth": f"{bytes_per_second:.0f} B/s", "latency": "100 us", "shaped": "relay"},
+            "devices": [{"profile": PROFILE, "count": DRIVES}],
+        }
+    )
+
+
+def wall_request(config: ArrayConfig, spec: ModelSpec, steps: int, seed: int) -> RunRequest:
+    """Return a run of so many steps of a model on that array."""
+    job = JobConfig.model_validate(
+        {
+            "model": spec.name,
+            "data": {"source": synthetic_source(comm_nets.INPUT_SHAPE, comm_nets.CLASSES, _RECORDS)},
+            "mode": "sync",
+            "rounds": 1,
+            "batch_size": _BATCH,
+            "learning_rate": 0.01,
+            "seed": seed,
+            "sync": {"round_steps": steps},
+            "watchdog": f"{WATCHDOG_SECONDS} s",
+        }
+    )
+    return check_run(config, job, spec)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of a run: wall seconds of each step, and the weights."""
+
+    step_seconds: list[float]
+    weights: Mapping[str, Array]
+
+
+class WallRuns:
+    """Runs on one started array, one after the other."""
+
+    def __init__(self, started: StartedArray, engine: NativeEngine, config: ArrayConfig, seed: int) -> None:
+        """Use an array whose link is shaped."""
+        self._started, self._engine, self._config, self._seed = started, engine, config, seed
+
+    async def run(self, spec: ModelSpec, turns: Blocks, bytes_per_second: float, seed: int | None = None) -> Ran:
+        """Train a model for the steps of `turns` over a link of that bandwidth."""
+        await self._dial_anew()
+        await asyncio.to_thread(self._engine.shape, Shape(bytes_per_second))
+        request = wall_request(self._config, spec, turns.total, self._seed if seed is None else seed)
+        request = replace(request, communication=Communication(_Turning(turns), overlap=True))
+        if request.sync is None:
+            raise RuntimeError("the bench asked for another mode")
+        accountant, nodes = make_accountant(self._config), request.sync.nodes
+        async with RunFaults(self._started.fleet, nodes, accountant.time, lambda *_: None) as faults:
+            training = make_sync_training(
+                *(request, request.sync, self._started.fleet, self._list_existing, accountant, faults),
+                lambda *_: None,
+            )
+            record = await training.run_round()
+        weights = {name: np.array(array) for name, array in training.weights.items()}
+        return Ran([step.wall_seconds for step in record.steps], weights)
+
+    async def _dial_anew(self) -> None:
+        """Have all drives dial again: a session whose slices overlap takes one job."""
+        fleet, old = self._started.fleet, set(self._started.fleet.sessions().values())
+        for session in old:
+            session.close("another job follows")
+        async with asyncio.timeout(_DIAL_SECONDS):
+            while True:
+                newcomer, live = fleet.newcomer, fleet.sessions()
+                if len(live) == DRIVES and not old & set(live.values()):
+                    return
+                await newcomer.wait()
+
+    def _list_existing(self) -> list[str]:
+        return self._engine.list_devices(self._config.name)
