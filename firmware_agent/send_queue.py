@@ -1,6 +1,6 @@
 """What waits to be sent, in which order, and how much may be under way: one queue per stream and direction.
 
-The stream's sender, the simulated link (`csd_emu.communication.simulate`) and the tests drive the same queue. It knows
+The stream's sender, the simulated link (`csd_emu.communication.simulation`) and the tests drive the same queue. It knows
 no thread and no clock: the same calls give the same pieces.
 
 `priority` is the rule of ByteScheduler (Peng et al., SOSP 2019, section 4.2): the ready piece whose tensor the next
@@ -133,7 +133,7 @@ class SendQueue:
         while last.end < end and self._goes_on(last):
             last = heapq.heappop(self._heap)
         if end < last.end:
-            heapq.heappush(self._heap, last._replace(start=end))
+            heapq.heappush(self._heap, _Waiting(last.major, last.minor, end, *last[3:]))
         else:
             end = last.end
         size = end - head.start

@@ -1,0 +1,67 @@
+"""What the simulated host steps, and when: a block of a tensor once it has every drive's bytes of it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+BLOCK_BYTES = 256 << 10
+
+
+class Stepped(NamedTuple):
+    """Bytes [start, end) of a tensor, whose new parameters are ready at `ready_seconds`."""
+
+    ready_seconds: float
+    exchange: int
+    order: int
+    start: int
+    end: int
+
+
+class HostBlocks:
+    """Gradients in, parameters out; a tensor's bytes come from each drive in order, and so they go out."""
+
+    def __init__(self, sizes: Sequence[int], groups: int, block_bytes: int, bytes_per_second: float) -> None:
+        """Begin with nothing.
+
+        Args:
+            sizes: of the tensors in the order of the forward pass, bytes.
+            groups: of drives that do the same.
+            block_bytes: the host steps ranges of so many bytes, from multiples of it on.
+            bytes_per_second: how fast, one range after the other.
+        """
+        self.next_seconds = math.inf
+        self._sizes, self._block = list(sizes), block_bytes
+        self._seconds_per_byte = 1 / bytes_per_second
+        self._got = [[0] * groups for _ in sizes]
+        self._taken = [0] * len(sizes)
+        self._free_seconds = 0.0
+        self._waiting: deque[Stepped] = deque()
+
+    def take(self, group: int, exchange: int, order: int, size_bytes: int, whole: bool, now: float) -> None:
+        """Take bytes from the drives of a group; of `whole` tensors nothing is stepped before all of it is there."""
+        got = self._got[order]
+        got[group] += size_bytes
+        there = min(got)
+        size, start = self._sizes[order], self._taken[order]
+        end = there if there == size else 0 if whole else there - there % self._block
+        if end <= start:
+            return
+        if end == size:  # of every drive, so the next bytes of it are of the next exchange
+            self._got[order], self._taken[order] = [0] * len(got), 0
+        else:
+            self._taken[order] = end
+        self._free_seconds = max(self._free_seconds, now) + (end - start) * self._seconds_per_byte
+        if not self._waiting:
+            self.next_seconds = self._free_seconds
+        self._waiting.append(Stepped(self._free_seconds, exchange, order, start, end))
+
+    def advance(self, now: float) -> list[Stepped]:
+        """Return what has been stepped by now and was not returned before."""
+        waiting, done = self._waiting, []
+        while waiting and waiting[0].ready_seconds <= now:
+            done.append(waiting.popleft())
+        self.next_seconds = waiting[0].ready_seconds if waiting else math.inf
+        return done

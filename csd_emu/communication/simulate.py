@@ -1,0 +1,110 @@
+"""So many steps over a simulated link, and how long one takes once they repeat: see `csd_emu.communication.simulation`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from csd_emu.communication.blocks import BLOCK_BYTES
+from csd_emu.communication.costs import Costs
+from csd_emu.communication.link import LinkTrace, SharedLink
+from csd_emu.communication.simulation import Passed, Simulation, Transfer
+from firmware_agent.errors import ConfigurationError
+from firmware_agent.send_queue import Sending
+
+# Steps have settled when they repeat one of the last few; some schedules alternate.
+_LONGEST_PERIOD = 4
+_SAME_SHARE = 1e-9
+_SETTLING_STEPS = 30
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Steps that were simulated.
+
+    Attributes:
+        step_seconds: (steps,) float64: from when the last drive began a step's forward pass to when the last drive
+            began the next one's. They add up to the whole.
+        groups: (drives,) which group each drive is of; the drives of one have equal costs.
+        transfers: the slices that have arrived, in the order of arrival; none if they were not recorded.
+        passes: of all layers, in the order in which they ended; none if they were not recorded.
+    """
+
+    step_seconds: npt.NDArray[np.float64]
+    groups: tuple[int, ...]
+    transfers: tuple[Transfer, ...] = ()
+    passes: tuple[Passed, ...] = ()
+
+
+def simulate(
+    costs: Sequence[Costs],
+    link: SharedLink | LinkTrace,
+    sending: Sending | Sequence[Sending],
+    steps: int,
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    host_bytes_per_second: float = math.inf,
+    merge: bool = True,
+    record: bool = False,
+) -> Simulated:
+    """Return so many steps, from drives that begin with all parameters.
+
+    Args:
+        costs: see `Simulation`, as the other arguments.
+        link: as it is, or as it changes in time.
+        sending: of all steps, or of each.
+        steps: at least one.
+        block_bytes: the host steps ranges of so many bytes.
+        host_bytes_per_second: how fast it steps.
+        merge: compute drives with equal costs once.
+        record: keep every slice and every layer's pass.
+
+    Raises:
+        ConfigurationError: there are no steps, or not one `sending` for each; or see `Simulation`.
+    """
+    sendings = [sending] * steps if isinstance(sending, Sending) else list(sending)
+    if steps < 1 or len(sendings) != steps:
+        raise ConfigurationError(
+            f"{len(sendings)} settings for {steps} steps; give at least one step, and one for each"
+        )
+    run = Simulation(
+        costs,
+        link,
+        sendings[0],
+        block_bytes=block_bytes,
+        host_bytes_per_second=host_bytes_per_second,
+        merge=merge,
+        record=record,
+    )
+    seconds = np.array([run.step(following) for following in (*sendings[1:], None)])
+    return Simulated(seconds, run.groups, tuple(run.transfers), tuple(run.passes))
+
+
+def steady_step_seconds(
+    costs: Sequence[Costs],
+    link: SharedLink,
+    sending: Sending,
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    host_bytes_per_second: float = math.inf,
+) -> float:
+    """Return what a step takes once steps repeat: the mean over their period, or of the later half if there is none.
+
+    Raises:
+        ConfigurationError: see `Simulation`.
+    """
+    run = Simulation(costs, link, sending, block_bytes=block_bytes, host_bytes_per_second=host_bytes_per_second)
+    run.step()  # it begins with all parameters, and none of those that follow does
+    seconds: list[float] = []
+    while len(seconds) < _SETTLING_STEPS:
+        seconds.append(run.step())
+        for period in range(1, _LONGEST_PERIOD + 1):
+            last, before = seconds[-period:], seconds[-2 * period : -period]
+            if len(before) == period and np.allclose(last, before, rtol=_SAME_SHARE, atol=0):
+                return sum(last) / period
+    later = seconds[_SETTLING_STEPS // 2 :]
+    return sum(later) / len(later)

@@ -1,0 +1,235 @@
+"""Synchronous steps over a simulated link, event by event: which layer waits for which slice.
+
+The real send queue (`firmware_agent.send_queue`) stands at the host's and at the drives' ends. Who waits for whom:
+
+* A drive computes one thing at a time: the forward pass from the first layer to the last, then the backward pass from
+  the last to the first. A layer's gradients are offered to the drive's queue when its backward pass ends.
+* A drive's queue puts pieces on its pipe to the host while it has credit (`csd_emu.communication.pipes`). A piece is
+  read when it arrives; one latency later the sender knows, and the credit is back.
+* The host steps *blocks*, fixed ranges of a tensor, as soon as every drive's bytes of one are in; under `fifo` it steps
+  whole tensors. What it has stepped it offers to the queue of every drive, which works in the same way.
+* A layer's next forward pass waits for that layer's parameters alone. There is no other barrier.
+
+A step's settings hold for its gradients and for the parameters made of them. They change when a drive begins the step's
+backward pass and when the host has stepped the first of it; the queues concerned are empty then.
+
+The drives begin with all parameters, so the first steps differ from those that follow. Left out: losses and TCP's own
+window, the records and the announcement of a step, and that the host's streams share its processors: what a slice costs
+there must be part of the link's `slice_seconds`.
+
+Paper: Peng et al., "A generic communication scheduler for distributed DNN training acceleration" (ByteScheduler), SOSP
+2019. A slice takes theta + size / B (algorithms 6.2 of the design notes).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from itertools import count
+from typing import NamedTuple
+
+from csd_emu.communication.blocks import BLOCK_BYTES, HostBlocks
+from csd_emu.communication.costs import Costs
+from csd_emu.communication.drive import BACKWARD, Computed, DriveCompute
+from csd_emu.communication.link import LinkTrace, SharedLink, constant
+from csd_emu.communication.pipes import Carried, make_pipes
+from firmware_agent.errors import ConfigurationError
+from firmware_agent.send_queue import Sending, SendQueue
+
+PUSH, PULL = 0, 1
+
+
+class Transfer(NamedTuple):
+    """A slice that has arrived; `direction` is `PUSH` to the host or `PULL` from it."""
+
+    direction: int
+    carried: Carried
+
+
+class Passed(NamedTuple):
+    """A layer's pass on the drives of one group."""
+
+    group: int
+    computed: Computed
+
+
+class Simulation:
+    """Steps one after the other, each with settings of its own; one instance per run."""
+
+    def __init__(
+        self,
+        costs: Sequence[Costs],
+        link: SharedLink | LinkTrace,
+        sending: Sending,
+        *,
+        block_bytes: int = BLOCK_BYTES,
+        host_bytes_per_second: float = math.inf,
+        merge: bool = True,
+        record: bool = False,
+    ) -> None:
+        """Begin at 0.
+
+        Args:
+            costs: one per drive, of one model: the same tensors in the same layers.
+            link: as it is, or as it changes in time.
+            sending: of the first step.
+            block_bytes: the host steps ranges of so many bytes, whatever the slices.
+            host_bytes_per_second: how fast it steps, one range after the other.
+            merge: compute drives with equal costs once. The result is the same; a test holds that.
+            record: keep every slice and every layer's pass.
+
+        Raises:
+            ConfigurationError: there is no drive or no layer, the models differ, or blocks or a rate are not positive.
+        """
+        if block_bytes < 1 or not host_bytes_per_second > 0:
+            raise ConfigurationError("the host steps blocks of at least a byte, at a positive rate; give it such")
+        unlike, weights, self.groups = _group(costs, merge)
+        trace = link if isinstance(link, LinkTrace) else constant(link)
+        self._changes = deque(zip(trace.starts[1:], trace.links[1:], strict=True))
+        self._link = trace.links[0]
+        self._drives = [DriveCompute(part) for part in unlike]
+        self._pipes = tuple(make_pipes(weights, self._link) for _ in (PUSH, PULL))
+        self._queues = tuple([SendQueue(sending) for _ in unlike] for _ in (PUSH, PULL))
+        # Read by the peer, and known to be so at this time: (seconds, group, bytes).
+        self._read: tuple[deque[tuple[float, int, int]], ...] = (deque(), deque())
+        tensors = [tensor for layer in unlike[0] for tensor in layer.tensors]
+        self._names = [tensor.name for tensor in tensors]
+        self._layer_of = [index for index, layer in enumerate(unlike[0]) for _ in layer.tensors]
+        order = count()
+        self._orders = [[next(order) for _ in layer.tensors] for layer in unlike[0]]
+        self._sizes = [tensor.size_bytes for tensor in tensors]
+        self._host = HostBlocks(self._sizes, len(unlike), block_bytes, host_bytes_per_second)
+        self._sendings = [sending]
+        self._wakes: set[tuple[int, int]] = set()
+        self._record, self.transfers, self.passes = record, list[Transfer](), list[Passed]()
+        self.now_seconds = self._begun_seconds = 0.0
+
+    def step(self, following: Sending | None = None) -> float:
+        """Run until all drives have begun the next step's forward pass; return the seconds since they had begun this.
+
+        Args:
+            following: settings of the next step, announced during this one; None leaves them as they are.
+        """
+        self._sendings.append(following or self._sendings[-1])
+        number = len(self._sendings) - 1
+        for drive in self._drives:
+            while len(drive.begun_seconds) <= number:
+                self._advance()
+        begun = max(drive.begun_seconds[number] for drive in self._drives)
+        seconds, self._begun_seconds = begun - self._begun_seconds, begun
+        return seconds
+
+    def change_link(self, link: SharedLink) -> None:
+        """Go on with another link from now on; a trace's next change still comes."""
+        self._link = link
+        for pipes in self._pipes:
+            pipes.change(link, self.now_seconds)
+
+    def _advance(self) -> None:
+        """Go on to the next moment in which anything happens, do all of it, then let the queues send."""
+        (push, pull), (pushed, pulled) = self._pipes, self._read
+        computed = min([drive.until_seconds for drive in self._drives])
+        now = min(push.next_seconds, pull.next_seconds, computed, self._host.next_seconds)
+        if pushed and pushed[0][0] < now:
+            now = pushed[0][0]
+        if pulled and pulled[0][0] < now:
+            now = pulled[0][0]
+        if self._changes and self._changes[0][0] <= now:
+            self.now_seconds, link = self._changes.popleft()
+            self.change_link(link)
+            return
+        self.now_seconds = now
+        if push.next_seconds <= now:
+            self._push(push.advance(now), now)
+        if self._host.next_seconds <= now:
+            self._offer_stepped(now)
+        if pull.next_seconds <= now:
+            self._pull(pull.advance(now), now)
+        self._compute(now)
+        if pushed and pushed[0][0] <= now:
+            self._acknowledge(PUSH, now)
+        if pulled and pulled[0][0] <= now:
+            self._acknowledge(PULL, now)
+        if self._wakes:
+            self._send(now)
+
+    def _push(self, arrived: Sequence[Carried], now: float) -> None:
+        """Let the host take gradients."""
+        read, known = self._read[PUSH], now + self._link.latency_seconds
+        for carried in arrived:
+            piece = carried.piece
+            whole = self._sendings[piece.exchange].schedule == "fifo"
+            self._host.take(carried.group, piece.exchange, piece.order, piece.size_bytes, whole, now)
+            read.append((known, carried.group, piece.size_bytes))
+        if self._record:
+            self.transfers += [Transfer(PUSH, carried) for carried in arrived]
+
+    def _pull(self, arrived: Sequence[Carried], now: float) -> None:
+        """Let drives take parameters."""
+        read, known = self._read[PULL], now + self._link.latency_seconds
+        for carried in arrived:
+            piece = carried.piece
+            self._drives[carried.group].arrive(self._layer_of[piece.order], piece.size_bytes, now)
+            read.append((known, carried.group, piece.size_bytes))
+        if self._record:
+            self.transfers += [Transfer(PULL, carried) for carried in arrived]
+
+    def _acknowledge(self, direction: int, now: float) -> None:
+        read, queues = self._read[direction], self._queues[direction]
+        while read and read[0][0] <= now:
+            _, group, size_bytes = read.popleft()
+            queues[group].acknowledge(size_bytes)
+            self._wakes.add((direction, group))
+
+    def _compute(self, now: float) -> None:
+        """End the passes that end now; those that take no time with them, for all of it is offered at once."""
+        for group, drive in enumerate(self._drives):
+            for _ in range(2 * len(self._orders)):
+                if drive.until_seconds > now:
+                    break
+                done = drive.end(now)
+                if done.phase == BACKWARD:
+                    self._offer_gradients(group, done)
+                if self._record:
+                    self.passes.append(Passed(group, done))
+
+    def _offer_gradients(self, group: int, done: Computed) -> None:
+        queue, step = self._queues[PUSH][group], done.step
+        if done.layer == len(self._orders) - 1 and queue.sending != self._sendings[step]:
+            queue.change(self._sendings[step])
+        for order in reversed(self._orders[done.layer]):
+            queue.offer(step, order, self._names[order], 0, self._sizes[order])
+        self._wakes.add((PUSH, group))
+
+    def _offer_stepped(self, now: float) -> None:
+        queues = self._queues[PULL]
+        for ready in self._host.advance(now):
+            sending = self._sendings[ready.exchange]
+            for group, queue in enumerate(queues):
+                if queue.sending != sending:  # empty: all drives had all parameters of the step before
+                    queue.change(sending)
+                queue.offer(ready.exchange, ready.order, self._names[ready.order], ready.start, ready.end)
+                self._wakes.add((PULL, group))
+
+    def _send(self, now: float) -> None:
+        """Put on the pipes what the queues let go."""
+        for direction, group in sorted(self._wakes):
+            queue, pipes = self._queues[direction][group], self._pipes[direction]
+            while (piece := queue.next()) is not None:
+                pipes.put(group, piece, now)
+        self._wakes.clear()
+
+
+def _group(costs: Sequence[Costs], merge: bool) -> tuple[list[Costs], list[int], tuple[int, ...]]:
+    """Return the unlike costs, how many drives have each, and which of them each drive has."""
+    if not costs or not costs[0]:
+        raise ConfigurationError("a simulation needs a drive and a model with a layer")
+    shape = [layer.tensors for layer in costs[0]]
+    if any([layer.tensors for layer in part] != shape for part in costs):
+        raise ConfigurationError("the drives' models differ in their layers or tensors; all train the same one")
+    if not merge:
+        return list(costs), [1] * len(costs), tuple(range(len(costs)))
+    unlike: dict[Costs, int] = {}
+    groups = tuple(unlike.setdefault(part, len(unlike)) for part in costs)
+    return list(unlike), [groups.count(group) for group in range(len(unlike))], groups
