@@ -1,7 +1,7 @@
 """What waits to be sent, in which order, and how much may be under way: one queue per stream and direction.
 
-The stream's sender, the simulated link (`csd_emu.communication.simulation`) and the tests drive the same queue. It knows
-no thread and no clock: the same calls give the same pieces.
+The stream's sender, the simulation (`csd_emu.communication.simulation`) and the tests drive the same queue. It knows no
+thread and no clock: the same calls give the same pieces.
 
 `priority` is the rule of ByteScheduler (Peng et al., SOSP 2019, section 4.2): the ready piece whose tensor the next
 forward pass needs first goes first, while credit is left. Credit is bytes: the limit less what the peer has not read

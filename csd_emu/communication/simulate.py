@@ -1,4 +1,4 @@
-"""So many steps over a simulated link, and how long one takes once they repeat: see `csd_emu.communication.simulation`."""
+"""Steps over a simulated link, and how long one takes once they repeat; see `csd_emu.communication.simulation`."""
 
 from __future__ import annotations
 
