@@ -126,20 +126,20 @@ class SendQueue:
 
     def next(self) -> Piece | None:
         """Return the piece that leaves now, and count it as under way; None if nothing waits or no credit is left."""
-        if not self._heap or self._in_flight >= self._credit:
+        heap = self._heap
+        if not heap or self._in_flight >= self._credit:
             return None
-        head = last = heapq.heappop(self._heap)
-        end = head.start - head.start % self._slice + self._slice
+        major, minor, start, _, tensor, exchange, order, _ = last = heapq.heappop(heap)
+        end = start - start % self._slice + self._slice
         while last.end < end and self._goes_on(last):
-            last = heapq.heappop(self._heap)
+            last = heapq.heappop(heap)
         if end < last.end:
-            heapq.heappush(self._heap, _Waiting(last.major, last.minor, end, *last[3:]))
+            heapq.heappush(heap, _Waiting(major, minor, end, last.end, tensor, exchange, order, last.arrival))
         else:
             end = last.end
-        size = end - head.start
-        self._queued -= size
-        self._in_flight += size
-        return Piece(head.exchange, head.order, head.start, size, head.tensor)
+        self._queued -= end - start
+        self._in_flight += end - start
+        return Piece(exchange, order, start, end - start, tensor)
 
     def acknowledge(self, size_bytes: int) -> None:
         """Give back the credit of bytes that the peer has read.

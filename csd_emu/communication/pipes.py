@@ -59,9 +59,10 @@ class LonePipe:
 
     def put(self, group: int, piece: Piece, now: float) -> None:
         """See `Pipes`."""
-        begin = max(self._free_seconds, now)
-        self._free_seconds = end = begin + self._link.slice_seconds + piece.size_bytes * self._seconds_per_byte
-        arrival = end + self._link.latency_seconds
+        link, free = self._link, self._free_seconds
+        begin = now if now > free else free
+        self._free_seconds = end = begin + link.slice_seconds + piece.size_bytes * self._seconds_per_byte
+        arrival = end + link.latency_seconds
         if not self._carried:
             self.next_seconds = arrival
         elif arrival < (last := self._carried[-1].arrival_seconds):  # the latency has become shorter meanwhile

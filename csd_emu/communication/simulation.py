@@ -101,7 +101,7 @@ class Simulation:
         self._sizes = [tensor.size_bytes for tensor in tensors]
         self._host = HostBlocks(self._sizes, len(unlike), block_bytes, host_bytes_per_second)
         self._sendings = [sending]
-        self._wakes: set[tuple[int, int]] = set()
+        self._wakes: list[tuple[int, int]] = []
         self._record, self.transfers, self.passes = record, list[Transfer](), list[Passed]()
         self.now_seconds = self._begun_seconds = 0.0
 
@@ -129,8 +129,8 @@ class Simulation:
     def _advance(self) -> None:
         """Go on to the next moment in which anything happens, do all of it, then let the queues send."""
         (push, pull), (pushed, pulled) = self._pipes, self._read
-        computed = min([drive.until_seconds for drive in self._drives])
-        now = min(push.next_seconds, pull.next_seconds, computed, self._host.next_seconds)
+        now = min([drive.until_seconds for drive in self._drives])
+        now = min(now, push.next_seconds, pull.next_seconds, self._host.next_seconds)
         if pushed and pushed[0][0] < now:
             now = pushed[0][0]
         if pulled and pulled[0][0] < now:
@@ -180,14 +180,14 @@ class Simulation:
         while read and read[0][0] <= now:
             _, group, size_bytes = read.popleft()
             queues[group].acknowledge(size_bytes)
-            self._wakes.add((direction, group))
+            self._wakes.append((direction, group))
 
     def _compute(self, now: float) -> None:
         """End the passes that end now; those that take no time with them, for all of it is offered at once."""
         for group, drive in enumerate(self._drives):
-            for _ in range(2 * len(self._orders)):
-                if drive.until_seconds > now:
-                    break
+            left = 2 * len(self._orders)
+            while drive.until_seconds <= now and left:
+                left -= 1
                 done = drive.end(now)
                 if done.phase == BACKWARD:
                     self._offer_gradients(group, done)
@@ -200,7 +200,7 @@ class Simulation:
             queue.change(self._sendings[step])
         for order in reversed(self._orders[done.layer]):
             queue.offer(step, order, self._names[order], 0, self._sizes[order])
-        self._wakes.add((PUSH, group))
+        self._wakes.append((PUSH, group))
 
     def _offer_stepped(self, now: float) -> None:
         queues = self._queues[PULL]
@@ -210,11 +210,11 @@ class Simulation:
                 if queue.sending != sending:  # empty: all drives had all parameters of the step before
                     queue.change(sending)
                 queue.offer(ready.exchange, ready.order, self._names[ready.order], ready.start, ready.end)
-                self._wakes.add((PULL, group))
+                self._wakes.append((PULL, group))
 
     def _send(self, now: float) -> None:
         """Put on the pipes what the queues let go."""
-        for direction, group in sorted(self._wakes):
+        for direction, group in self._wakes:
             queue, pipes = self._queues[direction][group], self._pipes[direction]
             while (piece := queue.next()) is not None:
                 pipes.put(group, piece, now)
