@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.communication.blocks import BLOCK_BYTES
+from csd_emu.communication.blocks import BLOCK_BYTES, Stepped
 from csd_emu.communication.costs import Costs
 from csd_emu.communication.link import LinkTrace, SharedLink
 from csd_emu.communication.simulation import Passed, Simulation, Transfer
@@ -32,12 +32,14 @@ class Simulated:
         groups: (drives,) which group each drive is of; the drives of one have equal costs.
         transfers: the slices that have arrived, in the order of arrival; none if they were not recorded.
         passes: of all layers, in the order in which they ended; none if they were not recorded.
+        stepped: the blocks that the host has stepped, in the order in which it did; none if they were not recorded.
     """
 
     step_seconds: npt.NDArray[np.float64]
     groups: tuple[int, ...]
     transfers: tuple[Transfer, ...] = ()
     passes: tuple[Passed, ...] = ()
+    stepped: tuple[Stepped, ...] = ()
 
 
 def simulate(
@@ -81,7 +83,7 @@ def simulate(
         record=record,
     )
     seconds = np.array([run.step(following) for following in (*sendings[1:], None)])
-    return Simulated(seconds, run.groups, tuple(run.transfers), tuple(run.passes))
+    return Simulated(seconds, run.groups, tuple(run.transfers), tuple(run.passes), tuple(run.stepped))
 
 
 def steady_step_seconds(

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple
 
-from csd_emu.communication.blocks import BLOCK_BYTES, HostBlocks
+from csd_emu.communication.blocks import BLOCK_BYTES, HostBlocks, Stepped
 from csd_emu.communication.costs import Costs
 from csd_emu.communication.drive import BACKWARD, Computed, DriveCompute
 from csd_emu.communication.link import LinkTrace, SharedLink, constant
@@ -103,6 +103,7 @@ class Simulation:
         self._sendings = [sending]
         self._wakes: list[tuple[int, int]] = []
         self._record, self.transfers, self.passes = record, list[Transfer](), list[Passed]()
+        self.stepped: list[Stepped] = []
         self.now_seconds = self._begun_seconds = 0.0
 
     def step(self, following: Sending | None = None) -> float:
@@ -205,6 +206,8 @@ class Simulation:
     def _offer_stepped(self, now: float) -> None:
         queues = self._queues[PULL]
         for ready in self._host.advance(now):
+            if self._record:
+                self.stepped.append(ready)
             sending = self._sendings[ready.exchange]
             for group, queue in enumerate(queues):
                 if queue.sending != sending:  # empty: all drives had all parameters of the step before

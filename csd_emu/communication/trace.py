@@ -1,110 +1,91 @@
-"""Every slice and every layer's pass in Chrome's trace format: what overtook what, and what waited for it.
-
-The records are the same for simulated and for real steps, so both are shown by the same code.
-"""
+"""The life of every slice in Chrome's trace format, which Perfetto and chrome://tracing show."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from csd_emu.communication.costs import Costs
-from csd_emu.communication.simulate import Simulated
-from csd_emu.communication.simulation import PUSH
-
-Lane = Literal["compute", "push", "pull"]
-LANES: tuple[Lane, ...] = get_args(Lane)
+PUSH_NAME, PULL_NAME = "push", "pull"
+QUEUE, COMMUNICATION = "QUEUE", "COMMUNICATION"
 
 
 class SliceSpan(NamedTuple):
-    """A slice on its way, from when its turn came to when it was read, or a layer's pass.
+    """A slice from where it became ready to where its peer had read it; seconds of one clock.
 
-    `lane` is one of `LANES`; of a pass `name` says which layer and phase, and `offset` and `size_bytes` are 0. `step`
-    is the one whose gradients are pushed, or whose parameters are computed from them and pulled.
+    Attributes:
+        step: whose gradients these are, or whose they were that these parameters come of.
+        device: the drive's name.
+        direction: ``push`` to the host, ``pull`` from it.
+        tensor: its name.
+        offset: of the first byte in it.
+        size_bytes: how many.
+        ready_seconds: the bytes are there, and wait.
+        begin_seconds: they leave.
+        end_seconds: the peer has them.
     """
 
-    device: str
-    lane: Lane
-    name: str
     step: int
+    device: str
+    direction: str
+    tensor: str
     offset: int
     size_bytes: int
-    start_seconds: float
+    ready_seconds: float
+    begin_seconds: float
     end_seconds: float
 
 
-def slice_spans(run: Simulated, costs: Costs, devices: Sequence[str]) -> list[SliceSpan]:
-    """Return all that was recorded, drive by drive, each lane in the order of time; drives of a group do the same.
+def slice_trace(slices: Iterable[SliceSpan], clock: str, title: str = "csd-emu") -> dict[str, Any]:
+    """Return slices in Chrome's trace format; times are microseconds of the clock, counted from the first slice.
 
-    Args:
-        run: simulated with `record`.
-        costs: of any of its drives, for the layers' names.
-        devices: their names, in the order of the simulation.
+    Each device has two processes, ``push`` and ``pull``. In each, what is under way lies in rows, as few as it takes
+    for no two slices to overlap in one, and what waits is shown as asynchronous spans.
     """
-    spans = []
-    for device, group in zip(devices, run.groups, strict=True):
-        for passed in run.passes:
-            if passed.group == group:
-                step, layer, phase, begin, end = passed.computed
-                spans.append(SliceSpan(device, "compute", f"{costs[layer].name} {phase}", step, 0, 0, begin, end))
-        for direction, carried in run.transfers:
-            if carried.group == group:
-                piece = carried.piece
-                lane: Lane = "push" if direction == PUSH else "pull"
-                name = f"{piece.tensor}+{piece.offset}"
-                times = carried.begin_seconds, carried.arrival_seconds
-                spans.append(SliceSpan(device, lane, name, piece.exchange, piece.offset, piece.size_bytes, *times))
-    return spans
-
-
-def slices_trace(spans: Iterable[SliceSpan], clock: str, process: str = "csd-emu") -> dict[str, Any]:
-    """Return the spans in Chrome's trace format, which Perfetto and chrome://tracing show.
-
-    Each device is a process with a row per lane; slices that are under way together have rows of their own. Times are
-    microseconds of `clock`.
-    """
-    ordered = sorted(spans, key=lambda span: (span.start_seconds, span.end_seconds))
-    processes: dict[str, int] = {}
-    rows: dict[tuple[str, str], list[float]] = {}
+    ordered = sorted(slices, key=lambda each: (each.begin_seconds, each.end_seconds, each.device, each.direction))
+    zero = min((each.ready_seconds for each in ordered), default=0.0)
+    ways = sorted({(each.device, each.direction) for each in ordered})
+    numbers = {way: number for number, way in enumerate(ways, 1)}
     events: list[dict[str, Any]] = []
-    for span in ordered:
-        pid = processes.setdefault(span.device, len(processes) + 1)
-        row = _free_row(rows.setdefault((span.device, span.lane), []), span)
-        events.append(
-            {
-                "name": span.name,
-                "cat": span.lane,
-                "ph": "X",
-                "ts": span.start_seconds * 1e6,
-                "dur": (span.end_seconds - span.start_seconds) * 1e6,
-                "pid": pid,
-                "tid": LANES.index(span.lane) * 1000 + row,
-                "args": {"clock": clock, "step": span.step, "offset": span.offset, "bytes": span.size_bytes},
-            }
-        )
-    return {
-        "traceEvents": [*_names(processes, rows, process), *events],
-        "displayTimeUnit": "ms",
-        "otherData": {"clock": clock},
-    }
+    for way, number in numbers.items():
+        events.append(_name("process_name", number, 0, f"{title}: {way[0]} {way[1]}"))
+        own = [each for each in ordered if (each.device, each.direction) == way]
+        rows = _rows([(each.begin_seconds, each.end_seconds) for each in own])
+        events += [
+            _name("thread_name", number, row, COMMUNICATION if row == 1 else f"{COMMUNICATION} {row}")
+            for row in sorted(set(rows))
+        ]
+        for each, row in zip(own, rows, strict=True):
+            events += _events(each, number, row, zero, clock)
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"clock": clock}}
 
 
-def _free_row(ends: list[float], span: SliceSpan) -> int:
-    """Return the first row of a lane on which nothing is left, and put the span there."""
-    for row, end in enumerate(ends):
-        if end <= span.start_seconds:
-            ends[row] = span.end_seconds
-            return row
-    ends.append(span.end_seconds)
-    return len(ends) - 1
+def _rows(spans: Sequence[tuple[float, float]]) -> list[int]:
+    """Return a row, from 1, for each of the spans, which are in the order of their beginnings: the first free one."""
+    free: list[int] = []
+    busy: list[tuple[float, int]] = []
+    rows = []
+    for begin, end in spans:
+        while busy and busy[0][0] <= begin:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        row = heapq.heappop(free) if free else len(busy) + 1
+        heapq.heappush(busy, (end, row))
+        rows.append(row)
+    return rows
 
 
-def _names(
-    processes: dict[str, int], rows: dict[tuple[str, str], list[float]], process: str
-) -> Iterable[dict[str, Any]]:
-    for device, pid in processes.items():
-        yield {"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": f"{process} {device}"}}
-    for (device, lane), ends in rows.items():
-        for row in range(len(ends)):
-            tid = LANES.index(lane) * 1000 + row
-            yield {"name": "thread_name", "ph": "M", "pid": processes[device], "tid": tid, "args": {"name": lane}}
+def _events(each: SliceSpan, number: int, row: int, zero: float, clock: str) -> list[dict[str, Any]]:
+    ready, begin, end = (1e6 * (moment - zero) for moment in (each.ready_seconds, each.begin_seconds, each.end_seconds))
+    told = {"clock": clock, "step": each.step, "bytes": each.size_bytes, "offset": each.offset}
+    label = f"{each.tensor}+{each.offset}"
+    name = {"name": label, "pid": number, "args": told}
+    waiting = name | {"cat": QUEUE, "id": f"{each.step}/{label}", "tid": 0}
+    return [
+        waiting | {"ph": "b", "ts": ready},
+        waiting | {"ph": "e", "ts": begin},
+        name | {"cat": COMMUNICATION, "ph": "X", "ts": begin, "dur": end - begin, "tid": row},
+    ]
+
+
+def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}

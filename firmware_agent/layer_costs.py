@@ -1,0 +1,203 @@
+"""What a model's layers are to whoever sends them: stretches of the forward pass, and what each takes.
+
+A layer begins where the forward pass first uses a tensor of a module none of whose tensors it has used before, and goes
+on to where the next one begins; activations and pooling belong to what comes before them. Modules whose tensors are
+taken at once, as attention takes those of its projections, are one layer. So a layer is what can be computed between
+one wait for parameters and the next, whatever the model's modules are. A tensor that is used several times belongs to
+its first use: there it is needed first, and there its gradient is complete last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from firmware_agent.first_use import UseWatch, sent_tensors
+
+# What reads and writes a value without a matrix product is bound by memory: it counts as so many operations of one. An
+# A53 does some 4 GFLOP/s in a product of matrices and reads and writes some 0.5 G values/s (assumed).
+OPERATIONS_PER_VALUE = 8
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """A stretch of the forward pass.
+
+    Attributes:
+        name: of the module whose tensor begins it; that of the model's own tensors is empty.
+        tensors: names of those first used in it, in that order, -> bytes; parameters and buffers, tied ones once.
+        forward_operations: multiplications and additions of its products, for the images it was traced with, and
+            `OPERATIONS_PER_VALUE` for each value that anything else puts out.
+        backward_operations: as many for the gradients of its tensors if any is trained, and as many again for those of
+            its inputs if anything before them is.
+    """
+
+    name: str
+    tensors: Mapping[str, int]
+    forward_operations: float
+    backward_operations: float
+
+
+@dataclass(frozen=True)
+class LayerSeconds:
+    """What one pass through a layer took."""
+
+    forward_seconds: float
+    backward_seconds: float
+
+
+def trace_layers(model: nn.Module, images: torch.Tensor) -> tuple[LayerWork, ...]:
+    """Return the model's layers in forward order.
+
+    The model computes as for evaluation, so that nothing in it changes; its modes are put back. A tensor that this
+    does not use, such as a count of batches, belongs to its module's layer, to the last one if there is none.
+
+    Args:
+        model: with one forward pass per step.
+        images: what it takes, (records, ...); the operations are those of so many.
+    """
+    counter = _Counter()
+    cuts = _Cuts(counter)
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        # With gradients: else some modules take a short cut past torch's own products.
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), UseWatch(model, cuts.use), counter:
+            model(images)
+    finally:
+        for module, training in modes:
+            module.training = training
+    return cuts.works(sent_tensors(model))
+
+
+def measure_layers(
+    model: nn.Module, loss: Callable[[], torch.Tensor], now: Callable[[], float], layers: Sequence[LayerWork]
+) -> tuple[LayerSeconds, ...]:
+    """Return the seconds of each layer in one forward and backward pass, in the order of `layers`.
+
+    Gradients are added to those in the model, as in any backward pass. Seconds of layers without a trained tensor are
+    in those of the next one that the backward pass comes to and that has one.
+
+    Args:
+        model: whose layers were traced.
+        loss: computes it, by a forward pass of the model.
+        now: monotonic seconds.
+        layers: of `trace_layers`.
+    """
+    layer_of = {name: index for index, layer in enumerate(layers) for name in layer.tensors}
+    forward, ready = [0.0] * len(layers), [0.0] * len(layers)
+    current, mark = 0, now()
+
+    def use(name: str) -> None:
+        nonlocal current, mark
+        if (index := layer_of[name]) > current:
+            moment = now()
+            forward[current] += moment - mark
+            current, mark = index, moment
+
+    def complete(name: str) -> Callable[[torch.Tensor], None]:
+        def note(_: torch.Tensor) -> None:
+            ready[layer_of[name]] = now()
+
+        return note
+
+    handles = [
+        tensor.register_post_accumulate_grad_hook(complete(name))  # type: ignore[no-untyped-call]
+        for name, tensor in sent_tensors(model).items()
+        if tensor.requires_grad
+    ]
+    try:
+        with UseWatch(model, use):
+            value = loss()
+        begin = now()
+        forward[current] += begin - mark
+        value.backward()  # type: ignore[no-untyped-call]
+        end = now()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return tuple(map(LayerSeconds, forward, _between(ready, begin, end)))
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what torch computes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations = 0.0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None
+    ) -> Any:
+        out = function(*arguments, **(keywords or {}))
+        self.operations += _count(function, arguments, keywords or {}, out)
+        return out
+
+
+class _Cuts:
+    """Cuts a forward pass where the first tensor of another module is used."""
+
+    def __init__(self, counter: _Counter) -> None:
+        self._counter = counter
+        self._layers: list[tuple[str, list[str]]] = []
+        self._of_module: dict[str, list[str]] = {}
+        # What had been counted when each layer began.
+        self._begins: list[float] = []
+
+    def use(self, name: str) -> None:
+        """Note the first use of a tensor."""
+        module, now = name.rpartition(".")[0], self._counter.operations
+        if module not in self._of_module:
+            if not self._layers or now > self._begins[-1]:
+                self._layers.append((module, []))
+                self._begins.append(now)
+            self._of_module[module] = self._layers[-1][1]
+        self._of_module[module].append(name)
+
+    def works(self, tensors: Mapping[str, torch.Tensor]) -> tuple[LayerWork, ...]:
+        """Return the layers: what is computed before the first is its own, unused tensors are their module's or the last's."""
+        layers = self._layers or [("", [])]
+        used = {name for _, names in layers for name in names}
+        for name in tensors:
+            if name not in used:
+                self._of_module.get(name.rpartition(".")[0], layers[-1][1]).append(name)
+        works, trained_before = [], False
+        for (module, names), (begin, end) in zip(
+            layers, pairwise([0.0, *self._begins[1:], self._counter.operations]), strict=True
+        ):
+            own, forward = any(tensors[name].requires_grad for name in names), end - begin
+            sizes = {name: tensors[name].numel() * tensors[name].element_size() for name in names}
+            works.append(LayerWork(module, sizes, forward, forward * (own + trained_before)))
+            trained_before = trained_before or own
+        return tuple(works)
+
+
+def _count(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], out: Any) -> float:
+    known = flop_registry.get(function._overloadpacket)
+    if known is not None:
+        return float(known(*arguments, **keywords, out_val=out))
+    outs = [each for each in (out if isinstance(out, list | tuple) else [out]) if isinstance(each, torch.Tensor)]
+    places = {each.untyped_storage().data_ptr() for each in arguments if isinstance(each, torch.Tensor)}
+    # What only looks at its input in another way takes no time; what writes into it does.
+    looks = function.is_view or (
+        not function._schema.is_mutable and any(o.untyped_storage().data_ptr() in places for o in outs)
+    )
+    return 0.0 if looks else float(OPERATIONS_PER_VALUE * sum(prod(each.shape) for each in outs))
+
+
+def _between(ready: Sequence[float], begin: float, end: float) -> list[float]:
+    """Return how long after the layer behind it each layer's gradients were ready; the first layer has all the rest."""
+    seconds, before = [0.0] * len(ready), begin
+    for index in reversed(range(len(ready))):
+        moment = end if index == 0 else max(before, ready[index])
+        seconds[index], before = moment - before, moment
+    return seconds
