@@ -164,7 +164,7 @@ class _Cuts:
         self._of_module[module].append(name)
 
     def works(self, tensors: Mapping[str, torch.Tensor]) -> tuple[LayerWork, ...]:
-        """Return the layers: what is computed before the first is its own, unused tensors are their module's or the last's."""
+        """Return the layers; the first has what comes before it, the last what no layer of its module has."""
         layers = self._layers or [("", [])]
         used = {name for _, names in layers for name in names}
         for name in tensors:

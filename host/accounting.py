@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from csd_emu.array import ArrayConfig, LinkSection
+from csd_emu.communication.compose import OverlapComposer
 from csd_emu.host_node import host_activity, storage_of
 from csd_emu.power import MEASURED, add_up, device_energy, host_energy
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.timeline import AGGREGATE, HOST, READ, RECEIVE, SEND, Activity, Link, Span, compose, shift
+from firmware_agent.send_queue import Sending
 from firmware_agent.wire import PhaseSeconds, Trained
 from host.device_time import WALL, DeviceTime, StepModel, batch_counts, micro_batch_counts
 from host.records import DeviceRound
@@ -72,7 +74,14 @@ class Accounted:
 class Accountant:
     """Composes rounds, and keeps the array's time. One instance per run."""
 
-    def __init__(self, time: DeviceTime, profiles: Mapping[str, Profile], host: Profile, link: Link) -> None:
+    def __init__(
+        self,
+        time: DeviceTime,
+        profiles: Mapping[str, Profile],
+        host: Profile,
+        link: Link,
+        overlap: OverlapComposer | None = None,
+    ) -> None:
         """Begin at array time 0.
 
         Args:
@@ -80,10 +89,11 @@ class Accountant:
             profiles: device -> its profile, for all devices of the array.
             host: the server's figures.
             link: between host and drives.
+            overlap: composes steps whose exchange overlaps what drives compute; None if no step's does.
         """
         self.time = time
         self.array_seconds = 0.0
-        self._profiles, self._host, self._link = dict(profiles), host, link
+        self._profiles, self._host, self._link, self._overlap = dict(profiles), host, link, overlap
         self._storage = storage_of(host, [profile for device, profile in profiles.items() if device != HOST])
 
     def account(
@@ -93,6 +103,7 @@ class Accountant:
         host_seconds: float = 0.0,
         beside: Sequence[Returned] = (),
         stragglers: Collection[str] | None = None,
+        sending: Sending | None = None,
     ) -> Accounted:
         """Return the round, or step, made of what devices returned, and move the array's time on by its length.
 
@@ -100,14 +111,24 @@ class Accountant:
         device is taken to stop, so that its spans and its energy end there too. The host's own `host_seconds` follow.
         What devices did `beside` takes no time of the array's; they are marked too. `stragglers`, if given, are late
         whenever they were done, and nobody else is.
+
+        A step with settings of its own for `sending` is composed as `csd_emu.communication.compose` says, if it can be:
+        the accountant has what that takes, a drive takes part, and nobody can turn out to be late, for what is known
+        only at a step's end lets no next step begin before it.
         """
         parts = [self._device(part) for part in returned]
-        composed = compose([self._activity(part) for part in parts], self._link)
+        activities = [self._activity(part) for part in parts]
+        drives = any(part.device != HOST for part in parts)
+        if self._overlap is not None and sending is not None and drives and deadline_seconds is None and not stragglers:
+            composed = self._overlap.compose(activities, self._link, sending, host_seconds)
+            host_seconds = 0.0  # it is composed with the rest
+        else:
+            composed = compose(activities, self._link)
         late = {d for d, s in composed.finish_seconds.items() if deadline_seconds is not None and s > deadline_seconds}
         if stragglers is not None:
             late = set(stragglers)
         seconds = deadline_seconds if late and deadline_seconds is not None else composed.seconds
-        spans = _cut(composed.spans, seconds)
+        spans = _cut(composed.spans, seconds) if late else list(composed.spans)
         if host_seconds:
             spans.append(Span(HOST, AGGREGATE, seconds, seconds + host_seconds))
             seconds += host_seconds
@@ -177,7 +198,9 @@ class Accountant:
     def _finished(self, part: DeviceRound, spans: Sequence[Span], elapsed_seconds: float, late: bool) -> DeviceRound:
         """Return the part with what its `spans` in the composed round say of it."""
         profile = self._profiles[part.device]
-        seconds = {span.phase: span.seconds for span in spans}
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for span in spans:
+            seconds[span.phase] += span.seconds
         did = add_up(profile, spans)
         joules = device_energy(
             *(profile.power, elapsed_seconds, did.busy_core_seconds, did.busy_seconds, did.read_bytes, did.link_bytes)
@@ -189,9 +212,9 @@ class Accountant:
             joules = {}
         return msgspec.structs.replace(
             part,
-            receive_seconds=seconds.get(RECEIVE, 0.0),
-            read_seconds=seconds.get(READ, 0.0),
-            send_seconds=seconds.get(SEND, 0.0),
+            receive_seconds=seconds[RECEIVE],
+            read_seconds=seconds[READ],
+            send_seconds=seconds[SEND],
             energy_joules=joules,
             straggler=late,
         )
@@ -240,16 +263,19 @@ def phases(seconds: PhaseSeconds) -> dict[str, float]:
     return {phase: getattr(seconds, phase) for phase in seconds.__struct_fields__}
 
 
-def make_accountant(config: ArrayConfig, models: Mapping[str, StepModel] | None = None) -> Accountant:
+def make_accountant(
+    config: ArrayConfig, models: Mapping[str, StepModel] | None = None, overlap: OverlapComposer | None = None
+) -> Accountant:
     """Return what composes the time and energy of a run.
 
     Args:
         config: the array.
         models: device -> what its steps cost, for devices without a counted clock (see `find_models`).
+        overlap: see `Accountant`.
     """
     profiles = {device.name: get_profile(device.profile) for device in config.list_nodes()}
     host = get_profile(config.host.profile)
-    return Accountant(DeviceTime(profiles, models or {}), profiles, host, link_of(config.link, host))
+    return Accountant(DeviceTime(profiles, models or {}), profiles, host, link_of(config.link, host), overlap)
 
 
 def link_of(section: LinkSection, host: Profile) -> Link:

@@ -23,7 +23,9 @@ class Stepped(NamedTuple):
 class HostBlocks:
     """Gradients in, parameters out; a tensor's bytes come from each drive in order, and so they go out."""
 
-    def __init__(self, sizes: Sequence[int], groups: int, block_bytes: int, bytes_per_second: float) -> None:
+    def __init__(
+        self, sizes: Sequence[int], groups: int, block_bytes: int, bytes_per_second: float, barrier: bool = False
+    ) -> None:
         """Begin with nothing.
 
         Args:
@@ -31,6 +33,7 @@ class HostBlocks:
             groups: of drives that do the same.
             block_bytes: the host steps ranges of so many bytes, from multiples of it on.
             bytes_per_second: how fast, one range after the other.
+            barrier: whether it steps nothing before all of every drive's gradient is there.
         """
         self.next_seconds = math.inf
         self._sizes, self._block = list(sizes), block_bytes
@@ -39,11 +42,15 @@ class HostBlocks:
         self._taken = [0] * len(sizes)
         self._free_seconds = 0.0
         self._waiting: deque[Stepped] = deque()
+        self._barrier, self._whole = barrier, [size == 0 for size in sizes]
 
     def take(self, group: int, exchange: int, order: int, size_bytes: int, whole: bool, now: float) -> None:
         """Take bytes from the drives of a group; of `whole` tensors nothing is stepped before all of it is there."""
         got = self._got[order]
         got[group] += size_bytes
+        if self._barrier:
+            self._take_all(exchange, order, now)
+            return
         there = min(got)
         size, start = self._sizes[order], self._taken[order]
         end = there if there == size else 0 if whole else there - there % self._block
@@ -53,10 +60,7 @@ class HostBlocks:
             self._got[order], self._taken[order] = [0] * len(got), 0
         else:
             self._taken[order] = end
-        self._free_seconds = max(self._free_seconds, now) + (end - start) * self._seconds_per_byte
-        if not self._waiting:
-            self.next_seconds = self._free_seconds
-        self._waiting.append(Stepped(self._free_seconds, exchange, order, start, end))
+        self._step(exchange, order, start, end, now)
 
     def advance(self, now: float) -> list[Stepped]:
         """Return what has been stepped by now and was not returned before."""
@@ -65,3 +69,18 @@ class HostBlocks:
             done.append(waiting.popleft())
         self.next_seconds = waiting[0].ready_seconds if waiting else math.inf
         return done
+
+    def _take_all(self, exchange: int, order: int, now: float) -> None:
+        """Step everything once the whole gradient is there."""
+        self._whole[order] = min(self._got[order]) == self._sizes[order]
+        if not all(self._whole):
+            return
+        for tensor, size in enumerate(self._sizes):
+            self._got[tensor], self._whole[tensor] = [0] * len(self._got[tensor]), size == 0
+            self._step(exchange, tensor, 0, size, now)
+
+    def _step(self, exchange: int, order: int, start: int, end: int, now: float) -> None:
+        self._free_seconds = max(self._free_seconds, now) + (end - start) * self._seconds_per_byte
+        if not self._waiting:
+            self.next_seconds = self._free_seconds
+        self._waiting.append(Stepped(self._free_seconds, exchange, order, start, end))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from csd_emu.communication.costs import Costs, LayerCost, TensorCost
-from firmware_agent.layer_costs import LayerWork
+
+if TYPE_CHECKING:  # it imports torch
+    from firmware_agent.layer_costs import LayerWork
 
 READ = "read"
 
@@ -15,8 +18,8 @@ def share_out(
     forward_seconds: float,
     backward_seconds: float,
     encode_seconds: float = 0.0,
-    read_seconds: float = 0.0,
-    exchanged: Collection[str] | None = None,
+    read_seconds: float | None = None,
+    exchanged: Mapping[str, int] | None = None,
 ) -> Costs:
     """Return what each layer takes of a step's seconds, in forward order.
 
@@ -29,12 +32,16 @@ def share_out(
         forward_seconds: of the whole step, as are the next ones.
         backward_seconds: without the encoding.
         encode_seconds: of all gradients.
-        read_seconds: of the records, from flash.
-        exchanged: tensors that are pushed and pulled in each step; None for all. Any other is left out, also if it is
-            pulled alone, as a frozen parameter is.
+        read_seconds: of the records, from flash; None for no such layer.
+        exchanged: what is pushed and pulled in each step, name -> bytes; None for all tensors as they are. Any other is
+            left out, also if it is pulled alone, as a frozen parameter is.
     """
     sent = [
-        {name: size for name, size in layer.tensors.items() if size and (exchanged is None or name in exchanged)}
+        {
+            name: size
+            for name in layer.tensors
+            if (size := (layer.tensors if exchanged is None else exchanged).get(name))
+        }
         for layer in layers
     ]
     forward = _shares([layer.forward_operations for layer in layers])
@@ -49,7 +56,7 @@ def share_out(
         )
         for layer, sizes, f, b, e in zip(layers, sent, forward, backward, encode, strict=True)
     )
-    return (LayerCost(READ, (), read_seconds, 0.0), *costs) if read_seconds else costs
+    return costs if read_seconds is None else (LayerCost(READ, (), read_seconds, 0.0), *costs)
 
 
 def _shares(weights: Sequence[float]) -> list[float]:

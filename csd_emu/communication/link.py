@@ -51,6 +51,25 @@ class SharedLink:
 
 
 @dataclass(frozen=True)
+class OwnLink:
+    """What one drive's own side adds to the link that all share, each way.
+
+    Attributes:
+        bytes_per_second: it carries no more.
+        latency_seconds: beside the shared side's.
+    """
+
+    bytes_per_second: float = math.inf
+    latency_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no drive has."""
+        check_numbers("a drive's link", {}, {"latency": self.latency_seconds})
+        if not self.bytes_per_second > 0:
+            raise ConfigurationError("a drive's link: its bandwidth must be positive")
+
+
+@dataclass(frozen=True)
 class LinkTrace:
     """A link that changes at given moments and stays as it is between them.
 

@@ -2,17 +2,18 @@
 
 Every drive has one pipe in each direction. It carries one piece at a time: `slice_seconds` at the side that puts it on,
 then its bytes, then the latency, during which the next one is carried. The pipes whose bytes are under way share the
-host's side in equal parts (as transfers do in `csd_emu.timeline`); none has more than a drive's own side.
+host's side in equal parts; what a drive's own side cannot take of its part is shared by the others.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from csd_emu.communication.link import SharedLink
+from csd_emu.communication.link import OwnLink, SharedLink
 from firmware_agent.send_queue import Piece
 
 
@@ -41,28 +42,34 @@ class Pipes(Protocol):
         """Go on with another link; what has been carried stays so."""
 
 
-def make_pipes(weights: Sequence[int], link: SharedLink) -> Pipes:
-    """Return the pipes of one direction, of groups of so many drives that all do the same at the same time."""
-    return LonePipe(weights[0], link) if len(weights) == 1 else SharedPipes(weights, link)
+def make_pipes(weights: Sequence[int], own: Sequence[OwnLink], link: SharedLink) -> Pipes:
+    """Return the pipes of one direction.
+
+    Args:
+        weights: (groups,) so many drives do the same at the same time.
+        own: (groups,) what each of them has.
+        link: what all share.
+    """
+    return LonePipe(weights[0], own[0], link) if len(weights) == 1 else SharedPipes(weights, own, link)
 
 
 class LonePipe:
     """The pipe of one group. Nobody else shares the link, so a piece's arrival is known when it goes in."""
 
-    def __init__(self, weight: int, link: SharedLink) -> None:
+    def __init__(self, weight: int, own: OwnLink, link: SharedLink) -> None:
         """Begin empty; each of the `weight` drives has that part of the host's side."""
         self.next_seconds = math.inf
-        self._weight, self._link = weight, link
-        self._seconds_per_byte = _seconds_per_byte(link, weight)
+        self._weight, self._own = weight, own
         self._free_seconds = 0.0
         self._carried: deque[Carried] = deque()
+        self._take(link)
 
     def put(self, group: int, piece: Piece, now: float) -> None:
         """See `Pipes`."""
-        link, free = self._link, self._free_seconds
+        free = self._free_seconds
         begin = now if now > free else free
-        self._free_seconds = end = begin + link.slice_seconds + piece.size_bytes * self._seconds_per_byte
-        arrival = end + link.latency_seconds
+        self._free_seconds = end = begin + self._slice_seconds + piece.size_bytes * self._seconds_per_byte
+        arrival = end + self._latency_seconds
         if not self._carried:
             self.next_seconds = arrival
         elif arrival < (last := self._carried[-1].arrival_seconds):  # the latency has become shorter meanwhile
@@ -80,7 +87,7 @@ class LonePipe:
     def change(self, link: SharedLink, now: float) -> None:
         """See `Pipes`."""
         before, old = list(self._carried), self._seconds_per_byte
-        self._link, self._seconds_per_byte = link, _seconds_per_byte(link, self._weight)
+        self._take(link)
         self._carried.clear()
         self._free_seconds = now
         for part in before:
@@ -93,94 +100,95 @@ class LonePipe:
                 fixed_seconds = part.end_seconds - now - left_seconds
                 end = now + fixed_seconds + left_seconds / old * self._seconds_per_byte
                 last = self._carried[-1].arrival_seconds if self._carried else 0.0
-                arrival = max(end + link.latency_seconds, last)
+                arrival = max(end + self._latency_seconds, last)
                 self._carried.append(part._replace(arrival_seconds=arrival, end_seconds=end))
                 self._free_seconds = end
         self.next_seconds = self._carried[0].arrival_seconds if self._carried else math.inf
 
+    def _take(self, link: SharedLink) -> None:
+        rate = min(link.free_bytes_per_second / self._weight, link.device_bytes_per_second, self._own.bytes_per_second)
+        self._seconds_per_byte, self._slice_seconds = 1 / rate, link.slice_seconds
+        self._latency_seconds = link.latency_seconds + self._own.latency_seconds
+
 
 class SharedPipes:
-    """The pipes of several groups, which share the host's side while their bytes are under way.
+    """The pipes of several groups, which share the host's side while their bytes are under way."""
 
-    `level` is how many bytes a piece on the link since the beginning would have been given by now: a piece that gets on
-    it at level x with s bytes gets off at level x + s (see `csd_emu.sharing`).
-    """
-
-    def __init__(self, weights: Sequence[int], link: SharedLink) -> None:
+    def __init__(self, weights: Sequence[int], own: Sequence[OwnLink], link: SharedLink) -> None:
         """Begin empty."""
         self.next_seconds = math.inf
-        self._weights, self._link = list(weights), link
-        self._now = self._level = 0.0
-        self._lowest_off_seconds = math.inf
+        self._weights, self._own, self._link, self._now = list(weights), list(own), link, 0.0
         self._waiting: list[deque[Piece]] = [deque() for _ in weights]
-        # What each pipe carries: since when, until when it is prepared, and the level at which it gets off the link.
+        # What each pipe carries: since when; until when it is prepared; of its bytes, how many are left, how many go
+        # each second, and when none will be left.
         self._begin = [0.0] * len(weights)
         self._prepared = [math.inf] * len(weights)
+        self._left, self._rate = [0.0] * len(weights), [0.0] * len(weights)
         self._off = [math.inf] * len(weights)
-        self._arriving: deque[Carried] = deque()
+        self._arriving: list[Carried] = []
+        self._last_arrival = [0.0] * len(weights)
 
     def put(self, group: int, piece: Piece, now: float) -> None:
         """See `Pipes`."""
         self._waiting[group].append(piece)
         if len(self._waiting[group]) == 1:
-            self._raise_level(now)
             self._turn(group, now)
-            self._look_ahead(now)
+            self.next_seconds = min(self.next_seconds, self._prepared[group])
 
     def advance(self, now: float) -> list[Carried]:
         """See `Pipes`."""
-        self._raise_level(now)
-        for group in range(len(self._weights)):
-            if self._off[group] <= self._level:
-                self._get_off(group, now)
-        for group, prepared in enumerate(self._prepared):
-            if prepared <= now:
-                self._prepared[group] = math.inf
-                self._off[group] = self._level + self._waiting[group][0].size_bytes
+        over = [group for group, off in enumerate(self._off) if off <= now]
+        for group in over:
+            self._get_off(group, now)
+        ready = [group for group, prepared in enumerate(self._prepared) if prepared <= now]
+        if over or ready:
+            self._carry(now)
+            for group in ready:
+                self._prepared[group], self._left[group] = math.inf, self._waiting[group][0].size_bytes
+            self._share(now)
         arrived = []
         while self._arriving and self._arriving[0].arrival_seconds <= now:
-            arrived.append(self._arriving.popleft())
-        self._look_ahead(now)
+            arrived.append(heapq.heappop(self._arriving))
+        self._look_ahead()
         return arrived
 
     def change(self, link: SharedLink, now: float) -> None:
         """See `Pipes`."""
-        self._raise_level(now)
         self._link = link
-        self._look_ahead(now)
+        self._carry(now)
+        self._share(now)
+        self._look_ahead()
 
     def _turn(self, group: int, now: float) -> None:
         self._begin[group], self._prepared[group] = now, now + self._link.slice_seconds
 
     def _get_off(self, group: int, now: float) -> None:
         piece = self._waiting[group].popleft()
-        self._off[group] = math.inf
-        last = self._arriving[-1].arrival_seconds if self._arriving else 0.0
-        arrival = max(now + self._link.latency_seconds, last)
-        self._arriving.append(Carried(arrival, self._begin[group], now, group, piece))
+        self._left[group], self._off[group] = 0.0, math.inf
+        latency = self._link.latency_seconds + self._own[group].latency_seconds
+        arrival = self._last_arrival[group] = max(now + latency, self._last_arrival[group])
+        heapq.heappush(self._arriving, Carried(arrival, self._begin[group], now, group, piece))
         if self._waiting[group]:
             self._turn(group, now)
 
-    def _rate(self) -> float:
-        """Return the bytes per second of each piece that is on the link; infinity if none is."""
-        weight = sum(w for w, off in zip(self._weights, self._off, strict=True) if off < math.inf)
-        return 1 / _seconds_per_byte(self._link, weight) if weight else math.inf
-
-    def _raise_level(self, now: float) -> None:
-        lowest = min(self._off)
-        if lowest < math.inf:
-            level = self._level + (now - self._now) * self._rate()
-            # What was to get off now does, whatever the rounding.
-            self._level = lowest if now >= self._lowest_off_seconds else min(level, lowest)
+    def _carry(self, now: float) -> None:
+        """Take off what has been carried since the last time."""
+        for group, off in enumerate(self._off):
+            if off < math.inf:
+                self._left[group] -= self._rate[group] * (now - self._now)
         self._now = now
 
-    def _look_ahead(self, now: float) -> None:
-        lowest = min(self._off)
-        self._lowest_off_seconds = now + (lowest - self._level) / self._rate() if lowest < math.inf else math.inf
+    def _share(self, now: float) -> None:
+        """Share out the host's side anew among those that are on it, the narrowest own side first."""
+        on = [group for group, left in enumerate(self._left) if left > 0]
+        own = {g: min(self._link.device_bytes_per_second, self._own[g].bytes_per_second) for g in on}
+        free, drives = self._link.free_bytes_per_second, sum(self._weights[group] for group in on)
+        for group in sorted(on, key=own.__getitem__):
+            self._rate[group] = min(own[group], free / drives)
+            self._off[group] = now + self._left[group] / self._rate[group]
+            free -= self._rate[group] * self._weights[group]
+            drives -= self._weights[group]
+
+    def _look_ahead(self) -> None:
         arrival = self._arriving[0].arrival_seconds if self._arriving else math.inf
-        self.next_seconds = min(self._lowest_off_seconds, arrival, *self._prepared)
-
-
-def _seconds_per_byte(link: SharedLink, weight: int) -> float:
-    """Return what a byte of each takes while the pipes of so many drives are on the link."""
-    return max(weight / link.free_bytes_per_second, 1 / link.device_bytes_per_second)
+        self.next_seconds = min(arrival, *self._off, *self._prepared)

@@ -100,6 +100,11 @@ def steady_step_seconds(
         ConfigurationError: see `Simulation`.
     """
     run = Simulation(costs, link, sending, block_bytes=block_bytes, host_bytes_per_second=host_bytes_per_second)
+    return settle(run)
+
+
+def settle(run: Simulation) -> float:
+    """Run a simulation that has not begun until its steps repeat, and return what `steady_step_seconds` says."""
     run.step()  # it begins with all parameters, and none of those that follow does
     seconds: list[float] = []
     while len(seconds) < _SETTLING_STEPS:

@@ -23,6 +23,7 @@ Paper: Peng et al., "A generic communication scheduler for distributed DNN train
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ from typing import NamedTuple
 from csd_emu.communication.blocks import BLOCK_BYTES, HostBlocks, Stepped
 from csd_emu.communication.costs import Costs
 from csd_emu.communication.drive import BACKWARD, Computed, DriveCompute
-from csd_emu.communication.link import LinkTrace, SharedLink, constant
+from csd_emu.communication.link import LinkTrace, OwnLink, SharedLink, constant
 from csd_emu.communication.pipes import Carried, make_pipes
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.send_queue import Sending, SendQueue
@@ -55,7 +56,16 @@ class Passed(NamedTuple):
 
 
 class Simulation:
-    """Steps one after the other, each with settings of its own; one instance per run."""
+    """Steps one after the other, each with settings of its own; one instance per run.
+
+    Attributes:
+        groups: (drives,) which group each drive is of; the drives of one do the same.
+        record: whether slices and passes are kept from now on.
+        transfers: the slices that have arrived.
+        passes: of all layers.
+        stepped: blocks that the host has stepped.
+        now_seconds: how far it has come.
+    """
 
     def __init__(
         self,
@@ -63,8 +73,11 @@ class Simulation:
         link: SharedLink | LinkTrace,
         sending: Sending,
         *,
+        own: Sequence[OwnLink] = (),
+        host: Costs | None = None,
         block_bytes: int = BLOCK_BYTES,
         host_bytes_per_second: float = math.inf,
+        barrier: bool = False,
         merge: bool = True,
         record: bool = False,
     ) -> None:
@@ -74,35 +87,48 @@ class Simulation:
             costs: one per drive, of one model: the same tensors in the same layers.
             link: as it is, or as it changes in time.
             sending: of the first step.
+            own: what each drive's own side adds; empty for nothing.
+            host: what the host computes if it trains too: a participant whose gradients and parameters cross no link.
             block_bytes: the host steps ranges of so many bytes, whatever the slices.
             host_bytes_per_second: how fast it steps, one range after the other.
-            merge: compute drives with equal costs once. The result is the same; a test holds that.
+            barrier: the host's optimiser needs the whole gradient before it steps anything.
+            merge: compute drives with equal costs and links once. The result is the same; a test holds that.
             record: keep every slice and every layer's pass.
 
         Raises:
-            ConfigurationError: there is no drive or no layer, the models differ, or blocks or a rate are not positive.
+            ConfigurationError: there is no drive or no layer, the models differ, there is not one `own` for each
+                drive, or blocks or a rate are not positive.
         """
         if block_bytes < 1 or not host_bytes_per_second > 0:
             raise ConfigurationError("the host steps blocks of at least a byte, at a positive rate; give it such")
-        unlike, weights, self.groups = _group(costs, merge)
+        if own and len(own) != len(costs):
+            raise ConfigurationError(f"{len(own)} own links for {len(costs)} drives; give each drive one")
+        members = list(zip(costs, own or [OwnLink()] * len(costs), strict=True))
+        unlike, weights, self.groups = _group(members, host, merge)
         trace = link if isinstance(link, LinkTrace) else constant(link)
         self._changes = deque(zip(trace.starts[1:], trace.links[1:], strict=True))
         self._link = trace.links[0]
-        self._drives = [DriveCompute(part) for part in unlike]
-        self._pipes = tuple(make_pipes(weights, self._link) for _ in (PUSH, PULL))
+        self._drives = [DriveCompute(part) for part, _ in unlike]
+        # The host's own part comes last, and has no queue.
+        self._local = len(unlike)
+        if host is not None:
+            self._drives.append(DriveCompute(host))
+        self._own = [side for _, side in unlike]
+        self._pipes = tuple(make_pipes(weights, self._own, self._link) for _ in (PUSH, PULL))
         self._queues = tuple([SendQueue(sending) for _ in unlike] for _ in (PUSH, PULL))
         # Read by the peer, and known to be so at this time: (seconds, group, bytes).
-        self._read: tuple[deque[tuple[float, int, int]], ...] = (deque(), deque())
-        tensors = [tensor for layer in unlike[0] for tensor in layer.tensors]
+        self._read: tuple[list[tuple[float, int, int]], ...] = ([], [])
+        model = unlike[0][0]
+        tensors = [tensor for layer in model for tensor in layer.tensors]
         self._names = [tensor.name for tensor in tensors]
-        self._layer_of = [index for index, layer in enumerate(unlike[0]) for _ in layer.tensors]
+        self._layer_of = [index for index, layer in enumerate(model) for _ in layer.tensors]
         order = count()
-        self._orders = [[next(order) for _ in layer.tensors] for layer in unlike[0]]
+        self._orders = [[next(order) for _ in layer.tensors] for layer in model]
         self._sizes = [tensor.size_bytes for tensor in tensors]
-        self._host = HostBlocks(self._sizes, len(unlike), block_bytes, host_bytes_per_second)
+        self._host = HostBlocks(self._sizes, len(self._drives), block_bytes, host_bytes_per_second, barrier)
         self._sendings = [sending]
         self._wakes: list[tuple[int, int]] = []
-        self._record, self.transfers, self.passes = record, list[Transfer](), list[Passed]()
+        self.record, self.transfers, self.passes = record, list[Transfer](), list[Passed]()
         self.stepped: list[Stepped] = []
         self.now_seconds = self._begun_seconds = 0.0
 
@@ -120,6 +146,15 @@ class Simulation:
         begun = max(drive.begun_seconds[number] for drive in self._drives)
         seconds, self._begun_seconds = begun - self._begun_seconds, begun
         return seconds
+
+    @property
+    def steps(self) -> int:
+        """How many steps are over; the next one, which has this number, has begun on all drives."""
+        return len(self._sendings) - 1
+
+    def begun_seconds(self, step: int) -> list[float]:
+        """Return when each group began a step that all have begun; the host's own part comes last."""
+        return [drive.begun_seconds[step] for drive in self._drives]
 
     def change_link(self, link: SharedLink) -> None:
         """Go on with another link from now on; a trace's next change still comes."""
@@ -157,29 +192,31 @@ class Simulation:
 
     def _push(self, arrived: Sequence[Carried], now: float) -> None:
         """Let the host take gradients."""
-        read, known = self._read[PUSH], now + self._link.latency_seconds
+        read, shared = self._read[PUSH], self._link.latency_seconds
         for carried in arrived:
             piece = carried.piece
             whole = self._sendings[piece.exchange].schedule == "fifo"
             self._host.take(carried.group, piece.exchange, piece.order, piece.size_bytes, whole, now)
-            read.append((known, carried.group, piece.size_bytes))
-        if self._record:
+            known = now + shared + self._own[carried.group].latency_seconds
+            heapq.heappush(read, (known, carried.group, piece.size_bytes))
+        if self.record:
             self.transfers += [Transfer(PUSH, carried) for carried in arrived]
 
     def _pull(self, arrived: Sequence[Carried], now: float) -> None:
         """Let drives take parameters."""
-        read, known = self._read[PULL], now + self._link.latency_seconds
+        read, shared = self._read[PULL], self._link.latency_seconds
         for carried in arrived:
             piece = carried.piece
             self._drives[carried.group].arrive(self._layer_of[piece.order], piece.size_bytes, now)
-            read.append((known, carried.group, piece.size_bytes))
-        if self._record:
+            known = now + shared + self._own[carried.group].latency_seconds
+            heapq.heappush(read, (known, carried.group, piece.size_bytes))
+        if self.record:
             self.transfers += [Transfer(PULL, carried) for carried in arrived]
 
     def _acknowledge(self, direction: int, now: float) -> None:
         read, queues = self._read[direction], self._queues[direction]
         while read and read[0][0] <= now:
-            _, group, size_bytes = read.popleft()
+            _, group, size_bytes = heapq.heappop(read)
             queues[group].acknowledge(size_bytes)
             self._wakes.append((direction, group))
 
@@ -192,11 +229,17 @@ class Simulation:
                 done = drive.end(now)
                 if done.phase == BACKWARD:
                     self._offer_gradients(group, done)
-                if self._record:
+                if self.record:
                     self.passes.append(Passed(group, done))
 
     def _offer_gradients(self, group: int, done: Computed) -> None:
-        queue, step = self._queues[PUSH][group], done.step
+        step = done.step
+        if group == self._local:
+            whole = self._sendings[step].schedule == "fifo"
+            for order in reversed(self._orders[done.layer]):
+                self._host.take(group, step, order, self._sizes[order], whole, done.end_seconds)
+            return
+        queue = self._queues[PUSH][group]
         if done.layer == len(self._orders) - 1 and queue.sending != self._sendings[step]:
             queue.change(self._sendings[step])
         for order in reversed(self._orders[done.layer]):
@@ -206,7 +249,7 @@ class Simulation:
     def _offer_stepped(self, now: float) -> None:
         queues = self._queues[PULL]
         for ready in self._host.advance(now):
-            if self._record:
+            if self.record:
                 self.stepped.append(ready)
             sending = self._sendings[ready.exchange]
             for group, queue in enumerate(queues):
@@ -214,6 +257,8 @@ class Simulation:
                     queue.change(sending)
                 queue.offer(ready.exchange, ready.order, self._names[ready.order], ready.start, ready.end)
                 self._wakes.append((PULL, group))
+            for drive in self._drives[self._local :]:
+                drive.arrive(self._layer_of[ready.order], ready.end - ready.start, now)
 
     def _send(self, now: float) -> None:
         """Put on the pipes what the queues let go."""
@@ -224,15 +269,22 @@ class Simulation:
         self._wakes.clear()
 
 
-def _group(costs: Sequence[Costs], merge: bool) -> tuple[list[Costs], list[int], tuple[int, ...]]:
-    """Return the unlike costs, how many drives have each, and which of them each drive has."""
-    if not costs or not costs[0]:
+Member = tuple[Costs, OwnLink]
+
+
+def _group(
+    members: Sequence[Member], host: Costs | None, merge: bool
+) -> tuple[list[Member], list[int], tuple[int, ...]]:
+    """Return the unlike drives, how many of each there are, and which of them each drive is."""
+    if not members or not members[0][0]:
         raise ConfigurationError("a simulation needs a drive and a model with a layer")
-    shape = [layer.tensors for layer in costs[0]]
-    if any([layer.tensors for layer in part] != shape for part in costs):
+    shape = [layer.tensors for layer in members[0][0]]
+    if any(
+        [layer.tensors for layer in part] != shape for part in (*(part for part, _ in members), host or members[0][0])
+    ):
         raise ConfigurationError("the drives' models differ in their layers or tensors; all train the same one")
     if not merge:
-        return list(costs), [1] * len(costs), tuple(range(len(costs)))
-    unlike: dict[Costs, int] = {}
-    groups = tuple(unlike.setdefault(part, len(unlike)) for part in costs)
+        return list(members), [1] * len(members), tuple(range(len(members)))
+    unlike: dict[Member, int] = {}
+    groups = tuple(unlike.setdefault(member, len(unlike)) for member in members)
     return list(unlike), [groups.count(group) for group in range(len(unlike))], groups

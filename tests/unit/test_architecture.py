@@ -71,6 +71,7 @@ PURE = [
     "csd_emu/baseline.py",
     "csd_emu/communication/analytic.py",
     "csd_emu/communication/blocks.py",
+    "csd_emu/communication/compose.py",
     "csd_emu/communication/costs.py",
     "csd_emu/communication/drive.py",
     "csd_emu/communication/layers.py",

@@ -15,8 +15,8 @@ from csd_emu.communication.costs import (
     ideal_step_seconds,
     scale_compute,
 )
-from csd_emu.communication.link import LinkTrace, SharedLink, constant, stepped
-from csd_emu.communication.simulate import Simulated, simulate, steady_step_seconds
+from csd_emu.communication.link import LinkTrace, OwnLink, SharedLink, constant, stepped
+from csd_emu.communication.simulate import Simulated, settle, simulate, steady_step_seconds
 from csd_emu.communication.simulation import PULL, PUSH, Simulation
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.send_queue import Sending
@@ -251,6 +251,58 @@ def test_background_traffic_takes_its_share() -> None:
 def test_the_host_steps_one_block_after_the_other() -> None:
     run = simulate([one_layer(500)], SharedLink(1e9, 0.0), Sending(), 2, host_bytes_per_second=1000.0)
     assert run.step_seconds == pytest.approx([2.0, 2.0], rel=1e-5)
+
+
+@given(models(), links, sendings, counts)
+def test_behind_a_barrier_nothing_comes_back_before_all_is_there(
+    costs: Costs, link: SharedLink, sending: Sending, drives: int
+) -> None:
+    run = Simulation([costs] * drives, link, sending, barrier=True, record=True)
+    for _ in range(3):
+        run.step()
+    for exchange in (0, 1):
+        pushed = [c.arrival_seconds for way, c in run.transfers if way == PUSH and c.piece.exchange == exchange]
+        stepped = [ready for ready in run.stepped if ready.exchange == exchange]
+        assert min(ready.ready_seconds for ready in stepped) >= max(pushed)
+        assert sum(ready.end - ready.start for ready in stepped) == exchange_bytes(costs)
+
+
+@given(models(), links, sendings, counts, st.floats(0.1, 10))
+def test_a_host_that_trains_is_waited_for_and_uses_no_link(
+    costs: Costs, link: SharedLink, sending: Sending, drives: int, slower: float
+) -> None:
+    own = scale_compute(costs, slower)
+    run = Simulation([costs] * drives, link, sending, host=own)
+    seconds = settle(run)
+    assert seconds >= compute_seconds(own) * (1 - 1e-9)
+    wide = SharedLink(1e18, 0.0)
+    both = settle(Simulation([costs] * drives, wide, sending, host=own))
+    assert both == pytest.approx(max(compute_seconds(costs), compute_seconds(own)))
+
+
+@given(models(), links, sendings, st.floats(1e4, 1e6), st.floats(0, 1e-2))
+def test_what_a_drives_own_side_is_adds_to_the_shared_one(
+    costs: Costs, link: SharedLink, sending: Sending, rate: float, latency: float
+) -> None:
+    own = OwnLink(rate, latency)
+    as_one = replace(
+        link,
+        device_bytes_per_second=min(link.device_bytes_per_second, rate),
+        latency_seconds=link.latency_seconds + latency,
+    )
+    run = Simulation([costs], link, sending, own=[own])
+    np.testing.assert_allclose([run.step() for _ in range(4)], simulate([costs], as_one, sending, 4).step_seconds)
+    apart = Simulation([costs] * 2, link, sending, own=[own] * 2, merge=False)
+    merged = Simulation([costs] * 2, link, sending, own=[own] * 2)
+    np.testing.assert_allclose([apart.step() for _ in range(4)], [merged.step() for _ in range(4)], rtol=1e-7)
+
+
+def test_what_a_narrow_drive_cannot_take_the_others_get() -> None:
+    link = SharedLink(1000.0, 0.0)
+    run = Simulation([one_layer(500)] * 2, link, Sending(), own=[OwnLink(100.0), OwnLink()], record=True)
+    run.step()
+    pushed = [carried.arrival_seconds for way, carried in run.transfers if way == PUSH]
+    assert pushed[:2] == pytest.approx([1.5 + 500 / 900, 1.5 + 5.0])
 
 
 def test_settings_hold_from_the_step_on_that_they_are_given_for() -> None:
