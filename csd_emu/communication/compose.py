@@ -43,8 +43,10 @@ SLICE_SECONDS = Sourced(
     "assumed: a message through gRPC and TCP beside its bytes; what the drive encodes is measured with its phases",
 )
 Interval = tuple[float, float, int]
-# Closer than this is rounding.
-_TOUCH_SECONDS = 1e-9
+# A shorter gap is rounding; one of such a share of a step is not worth a span of its own.
+_TOUCH_SECONDS, _NEAR_SHARE = 1e-9, 0.01
+# Seconds that differ by such a share of a step are alike: counted ones of equal work do by less.
+_ALIKE_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,10 @@ class OverlapComposer:
     ) -> Composed:
         """Return when each device does what in a step, and how long the step takes.
 
-        Spans of slices on one drive are joined where they touch. Exposed is when a drive neither computes nor reads;
-        it has finished when it has computed. Spans may reach into the next step: there the last gradients of this one
-        are not shown, and those of the step before are shown here.
+        Drives whose seconds differ by less than a thousandth of a step are computed as one, the slowest of them. Spans
+        of slices on one drive are joined where less than a hundredth of a step lies between them. Exposed is when a
+        drive neither computes nor reads; it has finished when it has computed. Spans may reach into the next step:
+        there the last gradients of this one are not shown, and those of the step before are shown here.
 
         Args:
             activities: one per device that takes part, at least one drive, and one of the host if it trains.
@@ -80,7 +83,7 @@ class OverlapComposer:
         """
         drives = [part for part in activities if part.device != HOST]
         host = next((part for part in activities if part.device == HOST), None)
-        costs = [self._costs(part) for part in drives]
+        costs = [self._costs(part) for part in _as_one(drives)]
         size_bytes = exchange_bytes(costs[0])
         run = Simulation(
             costs,
@@ -120,18 +123,44 @@ class OverlapComposer:
         return share_out(self.layers, forward, sum(phases.values()), encode, reads, self.exchanged)
 
 
+def _as_one(drives: Sequence[Activity]) -> list[Activity]:
+    """Return for each drive the one that it is computed as: of those alike, the slowest."""
+    leaders: list[Activity] = []
+    result = list(drives)
+    for index in sorted(range(len(drives)), key=lambda place: -drives[place].work_seconds):
+        leader = next((each for each in leaders if _alike(each, drives[index])), None)
+        if leader is None:
+            leader = drives[index]
+            leaders.append(leader)
+        result[index] = leader
+    return result
+
+
+def _alike(one: Activity, other: Activity) -> bool:
+    near = _ALIKE_SHARE * one.work_seconds
+    return (
+        (one.link_bytes_per_second, one.link_latency_seconds)
+        == (other.link_bytes_per_second, other.link_latency_seconds)
+        and abs(one.read_seconds - other.read_seconds) <= near
+        and one.phases.keys() == other.phases.keys()
+        and all(abs(took - other.phases[phase]) <= near for phase, took in one.phases.items())
+    )
+
+
 def _computing(part: Activity, passes: Sequence[Computed], start: float) -> Iterator[Span]:
     """Yield what a device computes and reads in a step; phases behind the forward pass one after the other."""
     reading, *rest = passes
-    begin, end = reading.begin_seconds - start, reading.end_seconds - start
+    begin = reading.begin_seconds - start
     if part.device == HOST and part.read_seconds:
         yield Span(HOST_READER, RECEIVE, begin, begin + part.read_seconds, part.read_bytes)
     elif part.read_seconds:
-        yield Span(part.device, READ, begin, end, part.read_bytes)
+        yield Span(part.device, READ, begin, begin + part.read_seconds, part.read_bytes)
     forward = [(p.begin_seconds - start, p.end_seconds - start, 0) for p in rest if p.phase == FORWARD]
-    for begin, end, _ in _joined(forward):
+    computed = sum(end - begin for begin, end, _ in forward)
+    share = part.phases.get(FORWARD, 0.0) / computed if computed else 0.0
+    for begin, end, _ in _joined(forward, _TOUCH_SECONDS):
         if end > begin:
-            yield Span(part.device, FORWARD, begin, end)
+            yield Span(part.device, FORWARD, begin, begin + (end - begin) * share)
     now = forward[-1][1]
     for phase, seconds in part.phases.items():
         if phase != FORWARD and seconds:
@@ -148,7 +177,7 @@ def _communicating(part: Activity, run: Simulation, group: int, window: tuple[fl
             for direction, carried in run.transfers
             if direction == way and carried.group == group and 0 <= carried.arrival_seconds - start < seconds
         ]
-        joined = _joined(arrived)
+        joined = _joined(arrived, _NEAR_SHARE * seconds)
         sizes = list(accumulate((size for _, _, size in joined), initial=0))
         ends = [round(counted * size / sizes[-1]) if sizes[-1] else 0 for size in sizes]
         for (begin, end, _), (before, after) in zip(joined, pairwise(ends), strict=True):
@@ -163,15 +192,15 @@ def _aggregating(run: Simulation, window: tuple[float, float], seconds_per_byte:
         for ready, _, _, begin, end in run.stepped
         if 0 <= ready - start < seconds
     ]
-    for begin, end, _ in _joined(stepped):
+    for begin, end, _ in _joined(stepped, _TOUCH_SECONDS):
         yield Span(HOST, AGGREGATE, begin, end)
 
 
-def _joined(intervals: Sequence[Interval]) -> list[Interval]:
-    """Return when any of the intervals goes on, and the sum of what they carry."""
+def _joined(intervals: Sequence[Interval], gap_seconds: float) -> list[Interval]:
+    """Return when any of the intervals goes on, and the sum of what they carry; shorter gaps are filled."""
     joined: list[Interval] = []
     for begin, end, size in sorted(intervals):
-        if joined and begin <= joined[-1][1] + _TOUCH_SECONDS:
+        if joined and begin <= joined[-1][1] + gap_seconds:
             last = joined[-1]
             joined[-1] = last[0], max(last[1], end), last[2] + size
         else:

@@ -164,6 +164,22 @@ def test_without_settings_or_with_someone_late_a_step_is_composed_as_ever() -> N
     assert accountant.account([], sending=PRIORITY).array_seconds == 0.0
 
 
+@given(drives, st.lists(st.floats(0.9995, 1.0), min_size=1, max_size=3), sendings)
+def test_drives_that_are_nearly_alike_are_computed_as_the_slowest(
+    part: Activity, shares: list[float], sending: Sending
+) -> None:
+    link = Link(1e7, 1e-4)
+    array = [part] + [
+        replace(part, device=f"csd-{n}", phases={phase: share * took for phase, took in part.phases.items()})
+        for n, share in enumerate(shares)
+    ]
+    equal = [replace(part, device=each.device) for each in array]
+    step = COMPOSER.compose(array, link, sending)
+    assert step.seconds == COMPOSER.compose(equal, link, sending).seconds
+    for each in array:  # but what they did is their own
+        assert sums(step)[each.device, "forward"][0] == pytest.approx(each.phases["forward"])
+
+
 def test_the_slowest_drive_sets_the_pace_and_the_others_are_exposed() -> None:
     link = Link(1e9, 0.0)
     fast, slow = (
