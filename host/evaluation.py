@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from firmware_agent.errors import ModelError
 from firmware_agent.exchange import Array
+from firmware_agent.layer_costs import LayerWork, trace_layers
 from firmware_agent.models import ModelSpec, build_model
 from firmware_agent.weights import buffer_names, load_arrays, state_arrays, tied_names, trained_names
 from host.datasets import Dataset
@@ -69,6 +70,10 @@ class Evaluator:
         """Return what the weights consist of."""
         model = self._model
         return Structure(tuple(trained_names(model)), tuple(buffer_names(model)), tied_names(model))
+
+    def layers(self) -> tuple[LayerWork, ...]:
+        """Return what the model's layers cost for one record, in forward order."""
+        return trace_layers(self._model, self._images[:1])
 
     def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
         """Return (accuracy 0 to 1, mean cross-entropy) of `weights` on the held-out records."""

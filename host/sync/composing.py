@@ -1,0 +1,27 @@
+"""What it takes to compose the steps of a synchronous job whose exchange overlaps what drives compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from csd_emu.communication.compose import OverlapComposer
+from firmware_agent.exchange import Array
+from host.evaluation import Evaluator
+
+
+def make_overlap(
+    evaluator: Evaluator, weights: Mapping[str, Array], batch_norm: str, block_bytes: int | None, barrier: bool
+) -> OverlapComposer:
+    """Return what composes a job's steps.
+
+    Args:
+        evaluator: has the model.
+        weights: in the precision in which they are exchanged.
+        batch_norm: see `host.sync.sections.SyncSection`; unless ``frozen``, buffers are exchanged too.
+        block_bytes: the host's optimiser steps tensors in ranges of so many bytes; None for whole ones.
+        barrier: whether it needs the whole gradient first.
+    """
+    structure = evaluator.structure()
+    names = (*structure.trained, *(structure.buffers if batch_norm != "frozen" else ()))
+    sizes = {name: weights[name].nbytes for name in names}
+    return OverlapComposer(evaluator.layers(), sizes, block_bytes, barrier)
