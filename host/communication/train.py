@@ -1,0 +1,207 @@
+"""Trains the network that AutoByte comes with: `python -m host.communication.train --seed 1 --output FOLDER`.
+
+Cases (a made-up model on a made-up link) are drawn, and some settings of each are simulated. The network learns the log
+ratio of a case's steps to each other, which is what it is asked for: differences within a case count, and those near
+the case's best setting most. Two runs with the same arguments, versions and machine give the same weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.torch
+import torch
+from torch import nn
+
+from csd_emu.communication.simulate import steady_step_seconds
+from host.communication import made_up
+from host.communication.features import NAMES, Features
+from host.communication.network import RECIPE_FILE, WEIGHTS_FILE
+from host.communication.settings import candidates
+
+Floats = npt.NDArray[np.float32]
+# Seeds of benches are single numbers; those of the sweep are pairs, so that no bench draws a case of it.
+_SWEEP = 7001
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the network is made; all of it is written beside the weights.
+
+    Attributes:
+        seed: of the sweep, of the first weights and of the order of the batches.
+        cases: models on links.
+        settings: of each case that are simulated.
+        hidden: widths of the layers between.
+        epochs: passes over the cases.
+        batch: cases per step.
+        learning_rate: at the beginning; it falls to 0 along a cosine.
+        weight_decay: of AdamW.
+        held_out: share of the cases that is not trained on.
+        near: a setting counts 1 / (near + log of its step over the case's best).
+    """
+
+    seed: int
+    cases: int = 4000
+    settings: int = 16
+    hidden: tuple[int, ...] = (96, 96)
+    epochs: int = 300
+    batch: int = 64
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-4
+    held_out: float = 0.1
+    near: float = 0.1
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What was simulated.
+
+    Attributes:
+        rows: (cases, settings, features).
+        logs: (cases, settings) log of step seconds over the unit of time.
+    """
+
+    rows: Floats
+    logs: Floats
+
+
+def simulate_case(seed: int, number: int, settings: int) -> tuple[Floats, Floats]:
+    """Return rows (settings, features) and logs (settings,) of one case; it depends on the seed and its number alone."""
+    generator = np.random.default_rng([_SWEEP, seed, number])
+    conditions = made_up.draw_conditions(generator)
+    grid = candidates()
+    chosen = [grid[index] for index in generator.choice(len(grid), settings, replace=False)]
+    rows, unit = Features().rows(conditions, chosen)
+    costs = [conditions.costs] * conditions.participants
+    seconds = [steady_step_seconds(costs, conditions.link, each) for each in chosen]
+    return rows.astype(np.float32), np.log(np.array(seconds) / unit).astype(np.float32)
+
+
+def sweep(recipe: Recipe, processes: int = 1) -> Sweep:
+    """Simulate all cases, in so many processes; says on standard error how far it is."""
+    rows, logs = [], []
+    for number, (row, log) in enumerate(_simulated(recipe, processes), 1):
+        rows.append(row)
+        logs.append(log)
+        if number % 50 == 0:
+            print(f"{number} of {recipe.cases} cases simulated", file=sys.stderr)
+    return Sweep(np.stack(rows), np.stack(logs))
+
+
+def _simulated(recipe: Recipe, processes: int) -> Iterator[tuple[Floats, Floats]]:
+    tasks = [(recipe.seed,) * recipe.cases, range(recipe.cases), (recipe.settings,) * recipe.cases]
+    if processes == 1:
+        yield from map(simulate_case, *tasks)
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        yield from pool.map(simulate_case, *tasks, chunksize=4)
+
+
+def make_net(hidden: Sequence[int]) -> nn.Sequential:
+    """Return the network, its first weights drawn."""
+    widths = [len(NAMES), *hidden, 1]
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def train(recipe: Recipe, found: Sweep) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """Return the tensors of `NetworkPredictor`, and what it does on the cases that were held out."""
+    torch.manual_seed(recipe.seed)
+    rows, logs = torch.from_numpy(found.rows), torch.from_numpy(found.logs)
+    held = max(1, int(len(rows) * recipe.held_out))
+    flat = rows[held:].reshape(-1, rows.shape[-1])
+    mean, scale = flat.mean(0), flat.std(0).clamp_min(1e-3)
+    inputs = (rows - mean) / scale
+    net = make_net(recipe.hidden)
+    _fit(net, recipe, inputs[held:], logs[held:])
+    with torch.no_grad():
+        scores = _judge(net(inputs[:held])[..., 0], logs[:held])
+    linears = [layer for layer in net if isinstance(layer, nn.Linear)]
+    tensors = {"mean": mean, "scale": scale}
+    for number, layer in enumerate(linears):
+        tensors |= {f"weight{number}": layer.weight.detach().contiguous(), f"bias{number}": layer.bias.detach()}
+    return tensors, scores
+
+
+def _fit(net: nn.Sequential, recipe: Recipe, inputs: torch.Tensor, logs: torch.Tensor) -> None:
+    optimiser = torch.optim.AdamW(net.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, recipe.epochs)
+    weights = 1 / (recipe.near + logs - logs.min(1, keepdim=True).values)
+    weights = weights / weights.sum(1, keepdim=True)
+    order = torch.Generator().manual_seed(recipe.seed)
+    for _ in range(recipe.epochs):
+        for batch in torch.randperm(len(inputs), generator=order).split(recipe.batch):
+            error = net(inputs[batch])[..., 0] - logs[batch]
+            weight = weights[batch]
+            error = error - (weight * error).sum(1, keepdim=True)
+            loss = (weight * error**2).sum(1).mean()
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        schedule.step()
+
+
+def _judge(predicted: torch.Tensor, logs: torch.Tensor) -> dict[str, float]:
+    """Return what counts of predictions: how much longer steps are with the setting chosen than with the best one."""
+    chosen = logs.gather(1, predicted.argmin(1, keepdim=True))[:, 0]
+    regret = torch.expm1(chosen - logs.min(1).values)
+    first = (predicted - predicted[:, :1])[:, 1:] - (logs - logs[:, :1])[:, 1:]
+    return {
+        "speed_up_error_median": float(torch.expm1(first.abs()).median()),
+        "regret_mean": float(regret.mean()),
+        "regret_p90": float(regret.quantile(0.9)),
+    }
+
+
+def write(folder: Path, recipe: Recipe, tensors: dict[str, torch.Tensor], scores: dict[str, float]) -> None:
+    """Write the weights, and beside them how they were made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = safetensors.torch.save(tensors)
+    (folder / WEIGHTS_FILE).write_bytes(data)
+    bounds = {name.lower(): list(getattr(made_up, name)) for name in dir(made_up) if name.isupper()}
+    text: dict[str, Any] = {
+        "made_by": f"python -m host.communication.train --seed {recipe.seed}",
+        "recipe": asdict(recipe),
+        "drawn_from": bounds,
+        "features": list(NAMES),
+        "candidates": len(candidates()),
+        "held_out": scores,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "versions": {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__},
+    }
+    (folder / RECIPE_FILE).write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Sweep, train and write."""
+    parser = argparse.ArgumentParser(prog="python -m host.communication.train", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cases", type=int, default=Recipe.cases)
+    parser.add_argument("--epochs", type=int, default=Recipe.epochs)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent)
+    given = parser.parse_args(arguments)
+    recipe = Recipe(given.seed, given.cases, epochs=given.epochs)
+    torch.set_num_threads(1)
+    tensors, scores = train(recipe, sweep(recipe, given.processes))
+    write(given.output, recipe, tensors, scores)
+    print(json.dumps(scores))
+
+
+if __name__ == "__main__":
+    main()
