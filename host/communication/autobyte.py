@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from csd_emu.communication.blocks import BLOCK_BYTES
 from firmware_agent.errors import CheckpointError, ConfigurationError
 from firmware_agent.send_queue import Sending
 from host.communication.base import LEAST_AHEAD_STEPS, Change, StepSeen, check_seen, check_tunable
@@ -93,6 +94,7 @@ class AutoByte:
         predictor: Predictor,
         rules: AutoByteRules | None = None,
         settings: Sequence[Sending] | None = None,
+        block_bytes: int = BLOCK_BYTES,
     ) -> None:
         """Begin with `first`.
 
@@ -101,6 +103,7 @@ class AutoByte:
             predictor: what compares settings.
             rules: when a setting is changed.
             settings: what is chosen from; None for `candidates()`.
+            block_bytes: the host steps ranges of so many bytes.
 
         Raises:
             ConfigurationError: `first` or one of `settings` has no slices, no credit, or slices too large for the wire.
@@ -109,7 +112,7 @@ class AutoByte:
         for each in (first, *self._settings):
             check_tunable(each)
         self._predictor, self._rules = predictor, rules or AutoByteRules()
-        self._watch = Watch()
+        self._watch = Watch(block_bytes)
         # (first step, setting) of what holds now and of what was announced since.
         self._announced = [(1, first)]
         self._decided_at, self._decided_on = 0, self._watch.logs()
@@ -129,7 +132,7 @@ class AutoByte:
         if jumped:
             self._trial = None
             self._failed.clear()
-            self._recent = deque(list(self._recent)[-(CONFIRM - 1) :], RECENT_STEPS)
+            self._recent = deque(list(self._recent)[len(self._recent) - (CONFIRM - 1) :], RECENT_STEPS)
         self._note(seen)
         if self._trial is not None and len(self._trial.logs) >= self._rules.verify:
             verdict, self._trial = self._judge(self._trial, seen.step), None

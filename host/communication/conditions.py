@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from csd_emu.communication.blocks import BLOCK_BYTES
 from csd_emu.communication.costs import Costs, scale_compute
 from csd_emu.communication.link import SharedLink
 from host.communication.base import StepSeen
@@ -39,11 +40,13 @@ class Conditions:
         costs: of the slowest participant, the load on it counted.
         participants: how many drives share the link.
         link: as it is now, storage traffic taken off.
+        block_bytes: the host steps so many bytes at once, whatever the slice size.
     """
 
     costs: Costs
     participants: int
     link: SharedLink
+    block_bytes: int = BLOCK_BYTES
 
 
 class Level:
@@ -101,8 +104,9 @@ class Watch:
         jumps: how often something changed at once; what was seen before the last of them says nothing any more.
     """
 
-    def __init__(self) -> None:
-        """Know nothing yet."""
+    def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
+        """Know nothing yet but how many bytes the host steps at once."""
+        self._block_bytes = block_bytes
         self._bandwidth, self._rtt, self._slice, self._load = Level(), Level(), Level(), Level()
         self._costs: Costs = ()
         self._scaled: tuple[Costs, float, Costs] = (), 1.0, ()
@@ -139,7 +143,7 @@ class Watch:
             _exp_or(self._rtt.value, ASSUMED_RTT_SECONDS) / 2,
             _exp_or(self._slice.value, ASSUMED_SLICE_SECONDS),
         )
-        return Conditions(self._loaded_costs(), self._participants, link)
+        return Conditions(self._loaded_costs(), self._participants, link, self._block_bytes)
 
     def logs(self) -> tuple[float, ...]:
         """Return the logarithms of all that is followed, 0 for what was never measured: to tell how far it moved."""

@@ -20,8 +20,6 @@ Floats = npt.NDArray[np.float64]
 
 # Where the profile of a model is read: shares of its bytes, in the order of the forward pass.
 QUANTILES = np.array([0.05, 0.2, 0.4, 0.6, 0.8, 0.95])
-# Blocks that the host steps at once, whatever the slice size.
-BLOCK_BYTES = 256 << 10
 _CLIP = 12.0
 MODEL_FEATURES = (
     "forward share of the compute",
@@ -47,6 +45,7 @@ SETTING_FEATURES = (
     "log slice cost over its wire seconds",
     "log throughput that the credit allows over the link's",
     "log slices over tensors",
+    "log slice over block",
 )
 NAMES = (*MODEL_FEATURES, *CONDITION_FEATURES, *SETTING_FEATURES)
 
@@ -70,7 +69,7 @@ class Features:
         compute, wire = compute_seconds(conditions.costs), float(sizes.sum()) / rate
         unit = compute + wire
         rtt = 2 * link.latency_seconds
-        ratios = (wire / max(compute, 1e-12), rtt / unit, link.slice_seconds / unit, BLOCK_BYTES / rate / unit)
+        ratios = (wire / max(compute, 1e-12), rtt / unit, link.slice_seconds / unit, conditions.block_bytes / rate / unit)
         shared = np.concatenate([self._model, _log(np.array([*ratios, conditions.participants]))])
         slices = np.array([each.slice_bytes for each in settings], np.float64)
         credits = np.array([each.credit_bytes for each in settings], np.float64)
@@ -86,6 +85,7 @@ class Features:
             link.slice_seconds * rate / slices,
             allowed,
             counts / len(sizes),
+            slices / conditions.block_bytes,
         ]
         rows = np.hstack([np.broadcast_to(shared, (len(settings), len(shared))), _log(np.stack(own, axis=1))])
         return rows, unit

@@ -12,9 +12,10 @@ from host.communication.conditions import Conditions
 LAYERS = (3, 40)
 MODEL_BYTES = (5e5, 3e7)
 PARTICIPANTS = (1, 12)
-WIRE_OVER_COMPUTE = (0.05, 20.0)
-LATENCY_SECONDS = (2e-5, 5e-3)
-SLICE_SECONDS = (2e-5, 2e-3)
+WIRE_OVER_COMPUTE = (0.1, 10.0)
+LATENCY_SECONDS = (3e-5, 3e-3)
+SLICE_SECONDS = (3e-5, 1.5e-3)
+BLOCK_BYTES = (16 << 10, 512 << 10)
 BYTES_PER_SECOND = (5e6, 1e9)
 _BIAS_SHARE = 0.3
 
@@ -24,14 +25,15 @@ def draw_conditions(generator: np.random.Generator) -> Conditions:
 
     The bandwidth is drawn; the compute seconds follow from it and from how much longer or shorter the wire takes.
     """
-    participants = int(round(_log_uniform(generator, *PARTICIPANTS)))
+    participants = round(_log_uniform(generator, *PARTICIPANTS))
     bandwidth = _log_uniform(generator, *BYTES_PER_SECOND)
     sizes = _layer_bytes(generator)
     wire_seconds = sum(sizes) * participants / bandwidth
     compute_seconds = wire_seconds / _log_uniform(generator, *WIRE_OVER_COMPUTE)
     latency, slice_seconds = (_log_uniform(generator, *bounds) for bounds in (LATENCY_SECONDS, SLICE_SECONDS))
     link = SharedLink(bandwidth, latency, slice_seconds)
-    return Conditions(draw_costs(generator, sizes, compute_seconds), participants, link)
+    block_bytes = 2 ** round(np.log2(_log_uniform(generator, *BLOCK_BYTES)))
+    return Conditions(draw_costs(generator, sizes, compute_seconds), participants, link, block_bytes)
 
 
 def draw_costs(generator: np.random.Generator, layer_bytes: list[int], compute_seconds: float) -> Costs:
@@ -57,7 +59,7 @@ def draw_costs(generator: np.random.Generator, layer_bytes: list[int], compute_s
 
 def _layer_bytes(generator: np.random.Generator) -> list[int]:
     """Draw the bytes of each layer: growing with the depth, alike, anyhow, or with one or two giants among them."""
-    count = int(round(_log_uniform(generator, *LAYERS)))
+    count = round(_log_uniform(generator, *LAYERS))
     depth = np.linspace(0.0, 1.0, count)
     kind = generator.integers(4)
     if kind == 0:

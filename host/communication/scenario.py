@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from csd_emu.communication.blocks import BLOCK_BYTES
 from csd_emu.communication.costs import Costs
 from csd_emu.communication.link import SharedLink
 from csd_emu.communication.simulate import steady_step_seconds
@@ -47,11 +48,18 @@ class Setup:
         costs: of each drive; all are alike.
         drives: how many.
         link: at level 0.
+        block_bytes: the host steps so many at once.
     """
 
     costs: Costs
     drives: int
     link: SharedLink
+    block_bytes: int = BLOCK_BYTES
+
+    def step_seconds(self, level: float, setting: Sending) -> float:
+        """Return what a step takes at a level."""
+        costs = [self.costs] * self.drives
+        return steady_step_seconds(costs, self.link_at(level), setting, block_bytes=self.block_bytes)
 
     def link_at(self, level: float) -> SharedLink:
         """Return the link at a level."""
@@ -73,10 +81,7 @@ class Surface:
         self._index = {setting: number for number, setting in enumerate(self.settings)}
         top = int(np.ceil(octaves * STEPS_PER_OCTAVE / ANCHOR_LEVELS)) * ANCHOR_LEVELS
         anchors = np.arange(0, top + 1, ANCHOR_LEVELS)
-        costs = [setup.costs] * setup.drives
-        logs = np.log(
-            [[steady_step_seconds(costs, setup.link_at(level), each) for each in settings] for level in anchors]
-        )
+        logs = np.log([[setup.step_seconds(level, each) for each in settings] for level in anchors])
         every = np.arange(top + 1)
         # (levels, settings)
         self.seconds: Floats = np.exp(np.stack([np.interp(every, anchors, column) for column in logs.T], axis=1))

@@ -54,7 +54,7 @@ class Recipe:
     """
 
     seed: int
-    cases: int = 4000
+    cases: int = 6000
     settings: int = 16
     hidden: tuple[int, ...] = (96, 96)
     epochs: int = 300
@@ -86,7 +86,8 @@ def simulate_case(seed: int, number: int, settings: int) -> tuple[Floats, Floats
     chosen = [grid[index] for index in generator.choice(len(grid), settings, replace=False)]
     rows, unit = Features().rows(conditions, chosen)
     costs = [conditions.costs] * conditions.participants
-    seconds = [steady_step_seconds(costs, conditions.link, each) for each in chosen]
+    block_bytes = conditions.block_bytes
+    seconds = [steady_step_seconds(costs, conditions.link, each, block_bytes=block_bytes) for each in chosen]
     return rows.astype(np.float32), np.log(np.array(seconds) / unit).astype(np.float32)
 
 
