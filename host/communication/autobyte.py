@@ -1,9 +1,9 @@
 """AutoByte: slice size and credit kept right while link and drives change.
 
-After AutoByte (see docs/communication-tuning.md), of which the abstract's idea could be read and no more: run-time
+After AutoByte (see docs/communication-tuning.md), of which the abstract's idea could be read, no more: run-time
 statistics go into a meta-network that predicts the speed-up of a setting. The rules around it are ours.
 
-* A decision is due when conditions jumped, when they have moved by `moved` since the last one, and every `period` steps.
+* A decision is due when conditions jumped, when they moved by `moved` since the last one, and every `period` steps.
 * All candidates are scored in one batch. The best one is adopted if it promises more than `margin`, from an announced
   step on. The present setting gets this benefit of the doubt because a predictor's error is about as large.
 * The first `verify` steps with it are compared with the last ones before it, under the same conditions. If they are
@@ -45,12 +45,12 @@ class AutoByteRules:
         forgive: log by which conditions have moved when a setting that failed may be tried again.
     """
 
-    margin: float = 0.01
+    margin: float = 0.002
     ahead: int = LEAST_AHEAD_STEPS
     moved: float = 0.1
     period: int = 16
     verify: int = 3
-    tolerance: float = 0.03
+    tolerance: float = 0.06
     forgive: float = 0.35
 
     def __post_init__(self) -> None:
@@ -64,7 +64,8 @@ class AutoByteRules:
                 f"AutoByte announces {self.ahead} steps ahead; give {LEAST_AHEAD_STEPS} at least: the next step is "
                 "announced before this one has ended"
             )
-        if self.period < 1 or self.verify < 1 or not min(self.margin, self.moved, self.tolerance, self.forgive) >= 0:
+        logs = (self.margin, self.moved, self.tolerance, self.forgive)
+        if self.period < 1 or self.verify < 1 or not all(log >= 0 for log in logs):
             raise ConfigurationError("AutoByte's rules count in steps from 1, and in logarithms that are not negative")
 
 
@@ -161,7 +162,7 @@ class AutoByte:
         self._announced = [(1, sending)]
 
     def _note(self, seen: StepSeen) -> None:
-        """Put the step's length where it belongs: to the trial, or to the setting that may have to be fallen back to."""
+        """Put the step's length where it belongs: to the trial, or to the setting that may be fallen back to."""
         log = math.log(seen.step_seconds)
         if self._trial is None:
             if seen.sending == self.sending(seen.step):

@@ -1,10 +1,11 @@
 """What a tuner believes of link and drives, from noisy measurements: levels that follow a change at once. Pure.
 
 Each figure x is followed as its logarithm. A measurement that is further from the level than `JUMP` and than
-`DEVIATIONS` times the noise is a suspicion; as many in a row on the same side as `CONFIRM` says are a change, and the
-level becomes their mean: nothing of before is left in it. Else the level is the mean of what came since the last change,
-over at most `MEMORY` steps, so that it follows a slow walk. The noise is learnt from differences of neighbours, which
-see neither a level nor a walk; a difference counts three times the present noise at most.
+`DEVIATIONS` times the noise is a suspicion. `CONFIRM` of them in a row on the same side are a change, and the level
+becomes their mean: nothing of before is left in it. Else the level is the mean of what came since the last change, over
+at most `MEMORY` steps, so that it follows a slow walk; over more where nothing walks (round trip, cost of a slice). The
+noise is learnt from differences of neighbours, which see neither a level nor a walk; a difference counts three times
+the present noise at most.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from host.communication.base import StepSeen
 JUMP = 0.2
 DEVIATIONS = 4.0
 CONFIRM = 2
-MEMORY = 12
+MEMORY, LONG_MEMORY = 12, 64
 NOISE_START, NOISE_FLOOR, NOISE_MEMORY = 0.05, 0.005, 16
 # The mean of |difference| of two normal numbers, in standard deviations of one.
 _MEAN_DIFFERENCE = 1.128
@@ -57,8 +58,8 @@ class Level:
         noise: standard deviation of a measurement.
     """
 
-    def __init__(self) -> None:
-        self.value, self.noise = math.nan, NOISE_START
+    def __init__(self, memory: int = MEMORY) -> None:
+        self.value, self.noise, self._memory = math.nan, NOISE_START, memory
         self._count, self._previous = 0, math.nan
         self._run: list[float] = []
 
@@ -75,7 +76,7 @@ class Level:
             return self._suspect(x, residual)
         self._run.clear()
         self._learn_noise(x)
-        self._count = min(self._count + 1, MEMORY)
+        self._count = min(self._count + 1, self._memory)
         self.value += residual / self._count
         return False
 
@@ -107,7 +108,8 @@ class Watch:
     def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
         """Know nothing yet but how many bytes the host steps at once."""
         self._block_bytes = block_bytes
-        self._bandwidth, self._rtt, self._slice, self._load = Level(), Level(), Level(), Level()
+        self._bandwidth, self._load = Level(), Level()
+        self._rtt, self._slice = Level(LONG_MEMORY), Level(LONG_MEMORY)
         self._costs: Costs = ()
         self._scaled: tuple[Costs, float, Costs] = (), 1.0, ()
         self._participants = 0

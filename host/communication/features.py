@@ -1,7 +1,7 @@
 """What the network is told: a model, the conditions and a setting as a row of dimensionless numbers.
 
-Everything is a ratio of times or of bytes, most of them as logarithms, so a step that is a thousand times as long with a
-thousand times as many bytes looks the same. The unit of time is the compute of a step plus the wire time of its bytes
+Everything is a ratio of times or of bytes, most of them as logarithms, so a step that is a thousand times as long with
+a thousand times as many bytes looks the same. The unit of time is the compute of a step plus the wire time of its bytes
 one way at the drive's share of the link.
 """
 
@@ -69,7 +69,12 @@ class Features:
         compute, wire = compute_seconds(conditions.costs), float(sizes.sum()) / rate
         unit = compute + wire
         rtt = 2 * link.latency_seconds
-        ratios = (wire / max(compute, 1e-12), rtt / unit, link.slice_seconds / unit, conditions.block_bytes / rate / unit)
+        ratios = (
+            wire / max(compute, 1e-12),
+            rtt / unit,
+            link.slice_seconds / unit,
+            conditions.block_bytes / rate / unit,
+        )
         shared = np.concatenate([self._model, _log(np.array([*ratios, conditions.participants]))])
         slices = np.array([each.slice_bytes for each in settings], np.float64)
         credits = np.array([each.credit_bytes for each in settings], np.float64)
@@ -92,7 +97,7 @@ class Features:
 
 
 def _tensor_sizes(costs: Costs) -> npt.NDArray[np.int64]:
-    """Return the bytes of each tensor that has any, in the order of the forward pass; one of a byte if there is none."""
+    """Return the bytes of each tensor that has any, in the order of the forward pass; one byte if there is none."""
     sizes = [tensor.size_bytes for layer in costs for tensor in layer.tensors if tensor.size_bytes]
     return np.array(sizes or [1], np.int64)
 

@@ -39,8 +39,8 @@ def draw_conditions(generator: np.random.Generator) -> Conditions:
 def draw_costs(generator: np.random.Generator, layer_bytes: list[int], compute_seconds: float) -> Costs:
     """Draw how the compute seconds are spread over layers of these bytes, and cut off some of their biases.
 
-    A layer's share falls or rises with its depth (convolutions are dearest in front, where maps are large) or follows its
-    bytes (dense layers, attention), jittered; its backward pass takes about twice its forward pass.
+    A layer's share falls or rises with its depth (convolutions are dearest in front, where maps are large) or follows
+    its bytes (dense layers, attention), jittered; its backward pass takes about twice its forward pass.
     """
     count = len(layer_bytes)
     depth = np.linspace(0.0, 1.0, count)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,7 @@ class NetworkPredictor:
         self._layers = [(tensors[f"weight{layer}"].T, tensors[f"bias{layer}"]) for layer in range(layers)]
         widths = [len(NAMES), *(len(bias) for _, bias in self._layers)]
         shapes = [weight.shape for weight, _ in self._layers]
-        fits = shapes == list(zip(widths, widths[1:], strict=False)) and widths[-1] == 1
+        fits = shapes == list(pairwise(widths)) and widths[-1] == 1
         if not fits or self._mean.shape != (len(NAMES),) or self._scale.shape != (len(NAMES),):
             raise DataError(f"the network takes other than the {len(NAMES)} features there are; train it again")
         self._features = Features()

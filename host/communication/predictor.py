@@ -1,4 +1,4 @@
-"""What a tuner asks: how much faster would a step be with another setting? And who answers without having been trained."""
+"""What a tuner asks: how much faster would a step be with another setting? And who answers untrained."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from host.communication.conditions import Conditions
 Floats = npt.NDArray[np.float64]
 
 # A simulation is kept for conditions that are the same when rounded to so many parts of an octave.
-BANDWIDTH_PARTS, FIXED_COST_PARTS = 8, 2
+BANDWIDTH_PARTS, FIXED_COST_PARTS = 8, 4
 MOST_KEPT = 4096
 
 
@@ -52,10 +52,12 @@ class AnalyticPredictor:
 class SimulatedShortlist:
     """Simulates the settings that another predictor finds best, and the first one; the others are no candidates.
 
+    So are the neighbours of the best of these: a predictor that is nearly right is enough.
+
     Conditions are rounded and what was simulated is kept, so that a link that comes back to what it was costs nothing.
     """
 
-    def __init__(self, proposes: Predictor | None, length: int = 6) -> None:
+    def __init__(self, proposes: Predictor | None, length: int = 12) -> None:
         """Take who proposes, and how many are simulated beside the first one; None proposes every setting.
 
         Raises:
@@ -74,9 +76,12 @@ class SimulatedShortlist:
             self._costs = conditions.costs
             self._kept.clear()
         logs = np.full(len(settings), np.inf)
-        listed = {0, *self._shortlist(conditions, settings)}
-        for index in sorted(listed):
+        for index in (0, *self._shortlist(conditions, settings)):
             logs[index] = self._simulate(conditions, settings[index])
+        best = settings[int(logs.argmin())]
+        for index in np.flatnonzero(np.isinf(logs)):
+            if _are_neighbours(settings[index], best):
+                logs[index] = self._simulate(conditions, settings[index])
         return logs
 
     def _shortlist(self, conditions: Conditions, settings: Sequence[Sending]) -> list[int]:
@@ -106,5 +111,16 @@ def _rounded(link: SharedLink) -> SharedLink:
     )
 
 
+def _are_neighbours(one: Sending, other: Sending) -> bool:
+    """Say whether neither their slices nor their credits are more than a factor of 2 apart."""
+    pairs = ((one.slice_bytes, other.slice_bytes), (one.credit_bytes, other.credit_bytes))
+    return all(a and b and a <= 2 * b and b <= 2 * a for a, b in pairs)
+
+
 def _round_log(figure: float, parts: int) -> float:
     return 2.0 ** (round(math.log2(figure) * parts) / parts) if figure else 0.0
+
+
+def default_predictor() -> Predictor:
+    """Return what AutoByte asks unless it is told otherwise; docs/communication-tuning.md says why this one."""
+    return SimulatedShortlist(AnalyticPredictor())

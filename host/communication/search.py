@@ -1,10 +1,10 @@
 """Static search: Bayesian optimisation of slice size and credit over the first steps; then the best one stays.
 
-After ByteScheduler (Peng et al., SOSP 2019) and its released tuner: 15 points of which 10 are drawn at random, the first
-measurement thrown away, each point the mean of some steps, each announced some steps ahead. Two things are ours. Both
-the slice size and the credit are searched, on a logarithmic scale, and both are applied: in the released code the tuned
-slice size is written where nobody reads it. And the setting that the run begins with is the first point, measured again
-after the measurement that is thrown away, so that the choice is no worse than it but for noise. The surrogate is
+After ByteScheduler (Peng et al., SOSP 2019) and its released tuner: 15 points of which 10 are drawn at random, the
+first measurement thrown away, each point the mean of some steps, each announced some steps ahead. Two things are ours.
+Both the slice size and the credit are searched, on a logarithmic scale, and both are applied: in the released code the
+tuned slice size is written where nobody reads it. And the setting that the run begins with is the first point, measured
+again after the measurement that is thrown away, so that the choice is no worse than it but for noise. The surrogate is
 optuna's Gaussian process (Matern 5/2, log expected improvement), where ByteScheduler has expected improvement with xi =
 0.1.
 """

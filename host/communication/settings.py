@@ -16,9 +16,7 @@ ROUND_BYTES = 1 << 10
 # ByteScheduler's defaults are counted in parameters (1,000,000 and 4,000,000), these are their bytes in float32; the
 # wire takes no larger slice than `MAX_SLICE_BYTES`.
 BYTESCHEDULER_SLICE_BYTES, BYTESCHEDULER_CREDIT_BYTES = 4_000_000, 16_000_000
-BYTESCHEDULER_DEFAULT = Sending(
-    "priority", min(BYTESCHEDULER_SLICE_BYTES, MAX_SLICE_BYTES), BYTESCHEDULER_CREDIT_BYTES
-)
+BYTESCHEDULER_DEFAULT = Sending("priority", min(BYTESCHEDULER_SLICE_BYTES, MAX_SLICE_BYTES), BYTESCHEDULER_CREDIT_BYTES)
 # What a job has that says nothing.
 DEFAULT = Sending("priority", 256 << 10, 1 << 20)
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from host.communication.settings import candidates
 Floats = npt.NDArray[np.float32]
 # Seeds of benches are single numbers; those of the sweep are pairs, so that no bench draws a case of it.
 _SWEEP = 7001
+# Cases from this number on are held out.
+HELD_OUT_FROM = 3000
 
 
 @dataclass(frozen=True)
@@ -42,26 +45,26 @@ class Recipe:
 
     Attributes:
         seed: of the sweep, of the first weights and of the order of the batches.
-        cases: models on links.
+        cases: models on links to train on, numbers 0 to that; at most `HELD_OUT_FROM`.
         settings: of each case that are simulated.
         hidden: widths of the layers between.
         epochs: passes over the cases.
         batch: cases per step.
         learning_rate: at the beginning; it falls to 0 along a cosine.
         weight_decay: of AdamW.
-        held_out: share of the cases that is not trained on.
+        held_out: so many others, on which it is judged.
         near: a setting counts 1 / (near + log of its step over the case's best).
     """
 
     seed: int
-    cases: int = 6000
+    cases: int = 2600
     settings: int = 16
     hidden: tuple[int, ...] = (96, 96)
-    epochs: int = 300
-    batch: int = 64
+    epochs: int = 80
+    batch: int = 32
     learning_rate: float = 3e-3
     weight_decay: float = 1e-4
-    held_out: float = 0.1
+    held_out: int = 600
     near: float = 0.1
 
 
@@ -79,7 +82,7 @@ class Sweep:
 
 
 def simulate_case(seed: int, number: int, settings: int) -> tuple[Floats, Floats]:
-    """Return rows (settings, features) and logs (settings,) of one case; it depends on the seed and its number alone."""
+    """Return rows (settings, features) and logs (settings,) of one case, which the seed and its number alone decide."""
     generator = np.random.default_rng([_SWEEP, seed, number])
     conditions = made_up.draw_conditions(generator)
     grid = candidates()
@@ -91,19 +94,19 @@ def simulate_case(seed: int, number: int, settings: int) -> tuple[Floats, Floats
     return rows.astype(np.float32), np.log(np.array(seconds) / unit).astype(np.float32)
 
 
-def sweep(recipe: Recipe, processes: int = 1) -> Sweep:
-    """Simulate all cases, in so many processes; says on standard error how far it is."""
+def sweep(recipe: Recipe, numbers: range, processes: int = 1) -> Sweep:
+    """Simulate these cases, in so many processes; says on standard error how far it is."""
     rows, logs = [], []
-    for number, (row, log) in enumerate(_simulated(recipe, processes), 1):
+    for done, (row, log) in enumerate(_simulated(recipe, numbers, processes), 1):
         rows.append(row)
         logs.append(log)
-        if number % 50 == 0:
-            print(f"{number} of {recipe.cases} cases simulated", file=sys.stderr)
+        if done % 50 == 0:
+            print(f"{done} of {len(numbers)} cases simulated", file=sys.stderr)
     return Sweep(np.stack(rows), np.stack(logs))
 
 
-def _simulated(recipe: Recipe, processes: int) -> Iterator[tuple[Floats, Floats]]:
-    tasks = [(recipe.seed,) * recipe.cases, range(recipe.cases), (recipe.settings,) * recipe.cases]
+def _simulated(recipe: Recipe, numbers: range, processes: int) -> Iterator[tuple[Floats, Floats]]:
+    tasks = [(recipe.seed,) * len(numbers), numbers, (recipe.settings,) * len(numbers)]
     if processes == 1:
         yield from map(simulate_case, *tasks)
         return
@@ -115,28 +118,26 @@ def make_net(hidden: Sequence[int]) -> nn.Sequential:
     """Return the network, its first weights drawn."""
     widths = [len(NAMES), *hidden, 1]
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 
-def train(recipe: Recipe, found: Sweep) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+def train(recipe: Recipe, found: Sweep, held_out: Sweep) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     """Return the tensors of `NetworkPredictor`, and what it does on the cases that were held out."""
     torch.manual_seed(recipe.seed)
-    rows, logs = torch.from_numpy(found.rows), torch.from_numpy(found.logs)
-    held = max(1, int(len(rows) * recipe.held_out))
-    flat = rows[held:].reshape(-1, rows.shape[-1])
+    rows = torch.from_numpy(found.rows)
+    flat = rows.reshape(-1, rows.shape[-1])
     mean, scale = flat.mean(0), flat.std(0).clamp_min(1e-3)
-    inputs = (rows - mean) / scale
     net = make_net(recipe.hidden)
-    _fit(net, recipe, inputs[held:], logs[held:])
+    _fit(net, recipe, (rows - mean) / scale, torch.from_numpy(found.logs))
     with torch.no_grad():
-        scores = _judge(net(inputs[:held])[..., 0], logs[:held])
+        predicted = net((torch.from_numpy(held_out.rows) - mean) / scale)[..., 0]
     linears = [layer for layer in net if isinstance(layer, nn.Linear)]
     tensors = {"mean": mean, "scale": scale}
     for number, layer in enumerate(linears):
         tensors |= {f"weight{number}": layer.weight.detach().contiguous(), f"bias{number}": layer.bias.detach()}
-    return tensors, scores
+    return tensors, _judge(predicted, torch.from_numpy(held_out.logs))
 
 
 def _fit(net: nn.Sequential, recipe: Recipe, inputs: torch.Tensor, logs: torch.Tensor) -> None:
@@ -166,7 +167,14 @@ def _judge(predicted: torch.Tensor, logs: torch.Tensor) -> dict[str, float]:
         "speed_up_error_median": float(torch.expm1(first.abs()).median()),
         "regret_mean": float(regret.mean()),
         "regret_p90": float(regret.quantile(0.9)),
+        "regret_of_shortlist_mean": _shortlist_regret(predicted, logs),
     }
+
+
+def _shortlist_regret(predicted: torch.Tensor, logs: torch.Tensor, length: int = 4) -> float:
+    """Return what the best of the settings costs that the network finds best, mean of the cases."""
+    listed = logs.gather(1, predicted.argsort(1)[:, :length]).min(1).values
+    return float(torch.expm1(listed - logs.min(1).values).mean())
 
 
 def write(folder: Path, recipe: Recipe, tensors: dict[str, torch.Tensor], scores: dict[str, float]) -> None:
@@ -174,7 +182,8 @@ def write(folder: Path, recipe: Recipe, tensors: dict[str, torch.Tensor], scores
     folder.mkdir(parents=True, exist_ok=True)
     data = safetensors.torch.save(tensors)
     (folder / WEIGHTS_FILE).write_bytes(data)
-    bounds = {name.lower(): list(getattr(made_up, name)) for name in dir(made_up) if name.isupper()}
+    names = [name for name in dir(made_up) if name[0].isupper() and name.isupper()]
+    bounds = {name.lower(): list(getattr(made_up, name)) for name in names}
     text: dict[str, Any] = {
         "made_by": f"python -m host.communication.train --seed {recipe.seed}",
         "recipe": asdict(recipe),
@@ -199,7 +208,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     recipe = Recipe(given.seed, given.cases, epochs=given.epochs)
     torch.set_num_threads(1)
-    tensors, scores = train(recipe, sweep(recipe, given.processes))
+    if not 1 <= recipe.cases <= HELD_OUT_FROM:
+        parser.error(f"--cases: give 1 to {HELD_OUT_FROM}")
+    held = range(HELD_OUT_FROM, HELD_OUT_FROM + recipe.held_out)
+    found, held_out = (sweep(recipe, numbers, given.processes) for numbers in (range(recipe.cases), held))
+    tensors, scores = train(recipe, found, held_out)
     write(given.output, recipe, tensors, scores)
     print(json.dumps(scores))
 

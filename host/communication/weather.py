@@ -1,4 +1,4 @@
-"""Made-up weather on a link: how much of it is left for training in which step. Random numbers come from outside. Pure."""
+"""Made-up weather on a link: how much of it is left in which step. Random numbers come from outside. Pure."""
 
 from __future__ import annotations
 
@@ -51,10 +51,6 @@ class Weather:
             )
         if not 0 <= self.burst_share[0] <= self.burst_share[1] < 1:
             raise ConfigurationError(f"bursts that take {self.burst_share} of a link; give 0 <= least <= most < 1")
-
-
-CONSTANT = Weather(mean_gap_steps=np.inf, burst_gap_steps=np.inf, walk=0.0)
-"""Weather that never changes; its traces have a level each."""
 
 
 @dataclass(frozen=True)
