@@ -59,7 +59,7 @@ CONTENDERS = {
     "analytic": Contender(AnalyticPredictor),
 }
 # What `autobyte` is in a job file; see the page for why.
-OWN = "network and simulation"
+OWN = "analytic and simulation"
 
 
 def figures(seed: int) -> tuple[dict[str, float], dict[str, Any]]:

@@ -79,9 +79,9 @@ class SimulatedShortlist:
         for index in (0, *self._shortlist(conditions, settings)):
             logs[index] = self._simulate(conditions, settings[index])
         best = settings[int(logs.argmin())]
-        for index in np.flatnonzero(np.isinf(logs)):
-            if _are_neighbours(settings[index], best):
-                logs[index] = self._simulate(conditions, settings[index])
+        for index, setting in enumerate(settings):
+            if np.isinf(logs[index]) and _are_neighbours(setting, best):
+                logs[index] = self._simulate(conditions, setting)
         return logs
 
     def _shortlist(self, conditions: Conditions, settings: Sequence[Sending]) -> list[int]:

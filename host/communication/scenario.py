@@ -81,7 +81,7 @@ class Surface:
         self._index = {setting: number for number, setting in enumerate(self.settings)}
         top = int(np.ceil(octaves * STEPS_PER_OCTAVE / ANCHOR_LEVELS)) * ANCHOR_LEVELS
         anchors = np.arange(0, top + 1, ANCHOR_LEVELS)
-        logs = np.log([[setup.step_seconds(level, each) for each in settings] for level in anchors])
+        logs = np.log([[setup.step_seconds(float(level), each) for each in settings] for level in anchors])
         every = np.arange(top + 1)
         # (levels, settings)
         self.seconds: Floats = np.exp(np.stack([np.interp(every, anchors, column) for column in logs.T], axis=1))
@@ -92,7 +92,8 @@ class Surface:
 
     def oracle_seconds(self, levels: Levels) -> Floats:
         """Return (steps,) of one that knows each step's level and has the best setting at once."""
-        return self.seconds.min(axis=1)[levels]
+        best: Floats = self.seconds.min(axis=1)[levels]
+        return best
 
     def best_static(self, levels: Levels) -> int:
         """Return the setting that is best over all these steps, in hindsight."""

@@ -177,7 +177,9 @@ class StaticSearch:
 
         # optuna says that it would be faster with a package that makes no difference here.
         logging.getLogger("optuna").setLevel(logging.ERROR)
-        space: dict[str, BaseDistribution] = {name: FloatDistribution(*map(math.log2, _AXES[name])) for name in _AXES}
+        space: dict[str, BaseDistribution] = {
+            name: FloatDistribution(math.log2(least), math.log2(most)) for name, (least, most) in _AXES.items()
+        }
         sampler = GPSampler(seed=self._seed + len(self._told), n_startup_trials=self._rules.random)
         study = optuna.create_study(sampler=sampler)
         for sending, seconds in self._told:

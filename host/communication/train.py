@@ -147,13 +147,13 @@ def _fit(net: nn.Sequential, recipe: Recipe, inputs: torch.Tensor, logs: torch.T
     weights = weights / weights.sum(1, keepdim=True)
     order = torch.Generator().manual_seed(recipe.seed)
     for _ in range(recipe.epochs):
-        for batch in torch.randperm(len(inputs), generator=order).split(recipe.batch):
+        for batch in torch.split(torch.randperm(len(inputs), generator=order), recipe.batch):
             error = net(inputs[batch])[..., 0] - logs[batch]
             weight = weights[batch]
             error = error - (weight * error).sum(1, keepdim=True)
             loss = (weight * error**2).sum(1).mean()
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
         schedule.step()
 

@@ -1,6 +1,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,7 +60,8 @@ def test_without_noise_a_constant_link_ends_at_the_best_setting(surface: Surface
 
 def test_noise_is_what_the_tuner_sees_and_not_what_a_step_takes(surface: Surface) -> None:
     levels = np.zeros(30, np.int64)
-    loud, silent = (play(surface, FixedSending(SETTINGS[0]), levels, np.random.default_rng(1), n) for n in (None, SILENT))
+    tuner, generator = FixedSending(SETTINGS[0]), np.random.default_rng(1)
+    loud, silent = (play(surface, tuner, levels, generator, noise) for noise in (None, SILENT))
     assert np.array_equal(loud.seconds, silent.seconds)
 
 
@@ -131,7 +133,11 @@ def test_what_was_not_measured_is_assumed_and_what_was_is_used() -> None:
     assert (known.participants, known.block_bytes, known.costs) == (2, 1 << 16, COSTS)
     assert known.link.bytes_per_second == pytest.approx(1e8)
     assert known.link.latency_seconds == pytest.approx(5e-4)
-    assert ASSUMED_RTT_SECONDS == pytest.approx(1e-3)
+    blind = Watch()
+    blind.observe(replace(seen(1, FIRST, 1.0), rtt_seconds=(math.nan,) * 2))
+    assumed = blind.conditions()
+    assert assumed is not None
+    assert assumed.link.latency_seconds == ASSUMED_RTT_SECONDS / 2
 
 
 def test_candidates_are_settings_that_the_wire_takes() -> None:
