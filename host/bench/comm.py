@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from csd_emu.engines import NativeEngine, make_engine
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
-from host.bench import comm_cases, comm_wall
+from host.bench import comm_cases, comm_tuners, comm_wall
 from host.bench.comm_models import spec_of
 from host.bench.comm_runs import WallRuns, wall_config, wall_request
 from host.bench.harness import report
@@ -19,12 +17,16 @@ from host.outputs import BenchReport
 def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     """Compare schedules on the timeline, then on the wall clock: 3 native drives, compute paced, communication real.
 
-    Figures on the timeline: `priority_over_fifo_max`, `_min` and `over_lower_bound` (see `host.bench.comm_cases`). On
-    the wall clock: `identical`, `wall_agrees` and `model_error_median` (see `host.bench.comm_wall`).
+    Figures on the timeline: `priority_over_fifo_max`, `_min` and `over_lower_bound` (see `host.bench.comm_cases`), and
+    those of the tuners (see `host.bench.comm_tuners`). On the wall clock: `identical`, `wall_agrees` and
+    `model_error_median` (see `host.bench.comm_wall`).
     """
     progress.stage("schedules on the timeline")
     figures, cases = comm_cases.figures()
-    samples: dict[str, Any] = {"timeline": cases}
+    progress.stage("tuners on the timeline")
+    tuned, samples = comm_tuners.figures(seed)
+    figures |= tuned
+    samples["timeline"] = cases
     config = wall_config(comm_cases.CASES[0].bytes_per_second)
 
     async def work(started: StartedArray, engine: NativeEngine) -> None:

@@ -21,7 +21,8 @@ class CommunicationSection(Config):
 
     Attributes:
         schedule: ``fifo`` sends whole tensors as they become ready; ``priority`` slices, those first that the next
-            forward pass needs first; ``search`` finds slice and credit before the run, ``autobyte`` during it.
+            forward pass needs first; ``search`` finds slice and credit in the first steps and keeps them, ``autobyte``
+            chooses them again and again. The last two need overlap on the clock ``wall``.
         slice: of ``priority``: tensors are cut at multiples of this.
         credit: of ``priority``: so much may be under way, not yet read by the other side, when another slice leaves.
         overlap: whether slices cross while drives compute. On the clock ``wall`` they really do; on the other clocks

@@ -9,7 +9,7 @@ from csd_emu.array import QEMU, REMOTE, ArrayConfig
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.send_queue import Sending
 from host.communication.base import FixedSending, Tuner
-from host.communication.make import make_tuner
+from host.communication.choose import make_tuner
 from host.device_time import StepModel
 from host.evaluation import Judge
 from host.job import JobConfig
@@ -77,6 +77,11 @@ def choose_communication(
     model_bytes = sum(a.nbytes for name, a in evaluator.initial_weights().items() if name not in tied)
     tuner = make_tuner(section.schedule, section.sending(model_bytes), job.seed)
     overlap = _overlaps(config, job, models)
+    if section.schedule in ("search", "autobyte") and not overlap:
+        raise ConfigurationError(
+            f"communication.schedule: {section.schedule} learns from slices that really cross while drives compute; "
+            "have all drives on the clock wall, with overlap: true, or choose priority"
+        )
     return Communication(tuner, overlap, overlap or _composed(config, job))
 
 

@@ -15,7 +15,7 @@ from csd_emu.config import parse_config
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.send_queue import Sending
 from host.checkpoint import job_sha256
-from host.communication.make import make_tuner
+from host.communication.choose import make_tuner
 from host.communication.section import CommunicationSection
 from host.device_time import TableModel
 from host.job import JobConfig, check_mode
@@ -115,6 +115,19 @@ def test_overlap_is_real_on_the_clock_wall_and_composed_on_the_others(kind: str)
         del models["csd-01"]
         with pytest.raises(ConfigurationError, match=r"csd-00 are counted or modelled, and those of csd-01"):
             chosen({"overlap": True})
+
+
+@pytest.mark.parametrize("schedule", ["search", "autobyte"])
+@pytest.mark.parametrize("kind", list(ARRAYS))
+def test_tuners_are_refused_where_no_slice_crosses_while_drives_compute(kind: str, schedule: str) -> None:
+    array = ArrayConfig.model_validate({"name": "lab", "devices": [{"profile": "newport", "count": 2}]} | ARRAYS[kind])
+    models: dict[str, Any] = {"csd-00": TableModel, "csd-01": TableModel} if kind == "modelled" else {}
+    with pytest.raises(ConfigurationError, match=f"{schedule} learns from slices that really cross"):
+        choose_communication(array, job(schedule), models, FakeEvaluator())
+    if kind == "wall":
+        found = choose_communication(array, job({"schedule": schedule, "overlap": True}), models, FakeEvaluator())
+        assert found.overlap
+        assert found.tuner.sending(1).schedule == "priority"
 
 
 def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:

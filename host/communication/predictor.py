@@ -1,0 +1,126 @@
+"""What a tuner asks: how much faster would a step be with another setting? And who answers untrained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from csd_emu.communication.analytic import predict_steps
+from csd_emu.communication.costs import Costs
+from csd_emu.communication.link import SharedLink
+from csd_emu.communication.simulate import steady_step_seconds
+from firmware_agent.errors import ConfigurationError
+from firmware_agent.send_queue import Sending
+from host.communication.conditions import Conditions
+
+Floats = npt.NDArray[np.float64]
+
+# A simulation is kept for conditions that are the same when rounded to so many parts of an octave.
+BANDWIDTH_PARTS, FIXED_COST_PARTS = 8, 4
+MOST_KEPT = 4096
+
+
+class Predictor(Protocol):
+    """Knows how settings compare."""
+
+    name: str
+
+    def log_seconds(self, conditions: Conditions, settings: Sequence[Sending]) -> Floats:
+        """Return (settings,) log of step seconds, less a constant that all of them share.
+
+        So the difference of two is the log of one's speed-up over the other. Infinity says that a setting is no
+        candidate; the first one never gets it.
+        """
+
+
+class AnalyticPredictor:
+    """The closed form of `csd_emu.communication.analytic`: the honest baseline of anything that was trained."""
+
+    name = "analytic"
+
+    def log_seconds(self, conditions: Conditions, settings: Sequence[Sending]) -> Floats:
+        """See `Predictor`."""
+        costs = [conditions.costs] * conditions.participants
+        seconds: Floats = np.log(predict_steps(costs, conditions.link, settings, conditions.block_bytes))
+        return seconds
+
+
+class SimulatedShortlist:
+    """Simulates the settings that another predictor finds best, and the first one; the others are no candidates.
+
+    So are the neighbours of the best of these: a predictor that is nearly right is enough.
+
+    Conditions are rounded and what was simulated is kept, so that a link that comes back to what it was costs nothing.
+    """
+
+    def __init__(self, proposes: Predictor | None, length: int = 12) -> None:
+        """Take who proposes, and how many are simulated beside the first one; None proposes every setting.
+
+        Raises:
+            ConfigurationError: the list is to be empty.
+        """
+        if length < 1:
+            raise ConfigurationError(f"a shortlist of {length} settings; give 1 at least")
+        self.name = f"{proposes.name} and simulation" if proposes is not None else "simulation"
+        self._proposes, self._length = proposes, length
+        self._costs: Costs | None = None
+        self._kept: dict[tuple[SharedLink, int, int, Sending], float] = {}
+
+    def log_seconds(self, conditions: Conditions, settings: Sequence[Sending]) -> Floats:
+        """See `Predictor`."""
+        if conditions.costs is not self._costs or len(self._kept) > MOST_KEPT:
+            self._costs = conditions.costs
+            self._kept.clear()
+        logs = np.full(len(settings), np.inf)
+        for index in (0, *self._shortlist(conditions, settings)):
+            logs[index] = self._simulate(conditions, settings[index])
+        best = settings[int(logs.argmin())]
+        for index, setting in enumerate(settings):
+            if np.isinf(logs[index]) and _are_neighbours(setting, best):
+                logs[index] = self._simulate(conditions, setting)
+        return logs
+
+    def _shortlist(self, conditions: Conditions, settings: Sequence[Sending]) -> list[int]:
+        if self._proposes is None:
+            return list(range(len(settings)))
+        order = np.argsort(self._proposes.log_seconds(conditions, settings), kind="stable")
+        return [int(index) for index in order[: self._length]]
+
+    def _simulate(self, conditions: Conditions, setting: Sending) -> float:
+        link = _rounded(conditions.link)
+        key = (link, conditions.participants, conditions.block_bytes, setting)
+        if (kept := self._kept.get(key)) is not None:
+            return kept
+        costs = [conditions.costs] * conditions.participants
+        seconds = steady_step_seconds(costs, link, setting, block_bytes=conditions.block_bytes)
+        self._kept[key] = math.log(seconds)
+        return self._kept[key]
+
+
+def _rounded(link: SharedLink) -> SharedLink:
+    """Return nearly the same link, one of few."""
+    return SharedLink(
+        _round_log(link.free_bytes_per_second, BANDWIDTH_PARTS),
+        _round_log(link.latency_seconds, FIXED_COST_PARTS),
+        _round_log(link.slice_seconds, FIXED_COST_PARTS),
+        link.device_bytes_per_second,
+    )
+
+
+def _are_neighbours(one: Sending, other: Sending) -> bool:
+    """Say whether neither their slices nor their credits are more than a factor of 2 apart."""
+    pairs = ((one.slice_bytes, other.slice_bytes), (one.credit_bytes, other.credit_bytes))
+    return all(a and b and a <= 2 * b and b <= 2 * a for a, b in pairs)
+
+
+def _round_log(figure: float, parts: int) -> float:
+    return 2.0 ** (round(math.log2(figure) * parts) / parts) if figure else 0.0
+
+
+def default_predictor() -> Predictor:
+    """Return what AutoByte asks unless it is told otherwise; docs/communication-tuning.md says why this one."""
+    return SimulatedShortlist(AnalyticPredictor())

@@ -1,0 +1,152 @@
+"""Tuners played against weather: what they see is noisy, what they get is the simulated step of what they chose. Pure.
+
+A step takes what the simulation says of steps that follow each other under the conditions of that step: what a change
+leaves over from the step before is not counted. Each setting is simulated at every half octave of bandwidth; between
+these the logarithm of the step's seconds is interpolated, so that thousands of steps cost one look each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from csd_emu.communication.blocks import BLOCK_BYTES
+from csd_emu.communication.costs import Costs
+from csd_emu.communication.link import SharedLink
+from csd_emu.communication.simulate import steady_step_seconds
+from firmware_agent.send_queue import Sending
+from host.communication.base import Change, StepSeen, Tuner
+from host.communication.weather import STEPS_PER_OCTAVE, Levels
+
+Floats = npt.NDArray[np.float64]
+ANCHOR_LEVELS = STEPS_PER_OCTAVE // 2
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Standard deviations of the logs of what a tuner is told, over what is true."""
+
+    bandwidth: float = 0.05
+    rtt: float = 0.1
+    slice_seconds: float = 0.1
+    step: float = 0.02
+    load: float = 0.01
+
+
+SILENT = Noise(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A model on drives and a link whose bandwidth has levels (see `host.communication.weather`).
+
+    Attributes:
+        costs: of each drive; all are alike.
+        drives: how many.
+        link: at level 0.
+        block_bytes: the host steps so many at once.
+    """
+
+    costs: Costs
+    drives: int
+    link: SharedLink
+    block_bytes: int = BLOCK_BYTES
+
+    def step_seconds(self, level: float, setting: Sending) -> float:
+        """Return what a step takes at a level."""
+        costs = [self.costs] * self.drives
+        return steady_step_seconds(costs, self.link_at(level), setting, block_bytes=self.block_bytes)
+
+    def link_at(self, level: float) -> SharedLink:
+        """Return the link at a level."""
+        return replace(self.link, bytes_per_second=self.link.bytes_per_second * 2 ** (level / STEPS_PER_OCTAVE))
+
+
+class Surface:
+    """Step seconds of a setup with each of some settings at each level."""
+
+    def __init__(self, setup: Setup, settings: Sequence[Sending], octaves: float) -> None:
+        """Simulate the anchors: every setting at every half octave.
+
+        Args:
+            setup: the model, drives and link.
+            settings: what a tuner may choose.
+            octaves: levels go up to these.
+        """
+        self.setup, self.settings = setup, tuple(settings)
+        self._index = {setting: number for number, setting in enumerate(self.settings)}
+        top = int(np.ceil(octaves * STEPS_PER_OCTAVE / ANCHOR_LEVELS)) * ANCHOR_LEVELS
+        anchors = np.arange(0, top + 1, ANCHOR_LEVELS)
+        logs = np.log([[setup.step_seconds(float(level), each) for each in settings] for level in anchors])
+        every = np.arange(top + 1)
+        # (levels, settings)
+        self.seconds: Floats = np.exp(np.stack([np.interp(every, anchors, column) for column in logs.T], axis=1))
+
+    def index(self, setting: Sending) -> int:
+        """Return the number of a setting."""
+        return self._index[setting]
+
+    def oracle_seconds(self, levels: Levels) -> Floats:
+        """Return (steps,) of one that knows each step's level and has the best setting at once."""
+        best: Floats = self.seconds.min(axis=1)[levels]
+        return best
+
+    def best_static(self, levels: Levels) -> int:
+        """Return the setting that is best over all these steps, in hindsight."""
+        return int(self.seconds[levels].sum(axis=0).argmin())
+
+
+@dataclass(frozen=True)
+class Played:
+    """How a tuner did.
+
+    Attributes:
+        seconds: (steps,) true ones.
+        chosen: (steps,) numbers of the settings.
+        changes: all that it announced.
+        cpu_seconds: that its decisions took, of the process.
+    """
+
+    seconds: Floats
+    chosen: Levels
+    changes: tuple[Change, ...]
+    cpu_seconds: float
+
+
+def play(
+    surface: Surface,
+    tuner: Tuner,
+    levels: Levels,
+    generator: np.random.Generator,
+    noise: Noise | None = None,
+    cpu_clock: Callable[[], float] = time.process_time,
+) -> Played:
+    """Have a tuner go through a trace of levels. The next step is announced before this one's figures are known."""
+    noise = noise or Noise()
+    steps, setup = len(levels), surface.setup
+    bandwidths = setup.link.bytes_per_second / setup.drives * 2 ** (levels / STEPS_PER_OCTAVE)
+    drawn = {name: np.exp(sigma * generator.standard_normal(steps)) for name, sigma in vars(noise).items()}
+    chosen, changes = np.empty(steps, np.int64), []
+    announced = tuner.sending(1)
+    began = cpu_clock()
+    for index in range(steps):
+        sending, announced = announced, tuner.sending(index + 2)
+        chosen[index] = number = surface.index(sending)
+        seen = StepSeen(
+            step=index + 1,
+            step_seconds=float(surface.seconds[levels[index], number] * drawn["step"][index]),
+            sending=sending,
+            costs=setup.costs,
+            bytes_per_second=(float(bandwidths[index] * drawn["bandwidth"][index]),) * setup.drives,
+            rtt_seconds=(float(2 * setup.link.latency_seconds * drawn["rtt"][index]),) * setup.drives,
+            slice_seconds=float(setup.link.slice_seconds * drawn["slice_seconds"][index]),
+            load=float(drawn["load"][index]),
+        )
+        if (change := tuner.observe(seen)) is not None:
+            changes.append(change)
+    cpu_seconds = cpu_clock() - began
+    return Played(surface.seconds[levels, chosen], chosen, tuple(changes), cpu_seconds)

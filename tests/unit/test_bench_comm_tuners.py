@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from host.bench import comm_cases, comm_tuners
+from host.bench.comm_tuners import CONTENDERS, OCTAVES, OWN, RETUNED, retune_steps, setup
+from host.communication.predictor import default_predictor
+from host.communication.scenario import Played
+from host.communication.weather import Trace, Weather
+
+
+def test_the_link_at_its_best_takes_a_quarter_of_the_computing() -> None:
+    for model in comm_tuners.MODELS:
+        known = setup(model)
+        best = known.link_at(8 * OCTAVES)
+        assert best.bytes_per_second == pytest.approx(comm_tuners.BEST_BYTES_PER_SECOND)
+        size = sum(layer.size_bytes for layer in known.costs)
+        compute = sum(layer.forward_seconds + layer.backward_seconds for layer in known.costs)
+        assert known.drives * size / best.bytes_per_second == pytest.approx(0.25 * compute)
+
+
+def test_what_is_shown_as_autobyte_is_what_a_run_gets() -> None:
+    assert CONTENDERS[OWN].predictor().name == default_predictor().name == OWN
+
+
+def test_retuning_ends_with_the_last_step_that_is_too_long() -> None:
+    oracle = np.ones(20)
+    seconds = np.ones(20)
+    seconds[[5, 6, 7, 12]] = 1.01 * RETUNED
+    played = Played(seconds, np.zeros(20, np.int64), (), 0.0)
+    trace = Trace(np.zeros(20, np.int64), np.array([5, 11, 15]))
+    assert retune_steps(played, oracle, trace) == [3, 2, 0]
+
+
+def test_all_figures_come_out_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one model, two cases and short traces."""
+    monkeypatch.setattr(comm_tuners, "MODELS", comm_tuners.MODELS[1:2])
+    monkeypatch.setattr(comm_cases, "CASES", comm_cases.CASES[4:5])
+    monkeypatch.setattr(comm_tuners, "OCTAVES", 4.0)
+    monkeypatch.setattr(comm_tuners, "WEATHER", Weather(steps=60, mean_gap_steps=20, octaves=4.0))
+    monkeypatch.setattr(comm_tuners, "STEPS_ONLY", Weather(60, 20.0, burst_gap_steps=np.inf, walk=0.0, octaves=4.0))
+    monkeypatch.setattr(comm_tuners, "CONSTANT_STEPS", 30)
+    monkeypatch.setattr(comm_tuners, "CONTENDERS", {OWN: comm_tuners.Contender(default_predictor, 1)})
+    for name in ("STEPS_TRACES", "CONSTANT_TRACES"):
+        monkeypatch.setattr(comm_tuners, name, 1)
+    first, samples = comm_tuners.figures(5)
+    again, _ = comm_tuners.figures(5)
+    assert set(first) == {
+        "search_over_default_mean",
+        "autobyte_share_of_oracle_gain",
+        "autobyte_over_best_static_changing",
+        "autobyte_over_best_static_constant",
+        "retune_steps_max",
+        "tuner_cpu_share",
+    }
+    assert {name: first[name] for name in first if name != "tuner_cpu_share"} == {
+        name: again[name] for name in again if name != "tuner_cpu_share"
+    }
+    assert first["autobyte_share_of_oracle_gain"] <= 1
+    assert first["search_over_default_mean"] > 1
+    assert set(samples) >= {"search", "predictors", "constant", "retune_steps", "weather", "noise"}

@@ -1,0 +1,173 @@
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from csd_emu.communication.simulate import steady_step_seconds
+from firmware_agent.errors import ConfigurationError
+from firmware_agent.send_queue import Sending
+from host.communication.autobyte import AutoByte
+from host.communication.base import FixedSending
+from host.communication.choose import make_tuner
+from host.communication.conditions import ASSUMED_RTT_SECONDS, CONFIRM, Level, Watch
+from host.communication.predictor import SimulatedShortlist
+from host.communication.scenario import SILENT, Setup, Surface, play
+from host.communication.search import StaticSearch
+from host.communication.settings import BYTESCHEDULER_DEFAULT, DEFAULT, candidates, round_bytes
+from host.communication.weather import Weather, draw_trace
+from tests.communication_tuning import COSTS, FIRST, LINK, seen
+
+SETTINGS = tuple(Sending("priority", size, credit) for size in (16 << 10, 256 << 10) for credit in (256 << 10, 4 << 20))
+SETUP = Setup(COSTS, 2, LINK)
+
+
+@pytest.fixture(scope="module")
+def surface() -> Surface:
+    return Surface(SETUP, SETTINGS, 1.0)
+
+
+def test_a_surface_is_the_simulation_at_its_anchors_and_between_them_in_between(surface: Surface) -> None:
+    for level in (0, 4, 8):
+        wanted = [steady_step_seconds([COSTS] * 2, SETUP.link_at(level), each) for each in SETTINGS]
+        assert surface.seconds[level] == pytest.approx(wanted)
+    assert surface.seconds[2] == pytest.approx(np.sqrt(surface.seconds[0] * surface.seconds[4]))
+    assert SETUP.link_at(8).bytes_per_second == 2 * LINK.bytes_per_second
+
+
+def test_nobody_beats_the_oracle_and_the_best_static_setting_beats_the_others(surface: Surface) -> None:
+    levels = np.array([0, 8, 8, 3, 0] * 10)
+    best = surface.seconds[levels, surface.best_static(levels)].sum()
+    for each in SETTINGS:
+        played = play(surface, FixedSending(each), levels, np.random.default_rng(1))
+        assert (played.seconds >= surface.oracle_seconds(levels)).all()
+        assert played.seconds.sum() >= best
+        assert not played.changes
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 10**6), st.integers(0, 8))
+def test_without_noise_a_constant_link_ends_at_the_best_setting(surface: Surface, seed: int, level: int) -> None:
+    tuner = AutoByte(SETTINGS[seed % 4], SimulatedShortlist(None), settings=SETTINGS)
+    played = play(surface, tuner, np.full(12, level), np.random.default_rng(seed), SILENT, lambda: 0.0)
+    assert played.seconds[-1] <= surface.oracle_seconds(np.array([level]))[0] * 1.02
+    assert played.cpu_seconds == 0
+
+
+def test_noise_is_what_the_tuner_sees_and_not_what_a_step_takes(surface: Surface) -> None:
+    levels = np.zeros(30, np.int64)
+    tuner, generator = FixedSending(SETTINGS[0]), np.random.default_rng(1)
+    loud, silent = (play(surface, tuner, levels, generator, noise) for noise in (None, SILENT))
+    assert np.array_equal(loud.seconds, silent.seconds)
+
+
+@given(st.integers(0, 10**6))
+def test_weather_keeps_its_bounds(seed: int) -> None:
+    weather = Weather(steps=300, mean_gap_steps=40.0)
+    trace = draw_trace(np.random.default_rng(seed), weather)
+    assert trace.levels.shape == (300,)
+    assert trace.levels.min() >= 0
+    assert trace.levels.max() <= 8 * weather.octaves
+    again = draw_trace(np.random.default_rng(seed), weather)
+    assert np.array_equal(again.levels, trace.levels)
+
+
+@given(st.integers(0, 10**6))
+def test_steps_in_bandwidth_have_the_factors_that_were_asked_for(seed: int) -> None:
+    weather = Weather(steps=500, mean_gap_steps=100.0, burst_gap_steps=math.inf, walk=0.0)
+    trace = draw_trace(np.random.default_rng(seed), weather)
+    moved = np.abs(np.diff(trace.levels))
+    assert set(np.flatnonzero(moved) + 1) <= set(trace.changes)
+    for at, each in enumerate(moved):
+        if each and list(trace.changes).count(at + 1) == 1:
+            assert each <= 8 * math.log2(10) + 1
+            assert each >= 8 * math.log2(2) - 1 or trace.levels[at + 1] in (0, 40)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"least_factor": 0.5}, {"least_factor": 5.0, "most_factor": 4.0}, {"octaves": 2.0}, {"burst_share": (0.5, 1.0)}],
+)
+def test_weather_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError):
+        Weather(**wrong)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.floats(0.9, 1.1), min_size=20, max_size=60), st.floats(1e3, 1e9), st.sampled_from([0.2, 0.5, 2, 8]))
+def test_a_level_follows_a_jump_when_it_is_confirmed_and_no_earlier(
+    noise: list[float], figure: float, factor: float
+) -> None:
+    level = Level()
+    for each in noise:
+        level.observe(figure * each)
+    assert math.exp(level.value) == pytest.approx(figure, rel=0.11)
+    told = [level.observe(figure * factor) for _ in range(CONFIRM)]
+    assert told == [False] * (CONFIRM - 1) + [True]
+    assert math.exp(level.value) == pytest.approx(figure * factor)
+
+
+def test_one_disturbed_step_is_no_change() -> None:
+    level = Level()
+    for figure in (100.0, 100.0, 10.0, 100.0, 1000.0, 10.0, 1000.0, 100.0):
+        assert not level.observe(figure) or figure == 100.0
+    assert math.exp(level.value) == pytest.approx(100.0)
+
+
+def test_a_level_follows_a_slow_walk() -> None:
+    level = Level()
+    for step in range(400):
+        level.observe(100 * 1.01**step)
+    assert math.exp(level.value) == pytest.approx(100 * 1.01**399, rel=0.15)
+
+
+def test_what_was_not_measured_is_assumed_and_what_was_is_used() -> None:
+    watch = Watch(1 << 16)
+    assert watch.conditions() is None
+    watch.observe(seen(1, FIRST, 1.0))
+    known = watch.conditions()
+    assert known is not None
+    assert (known.participants, known.block_bytes, known.costs) == (2, 1 << 16, COSTS)
+    assert known.link.bytes_per_second == pytest.approx(1e8)
+    assert known.link.latency_seconds == pytest.approx(5e-4)
+    blind = Watch()
+    blind.observe(replace(seen(1, FIRST, 1.0), rtt_seconds=(math.nan,) * 2))
+    assumed = blind.conditions()
+    assert assumed is not None
+    assert assumed.link.latency_seconds == ASSUMED_RTT_SECONDS / 2
+
+
+def test_candidates_are_settings_that_the_wire_takes() -> None:
+    assert len(set(candidates())) == len(candidates()) == 67
+    for each in (*candidates(), DEFAULT, BYTESCHEDULER_DEFAULT):
+        assert each.slice_bytes is not None
+        assert each.credit_bytes is not None
+        assert each.slice_bytes <= min(1 << 20, each.credit_bytes)
+
+
+@given(st.floats(1, 1e9), st.sampled_from([1 << 20, 16 << 20]))
+def test_rounded_sizes_are_whole_and_within_bounds(size: float, most: int) -> None:
+    found = round_bytes(size, most)
+    assert found % 1024 == 0
+    assert 1024 <= found <= most
+    assert found == 1024 or found == most or abs(found - size) <= 512
+
+
+def test_each_name_makes_its_tuner() -> None:
+    assert make_tuner("fifo").sending(1) == Sending()
+    assert make_tuner("priority", FIRST).sending(7) == FIRST
+    assert isinstance(make_tuner("search", FIRST, 3), StaticSearch)
+    assert isinstance(make_tuner("autobyte"), AutoByte)
+
+
+def test_a_fixed_setting_imports_neither_torch_nor_optuna() -> None:
+    """Each takes longer to import than the command line takes to start."""
+    program = (
+        "import sys; from host.communication.choose import make_tuner; make_tuner('priority'); make_tuner('autobyte');"
+        "print([name for name in ('torch', 'optuna') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
