@@ -32,7 +32,7 @@ _IDENTICAL_BYTES_PER_SECOND = 100e6
 _TURNS = {0.25: (9, 1), 1.0: (9, 2), 4.0: (8, 1)}
 # What the link is measured on, by FIFO: ratios that no case has. So slow a link that nothing but its bytes decides, and
 # so fast a one that nothing of it does.
-_SLOW, _FAST = Case("alexnet", 2.0), Case("alexnet", 0.125)
+_SLOW, _FAST = Case("alexnet", 2.0), Case("alexnet", 0.2)
 _MEASURED_STEPS = 9
 _HALVINGS = 30
 

@@ -89,9 +89,14 @@ def test_nobody_beats_the_lower_bound_by_a_better_link() -> None:
 @given(st.floats(0.8, 0.99), st.floats(0.001, 0.02))
 def test_the_fit_finds_what_was_measured(share: float, step: float) -> None:
     truth = Fit(share, step)
-    found = fit_to(truth.predict(comm_wall._SLOW, FIFO), truth.predict(comm_wall._FAST, FIFO))
+    measured = [truth.predict(case, FIFO) for case in (comm_wall._SLOW, comm_wall._FAST)]
+    found = fit_to(*measured)
     assert found.payload_share == pytest.approx(share, rel=1e-3)
-    assert found.step_seconds == pytest.approx(step, rel=0.02, abs=1e-5)
+    # Less than the messages behind the backward pass take cannot be told from them.
+    assert found.step_seconds == pytest.approx(step, rel=0.02, abs=0.0025)
+    assert [found.predict(case, FIFO) for case in (comm_wall._SLOW, comm_wall._FAST)] == pytest.approx(
+        measured, rel=1e-3
+    )
 
 
 def test_the_link_is_fitted_on_no_case() -> None:
