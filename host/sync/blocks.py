@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from csd_emu.communication.blocks import BLOCK_BYTES as BLOCK_BYTES  # what is simulated is what is done
 from firmware_agent.exchange import spec_bytes
 from firmware_agent.wire import TensorSpec
-
-BLOCK_BYTES = 64 << 10
 
 
 class Block(NamedTuple):
