@@ -2,7 +2,8 @@
 
 Each figure x is followed as its logarithm. A measurement that is further from the level than `JUMP` and than
 `DEVIATIONS` times the noise is a suspicion. `CONFIRM` of them in a row on the same side are a change, and the level
-becomes their mean: nothing of before is left in it. Else the level is the mean of what came since the last change, over
+becomes their mean: nothing of before is left in it. One that is beyond `SURE_JUMP` and `SURE_DEVIATIONS` is a change at
+once: a step lost to waiting costs more than going back after a blip. Else the level is the mean of what came since the last change, over
 at most `MEMORY` steps, so that it follows a slow walk; over more where nothing walks (round trip, cost of a slice). The
 noise is learnt from differences of neighbours, which see neither a level nor a walk; a difference counts three times
 the present noise at most.
@@ -22,6 +23,7 @@ from host.communication.base import StepSeen
 JUMP = 0.2
 DEVIATIONS = 4.0
 CONFIRM = 2
+SURE_JUMP, SURE_DEVIATIONS = 0.4, 7.0
 MEMORY, LONG_MEMORY = 12, 64
 NOISE_START, NOISE_FLOOR, NOISE_MEMORY = 0.05, 0.005, 16
 # The mean of |difference| of two normal numbers, in standard deviations of one.
@@ -85,7 +87,8 @@ class Level:
             self._run.clear()
         self._run.append(x)
         self._previous = math.nan
-        if len(self._run) < CONFIRM:
+        sure = abs(residual) > max(SURE_JUMP, SURE_DEVIATIONS * self.noise)
+        if len(self._run) < CONFIRM and not sure:
             return False
         self.value, self._count = sum(self._run) / len(self._run), len(self._run)
         self._run.clear()
