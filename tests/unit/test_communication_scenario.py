@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from csd_emu.communication.costs import compute_seconds, scale_compute
 from csd_emu.communication.simulate import steady_step_seconds
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.send_queue import Sending
@@ -140,7 +141,8 @@ def test_what_was_not_measured_is_assumed_and_what_was_is_used() -> None:
     watch.observe(seen(1, FIRST, 1.0))
     known = watch.conditions()
     assert known is not None
-    assert (known.participants, known.block_bytes, known.costs) == (2, 1 << 16, COSTS)
+    assert (known.participants, known.block_bytes) == (2, 1 << 16)
+    assert compute_seconds(known.costs) == pytest.approx(compute_seconds(COSTS))
     assert known.link.bytes_per_second == pytest.approx(1e8)
     assert known.link.latency_seconds == pytest.approx(5e-4)
     blind = Watch()
@@ -148,6 +150,29 @@ def test_what_was_not_measured_is_assumed_and_what_was_is_used() -> None:
     assumed = blind.conditions()
     assert assumed is not None
     assert assumed.link.latency_seconds == ASSUMED_RTT_SECONDS / 2
+
+
+def test_layer_seconds_that_differ_a_little_in_each_step_are_no_change_and_twice_as_long_ones_are() -> None:
+    watch, generator = Watch(), np.random.default_rng(1)
+    jittery = [scale_compute(COSTS, float(each)) for each in np.exp(0.02 * generator.standard_normal(40))]
+    assert watch.observe(replace(seen(1, FIRST, 1.0), costs=jittery[0]))
+    assert not any(watch.observe(replace(seen(2, FIRST, 1.0), costs=each)) for each in jittery)
+    known = watch.conditions()
+    assert known is not None
+    assert compute_seconds(known.costs) == pytest.approx(compute_seconds(COSTS), rel=0.08)
+    assert watch.observe(replace(seen(3, FIRST, 1.0), costs=scale_compute(COSTS, 2.0)))
+    slow = watch.conditions()
+    assert slow is not None
+    assert compute_seconds(slow.costs) == pytest.approx(2 * compute_seconds(COSTS), rel=0.01)
+    assert watch.observe(replace(seen(4, FIRST, 1.0), costs=COSTS[:2]))
+
+
+def test_other_work_in_the_drive_makes_computing_longer() -> None:
+    watch = Watch()
+    watch.observe(replace(seen(1, FIRST, 1.0), load=3.0))
+    known = watch.conditions()
+    assert known is not None
+    assert compute_seconds(known.costs) == pytest.approx(3 * compute_seconds(COSTS))
 
 
 def test_candidates_are_settings_that_the_wire_takes() -> None:
