@@ -23,7 +23,7 @@ from csd_emu.communication.blocks import BLOCK_BYTES
 from firmware_agent.errors import CheckpointError, ConfigurationError
 from firmware_agent.send_queue import Sending
 from host.communication.base import LEAST_AHEAD_STEPS, Change, StepSeen, check_seen, check_tunable
-from host.communication.conditions import CONFIRM, Watch
+from host.communication.conditions import Watch
 from host.communication.predictor import Predictor
 from host.communication.settings import candidates
 
@@ -45,7 +45,7 @@ class AutoByteRules:
         forgive: log by which conditions have moved when a setting that failed may be tried again.
     """
 
-    margin: float = 0.002
+    margin: float = 0.001
     ahead: int = LEAST_AHEAD_STEPS
     moved: float = 0.1
     period: int = 16
@@ -133,7 +133,8 @@ class AutoByte:
         if jumped:
             self._trial = None
             self._failed.clear()
-            self._recent = deque(list(self._recent)[len(self._recent) - (CONFIRM - 1) :], RECENT_STEPS)
+            # What is left may be of before the jump: only steps from this one on say what the present setting does now.
+            self._recent.clear()
         self._note(seen)
         if self._trial is not None and len(self._trial.logs) >= self._rules.verify:
             verdict, self._trial = self._judge(self._trial, seen.step), None

@@ -24,10 +24,9 @@ class StepSeen:
         step: its number, from 1.
         step_seconds: from its first forward pass to the next step's, of the slowest participant.
         sending: what it was sent with.
-        costs: bytes and compute seconds of each layer of the slowest participant; the same object as long as they are
-            the same, which saves the tuner work.
+        costs: bytes and compute seconds of each layer of the slowest participant, as measured in this step.
         bytes_per_second: of each participant, while it had slices under way: what the link gave it, storage traffic
-            taken off. Gaps that credit made are not the link's: see `host.communication.meter`.
+            taken off. Gaps that credit made are not the link's.
         rtt_seconds: of each participant, from a slice put on the wire to its acknowledgement, its transfer taken off.
         slice_seconds: what a slice costs beside its bytes.
         queue_bytes: that waited to be sent, mean over the step, all participants together.

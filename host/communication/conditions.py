@@ -2,10 +2,11 @@
 
 Each figure x is followed as its logarithm. A measurement that is further from the level than `JUMP` and than
 `DEVIATIONS` times the noise is a suspicion. `CONFIRM` of them in a row on the same side are a change, and the level
-becomes their mean: nothing of before is left in it. Else the level is the mean of what came since the last change, over
-at most `MEMORY` steps, so that it follows a slow walk; over more where nothing walks (round trip, cost of a slice). The
-noise is learnt from differences of neighbours, which see neither a level nor a walk; a difference counts three times
-the present noise at most.
+becomes their mean: nothing of before is left in it. One that is beyond `SURE_JUMP` and `SURE_DEVIATIONS` is a change at
+once: steps lost to waiting cost more than going back after a blip. Else the level is the mean of what came since the
+last change, over at most `MEMORY` steps, so that it follows a slow walk; over more where nothing walks (round trip, cost
+of a slice). The noise is learnt from differences of neighbours, which see neither a level nor a walk; a difference
+counts three times the present noise at most.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from csd_emu.communication.blocks import BLOCK_BYTES
-from csd_emu.communication.costs import Costs, scale_compute
+from csd_emu.communication.costs import Costs, compute_seconds, scale_compute
 from csd_emu.communication.link import SharedLink
 from host.communication.base import StepSeen
 
 JUMP = 0.2
 DEVIATIONS = 4.0
 CONFIRM = 2
+SURE_JUMP, SURE_DEVIATIONS = 0.4, 7.0
 MEMORY, LONG_MEMORY = 12, 64
 NOISE_START, NOISE_FLOOR, NOISE_MEMORY = 0.05, 0.005, 16
 # The mean of |difference| of two normal numbers, in standard deviations of one.
@@ -30,7 +32,8 @@ _MEAN_DIFFERENCE = 1.128
 ASSUMED_RTT_SECONDS, ASSUMED_SLICE_SECONDS = 1e-3, 4e-4
 # Zero has no logarithm; a figure below this makes no difference to a step.
 LEAST_SECONDS = 1e-7
-LOAD_STEP = 0.03
+# Compute seconds that have moved by less, as a log, are taken for the same.
+COMPUTE_STEP = 0.05
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,8 @@ class Level:
             self._run.clear()
         self._run.append(x)
         self._previous = math.nan
-        if len(self._run) < CONFIRM:
+        sure = abs(residual) > max(SURE_JUMP, SURE_DEVIATIONS * self.noise)
+        if len(self._run) < CONFIRM and not sure:
             return False
         self.value, self._count = sum(self._run) / len(self._run), len(self._run)
         self._run.clear()
@@ -108,10 +112,11 @@ class Watch:
     def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
         """Know nothing yet but how many bytes the host steps at once."""
         self._block_bytes = block_bytes
-        self._bandwidth, self._load = Level(), Level()
+        self._bandwidth, self._compute = Level(), Level()
         self._rtt, self._slice = Level(LONG_MEMORY), Level(LONG_MEMORY)
-        self._costs: Costs = ()
-        self._scaled: tuple[Costs, float, Costs] = (), 1.0, ()
+        # As they were measured once, and as they are believed: scaled to the seconds that are believed.
+        self._measured: Costs = ()
+        self._believed: Costs = ()
         self._participants = 0
         self.jumps = 0
 
@@ -122,17 +127,19 @@ class Watch:
 
     def observe(self, seen: StepSeen) -> bool:
         """Take a step; return whether anything jumped."""
-        others = seen.costs is not self._costs and seen.costs != self._costs
-        jumped = seen.participants != self._participants or others
-        self._participants, self._costs = seen.participants, seen.costs
+        other_costs = not _same_tensors(seen.costs, self._measured)
+        jumped = seen.participants != self._participants
+        self._participants = seen.participants
         rtt, slice_seconds = _mean(seen.rtt_seconds), seen.slice_seconds
         figures = (
             (self._bandwidth, seen.participants * _mean(seen.bytes_per_second)),
             (self._rtt, max(rtt, LEAST_SECONDS) if rtt == rtt else rtt),
             (self._slice, max(slice_seconds, LEAST_SECONDS) if slice_seconds == slice_seconds else slice_seconds),
-            (self._load, seen.load),
         )
         jumped |= any([level.observe(figure) for level, figure in figures])
+        other_costs |= self._compute.observe(max(compute_seconds(seen.costs) * seen.load, LEAST_SECONDS))
+        self._follow_costs(seen.costs, other_costs)
+        jumped |= other_costs
         self.jumps += jumped
         return jumped
 
@@ -145,21 +152,31 @@ class Watch:
             _exp_or(self._rtt.value, ASSUMED_RTT_SECONDS) / 2,
             _exp_or(self._slice.value, ASSUMED_SLICE_SECONDS),
         )
-        return Conditions(self._loaded_costs(), self._participants, link, self._block_bytes)
+        return Conditions(self._believed, self._participants, link, self._block_bytes)
 
     def logs(self) -> tuple[float, ...]:
         """Return the logarithms of all that is followed, 0 for what was never measured: to tell how far it moved."""
-        levels = (self._bandwidth, self._rtt, self._slice, self._load)
+        levels = (self._bandwidth, self._rtt, self._slice, self._compute)
         return tuple(0.0 if math.isnan(level.value) else level.value for level in levels)
 
-    def _loaded_costs(self) -> Costs:
-        """Scale the costs when the load has moved by a few percent; a predictor keeps what it worked out of them."""
-        load = _exp_or(self._load.value, 1.0)
-        costs, scaled_by, _ = self._scaled
-        if costs is not self._costs or abs(math.log(load / scaled_by)) > LOAD_STEP:
-            load = 1.0 if abs(math.log(load)) < LOAD_STEP else load
-            self._scaled = self._costs, load, self._costs if load == 1 else scale_compute(self._costs, load)
-        return self._scaled[2]
+    def _follow_costs(self, costs: Costs, anew: bool) -> None:
+        """Scale the costs when their seconds have moved by a few percent: predictors keep what they worked out of them.
+
+        Args:
+            costs: as they were measured in this step, a little different each time.
+            anew: whether they are to be taken instead of those of before.
+        """
+        if anew:
+            self._measured, self._believed = costs, ()
+        believed = compute_seconds(self._believed)
+        seconds = math.exp(self._compute.value)
+        if not believed or abs(math.log(seconds / believed)) > COMPUTE_STEP:
+            measured = compute_seconds(self._measured)
+            self._believed = scale_compute(self._measured, seconds / measured) if measured else self._measured
+
+
+def _same_tensors(one: Costs, other: Costs) -> bool:
+    return one is other or [layer.tensors for layer in one] == [layer.tensors for layer in other]
 
 
 def _mean(figures: Sequence[float]) -> float:

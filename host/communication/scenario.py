@@ -1,12 +1,13 @@
 """Tuners played against weather: what they see is noisy, what they get is the simulated step of what they chose. Pure.
 
 A step takes what the simulation says of steps that follow each other under the conditions of that step: what a change
-leaves over from the step before is not counted. Each setting is simulated at every half octave of bandwidth; between
-these the logarithm of the step's seconds is interpolated, so that thousands of steps cost one look each.
+leaves over from the step before is not counted. Each setting is simulated once at every level of bandwidth, so that
+thousands of steps cost one look each.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,6 @@ from host.communication.base import Change, StepSeen, Tuner
 from host.communication.weather import STEPS_PER_OCTAVE, Levels
 
 Floats = npt.NDArray[np.float64]
-ANCHOR_LEVELS = STEPS_PER_OCTAVE // 2
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Surface:
     """Step seconds of a setup with each of some settings at each level."""
 
     def __init__(self, setup: Setup, settings: Sequence[Sending], octaves: float) -> None:
-        """Simulate the anchors: every setting at every half octave.
+        """Simulate every setting at every level.
 
         Args:
             setup: the model, drives and link.
@@ -79,12 +79,9 @@ class Surface:
         """
         self.setup, self.settings = setup, tuple(settings)
         self._index = {setting: number for number, setting in enumerate(self.settings)}
-        top = int(np.ceil(octaves * STEPS_PER_OCTAVE / ANCHOR_LEVELS)) * ANCHOR_LEVELS
-        anchors = np.arange(0, top + 1, ANCHOR_LEVELS)
-        logs = np.log([[setup.step_seconds(float(level), each) for each in settings] for level in anchors])
-        every = np.arange(top + 1)
+        levels = range(math.ceil(octaves * STEPS_PER_OCTAVE) + 1)
         # (levels, settings)
-        self.seconds: Floats = np.exp(np.stack([np.interp(every, anchors, column) for column in logs.T], axis=1))
+        self.seconds: Floats = np.array([[setup.step_seconds(level, each) for each in settings] for level in levels])
 
     def index(self, setting: Sending) -> int:
         """Return the number of a setting."""
