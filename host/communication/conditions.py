@@ -4,8 +4,8 @@ Each figure x is followed as its logarithm. A measurement that is further from t
 `DEVIATIONS` times the noise is a suspicion. `CONFIRM` of them in a row on the same side are a change, and the level
 becomes their mean: nothing of before is left in it. One that is beyond `SURE_JUMP` and `SURE_DEVIATIONS` is a change at
 once: steps lost to waiting cost more than going back after a blip. Else the level is the mean of what came since the
-last change, over at most `MEMORY` steps, so that it follows a slow walk; over more where nothing walks (round trip, cost
-of a slice). The noise is learnt from differences of neighbours, which see neither a level nor a walk; a difference
+last change, over at most `MEMORY` steps, so that it follows a slow walk; over more where nothing walks (round trip,
+cost of a slice). The noise is learnt from differences of neighbours, which see neither a level nor a walk; a difference
 counts three times the present noise at most.
 """
 
