@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from host.bench import comm_cases, comm_tuners
-from host.bench.comm_tuners import CONTENDERS, OCTAVES, OWN, RETUNED, retune_steps, setup
+from host.bench.comm_tuners import CONTENDERS, NOT_LOST, OCTAVES, OWN, SETTLED, retune_steps, setup
 from host.communication.predictor import default_predictor
 from host.communication.scenario import Played
 from host.communication.weather import Trace, Weather
@@ -23,12 +23,12 @@ def test_what_is_shown_as_autobyte_is_what_a_run_gets() -> None:
 
 
 def test_retuning_ends_with_the_last_step_that_is_too_long() -> None:
-    oracle = np.ones(20)
-    seconds = np.ones(20)
-    seconds[[5, 6, 7, 12]] = 1.01 * RETUNED
-    played = Played(seconds, np.zeros(20, np.int64), (), 0.0)
-    trace = Trace(np.zeros(20, np.int64), np.array([5, 11, 15]))
-    assert retune_steps(played, oracle, trace) == [3, 2, 0]
+    seconds = np.full(60, 1.03)  # a little longer than the oracle's for good: that is no late retune
+    seconds[[20, 21, 22, 32]] = 1.03 * 1.01 * SETTLED
+    seconds[40:] = 1.01 * NOT_LOST  # never retuned
+    played = Played(seconds, np.zeros(60, np.int64), (), 0.0)
+    trace = Trace(np.zeros(60, np.int64), np.array([0, 20, 31, 40, 40]))
+    assert retune_steps(played, np.ones(60), trace) == [0, 3, 2, 0, 20]
 
 
 def test_all_figures_come_out_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
