@@ -278,7 +278,7 @@ async def test_garbage_after_the_hello_ends_the_session_alone(lab: Lab) -> None:
 
 async def test_a_message_longer_than_the_wire_allows_ends_the_session(lab: Lab) -> None:
     session, _ = await lab.dial(lab.identity())
-    session._outbox.put(bytes(2 * MAX_SLICE_BYTES))
+    session.send_encoded(bytes(2 * MAX_SLICE_BYTES))
     with pytest.raises(DeviceLost):
         await asyncio.to_thread(session.receive)
     await until(lambda: lab.fleet.session("csd-00") is None)
