@@ -24,7 +24,7 @@ from host.communication.autobyte import AutoByte
 from host.communication.base import StepSeen, Tuner
 from host.communication.network import shipped_network
 from host.communication.predictor import AnalyticPredictor, Predictor, SimulatedShortlist
-from host.communication.scenario import Noise, Played, Setup, Surface, play
+from host.communication.scenario import Noise, Setup, Surface, play
 from host.communication.search import SearchRules, StaticSearch
 from host.communication.settings import BYTESCHEDULER_DEFAULT, DEFAULT, candidates
 from host.communication.weather import Trace, Weather, draw_trace
@@ -71,22 +71,23 @@ def figures(seed: int) -> tuple[dict[str, float], dict[str, Any]]:
     search chose, mean of the cases; `autobyte_share_of_oracle_gain`, of the time that the best setting at every step
     saves over the best single setting in hindsight, what AutoByte saves, all traces together;
     `autobyte_over_best_static_changing` and `_constant`, seconds of the best single setting over AutoByte's, mean of
-    the traces; `retune_steps_max`, steps from a step in bandwidth until AutoByte's steps are
-    those that it comes to, within 2 %, and none is 10 % longer than the oracle's; `tuner_cpu_share`, its processor
-    seconds over the steps'.
+    the traces; `retune_steps_max`, steps from a step in bandwidth until AutoByte is within 2 % of the oracle and stays;
+    `settle_steps_max`, the same until its steps are those that it comes to, within 2 %, and none is 10 % longer than
+    the oracle's; `tuner_cpu_share`, its processor seconds over the steps'.
     """
     searched = [_search(seed, number, case) for number, case in enumerate(comm_cases.CASES)]
     surfaces = {model: Surface(setup(model), candidates(), OCTAVES) for model in MODELS}
     changing = {name: _changing(seed, surfaces, contender) for name, contender in CONTENDERS.items()}
     steady = _steady(seed, surfaces)
-    steps = _retune_steps(seed, surfaces)
+    retuned, settled = _retune_steps(seed, surfaces)
     own = changing[OWN]
     found = {
         "search_over_default_mean": float(np.mean([case["over_default"] for case in searched])),
         "autobyte_share_of_oracle_gain": own["share_of_oracle_gain"],
         "autobyte_over_best_static_changing": own["over_best_static"],
         "autobyte_over_best_static_constant": float(np.mean([each["over_best_static"] for each in steady])),
-        "retune_steps_max": float(max(steps, default=0)),
+        "retune_steps_max": float(max(retuned, default=0)),
+        "settle_steps_max": float(max(settled, default=0)),
         "tuner_cpu_share": own["cpu_share"],
     }
     samples = {
@@ -95,7 +96,8 @@ def figures(seed: int) -> tuple[dict[str, float], dict[str, Any]]:
         "search": searched,
         "predictors": changing,
         "constant": steady,
-        "retune_steps": steps,
+        "retune_steps": retuned,
+        "settle_steps": settled,
     }
     return found, samples
 
@@ -173,31 +175,46 @@ def _steady(seed: int, surfaces: Mapping[str, Surface]) -> list[dict[str, float 
     return found
 
 
-def _retune_steps(seed: int, surfaces: Mapping[str, Surface]) -> list[int]:
-    """Return for each step in bandwidth how many steps AutoByte was not yet where it stays."""
-    found = []
+def _retune_steps(seed: int, surfaces: Mapping[str, Surface]) -> tuple[list[int], list[int]]:
+    """Return for each step in bandwidth `retune_steps` and `settle_steps`."""
+    retuned, settled = [], []
     for model, trace, generator in _traces(seed, _STEPS, surfaces, STEPS_ONLY, STEPS_TRACES):
         surface = surfaces[model]
         played = play(surface, _autobyte(CONTENDERS[OWN], surface), trace.levels, generator, NOISE)
-        found += retune_steps(played, surface.oracle_seconds(trace.levels), trace)
-    return found
+        over = played.seconds / surface.oracle_seconds(trace.levels)
+        retuned += retune_steps(over, trace)
+        settled += settle_steps(over, trace)
+    return retuned, settled
 
 
-def retune_steps(played: Played, oracle_seconds: Floats, trace: Trace) -> list[int]:
+def retune_steps(over: Floats, trace: Trace) -> list[int]:
     """Return for each change of a trace the steps from it to the last one, before the next, that is too long.
 
-    Compared are steps over the oracle's, so that those of several bandwidths can be; what they come to is the median of
-    the later half.
+    Args:
+        over: (steps,) step seconds over the oracle's; too long is what is more than 2 % over.
+        trace: whose changes they are.
     """
-    over = played.seconds / oracle_seconds
+    return [_last(part > SETTLED) for part in _parts(over, trace)]
+
+
+def settle_steps(over: Floats, trace: Trace) -> list[int]:
+    """Return the same, where too long is what is over 10 %, or 2 % longer than what the part comes to.
+
+    That is the median of the later half. So it says how late a retune is, apart from how good.
+    """
+    parts = [(part, float(np.median(part[len(part) // 2 :])) if len(part) else 1.0) for part in _parts(over, trace)]
+    return [_last((part > SETTLED * come_to) | (part > NOT_LOST)) for part, come_to in parts]
+
+
+def _parts(over: Floats, trace: Trace) -> list[Floats]:
     ends = [*trace.changes[1:], len(over)]
-    found = []
-    for begin, end in zip(trace.changes, ends, strict=True):
-        part = over[begin:end]
-        settled = float(np.median(part[len(part) // 2 :])) if len(part) else 1.0
-        too_long = np.flatnonzero((part > SETTLED * settled) | (part > NOT_LOST))
-        found.append(int(too_long[-1]) + 1 if len(too_long) else 0)
-    return found
+    return [over[begin:end] for begin, end in zip(trace.changes, ends, strict=True)]
+
+
+def _last(too_long: npt.NDArray[np.bool_]) -> int:
+    """Return the number of the last step that is, from 1; 0 without any."""
+    places = np.flatnonzero(too_long)
+    return int(places[-1]) + 1 if len(places) else 0
 
 
 def _autobyte(contender: Contender, surface: Surface) -> Tuner:

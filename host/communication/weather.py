@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firmware_agent.errors import ConfigurationError
+from host.tuning.traces import arrivals
 
 # Bandwidths are whole steps of an eighth of an octave: few enough for each to be simulated once.
 STEPS_PER_OCTAVE = 8
@@ -70,12 +71,12 @@ def draw_trace(generator: np.random.Generator, weather: Weather) -> Trace:
     """Draw a trace."""
     top = weather.octaves * np.log(2.0)
     logs = np.full(weather.steps, generator.uniform(0.0, top))
-    changes = _arrivals(generator, weather.mean_gap_steps, weather.steps)
+    changes = arrivals(generator, weather.mean_gap_steps, weather.steps)
     for step in changes:
         logs[step:] = _jump(generator, weather, float(logs[step]), top)
     logs += np.cumsum(weather.walk * generator.standard_normal(weather.steps))
     logs = top - np.abs(np.abs(logs) % (2 * top) - top)  # reflected at both ends
-    for step in _arrivals(generator, weather.burst_gap_steps, weather.steps):
+    for step in arrivals(generator, weather.burst_gap_steps, weather.steps):
         length = int(np.exp(generator.uniform(*np.log(weather.burst_steps))))
         logs[step : step + length] += np.log1p(-generator.uniform(*weather.burst_share))
     levels = np.rint(np.maximum(logs, 0.0) / np.log(2.0) * STEPS_PER_OCTAVE).astype(np.int64)
@@ -89,13 +90,3 @@ def _jump(generator: np.random.Generator, weather: Weather, now: float, top: flo
     if ways:
         return float(ways[generator.integers(len(ways))])
     return 0.0 if now > top - now else top
-
-
-def _arrivals(generator: np.random.Generator, mean_gap: float, steps: int) -> list[int]:
-    if not np.isfinite(mean_gap):
-        return []
-    times, now = [], generator.exponential(mean_gap)
-    while now < steps:
-        times.append(int(now))
-        now += generator.exponential(mean_gap)
-    return times

@@ -77,9 +77,9 @@ def draw_trace(generator: np.random.Generator, weather: Weather) -> Trace:
     """Draw a trace."""
     speeds = np.ones((weather.steps, weather.devices))
     changes = 0
-    for step in _arrivals(generator, weather.mean_gap_steps, weather.steps):
+    for step in arrivals(generator, weather.mean_gap_steps, weather.steps):
         changes += _change(generator, weather, speeds, step)
-    for step in _arrivals(generator, weather.blip_gap_steps, weather.steps):
+    for step in arrivals(generator, weather.blip_gap_steps, weather.steps):
         device, length = generator.integers(weather.devices), generator.integers(1, 3)
         speeds[step : step + length, device] *= 1 - _loss(generator, weather)
     noise = np.exp(weather.noise * generator.standard_normal(speeds.shape))
@@ -91,7 +91,8 @@ def draw_traces(seed: int, first: int, count: int, weather: Weather) -> list[Tra
     return [draw_trace(np.random.default_rng([seed, first + number]), weather) for number in range(count)]
 
 
-def _arrivals(generator: np.random.Generator, mean_gap: float, steps: int) -> list[int]:
+def arrivals(generator: np.random.Generator, mean_gap: float, steps: int) -> list[int]:
+    """Return the steps below `steps`, rising, at which something happens that comes every `mean_gap` on average."""
     if not np.isfinite(mean_gap):
         return []
     times, now = [], generator.exponential(mean_gap)

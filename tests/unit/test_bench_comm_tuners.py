@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 
 from host.bench import comm_cases, comm_tuners
-from host.bench.comm_tuners import CONTENDERS, NOT_LOST, OCTAVES, OWN, SETTLED, retune_steps, setup
+from host.bench.comm_tuners import CONTENDERS, NOT_LOST, OCTAVES, OWN, SETTLED, retune_steps, settle_steps, setup
 from host.communication.predictor import default_predictor
-from host.communication.scenario import Played
 from host.communication.weather import Trace, Weather
 
 
@@ -23,12 +22,19 @@ def test_what_is_shown_as_autobyte_is_what_a_run_gets() -> None:
 
 
 def test_retuning_ends_with_the_last_step_that_is_too_long() -> None:
-    seconds = np.full(60, 1.03)  # a little longer than the oracle's for good: that is no late retune
-    seconds[[20, 21, 22, 32]] = 1.03 * 1.01 * SETTLED
-    seconds[40:] = 1.01 * NOT_LOST  # never retuned
-    played = Played(seconds, np.zeros(60, np.int64), (), 0.0)
     trace = Trace(np.zeros(60, np.int64), np.array([0, 20, 31, 40, 40]))
-    assert retune_steps(played, np.ones(60), trace) == [0, 3, 2, 0, 20]
+    over = np.full(60, 0.99 * SETTLED)
+    over[[20, 21, 22, 32]] = 1.01 * SETTLED
+    over[40:] = 1.01 * NOT_LOST  # never retuned
+    assert retune_steps(over, trace) == settle_steps(over, trace) == [0, 3, 2, 0, 20]
+
+
+def test_a_choice_that_stays_a_little_worse_is_no_late_one_but_no_good_one_either() -> None:
+    trace = Trace(np.zeros(40, np.int64), np.array([0, 20]))
+    over = np.full(40, 1.03)
+    over[[20, 21]] = 1.03 * 1.01 * SETTLED
+    assert settle_steps(over, trace) == [0, 2]
+    assert retune_steps(over, trace) == [20, 20]
 
 
 def test_all_figures_come_out_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,6 +56,7 @@ def test_all_figures_come_out_and_repeat(monkeypatch: pytest.MonkeyPatch) -> Non
         "autobyte_over_best_static_changing",
         "autobyte_over_best_static_constant",
         "retune_steps_max",
+        "settle_steps_max",
         "tuner_cpu_share",
     }
     assert {name: first[name] for name in first if name != "tuner_cpu_share"} == {

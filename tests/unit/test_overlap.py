@@ -73,6 +73,16 @@ class Changing:
         return self.settings[step % len(self.settings)]
 
 
+async def run_to_its_end(run: SyncRun, drives: Sequence[PipeDrive]) -> SyncRun:
+    """Run, and end the drives, however it ended."""
+    try:
+        await run.run()
+    finally:
+        for drive in drives:
+            await asyncio.to_thread(drive.end)
+    return run
+
+
 class Trial:
     """A run of two drives, and what it ended with."""
 
@@ -100,12 +110,7 @@ class Trial:
             *drives, records=RECORDS, evaluator=ModelEvaluator(FRAME, order), frame=FRAME, batch_size=5,
             on_log=self._on_log, **self._fields
         )  # fmt: skip
-        try:
-            await run.run()
-        finally:
-            for drive in drives:
-                await asyncio.to_thread(drive.end)
-        return run
+        return await run_to_its_end(run, drives)
 
 
 def weights(run: SyncRun) -> dict[str, bytes]:
@@ -355,12 +360,7 @@ def test_a_model_that_fails_in_a_step_fails_there_and_goes_on(shard: Shard) -> N
             *drives, records=RECORDS, evaluator=ModelEvaluator(FRAME), frame=frame, batch_size=3,
             communication=PRIORITY, sync={"round_steps": 6},
         )  # fmt: skip
-        try:
-            await run.run()
-        finally:
-            for drive in drives:
-                await asyncio.to_thread(drive.end)
-        return run
+        return await run_to_its_end(run, drives)
 
     done = asyncio.run(run())
     assert len(done.told(What.FAILED)) == 2
