@@ -31,7 +31,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.communication.blocks import BLOCK_BYTES
+from csd_emu.communication.blocks import BLOCK_BYTES, tensor_block_bytes
 from csd_emu.communication.costs import Costs
 from csd_emu.communication.link import SharedLink
 from firmware_agent.send_queue import Sending
@@ -93,7 +93,7 @@ class _Wire:
         self.latency_seconds = link.latency_seconds
         # (layers, candidates): w, and v of priority.
         self.layers: Floats = np.array([_one_way(layer, cut, link.slice_seconds, rate) * starved for layer in sizes])
-        piece = np.minimum(np.maximum(cut, block_bytes), largest)
+        piece = np.minimum(np.maximum(cut, tensor_block_bytes(int(largest), block_bytes)), largest)
         self.pieces = np.minimum(self.layers, _one_way([piece], cut, link.slice_seconds, rate) * starved)
         # (candidates,): what has left the queue and not the pipe.
         self.held = np.maximum(slice_seconds, under_way * slice_seconds - round_trip)

@@ -7,7 +7,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-BLOCK_BYTES = 64 << 10
+# Drives that send different parts of a block make the host wait for all of it, so blocks are small; but each has its
+# price, so that a tensor has no more than so many: its blocks are as much larger as that takes.
+BLOCK_BYTES, MOST_BLOCKS = 16 << 10, 64
+
+
+def tensor_block_bytes(size_bytes: int, block_bytes: int) -> int:
+    """Return the size of a tensor's blocks: `block_bytes` times the least power of two for `MOST_BLOCKS` at most."""
+    ratio = -(-size_bytes // (block_bytes * MOST_BLOCKS))
+    return block_bytes << max(0, ratio - 1).bit_length()
 
 
 class Stepped(NamedTuple):
@@ -31,12 +39,12 @@ class HostBlocks:
         Args:
             sizes: of the tensors in the order of the forward pass, bytes.
             groups: of drives that do the same.
-            block_bytes: the host steps ranges of so many bytes, from multiples of it on.
+            block_bytes: the host steps ranges of so many bytes, longer ones of large tensors (`tensor_block_bytes`).
             bytes_per_second: how fast, one range after the other.
             barrier: whether it steps nothing before all of every drive's gradient is there.
         """
         self.next_seconds = math.inf
-        self._sizes, self._block = list(sizes), block_bytes
+        self._sizes, self._blocks = list(sizes), [tensor_block_bytes(size, block_bytes) for size in sizes]
         self._seconds_per_byte = 1 / bytes_per_second
         self._got = [[0] * groups for _ in sizes]
         self._taken = [0] * len(sizes)
@@ -53,7 +61,7 @@ class HostBlocks:
             return
         there = min(got)
         size, start = self._sizes[order], self._taken[order]
-        end = there if there == size else 0 if whole else there - there % self._block
+        end = there if there == size else 0 if whole else there - there % self._blocks[order]
         if end <= start:
             return
         if end == size:  # of every drive, so the next bytes of it are of the next exchange

@@ -22,6 +22,8 @@ class SharedLink:
             (encoding, checksum, system calls). The link carries other drives' slices meanwhile.
         device_bytes_per_second: of one drive's own side.
         background_share: of the host's side, 0 to less than 1, that storage traffic takes.
+        turn_bytes: drives are served one after the other, so many bytes at a time; 0 for equal parts all the time,
+            which is what very short turns come to, but for drives that then never differ.
     """
 
     bytes_per_second: float
@@ -29,6 +31,7 @@ class SharedLink:
     slice_seconds: float = 0.0
     device_bytes_per_second: float = math.inf
     background_share: float = 0.0
+    turn_bytes: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no link has."""
@@ -39,6 +42,8 @@ class SharedLink:
         )
         if not self.device_bytes_per_second > 0:
             raise ConfigurationError("the link: a drive's own bandwidth must be positive")
+        if self.turn_bytes < 0:
+            raise ConfigurationError(f"the link: turns of {self.turn_bytes} bytes; give 0 for none")
         if not 0 <= self.background_share < 1:
             raise ConfigurationError(
                 f"the link: background traffic takes a share of {self.background_share}; give 0 to less than 1"

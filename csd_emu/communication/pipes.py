@@ -2,7 +2,8 @@
 
 Every drive has one pipe in each direction. It carries one piece at a time: `slice_seconds` at the side that puts it on,
 then its bytes, then the latency, during which the next one is carried. The pipes whose bytes are under way share the
-host's side in equal parts; what a drive's own side cannot take of its part is shared by the others.
+host's side in equal parts; what a drive's own side cannot take of its part is shared by the others. A link that serves
+its drives in turns instead is in `csd_emu.communication.turns`.
 """
 
 from __future__ import annotations
@@ -40,17 +41,6 @@ class Pipes(Protocol):
 
     def change(self, link: SharedLink, now: float) -> None:
         """Go on with another link; what has been carried stays so."""
-
-
-def make_pipes(weights: Sequence[int], own: Sequence[OwnLink], link: SharedLink) -> Pipes:
-    """Return the pipes of one direction.
-
-    Args:
-        weights: (groups,) so many drives do the same at the same time.
-        own: (groups,) what each of them has.
-        link: what all share.
-    """
-    return LonePipe(weights[0], own[0], link) if len(weights) == 1 else SharedPipes(weights, own, link)
 
 
 class LonePipe:

@@ -5,7 +5,8 @@ The real send queue (`firmware_agent.send_queue`) stands at the host's and at th
 * A drive computes one thing at a time: the forward pass from the first layer to the last, then the backward pass from
   the last to the first. A layer's gradients are offered to the drive's queue when its backward pass ends.
 * A drive's queue puts pieces on its pipe to the host while it has credit (`csd_emu.communication.pipes`). A piece is
-  read when it arrives; one latency later the sender knows, and the credit is back.
+  read when it arrives; one latency later the sender knows, and the credit is back. On a link that serves in turns the
+  acknowledgement goes through the pipe the other way, behind what is under way there.
 * The host steps *blocks*, fixed ranges of a tensor, as soon as every drive's bytes of one are in; under `fifo` it steps
   whole tensors. What it has stepped it offers to the queue of every drive, which works in the same way.
 * A layer's next forward pass waits for that layer's parameters alone. There is no other barrier.
@@ -34,9 +35,10 @@ from csd_emu.communication.blocks import BLOCK_BYTES, HostBlocks, Stepped
 from csd_emu.communication.costs import Costs
 from csd_emu.communication.drive import BACKWARD, Computed, DriveCompute
 from csd_emu.communication.link import LinkTrace, OwnLink, SharedLink, constant
-from csd_emu.communication.pipes import Carried, make_pipes
+from csd_emu.communication.pipes import Carried
+from csd_emu.communication.turns import make_pipes
 from firmware_agent.errors import ConfigurationError, ProtocolError
-from firmware_agent.send_queue import Sending, SendQueue
+from firmware_agent.send_queue import Piece, Sending, SendQueue
 
 PUSH, PULL = 0, 1
 
@@ -89,10 +91,11 @@ class Simulation:
             sending: of the first step.
             own: what each drive's own side adds; empty for nothing.
             host: what the host computes if it trains too: a participant whose gradients and parameters cross no link.
-            block_bytes: the host steps ranges of so many bytes, whatever the slices.
+            block_bytes: the host steps ranges of so many bytes, longer ones of large tensors, whatever the slices.
             host_bytes_per_second: how fast it steps, one range after the other.
             barrier: the host's optimiser needs the whole gradient before it steps anything.
-            merge: compute drives with equal costs and links once. The result is the same; a test holds that.
+            merge: compute drives with equal costs and links once. The result is the same; a test holds that. Never done
+                on a link that serves in turns.
             record: keep every slice and every layer's pass.
 
         Raises:
@@ -104,8 +107,8 @@ class Simulation:
         if own and len(own) != len(costs):
             raise ConfigurationError(f"{len(own)} own links for {len(costs)} drives; give each drive one")
         members = list(zip(costs, own or [OwnLink()] * len(costs), strict=True))
-        unlike, weights, self.groups = _group(members, host, merge)
         trace = link if isinstance(link, LinkTrace) else constant(link)
+        unlike, weights, self.groups = _group(members, host, merge and not trace.links[0].turn_bytes)
         self._changes = deque(zip(trace.starts[1:], trace.links[1:], strict=True))
         self._link = trace.links[0]
         self._drives = [DriveCompute(part) for part, _ in unlike]
@@ -200,26 +203,40 @@ class Simulation:
 
     def _push(self, arrived: Sequence[Carried], now: float) -> None:
         """Let the host take gradients."""
-        read, shared = self._read[PUSH], self._link.latency_seconds
         for carried in arrived:
             piece = carried.piece
+            if self._is_acknowledgement(PULL, carried, now):
+                continue
             whole = self._sendings[piece.exchange].schedule == "fifo"
             self._host.take(carried.group, piece.exchange, piece.order, piece.size_bytes, whole, now)
-            known = now + shared + self._own[carried.group].latency_seconds
-            heapq.heappush(read, (known, carried.group, piece.size_bytes))
-        if self.record:
-            self.transfers += [Transfer(PUSH, carried) for carried in arrived]
+            self._answer(PUSH, carried, now)
 
     def _pull(self, arrived: Sequence[Carried], now: float) -> None:
         """Let drives take parameters."""
-        read, shared = self._read[PULL], self._link.latency_seconds
         for carried in arrived:
             piece = carried.piece
+            if self._is_acknowledgement(PUSH, carried, now):
+                continue
             self._drives[carried.group].arrive(self._layer_of[piece.order], piece.size_bytes, now)
-            known = now + shared + self._own[carried.group].latency_seconds
-            heapq.heappush(read, (known, carried.group, piece.size_bytes))
+            self._answer(PULL, carried, now)
+
+    def _answer(self, direction: int, carried: Carried, now: float) -> None:
+        """Have the peer told that a slice was read: behind what is under way to it, or a latency later."""
         if self.record:
-            self.transfers += [Transfer(PULL, carried) for carried in arrived]
+            self.transfers.append(Transfer(direction, carried))
+        group, size_bytes = carried.group, carried.piece.size_bytes
+        if self._link.turn_bytes:
+            self._pipes[1 - direction].put(group, Piece(-1, -1, size_bytes, 0, ""), now)
+            return
+        known = now + self._link.latency_seconds + self._own[group].latency_seconds
+        heapq.heappush(self._read[direction], (known, group, size_bytes))
+
+    def _is_acknowledgement(self, direction: int, carried: Carried, now: float) -> bool:
+        """Take an acknowledgement of what went in `direction`, if it is one; its `offset` says of how many bytes."""
+        if carried.piece.exchange >= 0:
+            return False
+        heapq.heappush(self._read[direction], (now, carried.group, carried.piece.offset))
+        return True
 
     def _acknowledge(self, direction: int, now: float) -> None:
         read, queues = self._read[direction], self._queues[direction]

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from csd_emu.communication.costs import Costs, exchange_bytes, ideal_step_seconds
 from csd_emu.communication.link import SharedLink
 from csd_emu.communication.simulate import steady_step_seconds
+from csd_emu.shaping.pipe import CHUNK_BYTES
 from firmware_agent.send_queue import Sending
 from host.bench.comm_models import MODELS, costs_of
 
 DRIVES = 3
 # Seconds of all bytes of one direction on the shared link, over seconds that a drive computes.
 RATIOS = (0.25, 1.0, 4.0)
-COMPUTE_SECONDS = 0.2
+# Seconds that a drive computes where the wire takes as long.
+COMPUTE_SECONDS = 0.4
 # Of a message through the bench's relay, and what a slice costs beside its bytes (encoding, checksum, TLS, system calls
 # and wake-ups at both ends): what traces of slices on two cores show, rounded; assumed on other machines.
 LATENCY_SECONDS, SLICE_SECONDS = 0.0005, 0.0003
+# The relay's: it serves its connections in turns.
+TURN_BYTES = CHUNK_BYTES
 FIFO = Sending()
 # The models have 2.1 MB: 32 slices and more, and the least credit with which one is under way while the one before is
 # acknowledged. Not searched for: one setting for all cases.
-PRIORITY = Sending("priority", slice_bytes=64 << 10, credit_bytes=128 << 10)
+PRIORITY = Sending("priority", slice_bytes=32 << 10, credit_bytes=128 << 10)
 
 
 @dataclass(frozen=True)
@@ -40,19 +45,28 @@ class Case:
         return f"{self.model}, wire/compute {self.ratio:g}"
 
     @property
+    def compute_seconds(self) -> float:
+        """Of a drive's step: such that steps take about as long at all ratios.
+
+        With a fixed time the link of the smallest ratio has 16 times the bandwidth of the largest one's, and what the
+        bench itself needs of the machine's processors to fill it would be what is measured.
+        """
+        return COMPUTE_SECONDS / math.sqrt(self.ratio)
+
+    @property
     def costs(self) -> list[Costs]:
         """Of each drive."""
-        return [costs_of(self.model, COMPUTE_SECONDS)] * DRIVES
+        return [costs_of(self.model, self.compute_seconds)] * DRIVES
 
     @property
     def bytes_per_second(self) -> float:
         """The link's bandwidth, each way."""
-        return sum(map(exchange_bytes, self.costs)) / (COMPUTE_SECONDS * self.ratio)
+        return sum(map(exchange_bytes, self.costs)) / (self.compute_seconds * self.ratio)
 
     @property
     def link(self) -> SharedLink:
         """The link of the figures on the timeline."""
-        return SharedLink(self.bytes_per_second, LATENCY_SECONDS, SLICE_SECONDS)
+        return SharedLink(self.bytes_per_second, LATENCY_SECONDS, SLICE_SECONDS, turn_bytes=TURN_BYTES)
 
 
 CASES = tuple(Case(model, ratio) for model in MODELS for ratio in RATIOS)

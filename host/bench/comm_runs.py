@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, median, stdev
 
 import numpy as np
 from scipy.stats import t as student
@@ -30,7 +30,8 @@ from host.run_request import RunRequest, check_run
 from host.sync.communicating import Communication
 from host.sync.setup import make_sync_training
 
-# So many steps after a change of schedule still have something of the other one in them.
+# So many steps behind a change of schedule still have something of the other one in them, and so has the last one
+# before a change: it ends when the next one's parameters have come.
 DROPPED_STEPS = 2
 CONFIDENCE = 0.95
 _RECORDS, _BATCH = 4000, 2
@@ -43,7 +44,7 @@ class Blocks:
 
     Attributes:
         settings: what takes turns.
-        steps: of a block; the first ones are dropped.
+        steps: of a block; the first ones and the last one are dropped.
         blocks: of each of the settings.
     """
 
@@ -65,19 +66,19 @@ class Blocks:
         """Return a step's settings."""
         return self.settings[self.which(step)]
 
-    def sort(self, seconds: Sequence[float]) -> list[list[float]]:
-        """Return the seconds of each of the settings' steps, in order, without those behind a change.
+    def sort(self, seconds: Sequence[float]) -> list[list[list[float]]]:
+        """Return the seconds of each of the settings' blocks, in order, without the steps beside a change.
 
         Args:
             seconds: (total,) of all steps, from the first.
         """
-        kept: list[list[float]] = [[] for _ in self.settings]
+        kept: list[list[list[float]]] = [[[] for _ in range(self.blocks)] for _ in self.settings]
         since = 0
         for number, value in enumerate(seconds, 1):
             since = since + 1 if number > 1 and self.which(number) == self.which(number - 1) else 1
-            # The last step has nobody behind it whose weights it could hold up.
-            if since > DROPPED_STEPS and number < len(seconds):
-                kept[self.which(number)].append(value)
+            goes_on = number < len(seconds) and self.which(number) == self.which(number + 1)
+            if since > DROPPED_STEPS and goes_on:
+                kept[self.which(number)][(number - 1) // (self.steps * len(self.settings))].append(value)
         return kept
 
 
@@ -94,7 +95,7 @@ class _Turning(FixedSending):
 
 @dataclass(frozen=True)
 class Interval:
-    """A ratio of two means, and between what it lies with `CONFIDENCE`."""
+    """A ratio, and between what it lies with `CONFIDENCE`."""
 
     ratio: float
     low: float
@@ -105,21 +106,19 @@ class Interval:
         return self.low <= ratio <= self.high
 
 
-def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval:
-    """Return the mean of `above` over that of `below`, with Welch's t interval of the logarithm (delta method).
+def ratio_interval(above: Sequence[Sequence[float]], below: Sequence[Sequence[float]]) -> Interval:
+    """Return the ratio of the medians of blocks, and Student's t interval of its logarithm over the pairs of blocks.
+
+    Steps of one block are not independent: drives keep to a pattern once they have one. Blocks are. A median, for what
+    the machine held up says nothing of a schedule.
 
     Args:
-        above: at least two seconds, as independent as steps are.
-        below: the same.
+        above: seconds in blocks; at least two.
+        below: as many, each measured beside its counterpart.
     """
-    means = [statistics.fmean(each) for each in (above, below)]
-    parts = [statistics.variance(each) / len(each) / mean**2 for each, mean in zip((above, below), means, strict=True)]
-    spread = sum(parts)
-    ratio = means[0] / means[1]
-    if spread == 0:
-        return Interval(ratio, ratio, ratio)
-    freedom = spread**2 / sum(part**2 / (len(each) - 1) for part, each in zip(parts, (above, below), strict=True))
-    reach = float(student.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(spread)
+    logs = [math.log(median(one) / median(other)) for one, other in zip(above, below, strict=True)]
+    ratio, spread = math.exp(fmean(logs)), stdev(logs)
+    reach = float(student.ppf((1 + CONFIDENCE) / 2, len(logs) - 1)) * spread / math.sqrt(len(logs))
     return Interval(ratio, ratio * math.exp(-reach), ratio * math.exp(reach))
 
 

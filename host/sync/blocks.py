@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from csd_emu.communication.blocks import BLOCK_BYTES as BLOCK_BYTES  # what is simulated is what is done
+from csd_emu.communication.blocks import tensor_block_bytes
 from firmware_agent.exchange import spec_bytes
 from firmware_agent.wire import TensorSpec
 
@@ -21,15 +22,16 @@ class Block(NamedTuple):
 
 
 def item_blocks(items: int, item_bytes: int, block_bytes: int | None) -> list[tuple[int, int]]:
-    """Return the edges, in bytes, of a tensor's blocks: whole elements, at most `block_bytes`, at least one block.
+    """Return the edges, in bytes, of a tensor's blocks: whole elements, at least one block.
 
     Args:
         items: elements of the tensor.
         item_bytes: of one.
-        block_bytes: None leaves the tensor whole.
+        block_bytes: at most so long, or as `tensor_block_bytes` says of a large tensor; None leaves it whole.
     """
     size = items * item_bytes
-    step = size if block_bytes is None else block_bytes - block_bytes % item_bytes
+    most = size if block_bytes is None else tensor_block_bytes(size, block_bytes)
+    step = most - most % item_bytes
     if size <= step or not step:
         return [(0, size)]
     return [(start, min(start + step, size)) for start in range(0, size, step)]
