@@ -45,12 +45,12 @@ class AutoByteRules:
         forgive: log by which conditions have moved when a setting that failed may be tried again.
     """
 
-    margin: float = 0.001
+    margin: float = 0.0005
     ahead: int = LEAST_AHEAD_STEPS
     moved: float = 0.1
-    period: int = 16
-    verify: int = 3
-    tolerance: float = 0.06
+    period: int = 1
+    verify: int = 2
+    tolerance: float = 0.08
     forgive: float = 0.35
 
     def __post_init__(self) -> None:

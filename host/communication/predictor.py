@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +23,9 @@ Floats = npt.NDArray[np.float64]
 # A simulation is kept for conditions that are the same when rounded to so many parts of an octave.
 BANDWIDTH_PARTS, FIXED_COST_PARTS = 8, 4
 MOST_KEPT = 4096
+# So much of what a setting loses under the other conditions of before counts against it: of settings that are as good
+# now, that one is better which loses less when conditions come back. Little enough to break ties only.
+ELSEWHERE_SHARE = 0.005
 
 
 class Predictor(Protocol):
@@ -54,7 +58,8 @@ class SimulatedShortlist:
 
     So are the neighbours of the best of these: a predictor that is nearly right is enough.
 
-    Conditions are rounded and what was simulated is kept, so that a link that comes back to what it was costs nothing.
+    Conditions are rounded, and what was simulated is kept, so that a link that comes back to what it was costs nothing.
+    What a setting loses under the others of these conditions counts a little, too.
     """
 
     def __init__(self, proposes: Predictor | None, length: int = 12) -> None:
@@ -68,21 +73,41 @@ class SimulatedShortlist:
         self.name = f"{proposes.name} and simulation" if proposes is not None else "simulation"
         self._proposes, self._length = proposes, length
         self._costs: Costs | None = None
-        self._kept: dict[tuple[SharedLink, int, int, Sending], float] = {}
+        # Of each of the conditions so far, rounded, what each setting takes there; and the answers given there.
+        self._kept: dict[Conditions, dict[Sending, float]] = {}
+        self._answers: dict[tuple[Conditions, tuple[Sending, ...]], Floats] = {}
 
     def log_seconds(self, conditions: Conditions, settings: Sequence[Sending]) -> Floats:
         """See `Predictor`."""
-        if conditions.costs is not self._costs or len(self._kept) > MOST_KEPT:
+        if conditions.costs is not self._costs or len(self._answers) > MOST_KEPT:
             self._costs = conditions.costs
             self._kept.clear()
+            self._answers.clear()
+        # Without the costs, which are the same: to hash them takes long.
+        here = replace(conditions, costs=(), link=_rounded(conditions.link))
+        question = here, tuple(settings)
+        if (answer := self._answers.get(question)) is None:
+            answer = self._answers[question] = self._answer(conditions, here, settings)
+        return answer + ELSEWHERE_SHARE * self._losses_elsewhere(here, settings)
+
+    def _answer(self, conditions: Conditions, here: Conditions, settings: Sequence[Sending]) -> Floats:
         logs = np.full(len(settings), np.inf)
         for index in (0, *self._shortlist(conditions, settings)):
-            logs[index] = self._simulate(conditions, settings[index])
+            logs[index] = self._simulate(here, settings[index])
         best = settings[int(logs.argmin())]
         for index, setting in enumerate(settings):
             if np.isinf(logs[index]) and _are_neighbours(setting, best):
-                logs[index] = self._simulate(conditions, setting)
+                logs[index] = self._simulate(here, setting)
         return logs
+
+    def _losses_elsewhere(self, here: Conditions, settings: Sequence[Sending]) -> Floats:
+        """Return (settings,) mean loss under the other conditions; what was no candidate there, as the worst one's."""
+        losses = np.zeros(len(settings))
+        others = [each for place, each in self._kept.items() if place != here]
+        for each in others:
+            best, worst = min(each.values()), max(each.values())
+            losses += [each.get(setting, worst) - best for setting in settings]
+        return losses / max(1, len(others))
 
     def _shortlist(self, conditions: Conditions, settings: Sequence[Sending]) -> list[int]:
         if self._proposes is None:
@@ -90,15 +115,12 @@ class SimulatedShortlist:
         order = np.argsort(self._proposes.log_seconds(conditions, settings), kind="stable")
         return [int(index) for index in order[: self._length]]
 
-    def _simulate(self, conditions: Conditions, setting: Sending) -> float:
-        link = _rounded(conditions.link)
-        key = (link, conditions.participants, conditions.block_bytes, setting)
-        if (kept := self._kept.get(key)) is not None:
-            return kept
-        costs = [conditions.costs] * conditions.participants
-        seconds = steady_step_seconds(costs, link, setting, block_bytes=conditions.block_bytes)
-        self._kept[key] = math.log(seconds)
-        return self._kept[key]
+    def _simulate(self, here: Conditions, setting: Sending) -> float:
+        kept = self._kept.setdefault(here, {})
+        if setting not in kept:
+            costs = [self._costs or ()] * here.participants
+            kept[setting] = math.log(steady_step_seconds(costs, here.link, setting, block_bytes=here.block_bytes))
+        return kept[setting]
 
 
 def _rounded(link: SharedLink) -> SharedLink:

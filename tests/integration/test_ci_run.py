@@ -53,6 +53,7 @@ def gate(workshop: Workshop, capsys: pytest.CaptureFixture[str], monkeypatch: py
     return Gate(workshop, capsys, monkeypatch)
 
 
+@pytest.mark.long
 def test_a_run_fails_a_baseline_that_expects_more_and_passes_with_a_wider_band(gate: Gate) -> None:
     gate.job = gate.workshop.write("job.yaml", JOB | {"rounds": 1})
     written = gate("--write-baseline")

@@ -78,7 +78,13 @@ def test_weights_after_50_steps_are_those_of_whole_tensors_bit_for_bit(workshop:
         assert run(workshop, communication) == want, communication
 
 
-@pytest.mark.parametrize("sync", [{"batch_norm": "synchronised"}, {"batch_norm": "frozen", "clip_norm": 1.0}])
+@pytest.mark.parametrize(
+    "sync",
+    [
+        {"batch_norm": "synchronised"},
+        pytest.param({"batch_norm": "frozen", "clip_norm": 1.0}, marks=pytest.mark.long),
+    ],
+)
 def test_overlapping_steps_exchange_statistics_and_wait_for_all_gradients_where_they_must(
     workshop: Workshop, sync: dict[str, Any]
 ) -> None:
@@ -87,6 +93,7 @@ def test_overlapping_steps_exchange_statistics_and_wait_for_all_gradients_where_
     assert run(workshop, {"schedule": "priority", "slice": "64 KiB", "overlap": True}, sync=sync) == want
 
 
+@pytest.mark.long
 def test_a_run_goes_on_when_a_drive_dies_while_steps_overlap(workshop: Workshop) -> None:
     workshop.write("net.py", MODEL)
     job = JOB | {"rounds": 4, "communication": {"schedule": "priority", "overlap": True}}

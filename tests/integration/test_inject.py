@@ -83,6 +83,7 @@ def test_a_slowed_drive_takes_twice_the_modelled_time(start: Callable[..., Going
     assert run.details("lost") == []
 
 
+@pytest.mark.long
 def test_a_damaged_slice_costs_its_sender_the_round(start: Callable[..., Going]) -> None:
     run = start(rounds=40, epochs=2)
     run.refused("its disk is the host machine's; use qemu", 1, "csd-00", "fill")
@@ -103,6 +104,7 @@ def seconds(part: dict[str, Any]) -> float:
     return sum(part["device_seconds"].values())
 
 
+@pytest.mark.long
 def test_a_drive_on_the_wall_clock_cannot_be_slowed_and_says_why(
     start: Callable[..., Going], workshop: Workshop
 ) -> None:
@@ -138,6 +140,7 @@ def test_faults_beside_no_run(workshop: Workshop, csd_emu: Callable[..., Done]) 
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_a_revived_drive_does_not_outlive_its_array(workshop: Workshop, csd_emu: Callable[..., Done]) -> None:
     assert csd_emu("up", workshop.array).code == 0
     assert csd_emu("inject", "lab", "csd-00", "kill").code == 0

@@ -58,6 +58,7 @@ def test_ctrl_c_at_ten_random_moments(workshop: Workshop) -> None:
     assert 130 in codes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGINT] * 2])
 def test_sigterm_and_an_impatient_user(workshop: Workshop, numbers: list[signal.Signals]) -> None:
     """In the middle of training, when devices, files and threads are all there."""

@@ -78,6 +78,7 @@ def check_run_directory(directory: Path, summary: dict[str, Any]) -> None:
     assert {"torch", "python", "machine"} <= set(versions["devices"]["csd-00"])
 
 
+@pytest.mark.long
 def test_counters_follow_the_records_and_a_missed_target_is_exit_code_1(workshop: Workshop) -> None:
     """Scraped all through a run, the counters are always those of some round's end."""
     port = free_port()
@@ -130,6 +131,7 @@ def check_last_scrape(text: str, records: list[RoundRecord | EventRecord]) -> No
         assert (lint.returncode, lint.stdout + lint.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_top_shows_a_run_in_progress_and_none_when_it_has_ended(workshop: Workshop) -> None:
     process = workshop.start(*workshop.job_arguments(target={"accuracy": 1.0}, rounds=500), "--json")
     wait_until(workshop.rounds)
@@ -152,7 +154,7 @@ def counted(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((device, int(value)) for (device,), value in samples.items()))
 
 
-@pytest.mark.parametrize("fault", ["kill", "suspend"])
+@pytest.mark.parametrize("fault", ["kill", pytest.param("suspend", marks=pytest.mark.long)])
 def test_a_run_goes_on_without_an_agent_that_dies_or_hangs_and_records_it(workshop: Workshop, fault: str) -> None:
     """A hanging one is given up after the watchdog, which is generous in a user's job and short here."""
     watchdog = "5 s" if fault == "suspend" else "60 s"
@@ -177,6 +179,7 @@ def test_a_run_goes_on_without_an_agent_that_dies_or_hangs_and_records_it(worksh
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_a_users_model_travels_to_the_drives(workshop: Workshop) -> None:
     workshop.write(
         "my_net.py",

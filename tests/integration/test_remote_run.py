@@ -130,6 +130,7 @@ def test_records_in_place_that_do_not_fit_are_refused_with_both_shapes(
     assert "up holds images of 1x6x6 (|u1), the job's are 1x8x8 (|u1)" in " ".join(done.err.split())
 
 
+@pytest.mark.long
 def test_real_drives_stay_up_come_back_after_a_crash_and_are_given_back(
     server: Loopback, workshop: Workshop, csd_emu: Callable[..., Done]
 ) -> None:

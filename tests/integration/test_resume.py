@@ -64,6 +64,7 @@ def test_a_host_that_is_killed_resumes_to_the_same_weights_and_clears_what_it_le
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_a_run_that_was_ended_before_its_first_checkpoint_begins_again_in_place(
     workshop: Workshop, csd_emu: Command
 ) -> None:
@@ -133,6 +134,7 @@ def test_raised_rounds_go_on_from_the_end(workshop: Workshop, csd_emu: Command, 
     assert [record["round"] for record in workshop.rounds()] == [1, 2, 3]
 
 
+@pytest.mark.long
 def test_a_run_that_is_prolonged_and_killed_has_not_finished(
     workshop: Workshop, csd_emu: Command, finished: Path
 ) -> None:
@@ -247,6 +249,7 @@ def test_two_hosts_on_one_run_directory_are_refused(workshop: Workshop, csd_emu:
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_does_not_fit_ends_the_run_with_what_it_needs(workshop: Workshop, csd_emu: Command) -> None:
     """A limit on the size of files, which works everywhere: 150 kB of weights do not fit into 100 kB."""
     limited = (
@@ -288,6 +291,7 @@ def fill_up(path: Path, process: subprocess.Popen[str]) -> None:
                 stream.write(bytes(1 << 12))
 
 
+@pytest.mark.long
 def test_a_disk_that_fills_up_keeps_the_checkpoint_before_and_the_run_goes_on_once_there_is_room(
     workshop: Workshop, csd_emu: Command, small_disk: Path
 ) -> None:
@@ -314,6 +318,7 @@ def agent_of(workshop: Workshop, device: str) -> psutil.Process:
     return agent
 
 
+@pytest.mark.long
 def test_a_drive_that_is_frozen_in_a_round_and_thaws_takes_part_again(workshop: Workshop) -> None:
     """The watchdog ends its session; it redials by itself, and its answer to the old round enters no newer one."""
     process = workshop.start(*workshop.job_arguments(**JOB | {"rounds": 60, "epochs": 4, "watchdog": "8 s"}))
@@ -335,6 +340,7 @@ def test_a_drive_that_is_frozen_in_a_round_and_thaws_takes_part_again(workshop: 
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_the_only_drive_cut_off_in_a_round_costs_no_round(workshop: Workshop) -> None:
     """Frozen beyond the watchdog, it is all that the round has; the host waits for it."""
     workshop.write("array.yaml", {"name": "lab", "engine": "native", "devices": [{"profile": "newport"}]})

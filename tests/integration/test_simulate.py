@@ -95,6 +95,7 @@ def test_a_federated_job_is_refused(workshop: Workshop, csd_emu: Command) -> Non
     assert "mode: only synchronous training can be simulated; write mode: sync in the job file" in done.err
 
 
+@pytest.mark.long
 def test_hypertune_is_reproduced_with_every_figure_marked(
     workshop: Workshop, csd_emu: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,6 +43,7 @@ def start(workshop: Workshop) -> Iterator[Start]:
         process.communicate()
 
 
+@pytest.mark.long
 def test_an_array_and_a_run_that_stay_see_a_drive_end(workshop: Workshop, csd_emu: Command, start: Start) -> None:
     port = free_port()
     workshop.write("array.yaml", ARRAY | {"host": {"metrics_port": port}})
@@ -83,6 +84,7 @@ def test_a_run_that_brought_its_array_up_stays_and_ends_it(workshop: Workshop, s
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_who_keeps_an_array_up_ends_with_it_and_leaves_that_of_others_alone(
     workshop: Workshop, csd_emu: Command, start: Start
 ) -> None:

@@ -104,7 +104,7 @@ def test_a_drive_that_is_killed_costs_a_step_and_the_run_goes_on(workshop: Works
     workshop.assert_clean()
 
 
-@pytest.mark.parametrize("mode", ["device", "synchronised", "frozen"])
+@pytest.mark.parametrize("mode", ["device", "synchronised", pytest.param("frozen", marks=pytest.mark.long)])
 def test_models_with_batch_norm_train_in_every_mode(workshop: Workshop, csd_emu: Command, mode: str) -> None:
     model = """
 from torch import nn
@@ -172,6 +172,7 @@ def test_federated_jobs_leave_the_host_out(workshop: Workshop, csd_emu: Command)
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_the_tuner_can_be_named_on_the_command_line(workshop: Workshop, csd_emu: Command) -> None:
     done = csd_emu(*arguments(workshop), "--tuner", "none", "--json")
     assert done.code == 1, done.err

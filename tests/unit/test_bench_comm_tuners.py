@@ -37,6 +37,7 @@ def test_a_choice_that_stays_a_little_worse_is_no_late_one_but_no_good_one_eithe
     assert retune_steps(over, trace) == [20, 20]
 
 
+@pytest.mark.long
 def test_all_figures_come_out_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one model, two cases and short traces."""
     monkeypatch.setattr(comm_tuners, "MODELS", comm_tuners.MODELS[1:2])

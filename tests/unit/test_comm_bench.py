@@ -93,6 +93,7 @@ def test_nobody_beats_the_lower_bound_by_a_better_link() -> None:
         assert predict(case, case.link).priority_seconds >= bound * (1 - 1e-9)
 
 
+@pytest.mark.long
 def test_the_fit_finds_what_was_measured() -> None:
     truth = Fit(0.9, 0.012, 0.0008)
     measured = measure(truth)

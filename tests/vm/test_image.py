@@ -19,7 +19,7 @@ from csd_emu.progress import Silent
 from csd_emu.qemu.tools import find_qemu
 from firmware_agent.errors import ImageError
 
-pytestmark = pytest.mark.vm
+pytestmark = [pytest.mark.vm, pytest.mark.long]
 
 BOOT_SECONDS = 300.0
 

@@ -10,7 +10,7 @@ from csd_emu.calibration import load_table
 from tests.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import VmWorkshop
 
-pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
+pytestmark = [pytest.mark.vm, pytest.mark.long, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
 
 NET = """
 from torch import nn

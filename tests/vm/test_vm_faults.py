@@ -28,6 +28,7 @@ def start(array: VmWorkshop) -> Iterator[Callable[..., Going]]:
         yield start
 
 
+@pytest.mark.long
 def test_a_machine_that_is_killed_and_revived_takes_part_again(start: Callable[..., Going], array: VmWorkshop) -> None:
     run = start()
     run.wait_for_round(*BOTH)

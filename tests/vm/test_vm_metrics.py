@@ -18,6 +18,7 @@ from tests.vm.conftest import NAME, VmWorkshop
 pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
 
 
+@pytest.mark.long
 def test_prometheus_answers_what_the_run_record_says(workshop: VmWorkshop) -> None:
     if shutil.which(PROGRAM) is None and os.environ.get(REQUIRE_VARIABLE) != "1":
         pytest.skip("Prometheus is not installed; make setup-dev installs it")

@@ -35,6 +35,7 @@ def example(workshop: VmWorkshop) -> Project:
     return project
 
 
+@pytest.mark.long
 def test_the_example_project_passes(workshop: VmWorkshop) -> None:
     done = example(workshop).test("--csd-require", "-q", seconds=SECONDS)
     assert done.code == 0, done.out
@@ -50,6 +51,7 @@ def test_it_does_with_two_processes_that_share_the_template(workshop: VmWorkshop
     assert_nothing_left()
 
 
+@pytest.mark.long
 def test_nothing_is_left_when_the_tests_are_killed(workshop: VmWorkshop) -> None:
     project = example(workshop)
     process = project.start("--csd-require", "-k", "survives")

@@ -80,6 +80,7 @@ def hogs() -> Iterator[None]:
             loop.wait()
 
 
+@pytest.mark.long
 def test_a_drive_that_gzip_slows_gets_fewer_records_and_all_again_afterwards(workshop: VmWorkshop) -> None:
     record = train(workshop)
     steps = record["steps"]
