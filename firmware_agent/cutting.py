@@ -63,7 +63,7 @@ class CutPoint:
 class Cut(NamedTuple):
     """A model in two parts that share its parameters and buffers, by the same names.
 
-    `front` takes images and returns a tuple of the crossing tensors; `tail` takes those and returns what the model does.
+    `front` takes images and returns a tuple of the crossing tensors; `tail` takes those and returns the model's output.
     """
 
     front: nn.Module
@@ -112,11 +112,11 @@ def cut_model(model: nn.Module, images: torch.Tensor, layer: str) -> Cut:
 def _check_known(layer: str, names: list[str]) -> None:
     if layer == names[0]:
         raise ConfigurationError(
-            f"placement: {layer!r} is the model's first layer: before it lie only the records, and no record leaves its "
+            f"placement: {layer!r} is the model's first layer: before it lie the records alone, and none leaves its "
             f"drive; cut at a later layer{f', such as {names[1]!r}' if names[1:] else ''}, or choose none"
         )
     if layer not in names:
-        near = difflib.get_close_matches(layer, names[1:], n=3, cutoff=0.3) or names[1:4]
+        near = difflib.get_close_matches(layer, names[1:], n=3, cutoff=0.0)
         raise ConfigurationError(
             f"placement: the model has no layer {layer!r}; nearest: {', '.join(map(repr, near)) or 'none'}. "
             "csd-emu plan --placement lists them all"
@@ -233,7 +233,7 @@ class _Traced:
         return {names[id(tensor)] for tensor in used if id(tensor) in names}
 
     def _front(self, layer: str) -> set[fx.Node]:
-        """Return the nodes before the layer's first; what tells a value's parts apart goes with the value."""
+        """Return the nodes before the layer's first, and what says something of their values alone."""
         tensors = self._layers[layer]
         begin = next((index for index, uses in enumerate(self._uses) if uses & tensors), None)
         if begin is None:
@@ -250,12 +250,17 @@ class _Traced:
             raise _CannotCut(f"the tensor {shared[0]} is used on both sides of it")
         front = set(self._nodes[:begin])
         for node in self._nodes[begin:]:
-            if node.target is operator.getitem and self._is_part_of(node.args[0], front):
+            if self._goes_along(node) and front.issuperset(node.all_input_nodes):
                 front.add(node)
         return front
 
-    def _is_part_of(self, node: Any, front: set[fx.Node]) -> bool:
-        return isinstance(node, fx.Node) and node in front and not self._is_tensor(node)
+    def _goes_along(self, node: fx.Node) -> bool:
+        """Tell whether a node only says something of its inputs, such as their size, or takes a tuple apart."""
+        if node.op not in ("call_function", "call_method") or not node.all_input_nodes:
+            return False
+        if node.target is operator.getitem:
+            return not self._is_tensor(node.all_input_nodes[0])
+        return not _holds_tensor(self._few[node])
 
     def _is_tensor(self, node: fx.Node) -> bool:
         return isinstance(self._few[node], _TensorValue)
@@ -280,7 +285,9 @@ class _Traced:
         if node.op == "placeholder":
             raise _CannotCut("the records themselves are used from there on, and no record leaves its drive")
         if (few.shape[:1], more.shape[:1]) != ((_FEW,), (_MORE,)) or few.shape[1:] != more.shape[1:]:
-            raise _CannotCut(f"{node.name}, which crosses, has the shape {list(few.shape)}: not a value for each record")
+            raise _CannotCut(
+                f"{node.name}, which crosses, has the shape {list(few.shape)}: not a value for each record"
+            )
         return Crossing(node.name, few.shape[1:], str(few.dtype).removeprefix("torch."))
 
     def _check_aliases(self, crossing: list[fx.Node], front: set[fx.Node]) -> None:
@@ -332,6 +339,12 @@ def _describe(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return _TensorValue(tuple(value.shape), value.dtype, value.untyped_storage()._cdata)
     return tuple(map(_describe, value)) if isinstance(value, tuple | list) else value
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return any(map(_holds_tensor, value))
+    return isinstance(value, _TensorValue)
 
 
 def _copy(

@@ -18,12 +18,14 @@ from host.device_time import StepModel, gradient_seconds, micro_batch_counts
 from host.evaluation import Structure
 from host.records import DeviceStep
 from host.sync.blocks import Block, cut_blocks
+from host.sync.crossing import Crossings
 from host.sync.exchange import FIFO, Outbound, Outcome, StepExchange, Work
 from host.sync.gathering import Gathering
 from host.sync.lateness import Expected, Part, list_late
 from host.sync.optimiser import HostOptimiser
 from host.sync.reduction import Contribution, combine
 from host.sync.release import Release
+from host.sync.tail import Tail
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Underway:
         outcomes: of works, then of probes.
         release: which of the weights it has stepped.
         sending: its settings.
+        crossings: what crosses the cut of the model; None if it is whole.
     """
 
     number: int
@@ -80,6 +83,7 @@ class Underway:
     outcomes: asyncio.Future[list[Outcome]]
     release: Release
     sending: Sending = FIFO
+    crossings: Crossings | None = None
 
 
 class Stepper:
@@ -95,6 +99,7 @@ class Stepper:
         accountant: Accountant,
         models: Mapping[str, StepModel],
         patience: float | None,
+        tail: Tail | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -107,13 +112,19 @@ class Stepper:
             accountant: composes time and energy.
             models: device -> what its steps should cost, for those with a table.
             patience: see `host.sync.sections.SyncSection`.
+            tail: the host's part of the model, on the same weights; None if drives have the whole one.
         """
-        self.weights, self._structure, self._optimiser = weights, structure, optimiser
-        self._buffers = structure.buffers if batch_norm != "frozen" else ()
+        self.weights, self._structure, self._optimiser, self._tail = weights, structure, optimiser, tail
+        trained, buffers = structure.trained, structure.buffers
+        if tail is not None:
+            trained, buffers = tail.front_trained, tail.front_buffers
+        self._buffers = buffers if batch_norm != "frozen" else ()
         # Statistics that a lost device was part of are in the gradients of all others.
         self._coupled = batch_norm == "synchronised"
-        self._specs = tensor_specs({name: weights[name] for name in (*structure.trained, *self._buffers)})
-        self._order = structure.order or tuple(name for name in weights if name not in structure.tied)
+        self._specs = tensor_specs({name: weights[name] for name in (*trained, *self._buffers)})
+        self._sent = {name: weights[name] for name in (weights if tail is None else tail.front)}
+        order = structure.order or tuple(name for name in weights if name not in structure.tied)
+        self._order = tuple(name for name in order if name in self._sent)
         self._gradient_bytes = sum(spec_bytes(spec) for spec in self._specs)
         self._exchange, self._accountant, self._models, self._patience = exchange, accountant, models, patience
         self._last = Release.of_all(self._blocks())
@@ -169,10 +180,13 @@ class Stepper:
 
         late_matters = self._patience is not None and expected is not None
         gathering = Gathering(self._specs, records, apply, late_matters, self._block_bytes)
-        outbound = Outbound(number, self.weights, self._order, sending, before)
-        outcomes = asyncio.ensure_future(self._exchange.visit(outbound, works, gathering, probes))
+        outbound = Outbound(number, self._sent, self._order, sending, before)
+        parts = {work.session.device: work.parts for work in works}
+        crossings = None if self._tail is None else Crossings(self._tail, number, parts)
+        outcomes = asyncio.ensure_future(self._exchange.visit(outbound, works, gathering, probes, crossings))
         step = Underway(
-            number, works, records, learning_rate, rate, expected, gathering, whole, outcomes, release, sending
+            *(number, works, records, learning_rate, rate, expected, gathering, whole, outcomes, release, sending),
+            crossings,
         )
         return step
 
@@ -189,14 +203,27 @@ class Stepper:
             rate = step.learning_rate(sum(records for device, records in step.records.items() if device not in late))
             step.rate = rate
         await step.gathering.finish(late)
+        if step.crossings is not None and (step.gathering.mixed or len(_failed(outcomes[:count])) < count):
+            await asyncio.to_thread(self._step_tail, step, step.crossings, rate)
         if step.whole:
             await asyncio.to_thread(self._optimiser.step_all, step.whole, rate)
         for name, first in self._structure.tied.items():
             self.weights[name][...] = self.weights[first]
         step.release.add_all()
         mixed = step.gathering.mixed or (self._coupled and bool(_failed(outcomes[:count])))
+        mixed = mixed or (step.crossings is not None and step.crossings.mixed and bool(_returned(outcomes[:count])))
         result = self._result(outcomes[:count], accounted, late, mixed, rate)
         return replace(result, failed_probes=_failed(outcomes[count:]))
+
+    def _step_tail(self, step: Underway, crossings: Crossings, rate: float) -> None:
+        """Step the host's part of the model, with all that went through it, or keep its gradient for `step_all`."""
+        for name, gradient in crossings.passing.gradients().items():
+            if self._optimiser.needs_all is not None:
+                step.whole[name] = gradient
+            else:
+                self._optimiser.step_tensor(name, gradient, rate)
+        for name, buffer in crossings.passing.buffers().items():
+            self.weights[name][...] = buffer
 
     @property
     def _block_bytes(self) -> int | None:

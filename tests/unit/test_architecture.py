@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # The modules of the agent that everyone shares.
 LEAVES = {
-    "archive", "cutting", "datafiles", "errors", "exchange", "first_use", "handover", "identity", "layer_costs", "models",
-    "pacing", "send_queue", "shard", "units", "weights", "wire"
+    "archive", "crossing", "cutting", "datafiles", "errors", "exchange", "first_use", "handover", "identity",
+    "layer_costs", "models", "pacing", "send_queue", "shard", "units", "weights", "wire"
 }  # fmt: skip
 # What each package may import of ours.
 ALLOWED = {
