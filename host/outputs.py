@@ -11,6 +11,7 @@ from csd_emu.fidelity import FidelityRow, ScaleFit, SuggestedFigure
 from firmware_agent.wire import PhaseSeconds
 from host.deploy.report import DeployReport
 from host.gate.report import GateReport
+from host.placement.report import PlanReport
 from host.report.comparison import Comparison
 from host.reproduce.figures import HypertuneReport
 from host.simulation.figures import SimulateReport
@@ -270,6 +271,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "simulate": SimulateReport,
     "reproduce": HypertuneReport,
     "tune": TuneReport,
+    "plan": PlanReport,
     "ci": GateReport,
     "deploy": DeployReport,
 }

@@ -9,10 +9,10 @@ The real send queue (`firmware_agent.send_queue`) stands at the host's and at th
   acknowledgement goes through the pipe the other way, behind what is under way there.
 * The host steps *blocks*, fixed ranges of a tensor, as soon as every drive's bytes of one are in; under `fifo` it steps
   whole tensors. What it has stepped it offers to the queue of every drive, which works in the same way.
-* A layer's next forward pass waits for that layer's parameters alone. There is no other barrier, but for a model that is
-  cut (`Turn`): then the drives have its first layers, push the activations behind the last of these when their forward
-  passes have ended, and begin their backward passes when they have pulled the gradient of these activations; the host
-  computes in between, once all have arrived.
+* A layer's next forward pass waits for that layer's parameters alone. There is no other barrier, but for a model that
+  is cut (`csd_emu.communication.turn`): the drives have its first layers, push the activations behind these when their
+  forward passes have ended, and begin their backward passes when they have pulled the gradient of these activations.
+  The host computes in between, once all have arrived.
 
 A step's settings hold for its gradients and for the parameters made of them. They change when a drive begins the step's
 backward pass and when the host has stepped the first of it; the queues concerned are empty then.

@@ -1,1 +1,1 @@
-"""Which layers a drive computes and which the host: what each cut costs, and which is chosen. Numbers in, numbers out."""
+"""Which layers drives compute and which the host: what each cut costs, which is chosen. Numbers in, numbers out."""

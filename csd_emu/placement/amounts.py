@@ -18,8 +18,6 @@ from csd_emu.placement.costs import (
     Floats,
     HostPlace,
     Situation,
-    backward_shares,
-    forward_shares,
     running_shares,
     running_sums,
 )
@@ -71,32 +69,76 @@ class Amounts:
     @cached_property
     def up_bytes(self) -> Floats:
         """(cuts, remote drives) from each drive to the host in a step."""
-        return self.push_bytes[:, None] + self.batches * (self.crossing_bytes + self.labels)[:, None]
+        return np.asarray(self.push_bytes[:, None] + self.batches * (self.crossing_bytes + self.labels)[:, None])
 
     @cached_property
     def down_bytes(self) -> Floats:
         """(cuts, remote drives) from the host to each drive in a step."""
-        return self.pull_bytes[:, None] + self.batches * self.crossing_bytes[:, None]
+        return np.asarray(self.pull_bytes[:, None] + self.batches * self.crossing_bytes[:, None])
 
     @cached_property
     def traffic_bytes(self) -> Floats:
         """(cuts,) over the host's side of the link in a step, both ways together."""
-        return (self.up_bytes + self.down_bytes).sum(axis=1)
+        return np.asarray((self.up_bytes + self.down_bytes).sum(axis=1))
 
-    def forward_seconds(self, drive: DrivePlace) -> Floats:
-        """Return (cuts,) the seconds of a drive's forward pass."""
-        return self._unmoved(drive, drive.forward_seconds * forward_shares(self.situation, drive))
+    @cached_property
+    def forward_seconds(self) -> Floats:
+        """(devices, cuts) of each device's forward pass."""
+        devices = self.situation.drives
+        seconds = np.array([drive.forward_seconds * self._shares(drive)[0] for drive in devices])
+        return self._with_factor(seconds)
 
-    def backward_seconds(self, drive: DrivePlace) -> Floats:
-        """Return (cuts,) the seconds of a drive's backward pass, with encoding."""
-        seconds = drive.backward_seconds * backward_shares(self.situation, drive)
-        return self._unmoved(drive, seconds) + drive.encode_seconds * self._push_shares
+    @cached_property
+    def backward_seconds(self) -> Floats:
+        """(devices, cuts) of each device's backward pass, without any encoding."""
+        devices = self.situation.drives
+        seconds = np.array([drive.backward_seconds * self._shares(drive)[1] for drive in devices])
+        return self._with_factor(seconds)
+
+    @cached_property
+    def encode_seconds(self) -> Floats:
+        """(devices, cuts) of taking gradients and activations out, by bytes; all of it comes with the backward pass."""
+        whole = self.push_bytes[-1]
+        batches = np.array([[drive.batch_size] for drive in self.situation.drives], dtype=np.float64)
+        shares = (self.push_bytes + batches * self.crossing_bytes) / whole if whole else 0 * batches * self.labels
+        return np.array([[drive.encode_seconds] for drive in self.situation.drives]) * shares
+
+    @cached_property
+    def compute_seconds(self) -> Floats:
+        """(devices, cuts) what each reads and computes in a step; the host's own part reads ahead."""
+        computed = self.forward_seconds + self.backward_seconds + self.encode_seconds
+        read = np.array([[drive.read_seconds] for drive in self.situation.drives])
+        local = np.array([[drive.local] for drive in self.situation.drives])
+        return np.asarray(np.where(local, np.maximum(computed, read), computed + read))
+
+    def layer_seconds(self, drive: DrivePlace, cut: int) -> tuple[Floats, Floats, float]:
+        """Return (forward, backward) of each of the first `cut` layers, and what reading adds to `compute_seconds`.
+
+        Of the host's own part, which reads ahead, that is what does not fit beside its computing. Encoding activations
+        comes with the last layer's forward pass, encoding gradients with each layer's backward pass.
+        """
+        place = next(number for number, each in enumerate(self.situation.drives) if each is drive)
+        factor = drive.unmoved_factor if cut == self.unmoved else 1.0
+        forward, backward = (np.diff(shares)[:cut] * factor for shares in self._shares(drive))
+        forward, backward = forward * drive.forward_seconds, backward * drive.backward_seconds
+        whole = self.push_bytes[-1]
+        encode = drive.encode_seconds * np.diff(self.push_bytes)[:cut] / whole if whole else np.zeros(cut)
+        forward[-1] += self.encode_seconds[place, cut] - encode.sum()
+        read = float(self.compute_seconds[place, cut] - forward.sum() - backward.sum() - encode.sum())
+        return forward, backward + encode, max(0.0, read)
+
+    @cached_property
+    def moved_compute(self) -> Floats:
+        """(cuts,) share of the computing that the host has: of a drive's seconds, or of arithmetic if it takes none."""
+        drive = self.situation.remote[0]
+        seconds = self.tail_seconds(drive)
+        return np.asarray(seconds / seconds[0] if seconds[0] > 0 else 1 - self._by_arithmetic[0])
 
     def tail_seconds(self, part: DrivePlace | HostPlace) -> Floats:
         """Return (cuts,) what the layers behind each cut take of `part`, forward and backward."""
-        forward = part.forward_seconds * (1 - forward_shares(self.situation, part))
-        backward = part.backward_seconds * (1 - backward_shares(self.situation, part))
-        return np.maximum(0.0, forward + backward)
+        forward, backward = self._shares(part)
+        seconds = part.forward_seconds * (1 - forward) + part.backward_seconds * (1 - backward)
+        return np.maximum(0.0, seconds)
 
     @cached_property
     def host_seconds(self) -> Floats:
@@ -104,13 +146,20 @@ class Amounts:
         return self.tail_seconds(self.situation.host)
 
     @cached_property
-    def relief_seconds(self) -> Floats:
-        """(cuts,) by how much the host is done sooner with the tail of all than the slowest drive with that of its own.
+    def moved_parameters(self) -> Floats:
+        """(cuts,) share of the exchanged bytes that the host keeps."""
+        return 1 - running_shares([float(layer.push_bytes) for layer in self.situation.layers])
 
-        0 where it is not.
+    @cached_property
+    def heaviness(self) -> Floats:
+        """(cuts,) how many times the host's share of the exchanged bytes is its share of the arithmetic; 0 without any.
+
+        Infinity where it gets bytes and no arithmetic.
         """
-        own = np.max([self.tail_seconds(drive) for drive in self.situation.drives], axis=0)
-        return np.maximum(0.0, own - self.host_seconds)
+        moved, compute = self.moved_parameters, self.moved_compute
+        known = (moved > 0) & (compute > 0)
+        ratio = np.divide(moved, compute, out=np.zeros_like(moved), where=known)
+        return np.asarray(np.where((moved > 0) & (compute <= 0), np.inf, ratio))
 
     def drive_memory_bytes(self, drive: DrivePlace) -> Floats:
         """Return (cuts,) what a step takes of a drive's memory, 0 if nothing bounds it."""
@@ -139,15 +188,24 @@ class Amounts:
             + memory.activation_copies * self.situation.records * activations
         )
         needed[self.unmoved] = 0.0  # a host that only adds up needs no more than it always does
-        return needed
+        return np.asarray(needed)
 
     @cached_property
-    def _push_shares(self) -> Floats:
-        return running_shares([float(layer.push_bytes) for layer in self.situation.layers])
+    def _by_arithmetic(self) -> tuple[Floats, Floats]:
+        layers = self.situation.layers
+        return (
+            running_shares([layer.forward_operations for layer in layers]),
+            running_shares([layer.backward_operations for layer in layers]),
+        )
 
-    def _unmoved(self, drive: DrivePlace, seconds: Floats) -> Floats:
-        seconds = seconds.copy()
-        seconds[self.unmoved] *= drive.unmoved_factor
+    def _shares(self, part: DrivePlace | HostPlace) -> tuple[Floats, Floats]:
+        """Return (cuts,) the shares of forward and backward seconds that the first layers take."""
+        if part.layer_shares is None:
+            return self._by_arithmetic
+        return running_shares(part.layer_shares[0]), running_shares(part.layer_shares[1])
+
+    def _with_factor(self, seconds: Floats) -> Floats:
+        seconds[:, self.unmoved] *= [drive.unmoved_factor for drive in self.situation.drives]
         return seconds
 
 

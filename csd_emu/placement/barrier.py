@@ -1,9 +1,9 @@
 """How long a step takes with each cut where nothing overlaps: all is received, then computed, then sent.
 
-The composition is that of `csd_emu.timeline` with a turn in the middle: each drive receives the parameters of its layers,
-reads, computes its forward pass and sends activations and labels; the host begins when the last of them has arrived,
-computes the tail of all records, sends each drive the gradient of its activations, and steps the tail's parameters
-beside what follows; each drive computes its backward pass and sends its gradients, which the host adds up and steps.
+The composition is that of `csd_emu.timeline` with a turn in the middle: each drive receives the parameters of its
+layers, reads, computes its forward pass and sends activations and labels; the host begins when the last of them has
+arrived, computes the tail of all records, sends each drive the gradient of its activations, and steps the tail's
+parameters beside what follows; each drive computes its backward pass and sends its gradients, which the host adds up.
 
 Everything is in closed form over all cuts at once. Transfers that begin together end in the order of their sizes; the
 last of transfers that begin at any time ends at the maximum over t of t + (bytes that begin at t or later) / bandwidth.
@@ -76,32 +76,24 @@ def barrier_seconds(situation: Situation, amounts: Amounts | None = None) -> Flo
         np.array([drive.link_bytes_per_second for drive in remote]),
         np.array([drive.link_latency_seconds for drive in remote]),
     )
+    near = np.array([drive.local for drive in situation.drives])
+    read = np.array([drive.read_seconds for drive in remote])
     each = np.ones(len(remote))
-    forward = np.array([amounts.forward_seconds(drive) + drive.read_seconds for drive in remote]).T
-    backward = np.array([amounts.backward_seconds(drive) for drive in remote]).T
-    ready = wire.together(amounts.pull_bytes[:, None] * each) + forward
-    begun = _turn(situation, amounts, wire, ready)
-    done = begun[:, None] + wire.together(amounts.batches * amounts.crossing_bytes[:, None]) + backward
-    done[-1] = ready[-1] + backward[-1]  # nothing to wait for in the middle
-    end = wire.last(amounts.push_bytes[:, None] * each, done)
+    forward, backward = amounts.forward_seconds.T, (amounts.backward_seconds + amounts.encode_seconds).T
+    ready = wire.together(amounts.pull_bytes[:, None] * each) + read + forward[:, ~near]
+    crossing = amounts.batches * (amounts.crossing_bytes + amounts.labels)[:, None]
+    arrived = np.maximum.reduce([wire.last(crossing, ready), *forward[:, near].T])
+    begun = arrived + amounts.host_seconds  # when the gradients of the activations leave
+    turned = begun[:, None] + wire.together(amounts.batches * amounts.crossing_bytes[:, None])
+    turned[-1] = ready[-1]  # nothing moved: nothing to wait for in the middle
+    end = wire.last(amounts.push_bytes[:, None] * each, turned + backward[:, ~near])
     moved = amounts.push_bytes[-1] - amounts.push_bytes
     end[:-1] = np.maximum(end, begun + _reduce(moved, 0))[:-1]
-    for drive in situation.drives:
-        if drive.local:
-            passed = np.append(begun[:-1], amounts.forward_seconds(drive)[-1])
-            end = np.maximum(end, np.maximum(passed + amounts.backward_seconds(drive), drive.read_seconds))
+    for place in np.flatnonzero(near):
+        passed = np.append(begun[:-1], forward[-1, place]) + backward[:, place]
+        end = np.maximum(end, np.maximum(passed, situation.drives[place].read_seconds))
     return np.asarray(end + _reduce(amounts.push_bytes, len(situation.drives)))
 
 
-def _turn(situation: Situation, amounts: Amounts, wire: _Wire, ready: Floats) -> Floats:
-    """Return (cuts,) when the host has computed the tail, and the gradients of the activations can leave."""
-    crossing = amounts.batches * (amounts.crossing_bytes + amounts.labels)[:, None]
-    arrived = wire.last(crossing, ready)
-    for drive in situation.drives:
-        if drive.local:
-            arrived = np.maximum(arrived, amounts.forward_seconds(drive))
-    return np.asarray(arrived + amounts.host_seconds)
-
-
 def _reduce(sizes: Floats, gradients: int) -> Floats:
-    return np.array([reduce_seconds(int(size), gradients) for size in sizes])
+    return sizes * (reduce_seconds(1 << 40, gradients) / (1 << 40))  # it is proportional to them

@@ -101,9 +101,7 @@ class Memory:
 
     def needed_bytes(self, parameter_bytes: float, activation_bytes: float) -> float:
         """Return what a step takes."""
-        return (
-            self.fixed_bytes + self.parameter_copies * parameter_bytes + self.activation_copies * activation_bytes
-        )
+        return self.fixed_bytes + self.parameter_copies * parameter_bytes + self.activation_copies * activation_bytes
 
 
 @dataclass(frozen=True)
@@ -212,8 +210,9 @@ class Situation:
         if all(drive.local for drive in self.drives):
             raise ConfigurationError("placement is between drives and the host: a drive must take part")
         check_numbers("the link", {"bandwidth": self.link.bytes_per_second}, {"latency": self.link.latency_seconds})
-        for part in (*self.drives, self.host):
-            for shares in part.layer_shares or ():
+        measured = [*(drive.layer_shares for drive in self.drives), self.host.layer_shares]
+        for pair in measured:
+            for shares in pair or ():
                 if len(shares) != len(self.layers):
                     raise ConfigurationError(f"{len(shares)} shares for {len(self.layers)} layers; give one for each")
 
@@ -226,18 +225,6 @@ class Situation:
     def records(self) -> int:
         """Of a step, all together."""
         return sum(drive.batch_size for drive in self.drives)
-
-
-def forward_shares(situation: Situation, part: DrivePlace | HostPlace) -> Floats:
-    """Return (layers + 1,) the share of the forward seconds that the first k layers take."""
-    own = part.layer_shares[0] if part.layer_shares else [layer.forward_operations for layer in situation.layers]
-    return running_shares(own)
-
-
-def backward_shares(situation: Situation, part: DrivePlace | HostPlace) -> Floats:
-    """Return (layers + 1,) the share of the backward seconds that the first k layers take."""
-    own = part.layer_shares[1] if part.layer_shares else [layer.backward_operations for layer in situation.layers]
-    return running_shares(own)
 
 
 def running_shares(weights: Sequence[float]) -> Floats:

@@ -1,33 +1,37 @@
-"""Where a model is cut: the best of all cuts that fit, "nothing moved" among them, and why.
+"""Where a model is cut: the best of the cuts that fit, "nothing moved" among them, and why.
 
-**What counts as better.** Placement relieves the wire. A host is worth a dozen drives and more, so with few drives it
-would be fastest to have the host compute nearly all; but then the drives hand over next to raw records, and a host that
-is to compute can do so as a participant of its own. So what the host's speed alone would win does not count: a cut is
-judged by its step's seconds and, where the host is sooner done with the tail of all records than the slowest drive with
-that of its own, by the difference on top (`Amounts.relief_seconds`). Both are in the table; `count_host_speed` judges by
-the step's seconds alone.
+**Which layers may move.** Late ones that are heavy on the wire and light in arithmetic: the host's share of the
+exchanged bytes is at least `HEAVY` times its share of the computing. This is the rule of Park et al. (RALP, algorithms
+section 4 of the design notes) with a number of ours. Without it a few drives, each a fifteenth of the host, would best
+hand over next to everything: their first activations, which are close to the records, and all the arithmetic. Whoever
+wants that can ask for a layer by name, or have the host train. If nothing else fits into the memory that there is, any
+cut may be made.
 
-**What is not worth a cut.** A cut shows the host activations and labels. One that wins less than `MARGIN` is not made.
+**What is not worth a cut.** A cut shows activations and labels to the host. One that wins less than `MARGIN` is not
+made.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from csd_emu.placement.amounts import Amounts
 from csd_emu.placement.barrier import barrier_seconds
-from csd_emu.placement.costs import Floats, Situation
-from csd_emu.placement.overlapped import bounds, compute_seconds, find_best, simulate_cut
+from csd_emu.placement.costs import Situation
+from csd_emu.placement.overlapped import bounds, find_best, simulate_cut
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.units import format_bytes
 
+# The linear layers of AlexNet have 11.7 times as large a share of its bytes as of its arithmetic, those of VGG-16 over
+# 100 times, that of ResNet-50 160 times; most convolutions and what is behind them 5 times and less.
+HEAVY = 8.0
 # Share of a step that a cut must win at least. So little is within what a measured layer is uncertain by.
-MARGIN = 0.005
+MARGIN = 0.01
 
 
 @dataclass(frozen=True)
@@ -38,22 +42,21 @@ class CutRow:
         layer: the host's first one; None with nothing moved.
         drive_layers: how many the drives keep.
         step_seconds: of the array; None if it was not worked out, for it cannot be the best, or cannot be at all.
-        judged_seconds: what it is judged by; not below `step_seconds`.
-        at_least_seconds: no step with this cut is judged to be shorter; None if there can be none.
+        at_least_seconds: no step with this cut is shorter; None if there can be none.
         drive_seconds: what the slowest drive reads and computes.
         host_seconds: forward and backward pass of the host's layers, for the records of all.
         traffic_bytes: over the host's side of the link in a step, both ways, all drives.
         moved_parameters: share of the model's exchanged bytes that the host keeps.
         moved_compute: share of the model's arithmetic that the host has.
-        drive_memory_bytes: of the drive that needs most of what it has.
+        drive_memory_bytes: of the drive that needs most.
         host_memory_bytes: that the tail needs.
+        heavy: whether what moves is heavy enough on the wire to be moved unasked.
         refused: why there can be no such cut; empty if there can.
     """
 
     layer: str | None
     drive_layers: int
     step_seconds: float | None
-    judged_seconds: float | None
     at_least_seconds: float | None
     drive_seconds: float
     host_seconds: float
@@ -62,6 +65,7 @@ class CutRow:
     moved_compute: float
     drive_memory_bytes: float
     host_memory_bytes: float
+    heavy: bool
     refused: str = ""
 
 
@@ -97,30 +101,29 @@ class Decision:
     @property
     def row(self) -> CutRow:
         """The chosen cut."""
-        return next(row for row in self.rows if row.layer == self.layer)
+        return next(row for row in self.rows if row.drive_layers == self.drive_layers)
 
 
-def decide(situation: Situation, *, count_host_speed: bool = False) -> Decision:
-    """Return the best cut that fits.
-
-    Of cuts that are judged alike the one that moves least is taken.
+def decide(situation: Situation, *, heavy: float = HEAVY) -> Decision:
+    """Return the best cut that fits; of cuts that are as good the one that moves least.
 
     Args:
         situation: model, devices, link and schedule.
-        count_host_speed: whether what the host's speed alone wins counts.
+        heavy: how many times the host's share of the bytes must be its share of the arithmetic; 0 lets any layer move.
 
     Raises:
         ConfigurationError: no cut fits into the memory that there is.
     """
-    table = _Table(situation, count_host_speed)
+    table = _Table(situation, heavy)
     fitting = [cut for cut in range(1, table.unmoved + 1) if not table.refused[cut]]
     if not fitting:
         raise ConfigurationError(_nothing_fits(table))
-    judged = table.search(fitting)
-    best = min(judged, key=lambda cut: (judged[cut], -cut))
-    unmoved = judged.get(table.unmoved)
-    chosen = table.unmoved if unmoved is not None and unmoved <= (1 + MARGIN) * judged[best] else best
-    return table.decision(chosen, judged, _why(table, chosen, best, judged))
+    allowed = [cut for cut in fitting if table.heavy[cut]] or fitting
+    seconds = table.search(allowed)
+    best = min((cut for cut in seconds if cut in allowed), key=lambda cut: (seconds[cut], -cut))
+    unmoved = seconds.get(table.unmoved)
+    chosen = table.unmoved if unmoved is not None and unmoved <= (1 + MARGIN) * seconds[best] else best
+    return table.decision(chosen, seconds, _why(table, chosen, best, seconds))
 
 
 def decide_for(situation: Situation, layer: str | None) -> Decision:
@@ -129,88 +132,77 @@ def decide_for(situation: Situation, layer: str | None) -> Decision:
     Raises:
         ConfigurationError: the model has no such layer, cannot be cut there, or the cut does not fit into memory.
     """
-    table = _Table(situation, False)
+    table = _Table(situation, 0.0)
     cut = table.unmoved if layer is None else _find(situation, layer)
     if table.refused[cut]:
         raise ConfigurationError(
             f"placement: {layer or 'none'}: {table.refused[cut]}; csd-emu plan --placement shows what fits"
         )
-    known = {each for each in (cut, table.unmoved) if not table.refused[each]}
+    known = [each for each in (cut, table.unmoved) if not table.refused[each]]
     return table.decision(cut, table.work_out(known), "it was asked for")
-
-
-def fits(situation: Situation) -> tuple[str, ...]:
-    """Return (cuts,) why each cut cannot be, empty where it can: the graph, a drive's memory, the host's."""
-    return _Table(situation, False).refused
 
 
 class _Table:
     """What is known of a situation's cuts; the cut 0 is there to be skipped."""
 
-    def __init__(self, situation: Situation, count_host_speed: bool) -> None:
+    def __init__(self, situation: Situation, heavy: float) -> None:
         self.situation, self.amounts = situation, Amounts(situation)
         self.unmoved = self.amounts.unmoved
-        relief = self.amounts.relief_seconds
-        self._relief: Floats = np.zeros(len(relief)) if count_host_speed else relief
+        self.heavy = self.amounts.heaviness >= heavy
+        self.heavy[self.unmoved] = True
         self._drive_memory = [self.amounts.drive_memory_bytes(drive) for drive in situation.drives]
         self.refused = tuple(self._refused(cut) for cut in range(self.unmoved + 1))
-        self._lowest = bounds(situation, self.amounts) + self._relief
+        self._lowest = bounds(situation, self.amounts)
         self._barrier = None if situation.sending is not None else barrier_seconds(situation, self.amounts)
 
-    def search(self, fitting: list[int]) -> dict[int, float]:
-        """Return what cuts are judged by, the best one's among them, and that of nothing moved if it fits."""
-        if self._barrier is not None:
-            return self.work_out(set(fitting))
-        known = self.work_out({self.unmoved} & set(fitting))
-        return find_best(self._judge, self._lowest, fitting, known)
+    def search(self, allowed: list[int]) -> dict[int, float]:
+        """Return the seconds of cuts, the best one's of those that are allowed among them, and of nothing moved."""
+        if self._barrier is not None:  # all of them are known
+            return self.work_out([cut for cut in range(1, self.unmoved + 1) if not self.refused[cut]])
+        known = self.work_out([cut for cut in allowed if cut == self.unmoved])
+        return find_best(self._seconds, self._lowest, allowed, known)
 
-    def work_out(self, cuts: set[int]) -> dict[int, float]:
-        """Return what these cuts are judged by."""
-        return {cut: self._judge(cut) for cut in sorted(cuts, reverse=True)}
+    def work_out(self, cuts: Collection[int]) -> dict[int, float]:
+        """Return the seconds of these cuts."""
+        return {cut: self._seconds(cut) for cut in cuts}
 
-    def decision(self, chosen: int, judged: Mapping[int, float], reason: str) -> Decision:
+    def decision(self, chosen: int, seconds: Mapping[int, float], reason: str) -> Decision:
         """Return the decision for a cut."""
-        unmoved = judged.get(self.unmoved)
         return Decision(
-            layer=self._layer(chosen),
+            layer=self.layer(chosen),
             drive_layers=chosen,
-            step_seconds=judged[chosen] - float(self._relief[chosen]),
-            unmoved_seconds=unmoved,
+            step_seconds=seconds[chosen],
+            unmoved_seconds=seconds.get(self.unmoved),
             reason=reason,
-            notes=tuple(self._notes(chosen, judged)),
+            notes=tuple(self._notes(chosen, seconds)),
             overlapped=self._barrier is None,
-            rows=tuple(self._row(cut, judged) for cut in range(self.unmoved, 0, -1)),
+            rows=tuple(self._row(cut, seconds) for cut in range(self.unmoved, 0, -1)),
         )
 
-    def shortest(self, judged: Mapping[int, float]) -> int:
-        """Return the cut with the shortest step among those that were worked out."""
-        return min(judged, key=lambda cut: (judged[cut] - self._relief[cut], -cut))
+    def layer(self, cut: int) -> str | None:
+        """Return the name of a cut."""
+        return None if cut == self.unmoved else self.situation.layers[cut].name
 
-    def _notes(self, chosen: int, judged: Mapping[int, float]) -> list[str]:
+    def _notes(self, chosen: int, seconds: Mapping[int, float]) -> list[str]:
         notes = []
-        fastest = self.shortest(judged)
-        own, other = (judged[cut] - float(self._relief[cut]) for cut in (chosen, fastest))
-        if fastest != chosen and own > (1 + MARGIN) * other:
-            share = self._moved_compute(fastest)
+        fastest = min(seconds, key=lambda cut: (seconds[cut], -cut))
+        if not self.heavy[fastest] and seconds[chosen] > (1 + MARGIN) * seconds[fastest]:
             notes.append(
-                f"the host's own speed would make a cut before {self._layer(fastest) or 'none'} faster, {other:.4g} s a "
-                f"step, with {share:.0%} of the arithmetic on the host; ask for it by name if that is what you want"
+                f"a cut before {self.layer(fastest)} would take {seconds[fastest]:.4g} s a step, with "
+                f"{self.amounts.moved_compute[fastest]:.0%} of the arithmetic on the host; such a cut is made only if "
+                "its layer is asked for by name"
+            )
+        if not self.heavy[chosen]:
+            notes.append(
+                f"{self.amounts.moved_compute[chosen]:.0%} of the arithmetic moves for "
+                f"{self.amounts.moved_parameters[chosen]:.0%} of the bytes: the host is busy with it"
             )
         if chosen != self.unmoved:
             notes.append("activations and labels of every record leave the drives (docs/placement.md)")
         return notes
 
-    def _judge(self, cut: int) -> float:
-        seconds = simulate_cut(self.situation, cut, self.amounts) if self._barrier is None else self._barrier[cut]
-        return float(seconds + self._relief[cut])
-
-    def _layer(self, cut: int) -> str | None:
-        return None if cut == self.unmoved else self.situation.layers[cut].name
-
-    def _moved_compute(self, cut: int) -> float:
-        layers = self.situation.layers
-        work = [layer.forward_operations + layer.backward_operations for layer in layers]
-        return sum(work[cut:]) / sum(work) if sum(work) else 1 - cut / len(layers)
+    def _seconds(self, cut: int) -> float:
+        return float(simulate_cut(self.situation, cut, self.amounts) if self._barrier is None else self._barrier[cut])
 
     def _refused(self, cut: int) -> str:
         """Return why there can be no such cut, the graph's reason first."""
@@ -232,45 +224,39 @@ class _Table:
             )
         return ""
 
-    def _row(self, cut: int, judged: Mapping[int, float]) -> CutRow:
+    def _row(self, cut: int, seconds: Mapping[int, float]) -> CutRow:
         amounts, refused = self.amounts, self.refused[cut]
-        own = judged.get(cut)
-        pushed = amounts.push_bytes
         return CutRow(
-            layer=self._layer(cut),
+            layer=self.layer(cut),
             drive_layers=cut,
-            step_seconds=None if own is None else own - float(self._relief[cut]),
-            judged_seconds=own,
+            step_seconds=seconds.get(cut),
             at_least_seconds=None if refused else float(self._lowest[cut]),
-            drive_seconds=max(float(compute_seconds(amounts, drive)[cut]) for drive in self.situation.drives),
+            drive_seconds=float(np.nan_to_num(amounts.compute_seconds[:, cut].max())),
             host_seconds=float(amounts.host_seconds[cut]),
-            traffic_bytes=_finite(amounts.traffic_bytes[cut]),
-            moved_parameters=float(1 - pushed[cut] / pushed[-1]) if pushed[-1] else 0.0,
-            moved_compute=self._moved_compute(cut),
+            traffic_bytes=float(np.nan_to_num(amounts.traffic_bytes[cut])),
+            moved_parameters=float(amounts.moved_parameters[cut]),
+            moved_compute=float(amounts.moved_compute[cut]),
             drive_memory_bytes=max(float(needed[cut]) for needed in self._drive_memory),
             host_memory_bytes=float(amounts.host_memory_bytes[cut]),
+            heavy=bool(self.heavy[cut]),
             refused=refused,
         )
 
 
-def _finite(value: float) -> float:
-    return 0.0 if math.isnan(value) else float(value)
-
-
-def _why(table: _Table, chosen: int, best: int, judged: Mapping[int, float]) -> str:
+def _why(table: _Table, chosen: int, best: int, seconds: Mapping[int, float]) -> str:
     if chosen == table.unmoved:
         if best == table.unmoved:
-            return "no cut relieves the wire by more than what it puts on it, and on the host"
-        gain = judged[chosen] / judged[best] - 1
-        return f"the best cut would win {gain:.2%} of a step, less than the {MARGIN:.1%} that it must"
-    if table.unmoved not in judged:
+            return "no cut saves the wire more than it costs"
+        gain = seconds[chosen] / seconds[best] - 1
+        return f"the best cut would win {gain:.2%} of a step, less than the {MARGIN:.0%} that it must"
+    if table.unmoved not in seconds:
         return f"nothing moved does not fit: {table.refused[table.unmoved]}"
-    return f"a step is judged to take {judged[chosen]:.4g} s, and {judged[table.unmoved]:.4g} s with nothing moved"
+    return f"{seconds[chosen]:.4g} s a step, {seconds[table.unmoved]:.4g} s with nothing moved"
 
 
 def _nothing_fits(table: _Table) -> str:
     cut = next((cut for cut in range(1, table.unmoved) if not math.isnan(table.amounts.crossing_bytes[cut])), 0)
-    least = f", and before {table.situation.layers[cut].name!r}: {table.refused[cut]}" if cut else ""
+    least = f", and before {table.layer(cut)!r}: {table.refused[cut]}" if cut else ""
     return (
         f"placement: no cut fits. With nothing moved: {table.refused[table.unmoved]}{least}; take smaller batches, or "
         "give the drives more memory (memory in the array file)"
@@ -281,8 +267,8 @@ def _find(situation: Situation, layer: str) -> int:
     names = [each.name for each in situation.layers]
     if layer == names[0]:
         raise ConfigurationError(
-            f"placement: {layer!r} is the model's first layer: before it lie only the records, and no record leaves its "
-            "drive; cut at a later layer, or choose none"
+            f"placement: {layer!r} is the model's first layer: before it lie only the records, and none of them "
+            "leaves its drive; cut at a later layer, or choose none"
         )
     if layer not in names:
         near = difflib.get_close_matches(layer, names[1:], n=3, cutoff=0.3) or names[1:4]

@@ -24,7 +24,7 @@ from csd_emu.communication.simulation import Simulation
 from csd_emu.communication.turn import Turn
 from csd_emu.host_node import reduce_seconds
 from csd_emu.placement.amounts import Amounts
-from csd_emu.placement.costs import DrivePlace, Floats, Situation, backward_shares, forward_shares
+from csd_emu.placement.costs import DrivePlace, Floats, Situation
 from firmware_agent.errors import ConfigurationError
 
 _READ = "read"
@@ -63,35 +63,53 @@ def bounds(situation: Situation, amounts: Amounts | None = None) -> Floats:
     """Return (cuts,) seconds that no schedule can beat; NaN where no cut is possible."""
     amounts = amounts or Amounts(situation)
     remote, link = situation.remote, _shared(situation)
-    rates = np.array([min(_own(situation, drive).bytes_per_second, link.bytes_per_second) for drive in remote])
-    latencies = np.array([link.latency_seconds + drive.link_latency_seconds for drive in remote])
-    up = amounts.batches * (amounts.crossing_bytes + amounts.labels)[:, None]
-    down = amounts.batches * amounts.crossing_bytes[:, None]
-    turning = np.where(down > 0, (up + down) / rates + 2 * latencies, 0.0)
-    computing = np.array([compute_seconds(amounts, drive) for drive in remote]).T
-    tail = np.where(np.isnan(amounts.crossing_bytes), np.nan, amounts.host_seconds)
-    tail[-1] = 0.0
-    alone = (computing + turning).max(axis=1)
-    carried = (amounts.push_bytes[:, None] + up).sum(axis=1) / link.bytes_per_second
-    quickest = len(remote) * down.min(axis=1) / link.bytes_per_second
-    own = [compute_seconds(amounts, drive) for drive in situation.drives if drive.local]
-    return np.asarray(np.maximum.reduce([alone + tail, carried + quickest + tail, *(each + tail for each in own)]))
+    near = np.array([drive.local for drive in situation.drives])
+    rates = np.array([[min(_own(situation, drive).bytes_per_second, link.bytes_per_second)] for drive in remote])
+    latencies = np.array([[link.latency_seconds + drive.link_latency_seconds] for drive in remote])
+    up = (amounts.batches * (amounts.crossing_bytes + amounts.labels)[:, None]).T
+    down = (amounts.batches * amounts.crossing_bytes[:, None]).T
+    cut = np.arange(amounts.unmoved + 1) < amounts.unmoved
+    computing = amounts.compute_seconds
+    turning = np.where(cut, (up + down) / rates + 2 * latencies, 0.0)
+    tail = np.where(cut, amounts.host_seconds + 0 * amounts.crossing_bytes, 0.0)
+    lowest = np.maximum.reduce([*(computing[~near] + turning + tail), *(computing[near] + tail)])
+    carried = (amounts.push_bytes * len(remote) + up.sum(axis=0)) / link.bytes_per_second
+    quickest = len(remote) * down.min(axis=0) / link.bytes_per_second + np.where(cut, latencies.min(), 0.0)
+    exchanged = _exchanging(situation, amounts, link)
+    last = up.sum(axis=0) / link.bytes_per_second + latencies.min()
+    with_turn = np.where(cut, exchanged + quickest + last + tail, 0.0)
+    return np.asarray(np.maximum.reduce([lowest, carried + quickest + tail, with_turn]))
 
 
-def compute_seconds(amounts: Amounts, drive: DrivePlace) -> Floats:
-    """Return (cuts,) what a device reads and computes in a step; the host's own part reads ahead."""
-    computed = amounts.forward_seconds(drive) + amounts.backward_seconds(drive)
-    return np.maximum(computed, drive.read_seconds) if drive.local else computed + drive.read_seconds
+def _exchanging(situation: Situation, amounts: Amounts, link: SharedLink) -> Floats:
+    """Return (cuts,) the least from when backward passes begin to when the next forward passes have ended.
+
+    The gradients of layers up to l are ready when the backward pass has come to l; they all cross, and what is pulled
+    last of them is waited for before at least the forward passes from l on.
+    """
+    near = np.array([drive.local for drive in situation.drives])
+    forward = amounts.forward_seconds[~near][:, :-1]
+    backward = amounts.backward_seconds[~near][:, :-1]
+    crossing = len(situation.remote) * amounts.push_bytes[1:] / link.bytes_per_second
+    sizes = np.diff(amounts.push_bytes) > 0
+    # Drives may differ: of each pass the quickest from l to the cut.
+    result = np.full(amounts.unmoved + 1, 0.0)
+    gaps_back = backward[:, None, :] - backward[:, :, None]
+    gaps_on = forward[:, None, :] - forward[:, :, None]
+    waits = gaps_back.min(axis=0) + gaps_on.min(axis=0) + np.where(sizes, crossing, 0.0)[:, None]
+    layers, cuts = np.indices(waits.shape)
+    result[:-1] = np.where(layers < cuts, waits, 0.0).max(axis=0) + 2 * link.latency_seconds
+    return result
 
 
 def find_best(
-    judge: Callable[[int], float], lowest: Floats, candidates: Sequence[int], known: dict[int, float]
+    seconds: Callable[[int], float], lowest: Floats, candidates: Sequence[int], known: dict[int, float]
 ) -> dict[int, float]:
     """Return seconds of cuts, the best one's among them; what is left out cannot be better.
 
     Args:
-        judge: the seconds of a cut.
-        lowest: (cuts,) that `judge` never goes below.
+        seconds: of a cut.
+        lowest: (cuts,) that `seconds` never goes below.
         candidates: to choose from.
         known: seconds of cuts that are known already.
     """
@@ -100,23 +118,16 @@ def find_best(
     for cut in sorted((each for each in candidates if each not in found), key=lambda each: float(lowest[each])):
         if lowest[cut] >= best:
             break
-        found[cut] = judge(cut)
+        found[cut] = seconds(cut)
         best = min(best, found[cut])
     return found
 
 
 def _costs(situation: Situation, amounts: Amounts, drive: DrivePlace, cut: int) -> Costs:
     """Return what the drive's layers cost it; reading comes first, as a layer of its own."""
-    factor = drive.unmoved_factor if cut == amounts.unmoved else 1.0
-    forward = np.diff(forward_shares(situation, drive)) * drive.forward_seconds * factor
-    backward = np.diff(backward_shares(situation, drive)) * drive.backward_seconds * factor
-    sizes = np.diff(amounts.push_bytes)
-    encode = drive.encode_seconds * sizes / sizes.sum() if sizes.sum() else np.zeros(len(sizes))
-    # The host's own part reads ahead: only what does not fit beside its computing is seen.
-    computed = float(forward[:cut].sum() + backward[:cut].sum() + encode[:cut].sum())
-    read = max(0.0, drive.read_seconds - computed) if drive.local else drive.read_seconds
+    forward, backward, read = amounts.layer_seconds(drive, cut)
     layers = (
-        LayerCost(layer.name, layer.tensors, float(forward[place]), float(backward[place] + encode[place]))
+        LayerCost(layer.name, layer.tensors, float(forward[place]), float(backward[place]))
         for place, layer in enumerate(situation.layers[:cut])
     )
     return (LayerCost(_READ, (), read, 0.0), *layers)

@@ -219,12 +219,20 @@ def _device_class(
     )
 
 
+def available_bytes(config: ArrayConfig, device: Device, profile: Profile, shard_bytes: int) -> int:
+    """Return a device's memory for the agent: without the system's reserve, and a shard that is kept in memory."""
+    free = _device_bytes(config, device, profile) - RESERVE_BYTES
+    return free - (shard_bytes if shard_bytes <= free // 4 else 0)
+
+
+def _device_bytes(config: ArrayConfig, device: Device, profile: Profile) -> int:
+    own = int(profile.dram_bytes.value)
+    return min(own, int(config.memory)) if device.engine == QEMU else own
+
+
 def _memory(config: ArrayConfig, device: Device, profile: Profile, table: CalibrationTable, shard_bytes: int) -> Memory:
-    device_bytes = int(profile.dram_bytes.value)
-    if device.engine == QEMU:
-        device_bytes = min(device_bytes, int(config.memory))
-    free = device_bytes - RESERVE_BYTES
-    return Memory(free - (shard_bytes if shard_bytes <= free // 4 else 0), device_bytes, table)
+    available = available_bytes(config, device, profile, shard_bytes)
+    return Memory(available, _device_bytes(config, device, profile), table)
 
 
 def _ratio(ratio: HostRatio | None, name: RatioName) -> float:

@@ -1,0 +1,38 @@
+"""Where the model of a run is cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from csd_emu.calibration import CalibrationStore
+from csd_emu.paths import Paths
+from csd_emu.placement.decide import Decision, decide, decide_for
+from host.placement.request import PlacementRequest, of_run
+from host.placement.situation import make_situation
+
+if TYPE_CHECKING:
+    from host.run_request import RunRequest
+
+AUTO, NONE = "auto", "none"
+
+
+def choose_placement(
+    request: RunRequest | PlacementRequest, placement: str = AUTO, store: CalibrationStore | None = None
+) -> Decision:
+    """Return which layers of a job move to the host.
+
+    Args:
+        request: a synchronous run, read and checked, or what `read_placement` has read.
+        placement: ``auto`` for the best cut, ``none`` for no cut, or the name of the layer that the host begins with.
+        store: the calibration tables; None for the user's and the shipped ones.
+
+    Raises:
+        ConfigurationError: the job is not synchronous, no cut fits, or the one that is asked for cannot be.
+        CalibrationError: how fast the devices are is not known.
+        ModelError: the model cannot be looked at.
+    """
+    asked = request if isinstance(request, PlacementRequest) else of_run(request)
+    situation = make_situation(asked, store or CalibrationStore(Paths.default().calibration))
+    if placement == AUTO:
+        return decide(situation)
+    return decide_for(situation, None if placement == NONE else placement)
