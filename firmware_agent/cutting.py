@@ -48,11 +48,13 @@ class CutPoint:
         layer: the name of the layer that the tail begins with.
         crossing: what the front hands over, in the order in which it is computed; empty if the cut cannot be made.
         reason: why it cannot; empty if it can.
+        tail_bytes: of the values that the tail computes for each record, all of them together.
     """
 
     layer: str
     crossing: tuple[Crossing, ...]
     reason: str = ""
+    tail_bytes: int = 0
 
     @property
     def record_bytes(self) -> int:
@@ -187,7 +189,7 @@ class _Traced:
             self._check_aliases(crossing, front)
         except _CannotCut as error:
             return CutPoint(layer, (), str(error))
-        return CutPoint(layer, found)
+        return CutPoint(layer, found, tail_bytes=self._record_bytes(front))
 
     def parts(self, layer: str) -> tuple[nn.Module, nn.Module]:
         """Return the two parts of a cut that can be made."""
@@ -264,6 +266,11 @@ class _Traced:
 
     def _is_tensor(self, node: fx.Node) -> bool:
         return isinstance(self._few[node], _TensorValue)
+
+    def _record_bytes(self, front: set[fx.Node]) -> int:
+        values = [self._few[node] for node in self._nodes if node not in front and node.op.startswith("call_")]
+        tensors = [value for value in values if isinstance(value, _TensorValue)]
+        return sum(prod(each.shape) * each.dtype.itemsize for each in tensors) // _FEW
 
     def _handed_over(self, front: set[fx.Node]) -> list[fx.Node]:
         """Return the nodes of the front whose values the tail uses."""

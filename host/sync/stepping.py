@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from csd_emu.cut_timeline import Crossed
 from csd_emu.host_node import reduce_seconds
 from csd_emu.timeline import HOST
 from firmware_agent.errors import CsdError
@@ -14,7 +15,7 @@ from firmware_agent.exchange import Array, spec_bytes, tensor_specs
 from firmware_agent.send_queue import Sending
 from firmware_agent.wire import PhaseSeconds, Stepped, Trained
 from host.accounting import Accountant, Accounted, Returned
-from host.device_time import StepModel, gradient_seconds, micro_batch_counts
+from host.device_time import WALL, StepModel, gradient_seconds, micro_batch_counts
 from host.evaluation import Structure
 from host.records import DeviceStep
 from host.sync.blocks import Block, cut_blocks
@@ -26,6 +27,9 @@ from host.sync.optimiser import HostOptimiser
 from host.sync.reduction import Contribution, combine
 from host.sync.release import Release
 from host.sync.tail import Tail
+
+TailClock = Callable[[int, Sequence[PhaseSeconds]], float]
+"""Returns the seconds of the host's part of a step: of so many records, given what the devices' own parts took."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class StepResult:
         mixed: whether slices of one of these are in part of the gradient.
         learning_rate: that the optimiser stepped with.
         failed_probes: who returned nothing of a probe, which nobody waited for, and why.
+        crossed: what crossed the cut of the model; None if it is whole.
     """
 
     accounted: Accounted
@@ -51,6 +56,7 @@ class StepResult:
     mixed: bool
     learning_rate: float
     failed_probes: Mapping[str, CsdError] = field(default_factory=dict)
+    crossed: Crossed | None = None
 
 
 @dataclass
@@ -100,6 +106,7 @@ class Stepper:
         models: Mapping[str, StepModel],
         patience: float | None,
         tail: Tail | None = None,
+        tail_clock: TailClock | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -113,8 +120,10 @@ class Stepper:
             models: device -> what its steps should cost, for those with a table.
             patience: see `host.sync.sections.SyncSection`.
             tail: the host's part of the model, on the same weights; None if drives have the whole one.
+            tail_clock: says what it takes where devices' seconds are not the wall's.
         """
-        self.weights, self._structure, self._optimiser, self._tail = weights, structure, optimiser, tail
+        self.weights, self._structure, self._optimiser = weights, structure, optimiser
+        self._tail, self._tail_clock = tail, tail_clock
         trained, buffers = structure.trained, structure.buffers
         if tail is not None:
             trained, buffers = tail.front_trained, tail.front_buffers
@@ -197,7 +206,8 @@ class Stepper:
         that all had sent before are stepped, and the result has no device.
         """
         outcomes, count, rate = await step.outcomes, len(step.works), step.rate
-        accounted = self._account(outcomes[:count], outcomes[count:], step.expected, step.sending)
+        crossed = self._crossed(step.crossings, outcomes[:count])
+        accounted = self._account(outcomes[:count], outcomes[count:], step.expected, step.sending, crossed)
         late = [part.device for part in accounted.devices if part.straggler and part.device in step.records]
         if late:  # nothing is applied yet: such steps have a barrier
             rate = step.learning_rate(sum(records for device, records in step.records.items() if device not in late))
@@ -213,7 +223,7 @@ class Stepper:
         mixed = step.gathering.mixed or (self._coupled and bool(_failed(outcomes[:count])))
         mixed = mixed or (step.crossings is not None and step.crossings.mixed and bool(_returned(outcomes[:count])))
         result = self._result(outcomes[:count], accounted, late, mixed, rate)
-        return replace(result, failed_probes=_failed(outcomes[count:]))
+        return replace(result, failed_probes=_failed(outcomes[count:]), crossed=crossed)
 
     def _step_tail(self, step: Underway, crossings: Crossings, rate: float) -> None:
         """Step the host's part of the model, with all that went through it, or keep its gradient for `step_all`."""
@@ -236,8 +246,27 @@ class Stepper:
         array = self.weights[block.tensor]
         return array.reshape(-1)[block.start // array.itemsize : block.end // array.itemsize]
 
+    def _crossed(self, crossings: Crossings | None, outcomes: Sequence[Outcome]) -> Crossed | None:
+        """Return what crossed the cut, of those who returned; the host's seconds are the wall's if all others' are."""
+        there = [outcome for outcome in outcomes if outcome.stepped is not None]
+        if crossings is None or not there:
+            return None
+        accountant, seconds = self._accountant, crossings.passing.seconds
+        clocks = {accountant.time.clock(each.device, each.work.session.hello.clock) for each in there}
+        if clocks != {WALL} and self._tail_clock is not None:
+            fronts = [accountant.device_seconds(part) for part in _returned(there)]
+            seconds = self._tail_clock(sum(len(each.work.records) for each in there), fronts)
+        remote = [each for each in there if each.device != HOST]
+        up, down = ({each.device: getattr(each, way) for each in remote} for way in ("up_bytes", "down_bytes"))
+        return Crossed(up, down, seconds)
+
     def _account(
-        self, outcomes: Sequence[Outcome], probes: Sequence[Outcome], expected: Expected | None, sending: Sending
+        self,
+        outcomes: Sequence[Outcome],
+        probes: Sequence[Outcome],
+        expected: Expected | None,
+        sending: Sending,
+        crossed: Crossed | None,
     ) -> Accounted:
         returned, beside, accountant = _returned(outcomes), _returned(probes), self._accountant
         host_seconds = reduce_seconds(self._gradient_bytes, len(returned)) if returned else 0.0
@@ -247,7 +276,7 @@ class Stepper:
         )
         limit, late = list_late(parts, self._patience)
         if not late:
-            return accountant.account(returned, None, host_seconds, beside, sending=sending)
+            return accountant.account(returned, None, host_seconds, beside, sending=sending, crossed=crossed)
         # The exchange of what is not waited for would have followed: the step is charged as if it had.
         capped = {device: PhaseSeconds(forward=min(limit, own)) for device, own in seconds.items()}
         return accountant.account(returned, accountant.predict_seconds(returned, capped), host_seconds, beside, late)
