@@ -122,11 +122,10 @@ class Accountant:
         parts = [self._device(part) for part in returned]
         activities = [self._activity(part) for part in parts]
         drives = any(part.device != HOST for part in parts)
+        in_time = deadline_seconds is None and not stragglers
         if crossed is not None:
             composed = compose_cut(activities, self._link, crossed)
-        elif (
-            self._overlap is not None and sending is not None and drives and deadline_seconds is None and not stragglers
-        ):
+        elif self._overlap is not None and sending is not None and drives and in_time:
             composed = self._overlap.compose(activities, self._link, sending, host_seconds)
             host_seconds = 0.0  # it is composed with the rest
         else:

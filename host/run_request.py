@@ -195,7 +195,8 @@ def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan])
     job, layer = request.job, request.job.placement
     if layer == AUTO:
         whole = plan_with(WHOLE)
-        layer = choose_placement(replace(request, sync=whole, expected=whole.expected)).layer or NONE
+        chosen = choose_placement(replace(request, sync=whole, expected=whole.expected)).layer
+        layer = NONE if chosen is None else chosen
     if layer == NONE:
         plan = plan_with(WHOLE)
         return replace(request, sync=plan, expected=plan.expected)

@@ -82,8 +82,8 @@ class Placed:
         for room, whose in ((int(host.dram_bytes.value), f"a {host.name} has"), (available, "this machine has free")):
             if needed > room:
                 raise ConfigurationError(
-                    f"placement: the host's part from {self.layer!r} on needs some {format_bytes(needed)} of memory for "
-                    f"{records} records a step, and {whose} {format_bytes(room)}; cut later, give drives smaller "
+                    f"placement: the host's part from {self.layer!r} on needs some {format_bytes(needed)} of memory "
+                    f"for {records} records a step, and {whose} {format_bytes(room)}; cut later, give drives smaller "
                     "batches, or choose placement: none"
                 )
 
@@ -96,8 +96,8 @@ class Placed:
             records: of all devices together.
             fronts: the seconds of each device's own part.
             host: what the whole model's steps cost on the host; None if there is no table.
-            ratio: how many drives the host is worth. Without a table it computes its layers' arithmetic so many times as
-                fast as the devices do theirs.
+            ratio: how many drives the host is worth. Without a table it computes its layers' arithmetic so many times
+                as fast as the devices do theirs.
         """
         forward, backward = self.front.forward_share, self.front.backward_share
         if host is not None:
@@ -138,13 +138,13 @@ def check_job(job: JobConfig, communication: Communication) -> None:
     """
     if communication.overlap:
         raise ConfigurationError(
-            "placement: what crosses a cut does not yet cross while drives compute; set communication.overlap: false, or "
-            "choose placement: none"
+            "placement: what crosses a cut does not yet cross while drives compute; set communication.overlap: false, "
+            "or choose placement: none"
         )
     if job.sync.patience is not None:
         raise ConfigurationError(
-            "placement: whom a step does not wait for is known when the host's part has computed with its records; leave "
-            "sync.patience out, or choose placement: none"
+            "placement: whom a step does not wait for is known when the host's part has computed with its records; "
+            "leave sync.patience out, or choose placement: none"
         )
 
 
