@@ -62,7 +62,12 @@ def run(
         raise ConfigurationError("give JOB.YAML and --array ARRAY.YAML, or --resume DIR")
     else:
         with INTERRUPTS.deferred():
-            request = read_run(job, array, chosen, tuner and tuner.value, comm and comm.value, placement)
+            request = read_run(
+                *(job, array, chosen),
+                None if tuner is None else tuner.value,
+                None if comm is None else comm.value,
+                placement,
+            )
         with StageProgress(quiet=as_json) as progress:
             summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=staying)
     if not shown:  # a run that had finished before does not stay
