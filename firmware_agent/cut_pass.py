@@ -77,6 +77,8 @@ class CutPass:
         answer = self._cross(frames, Wanted(self._step, part, gradient_specs(self._crossing, len(labels))))
         self._stopwatch.mark()
         wanted = {str(place): value for place, value in enumerate(values) if value.requires_grad}
+        if missing := sorted(wanted.keys() - answer.gradients.keys()):
+            raise ProtocolError(f"step {self._step}: the host sent no gradient of value {missing[0]} of what crossed")
         gradients = [torch.from_numpy(answer.gradients[place]) for place in wanted]
         return Ends(list(wanted.values()), gradients, answer.loss)
 
@@ -111,7 +113,7 @@ def receive_answer(receive: Callable[[], AnyFrame], wanted: Wanted) -> Answer:
         )
     if frame.error:
         raise DeviceFailed(f"step {wanted.step}: the host's part of the model failed: {frame.error}")
-    assembler = Assembler(wanted.step, frame.specs, wanted.specs)
+    assembler = Assembler(wanted.step, frame.specs, wanted.specs if frame.specs else [])
     while not assembler.complete:
         piece = receive()
         if not isinstance(piece, Slice):

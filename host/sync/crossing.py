@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from firmware_agent.crossing import LABELS, RANDOM, activation_specs, gradient_specs
+from firmware_agent.cutting import Crossing
 from firmware_agent.errors import DeviceFailed, ProtocolError
 from firmware_agent.exchange import Array, Assembler, cut_slices
 from firmware_agent.wire import ActivationGradients, Activations, AnyFrame, Slice, encode, pack
@@ -45,7 +46,8 @@ class Crossings:
 
     def hand(self, device: str) -> Hand:
         """Return what takes a participant's frames."""
-        return Hand(self._tail, self._step, device, self._parts[device])
+        tail = self._tail
+        return Hand(tail.point.crossing, tail.answers, tail.classes, self._step, device, self._parts[device])
 
     @property
     def mixed(self) -> bool:
@@ -104,9 +106,27 @@ class Hand:
         up_bytes, down_bytes: that crossed the wire for it so far; whoever sends and receives adds them up.
     """
 
-    def __init__(self, tail: Tail, step: int, device: str, sizes: Sequence[int]) -> None:
-        """Begin with nothing."""
-        self._tail, self._step, self._device, self._sizes = tail, step, device, tuple(sizes)
+    def __init__(
+        self,
+        crossing: Sequence[Crossing],
+        answered: bool,
+        classes: int,
+        step: int,
+        device: str,
+        sizes: Sequence[int],
+    ) -> None:
+        """Begin with nothing.
+
+        Args:
+            crossing: what a device sends.
+            answered: whether it needs the gradients of that.
+            classes: labels count from 0 to one less.
+            step: its number.
+            device: its name.
+            sizes: records of each of its parts.
+        """
+        self._crossing, self._answered, self._classes = list(crossing), answered, classes
+        self._step, self._device, self._sizes = step, device, tuple(sizes)
         self._part = 0
         self._assembler: Assembler | None = None
         self.up_bytes, self.down_bytes = 0, 0
@@ -137,21 +157,21 @@ class Hand:
                 f"of {len(self._sizes)} of step {self._step}"
             )
         drawn = any(spec.name == RANDOM for spec in frame.specs)
-        expected = activation_specs(self._tail.point.crossing, self._sizes[self._part], drawn)
+        expected = activation_specs(self._crossing, self._sizes[self._part], drawn)
         self._assembler = Assembler(self._step, frame.specs, expected)
         return None
 
     def answer(self, back: Back) -> list[bytes]:
         """Return the messages that answer the part at hand; the next one may come then."""
-        specs = gradient_specs(self._tail.back(), self._sizes[self._part])
-        wanted = {spec.name: array for spec, array in zip(specs, back.gradients.values(), strict=True)}
-        return self._answered(ActivationGradients(self._step, self._part, back.loss, specs), wanted)
+        specs = gradient_specs(self._crossing, self._sizes[self._part]) if self._answered else []
+        wanted = {spec.name: back.gradients[spec.name] for spec in specs}
+        return self._worded(ActivationGradients(self._step, self._part, back.loss, specs), wanted)
 
     def refuse(self, error: str) -> list[bytes]:
         """Return the messages that say that there is no answer."""
-        return self._answered(ActivationGradients(self._step, self._part, 0.0, [], error[:4000]), {})
+        return self._worded(ActivationGradients(self._step, self._part, 0.0, [], error[:4000]), {})
 
-    def _answered(self, frame: ActivationGradients, arrays: Mapping[str, Array]) -> list[bytes]:
+    def _worded(self, frame: ActivationGradients, arrays: Mapping[str, Array]) -> list[bytes]:
         self._part += 1
         self._assembler = None
         return list(pack(map(encode, (frame, *cut_slices(self._step, arrays)))))
@@ -159,6 +179,6 @@ class Hand:
     def _batch(self, assembler: Assembler) -> Batch:
         arrays = assembler.arrays()
         labels, random = arrays.pop(LABELS), arrays.pop(RANDOM, None)
-        if labels.min() < 0:
-            raise ProtocolError(f"{self._device} sent the label {labels.min()}; labels count from 0")
+        if len(odd := labels[(labels < 0) | (labels >= self._classes)]):
+            raise ProtocolError(f"{self._device} sent the label {odd[0]}; the model knows 0 to {self._classes - 1}")
         return Batch(self._device, list(arrays.values()), labels, random)

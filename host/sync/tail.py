@@ -22,9 +22,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from firmware_agent.crossing import has_gradient, step_seed
-from firmware_agent.cutting import Crossing, Cut
+from firmware_agent.cutting import Cut
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.exchange import Array
+from firmware_agent.first_use import evaluating
 from firmware_agent.weights import buffer_names, trained_names
 from host.aggregate import weighted_mean
 
@@ -77,6 +78,8 @@ class Tail:
         front: names of the drives' part of the state, in the order in which they have it.
         front_trained, front_buffers: which of them are parameters with a gradient, and buffers.
         trained, buffers: the same of the host's part; what no part uses is the host's.
+        classes: how many it tells apart.
+        answers: whether the drives need the gradients of what they hand over: not for a front that is not trained.
     """
 
     def __init__(
@@ -120,16 +123,19 @@ class Tail:
         }
         for name, tensor in self._module.state_dict(keep_vars=True).items():
             tensor.data = torch.from_numpy(weights[tied.get(name, name)])
-        self._seed, self._gradient_back = seed, bool(self.front_trained)
+        self.classes = self._count_classes()
+        self._seed, self.answers = seed, bool(self.front_trained)
         if odd := sorted(set(self.front_trained) - set(trained)):
             raise ConfigurationError(
                 f"placement: {odd[0]} is tied to {tied.get(odd[0])}, which the part before the cut does not use; "
                 "cut elsewhere"
             )
 
-    def back(self) -> tuple[Crossing, ...]:
-        """Return the values that drives need the gradients of."""
-        return tuple(each for each in self.point.crossing if self._gradient_back and has_gradient(each))
+    def _count_classes(self) -> int:
+        dtypes = [(each.shape, getattr(torch, each.dtype)) for each in self.point.crossing]
+        with evaluating(self._module), torch.no_grad():
+            outputs = self._module(*(torch.zeros(1, *shape, dtype=dtype) for shape, dtype in dtypes))
+        return int(outputs.shape[1])
 
     def begin(self, step: int) -> TailPass:
         """Begin a step."""
@@ -178,7 +184,7 @@ class Tail:
         return Own(torch.Generator().manual_seed(step_seed(self._seed, device, step)).get_state())
 
     def _gradients(self, values: Sequence[torch.Tensor], records: int) -> dict[str, Array]:
-        if not self._gradient_back:
+        if not self.answers:
             return {}
         found = {}
         for place, value in enumerate(values):

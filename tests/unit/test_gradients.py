@@ -65,7 +65,7 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
 class Drive:
     """A worker, and the model that it works on."""
 
-    def __init__(self, shard: Shard, source: str = PLAIN, device: int = 1, **changes: Any) -> None:
+    def __init__(self, shard: Shard, source: str = PLAIN, device: str = "csd-01", **changes: Any) -> None:
         job = msgspec.structs.replace(JOB, source=source, **changes)
         self.watch = Stopwatch(ticks().__next__)
         loaded = LoadedJob(job, shard, self.watch)
