@@ -26,11 +26,13 @@ class Crossed:
         up_bytes: device -> activations and labels, drive to host, of all that it sent.
         down_bytes: device -> gradients of them, host to drive, of all that it received.
         tail_seconds: of the host's part, for all devices together.
+        clock: whose seconds these are.
     """
 
     up_bytes: Mapping[str, int]
     down_bytes: Mapping[str, int]
     tail_seconds: float
+    clock: str = "modelled"
 
 
 def compose_cut(activities: Sequence[Activity], link: Link, crossed: Crossed, host_seconds: float = 0.0) -> Composed:

@@ -178,7 +178,7 @@ class Hand:
 
     def _batch(self, assembler: Assembler) -> Batch:
         arrays = assembler.arrays()
-        labels, random = arrays.pop(LABELS), arrays.pop(RANDOM, None)
+        labels, random = np.asarray(arrays.pop(LABELS), np.int64), arrays.pop(RANDOM, None)
         if len(odd := labels[(labels < 0) | (labels >= self._classes)]):
             raise ProtocolError(f"{self._device} sent the label {odd[0]}; the model knows 0 to {self._classes - 1}")
         return Batch(self._device, list(arrays.values()), labels, random)

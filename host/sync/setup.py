@@ -112,7 +112,7 @@ def overlap_of(request: RunRequest) -> OverlapComposer | None:
 def _make_tail(request: RunRequest, placed: Placed, weights: dict[str, Array]) -> Tail:
     job, structure = request.job, request.evaluator.structure()
     cut = request.evaluator.cut(placed.layer, job.sync.precision)
-    return Tail(cut, weights, structure.trained, structure.tied, job.sync.batch_norm, job.seed)
+    return Tail(cut, weights, structure.trained, structure.tied, job.sync.batch_norm, job.seed, len(placed.moved))
 
 
 def _tail_clock(request: RunRequest, placed: Placed) -> TailClock:

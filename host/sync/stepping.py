@@ -15,9 +15,9 @@ from firmware_agent.exchange import Array, spec_bytes, tensor_specs
 from firmware_agent.send_queue import Sending
 from firmware_agent.wire import PhaseSeconds, Stepped, Trained
 from host.accounting import Accountant, Accounted, Returned
-from host.device_time import WALL, StepModel, gradient_seconds, micro_batch_counts
+from host.device_time import MODELLED, WALL, StepModel, gradient_seconds, micro_batch_counts
 from host.evaluation import Structure
-from host.records import DeviceStep
+from host.records import DeviceStep, PlacementRecord
 from host.sync.blocks import Block, cut_blocks
 from host.sync.crossing import Crossings
 from host.sync.exchange import FIFO, Outbound, Outcome, StepExchange, Work
@@ -45,7 +45,7 @@ class StepResult:
         mixed: whether slices of one of these are in part of the gradient.
         learning_rate: that the optimiser stepped with.
         failed_probes: who returned nothing of a probe, which nobody waited for, and why.
-        crossed: what crossed the cut of the model; None if it is whole.
+        placement: what the host had of the model; None if nothing is moved.
     """
 
     accounted: Accounted
@@ -56,7 +56,7 @@ class StepResult:
     mixed: bool
     learning_rate: float
     failed_probes: Mapping[str, CsdError] = field(default_factory=dict)
-    crossed: Crossed | None = None
+    placement: PlacementRecord | None = None
 
 
 @dataclass
@@ -223,7 +223,7 @@ class Stepper:
         mixed = step.gathering.mixed or (self._coupled and bool(_failed(outcomes[:count])))
         mixed = mixed or (step.crossings is not None and step.crossings.mixed and bool(_returned(outcomes[:count])))
         result = self._result(outcomes[:count], accounted, late, mixed, rate)
-        return replace(result, failed_probes=_failed(outcomes[count:]), crossed=crossed)
+        return replace(result, failed_probes=_failed(outcomes[count:]), placement=self._told(crossed))
 
     def _step_tail(self, step: Underway, crossings: Crossings, rate: float) -> None:
         """Step the host's part of the model, with all that went through it, or keep its gradient for `step_all`."""
@@ -251,14 +251,27 @@ class Stepper:
         there = [outcome for outcome in outcomes if outcome.stepped is not None]
         if crossings is None or not there:
             return None
-        accountant, seconds = self._accountant, crossings.passing.seconds
+        accountant, seconds, clock = self._accountant, crossings.passing.seconds, WALL
         clocks = {accountant.time.clock(each.device, each.work.session.hello.clock) for each in there}
         if clocks != {WALL} and self._tail_clock is not None:
-            fronts = [accountant.device_seconds(part) for part in _returned(there)]
+            fronts, clock = [accountant.device_seconds(part) for part in _returned(there)], MODELLED
             seconds = self._tail_clock(sum(len(each.work.records) for each in there), fronts)
         remote = [each for each in there if each.device != HOST]
         up, down = ({each.device: getattr(each, way) for each in remote} for way in ("up_bytes", "down_bytes"))
-        return Crossed(up, down, seconds)
+        return Crossed(up, down, seconds, clock)
+
+    def _told(self, crossed: Crossed | None) -> PlacementRecord | None:
+        if crossed is None or self._tail is None:
+            return None
+        return PlacementRecord(
+            layer=self._tail.point.layer,
+            layers=self._tail.layers,
+            state_bytes=self._tail.state_bytes,
+            up_bytes=sum(crossed.up_bytes.values()),
+            down_bytes=sum(crossed.down_bytes.values()),
+            tail_seconds=crossed.tail_seconds,
+            clock=crossed.clock,
+        )
 
     def _account(
         self,

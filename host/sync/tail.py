@@ -79,6 +79,8 @@ class Tail:
         front_trained, front_buffers: which of them are parameters with a gradient, and buffers.
         trained, buffers: the same of the host's part; what no part uses is the host's.
         classes: how many it tells apart.
+        layers: how many it has.
+        state_bytes: of what is the host's.
         answers: whether the drives need the gradients of what they hand over: not for a front that is not trained.
     """
 
@@ -90,6 +92,7 @@ class Tail:
         tied: Mapping[str, str],
         batch_norm: str,
         seed: int,
+        layers: int = 1,
     ) -> None:
         """Take over a model that is cut; its tail then computes with `weights`, in their memory.
 
@@ -100,6 +103,7 @@ class Tail:
             tied: further name of a parameter -> its first one.
             batch_norm: see `host.sync.sections.SyncSection`.
             seed: the job's.
+            layers: how many it has, for the record.
 
         Raises:
             ConfigurationError: the tail normalises in a way that cannot be kept apart, or a tied parameter has another
@@ -109,6 +113,8 @@ class Tail:
         self.front = tuple(cut.front.state_dict())
         self.front_trained = tuple(trained_names(cut.front))
         self.front_buffers = tuple(buffer_names(cut.front))
+        self.layers = layers
+        self.state_bytes = sum(a.nbytes for name, a in weights.items() if name not in {*self.front, *tied})
         self.trained = tuple(name for name in trained if name not in self.front)
         self.buffers = tuple(buffer_names(cut.tail))
         self._apart = batch_norm == "device"
