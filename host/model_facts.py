@@ -16,8 +16,8 @@ _BATCH = 2  # batch normalisation needs more than one value per channel
 _FLOAT_BYTES = 4
 # Linux, the interpreter and torch; then weights, gradients, momentum, the copies to and from the host; then
 # activations, their gradients and the kernels' workspace.
-BASE_BYTES = 3 << 28
-WEIGHT_COPIES, ACTIVATION_COPIES = 5, 3
+_BASE_BYTES = 3 << 28
+_WEIGHT_COPIES, _ACTIVATION_COPIES = 5, 3
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class ModelFacts:
 
     def memory_bytes(self, batch_size: int) -> int:
         """Return a generous guess of the DRAM that a drive needs to train at `batch_size`."""
-        values = WEIGHT_COPIES * self.parameters + ACTIVATION_COPIES * self.activations * batch_size
-        return BASE_BYTES + _FLOAT_BYTES * values
+        values = _WEIGHT_COPIES * self.parameters + _ACTIVATION_COPIES * self.activations * batch_size
+        return _BASE_BYTES + _FLOAT_BYTES * values
 
 
 def inspect_model(spec: ModelSpec, input_shape: Shape) -> ModelFacts:

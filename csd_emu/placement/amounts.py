@@ -14,6 +14,7 @@ import numpy as np
 
 from csd_emu.placement.costs import (
     LABEL_BYTES,
+    DriveMemory,
     DrivePlace,
     Floats,
     HostPlace,
@@ -52,9 +53,10 @@ class Amounts:
         return running_sums([layer.pull_bytes for layer in self.situation.layers])
 
     @cached_property
-    def activation_bytes(self) -> Floats:
-        """(cuts,) that a record leaves in the drives' layers."""
-        return running_sums([layer.activation_bytes for layer in self.situation.layers])
+    def tail_bytes(self) -> Floats:
+        """(cuts,) of what is computed for a record behind each cut."""
+        own = [layer.tail_bytes for layer in self.situation.layers]
+        return np.array([*own, 0.0])
 
     @cached_property
     def batches(self) -> Floats:
@@ -86,14 +88,14 @@ class Amounts:
         """(devices, cuts) of each device's forward pass."""
         devices = self.situation.drives
         seconds = np.array([drive.forward_seconds * self._shares(drive)[0] for drive in devices])
-        return self._with_factor(seconds)
+        return np.asarray(seconds * self._factors)
 
     @cached_property
     def backward_seconds(self) -> Floats:
         """(devices, cuts) of each device's backward pass, without any encoding."""
         devices = self.situation.drives
         seconds = np.array([drive.backward_seconds * self._shares(drive)[1] for drive in devices])
-        return self._with_factor(seconds)
+        return np.asarray(seconds * self._factors)
 
     @cached_property
     def encode_seconds(self) -> Floats:
@@ -118,7 +120,7 @@ class Amounts:
         comes with the last layer's forward pass, encoding gradients with each layer's backward pass.
         """
         place = next(number for number, each in enumerate(self.situation.drives) if each is drive)
-        factor = drive.unmoved_factor if cut == self.unmoved else 1.0
+        factor = float(self._factors[place, cut])
         forward, backward = (np.diff(shares)[:cut] * factor for shares in self._shares(drive))
         forward, backward = forward * drive.forward_seconds, backward * drive.backward_seconds
         whole = self.push_bytes[-1]
@@ -161,17 +163,17 @@ class Amounts:
         ratio = np.divide(moved, compute, out=np.zeros_like(moved), where=known)
         return np.asarray(np.where((moved > 0) & (compute <= 0), np.inf, ratio))
 
-    def drive_memory_bytes(self, drive: DrivePlace) -> Floats:
-        """Return (cuts,) what a step takes of a drive's memory, 0 if nothing bounds it."""
-        if drive.memory is None:
-            return np.zeros(self.unmoved + 1)
-        records = np.full(self.unmoved + 1, float(drive.batch_size))
-        records[self.unmoved] = min(drive.batch_size, drive.micro_batch or drive.batch_size)
-        memory = drive.memory
-        return (
-            memory.fixed_bytes
-            + memory.parameter_copies * self.pull_bytes
-            + memory.activation_copies * records * self.activation_bytes
+    @cached_property
+    def drive_memory_bytes(self) -> Floats:
+        """(devices, cuts) what a step takes of each device's memory at least, 0 of those that nothing bounds."""
+        nothing = np.zeros(self.unmoved + 1)
+        return np.array(
+            [
+                nothing
+                if drive.memory is None
+                else np.maximum(0.0, drive.memory.least_bytes - self._spared(drive.memory, drive.memory.least_records))
+                for drive in self.situation.drives
+            ]
         )
 
     @cached_property
@@ -180,15 +182,28 @@ class Amounts:
         memory = self.situation.host.memory
         if memory is None:
             return np.zeros(self.unmoved + 1)
-        parameters = self.pull_bytes[-1] - self.pull_bytes
-        activations = self.activation_bytes[-1] - self.activation_bytes
-        needed = (
-            memory.fixed_bytes
-            + memory.parameter_copies * parameters
-            + memory.activation_copies * self.situation.records * activations
-        )
-        needed[self.unmoved] = 0.0  # a host that only adds up needs no more than it always does
-        return np.asarray(needed)
+        activations = self.situation.records * self.tail_bytes
+        return np.asarray(memory.parameter_copies * self._moved_bytes + memory.activation_copies * activations)
+
+    @cached_property
+    def _moved_bytes(self) -> Floats:
+        return np.asarray(self.pull_bytes[-1] - self.pull_bytes)
+
+    def _spared(self, memory: DriveMemory, records: int) -> Floats:
+        spared = memory.parameter_copies * self._moved_bytes + memory.activation_copies * records * self.tail_bytes
+        return np.asarray(spared)
+
+    @cached_property
+    def _factors(self) -> Floats:
+        """(devices, cuts) what seconds are multiplied by: memory may not hold all records at once."""
+        rows = []
+        for drive in self.situation.drives:
+            parts = np.full(self.unmoved + 1, drive.in_parts)
+            if (memory := drive.memory) is not None:
+                needed = memory.whole_bytes - self._spared(memory, drive.batch_size)
+                parts |= needed > memory.available_bytes
+            rows.append(np.where(parts, drive.parts_factor, 1.0))
+        return np.array(rows)
 
     @cached_property
     def _by_arithmetic(self) -> tuple[Floats, Floats]:
@@ -203,10 +218,6 @@ class Amounts:
         if part.layer_shares is None:
             return self._by_arithmetic
         return running_shares(part.layer_shares[0]), running_shares(part.layer_shares[1])
-
-    def _with_factor(self, seconds: Floats) -> Floats:
-        seconds[:, self.unmoved] *= [drive.unmoved_factor for drive in self.situation.drives]
-        return seconds
 
 
 def step_bytes(parameter_bytes: float, batch_size: int, crossing_bytes: float) -> float:

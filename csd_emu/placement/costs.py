@@ -33,7 +33,7 @@ class LayerPlace:
         name: of the layer.
         tensors: what is exchanged for it while a drive has it, so many bytes each way.
         forward_operations, backward_operations: its arithmetic, for one record.
-        activation_bytes: that a record's forward pass leaves in memory for its backward pass.
+        tail_bytes: of all values that are computed for a record from this layer on.
         crossing_bytes: of one record, if the model is cut before this layer; None if it cannot be.
         pull_only_bytes: of parameters that are not trained, and of buffers that stay as they are.
         reason: why it cannot be cut here; empty if it can.
@@ -43,7 +43,7 @@ class LayerPlace:
     tensors: tuple[TensorCost, ...]
     forward_operations: float
     backward_operations: float
-    activation_bytes: float
+    tail_bytes: float
     crossing_bytes: int | None
     pull_only_bytes: int = 0
     reason: str = ""
@@ -53,7 +53,7 @@ class LayerPlace:
         counts = {
             "forward operations": self.forward_operations,
             "backward operations": self.backward_operations,
-            "activation bytes": self.activation_bytes,
+            "bytes behind it": self.tail_bytes,
             "crossing bytes": float(self.crossing_bytes or 0),
             "bytes that are only pulled": self.pull_only_bytes,
         }
@@ -71,37 +71,47 @@ class LayerPlace:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What a step takes of a device's memory, as a line in parameters and activations.
+class DriveMemory:
+    """What a step takes of a drive's memory: with nothing moved, and so much less for what is.
 
     Attributes:
         available_bytes: for the training process.
-        fixed_bytes: whatever the model is: interpreter, libraries.
-        parameter_copies: bytes for each byte of parameters: weights, gradients, what is being sent.
-        activation_copies: bytes for each byte that the forward pass leaves.
+        least_bytes: of a step that computes as few records at once as it may.
+        least_records: how many those are.
+        whole_bytes: of a step that computes all records at once.
+        parameter_copies: bytes that are spared for each byte of moved parameters.
+        activation_copies: bytes that are spared for each byte of moved activations.
     """
 
     available_bytes: float
-    fixed_bytes: float
+    least_bytes: float
+    least_records: int
+    whole_bytes: float
     parameter_copies: float
     activation_copies: float
 
     def __post_init__(self) -> None:
         """Refuse what no memory has."""
-        check_numbers(
-            "memory",
-            {},
-            {
-                "available bytes": self.available_bytes,
-                "fixed bytes": self.fixed_bytes,
-                "copies of parameters": self.parameter_copies,
-                "copies of activations": self.activation_copies,
-            },
-        )
+        check_numbers("memory", {}, vars(self) | {"available_bytes": max(0.0, self.available_bytes)})
 
-    def needed_bytes(self, parameter_bytes: float, activation_bytes: float) -> float:
-        """Return what a step takes."""
-        return self.fixed_bytes + self.parameter_copies * parameter_bytes + self.activation_copies * activation_bytes
+
+@dataclass(frozen=True)
+class HostMemory:
+    """What the tail takes of the host's memory.
+
+    Attributes:
+        available_bytes: for it.
+        parameter_copies: bytes for each byte of moved parameters.
+        activation_copies: bytes for each byte of moved activations, of all records.
+    """
+
+    available_bytes: float
+    parameter_copies: float
+    activation_copies: float
+
+    def __post_init__(self) -> None:
+        """Refuse what no memory has."""
+        check_numbers("the host's memory", {}, vars(self))
 
 
 @dataclass(frozen=True)
@@ -117,8 +127,8 @@ class DrivePlace:
         link_bytes_per_second: its own side of the link, each way.
         link_latency_seconds: of one message.
         memory: what bounds it; None for nothing.
-        micro_batch: with nothing moved so many records at a time are computed, at most; a cut needs all at once.
-        unmoved_factor: what the seconds are multiplied by with nothing moved, for that reason.
+        parts_factor: what the seconds are multiplied by where memory does not hold all records at once.
+        in_parts: whether they are computed in parts in any case.
         local: whether it is the host's own part, whose bytes cross no link and whose records are read ahead.
         layer_shares: (forward, backward) share of each layer, where they were measured; None goes by arithmetic.
     """
@@ -131,19 +141,19 @@ class DrivePlace:
     read_seconds: float
     link_bytes_per_second: float
     link_latency_seconds: float
-    memory: Memory | None = None
-    micro_batch: int | None = None
-    unmoved_factor: float = 1.0
+    memory: DriveMemory | None = None
+    parts_factor: float = 1.0
+    in_parts: bool = False
     local: bool = False
     layer_shares: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no device has."""
-        if self.batch_size < 1 or (self.micro_batch is not None and self.micro_batch < 1):
+        if self.batch_size < 1:
             raise ConfigurationError(f"{self.device}: a batch has at least one record, {self.batch_size} is none")
         check_numbers(
             self.device,
-            {"link bandwidth": self.link_bytes_per_second, "factor": self.unmoved_factor},
+            {"link bandwidth": self.link_bytes_per_second, "factor": self.parts_factor},
             {
                 "forward seconds": self.forward_seconds,
                 "backward seconds": self.backward_seconds,
@@ -166,7 +176,7 @@ class HostPlace:
 
     forward_seconds: float
     backward_seconds: float
-    memory: Memory | None = None
+    memory: HostMemory | None = None
     layer_shares: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def __post_init__(self) -> None:
@@ -189,6 +199,7 @@ class Situation:
         link: the host's side of it.
         sending: how a step's tensors are sent, if their exchange overlaps what drives compute; None if all is
             received, then computed, then sent.
+        cut_overlaps: whether that is so for a model that is cut, too.
         slice_seconds: what a slice costs beside its bytes, where they overlap.
         block_bytes: the host's optimiser steps ranges of so many bytes; None for whole tensors.
         barrier: whether the optimiser needs the whole gradient first.
@@ -199,6 +210,7 @@ class Situation:
     host: HostPlace
     link: Link
     sending: Sending | None = None
+    cut_overlaps: bool = False
     slice_seconds: float = 0.0
     block_bytes: int | None = None
     barrier: bool = False

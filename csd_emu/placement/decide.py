@@ -48,7 +48,7 @@ class CutRow:
         traffic_bytes: over the host's side of the link in a step, both ways, all drives.
         moved_parameters: share of the model's exchanged bytes that the host keeps.
         moved_compute: share of the model's arithmetic that the host has.
-        drive_memory_bytes: of the drive that needs most.
+        drive_memory_bytes: that the drive which needs most needs at least, computing in parts if it may.
         host_memory_bytes: that the tail needs.
         heavy: whether what moves is heavy enough on the wire to be moved unasked.
         refused: why there can be no such cut; empty if there can.
@@ -80,7 +80,7 @@ class Decision:
         unmoved_seconds: predicted with nothing moved; None if that does not fit.
         reason: in a sentence.
         notes: what else must be known, in sentences.
-        overlapped: whether the exchange overlaps what drives compute.
+        overlapped: whether the exchange overlaps what drives compute, at least with nothing moved.
         rows: every cut, from the latest to the earliest; the first one moves nothing.
     """
 
@@ -150,14 +150,15 @@ class _Table:
         self.unmoved = self.amounts.unmoved
         self.heavy = self.amounts.heaviness >= heavy
         self.heavy[self.unmoved] = True
-        self._drive_memory = [self.amounts.drive_memory_bytes(drive) for drive in situation.drives]
         self.refused = tuple(self._refused(cut) for cut in range(self.unmoved + 1))
         self._lowest = bounds(situation, self.amounts)
-        self._barrier = None if situation.sending is not None else barrier_seconds(situation, self.amounts)
+        self._overlapped = situation.sending is not None
+        self._simulated = self._overlapped and situation.cut_overlaps
+        self._barrier = barrier_seconds(situation, self.amounts)
 
     def search(self, allowed: list[int]) -> dict[int, float]:
         """Return the seconds of cuts, the best one's of those that are allowed among them, and of nothing moved."""
-        if self._barrier is not None:  # all of them are known
+        if not self._simulated:  # all of them are known
             return self.work_out([cut for cut in range(1, self.unmoved + 1) if not self.refused[cut]])
         known = self.work_out([cut for cut in allowed if cut == self.unmoved])
         return find_best(self._seconds, self._lowest, allowed, known)
@@ -175,7 +176,7 @@ class _Table:
             unmoved_seconds=seconds.get(self.unmoved),
             reason=reason,
             notes=tuple(self._notes(chosen, seconds)),
-            overlapped=self._barrier is None,
+            overlapped=self._overlapped,
             rows=tuple(self._row(cut, seconds) for cut in range(self.unmoved, 0, -1)),
         )
 
@@ -202,7 +203,9 @@ class _Table:
         return notes
 
     def _seconds(self, cut: int) -> float:
-        return float(simulate_cut(self.situation, cut, self.amounts) if self._barrier is None else self._barrier[cut])
+        if self._simulated or (self._overlapped and cut == self.unmoved):
+            return simulate_cut(self.situation, cut, self.amounts)
+        return float(self._barrier[cut])
 
     def _refused(self, cut: int) -> str:
         """Return why there can be no such cut, the graph's reason first."""
@@ -210,11 +213,11 @@ class _Table:
             return "raw records would leave the drives"
         if math.isnan(self.amounts.crossing_bytes[cut]):
             return f"the model cannot be cut there: {self.situation.layers[cut].reason or 'nobody says why'}"
-        for drive, needed in zip(self.situation.drives, self._drive_memory, strict=True):
-            if drive.memory is not None and needed[cut] > drive.memory.available_bytes:
+        for drive, needed in zip(self.situation.drives, self.amounts.drive_memory_bytes[:, cut], strict=True):
+            if drive.memory is not None and needed > drive.memory.available_bytes:
                 return (
-                    f"{drive.device} needs {format_bytes(needed[cut])} of memory for {drive.batch_size} records and "
-                    f"has {format_bytes(max(0.0, drive.memory.available_bytes))}"
+                    f"{drive.device} needs {format_bytes(needed)} of memory, with {drive.memory.least_records} of its "
+                    f"records at a time, and has {format_bytes(max(0.0, drive.memory.available_bytes))}"
                 )
         memory, needed_bytes = self.situation.host.memory, self.amounts.host_memory_bytes[cut]
         if memory is not None and needed_bytes > memory.available_bytes:
@@ -236,7 +239,7 @@ class _Table:
             traffic_bytes=float(np.nan_to_num(amounts.traffic_bytes[cut])),
             moved_parameters=float(amounts.moved_parameters[cut]),
             moved_compute=float(amounts.moved_compute[cut]),
-            drive_memory_bytes=max(float(needed[cut]) for needed in self._drive_memory),
+            drive_memory_bytes=float(amounts.drive_memory_bytes[:, cut].max()),
             host_memory_bytes=float(amounts.host_memory_bytes[cut]),
             heavy=bool(self.heavy[cut]),
             refused=refused,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -14,7 +13,7 @@ from csd_emu.placement.costs import LayerPlace
 from csd_emu.shape import Shape
 from firmware_agent.cutting import Crossing, CutPoint, list_cuts
 from firmware_agent.errors import ModelError
-from firmware_agent.first_use import UseWatch, sent_tensors
+from firmware_agent.first_use import sent_tensors
 from firmware_agent.layer_costs import LayerWork, trace_layers
 from firmware_agent.models import ModelSpec, build_model
 
@@ -66,7 +65,6 @@ def layer_places(
     buffers = {name for name, _ in model.named_buffers()}
     exchanged = trained | (buffers if exchange.buffers else set())
     sizes = {name: _bytes(tensor, exchange) for name, tensor in tensors.items()}
-    kept = activation_bytes(model, images, layers)
     cuts = [CutPoint(layers[0].name, (), _FIRST), *list_cuts(model, images)]
     return tuple(
         LayerPlace(
@@ -74,39 +72,13 @@ def layer_places(
             tensors=tuple(TensorCost(name, sizes[name]) for name in layer.tensors if name in exchanged),
             forward_operations=layer.forward_operations / records,
             backward_operations=layer.backward_operations / records,
-            activation_bytes=own * (2 if exchange.double else 1) / records,
+            tail_bytes=cut.tail_bytes * (2 if exchange.double else 1),
             crossing_bytes=None if cut.reason else sum(_crossing_bytes(each, exchange) for each in cut.crossing),
             pull_only_bytes=sum(sizes[name] for name in layer.tensors if name not in exchanged),
             reason=cut.reason,
         )
-        for layer, own, cut in zip(layers, kept, cuts, strict=True)
+        for layer, cut in zip(layers, cuts, strict=True)
     )
-
-
-def activation_bytes(model: nn.Module, images: torch.Tensor, layers: Sequence[LayerWork]) -> list[int]:
-    """Return the bytes that the modules within each layer put out for these images: what a backward pass needs."""
-    of_tensor = {name: place for place, layer in enumerate(layers) for name in layer.tensors}
-    sizes, current = [0] * len(layers), 0
-
-    def use(name: str) -> None:
-        nonlocal current
-        current = max(current, of_tensor[name])
-
-    def add(_: nn.Module, __: Any, out: Any) -> None:
-        sizes[current] += out.numel() * out.element_size() if isinstance(out, torch.Tensor) else 0
-
-    modes = [(module, module.training) for module in model.modules()]
-    hooks = [m.register_forward_hook(add) for m in model.modules() if next(m.children(), None) is None]
-    try:
-        model.eval()
-        with torch.no_grad(), UseWatch(model, use):
-            model(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for module, training in modes:
-            module.training = training
-    return sizes
 
 
 def _bytes(tensor: torch.Tensor, exchange: Exchange) -> int:

@@ -1,19 +1,16 @@
-"""What a step takes of memory, as a line in parameters and activations: fitted to a calibration table, else a guess."""
+"""What a step takes of memory: of a drive, from its calibration table; of the host, a generous guess."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+import psutil
 
 from csd_emu.array import ArrayConfig, Device
 from csd_emu.calibration import CalibrationTable
-from csd_emu.placement.costs import LayerPlace, Memory
+from csd_emu.placement.costs import DriveMemory, HostMemory
 from csd_emu.profiles import Profile
-from host.model_facts import ACTIVATION_COPIES, BASE_BYTES, WEIGHT_COPIES
-from host.tuning.classes import RESERVE_BYTES, available_bytes
-
-# What the agent takes with next to no model: digits_cnn's table says 249 MiB (interpreter, torch, gRPC).
-AGENT_BYTES = 248 << 20
+from host.sync.placing import ACTIVATION_COPIES, PARAMETER_COPIES, SPARED_PARAMETER_COPIES
+from host.sync.sections import SyncSection
+from host.tuning.classes import available_bytes
 
 
 def drive_memory(
@@ -21,41 +18,23 @@ def drive_memory(
     device: Device,
     profile: Profile,
     table: CalibrationTable,
-    layers: Sequence[LayerPlace],
+    sync: SyncSection,
     batch_size: int,
     shard_bytes: int,
-) -> Memory:
-    """Return a drive's memory: with nothing moved a step takes what the table says of `batch_size`.
-
-    What does not grow with the batch is the agent's own and the parameters'; what does, the activations'. So a cut
-    saves the moved parameters' part of the one and the moved activations' part of the other.
-    """
-    low, high = table.batches[0], table.batches[-1]
-    first, last = table.peak_memory_bytes(low), table.peak_memory_bytes(high)
-    record = max(0.0, (last - first) / (high - low))
-    parameters = sum(layer.pull_bytes for layer in layers)
-    activations = sum(layer.activation_bytes for layer in layers)
-    grown = record * batch_size if activations else 0.0
-    rest = max(0.0, table.peak_memory_bytes(batch_size) - grown)
-    fixed = min(rest, float(AGENT_BYTES))
-    return Memory(
+) -> DriveMemory:
+    """Return a drive's memory. Records can be computed in parts, but with statistics over all of a step's."""
+    least = batch_size if sync.batch_norm == "synchronised" else 1
+    return DriveMemory(
         available_bytes=available_bytes(config, device, profile, shard_bytes),
-        fixed_bytes=fixed if parameters else rest,
-        parameter_copies=(rest - fixed) / parameters if parameters else 0.0,
-        activation_copies=record / activations if activations else 0.0,
+        least_bytes=table.peak_memory_bytes(least),
+        least_records=least,
+        whole_bytes=table.peak_memory_bytes(batch_size),
+        parameter_copies=SPARED_PARAMETER_COPIES,
+        activation_copies=1,
     )
 
 
-def host_memory(profile: Profile) -> Memory:
-    """Return the host's memory: as its profile has it, and no more than this machine, on which the tail really runs.
-
-    What a step takes is a generous guess: weights, gradients, the optimiser's state and copies; activations, their
-    gradients and the kernels' workspace.
-    """
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Memory(
-        available_bytes=max(0.0, min(profile.dram_bytes.value, machine) - RESERVE_BYTES),
-        fixed_bytes=BASE_BYTES,
-        parameter_copies=WEIGHT_COPIES,
-        activation_copies=ACTIVATION_COPIES,
-    )
+def host_memory(profile: Profile) -> HostMemory:
+    """Return the host's memory: its profile's, and no more than this machine has free, for the tail runs here."""
+    free = psutil.virtual_memory().available
+    return HostMemory(min(profile.dram_bytes.value, free), PARAMETER_COPIES, ACTIVATION_COPIES)

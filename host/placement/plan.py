@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from csd_emu.calibration import CalibrationStore
-from csd_emu.placement.decide import decide
+from host.placement.choose import choose_in
 from host.placement.report import PlanReport, placement_plan
 from host.placement.request import read_placement
 from host.placement.situation import make_situation
@@ -25,5 +25,5 @@ def plan_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
         model=request.job.model,
         input_shape=list(request.shape),
         array=request.config.name,
-        placement=placement_plan(request, situation, decide(situation)),
+        placement=placement_plan(request, situation, choose_in(request, situation)),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from csd_emu.array import NATIVE, ArrayConfig
+from csd_emu.array import MAX_MEMORY_BYTES, NATIVE, ArrayConfig
 from csd_emu.calibration import CalibrationStore
 from csd_emu.shape import Shape
 from firmware_agent.errors import ConfigurationError
@@ -19,7 +19,7 @@ from host.evaluation import Evaluator
 from host.job import JobConfig, load_job
 from host.requests import read_array
 from host.shards import deal_out
-from host.sync.communicating import Communication, choose_communication
+from host.sync.communicating import TODAY, choose_communication
 from host.sync.optimiser import make_optimiser
 from host.tuning.classes import device_classes, speed_tables
 from host.tuning.stannis import plan_batches
@@ -58,24 +58,38 @@ class PlacementRequest:
     barrier: bool = False
 
 
-def of_run(request: RunRequest) -> PlacementRequest:
-    """Return what a run's placement is decided for.
+def of_run(request: RunRequest, store: CalibrationStore) -> PlacementRequest:
+    """Return what a run's placement is decided for; it need not have a plan yet.
 
     Raises:
         ConfigurationError: the job is not synchronous.
+        CalibrationError: the tuner needs a table that is missing.
     """
-    plan = request.sync
-    if plan is None:
-        raise ConfigurationError("placement: only in synchronous training do layers move; write mode: sync")
-    images, labels = request.dataset.images, request.dataset.labels
-    record_bytes = (images.nbytes + labels.nbytes) // len(labels)
-    shard_bytes = max(plan.sizes) * record_bytes
-    batches = dict(zip(plan.nodes, plan.batches, strict=True))
-    wall = NATIVE in request.config.engines and not any(node in request.models for node in plan.nodes)
-    return _request(
-        request.config, request.job, request.spec, request.evaluator, request.communication,
-        batches, record_bytes, shard_bytes, wall, _shape(images.shape),
-    )  # fmt: skip
+    config, job, spec, evaluator = request.config, request.job, request.spec, request.evaluator
+    dataset = request.dataset
+    if job.mode != "sync":
+        raise ConfigurationError("placement: layers move in synchronous training alone; write mode: sync")
+    dealt = deal_out(dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed)
+    _, channels, height, width = dataset.images.shape
+    shape = channels, height, width
+    record_bytes = (dataset.images.nbytes + dataset.labels.nbytes) // len(dataset.labels)
+    shard_bytes = (max(len(own) for own in dealt.private) + len(dealt.public)) * record_bytes
+    optimiser = make_optimiser(job, evaluator.structure(), evaluator.initial_weights())
+    barrier, communication = optimiser.needs_all is not None, request.communication
+    return PlacementRequest(
+        config=config,
+        job=job,
+        spec=spec,
+        shape=shape,
+        batches=first_batches(config, job, spec, shape, store, shard_bytes),
+        record_bytes=record_bytes,
+        shard_bytes=shard_bytes,
+        wall=NATIVE in config.engines and not any(node.name in request.models for node in config.list_devices()),
+        sending=communication.sending(1) if communication.composed else None,
+        really=communication.overlap,
+        block_bytes=None if barrier else optimiser.block_bytes,
+        barrier=barrier,
+    )
 
 
 def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) -> PlacementRequest:
@@ -85,57 +99,30 @@ def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
         ConfigurationError: a file breaks a rule, or the job is not synchronous.
         CalibrationError: the tuner, or the array's clock, needs a table that is missing.
     """
+    from host.run_request import RunRequest
+
     config = read_array(array_path)
     job, spec = load_job(job_path)
-    if job.mode != "sync":
-        raise ConfigurationError(f"{job_path}: mode: layers move in synchronous training alone; write mode: sync")
-    dataset, nodes = load_dataset(job.data.source, job.seed), config.list_nodes()
-    dealt = deal_out(dataset, job.data.resolved(job.mode), nodes, job.seed)
-    shape = _shape(dataset.images.shape)
-    models = find_models(config, spec, shape, store)
+    dataset = load_dataset(job.data.source, job.seed)
     evaluator = Evaluator(spec, dataset, job.seed)
-    record_bytes = (dataset.images.nbytes + dataset.labels.nbytes) // len(dataset.labels)
-    shard_bytes = (max(len(own) for own in dealt.private) + len(dealt.public)) * record_bytes
-    wall = NATIVE in config.engines and not any(node.name in models for node in nodes)
-    batches = {node.name: job.batch_size for node in nodes}
-    if job.tuner != "none":
-        classes = device_classes(config, spec, shape, store, job.sync, shard_bytes=shard_bytes)
-        planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning)
-        batches = {name: int(batch) for name, batch in zip(classes, planned.batches, strict=True)}
-    communication = choose_communication(config, job, models, evaluator)
-    return _request(config, job, spec, evaluator, communication, batches, record_bytes, shard_bytes, wall, shape)
+    _, channels, height, width = dataset.images.shape
+    models = find_models(config, spec, (channels, height, width), store)
+    communication = choose_communication(config, job, models, evaluator) if job.mode == "sync" else TODAY
+    return of_run(RunRequest(config, job, spec, dataset, evaluator, models, communication=communication), store)
 
 
-def _request(
-    config: ArrayConfig,
-    job: JobConfig,
-    spec: ModelSpec,
-    evaluator: Evaluator,
-    communication: Communication,
-    batches: Mapping[str, int],
-    record_bytes: int,
-    shard_bytes: int,
-    wall: bool,
-    shape: Shape,
-) -> PlacementRequest:
-    optimiser = make_optimiser(job, evaluator.structure(), evaluator.initial_weights())
-    barrier = optimiser.needs_all is not None
-    return PlacementRequest(
-        config=config,
-        job=job,
-        spec=spec,
-        shape=shape,
-        batches=batches,
-        record_bytes=record_bytes,
-        shard_bytes=shard_bytes,
-        wall=wall,
-        sending=communication.sending(1) if communication.composed else None,
-        really=communication.overlap,
-        block_bytes=None if barrier else optimiser.block_bytes,
-        barrier=barrier,
-    )
+def first_batches(
+    config: ArrayConfig, job: JobConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore, shard_bytes: int
+) -> dict[str, int]:
+    """Return node -> records per step to begin with.
 
-
-def _shape(images: tuple[int, ...]) -> Shape:
-    _, channels, height, width = images
-    return channels, height, width
+    Where a tuner chooses, these are STANNIS's for the whole model, in as much memory as a drive can have: what of the
+    model fits is for the placement to say.
+    """
+    nodes = config.list_nodes()
+    if job.tuner == "none":
+        return {node.name: job.batch_size for node in nodes}
+    roomy = config.model_copy(update={"memory": float(MAX_MEMORY_BYTES)})
+    classes = device_classes(roomy, spec, shape, store, job.sync, shard_bytes=shard_bytes)
+    planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning)
+    return {name: int(batch) for name, batch in zip(classes, planned.batches, strict=True)}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from csd_emu.array import Device
-from csd_emu.calibration import CalibrationStore
+from csd_emu.calibration import CalibrationStore, CalibrationTable
 from csd_emu.communication.compose import SLICE_SECONDS
 from csd_emu.host_node import host_activity, storage_of
-from csd_emu.placement.costs import DrivePlace, HostPlace, LayerPlace, Situation
+from csd_emu.placement.costs import DriveMemory, DrivePlace, HostPlace, Situation
 from csd_emu.profiles import get_profile
 from csd_emu.timeline import HOST
 from firmware_agent.errors import CalibrationError
@@ -37,7 +37,7 @@ def make_situation(request: PlacementRequest, store: CalibrationStore) -> Situat
     exchange = Exchange(buffers=sync.batch_norm != "frozen", double=sync.precision == "float64")
     layers = inspect_layers(request.spec, request.shape, exchange)
     nodes = [node for node in request.config.list_nodes() if request.batches[node.name]]
-    drives = _measured(request, nodes) if request.wall else _modelled(request, nodes, store, layers)
+    drives = _measured(request, nodes) if request.wall else _modelled(request, nodes, store)
     return Situation(
         layers=layers,
         drives=tuple(drives),
@@ -50,9 +50,7 @@ def make_situation(request: PlacementRequest, store: CalibrationStore) -> Situat
     )
 
 
-def _modelled(
-    request: PlacementRequest, nodes: Sequence[Device], store: CalibrationStore, layers: Sequence[LayerPlace]
-) -> list[DrivePlace]:
+def _modelled(request: PlacementRequest, nodes: Sequence[Device], store: CalibrationStore) -> list[DrivePlace]:
     models = table_models(request.config, request.spec, request.shape, store)
     places = []
     for node in nodes:
@@ -62,33 +60,16 @@ def _modelled(
                 f"placement: how fast {node.name} trains {request.spec.name!r} was never measured on a real "
                 f"{node.profile}; run csd-emu calibrate {request.spec.name} --drive {node.name}"
             )
-        places.append(_modelled_place(request, node, models[node.name], store, layers))
+        places.append(_modelled_place(request, node, models[node.name], store))
     return places
 
 
-def _modelled_place(
-    request: PlacementRequest,
-    node: Device,
-    model: StepModel,
-    store: CalibrationStore,
-    layers: Sequence[LayerPlace],
-) -> DrivePlace:
+def _modelled_place(request: PlacementRequest, node: Device, model: StepModel, store: CalibrationStore) -> DrivePlace:
     batch, local, profile = request.batches[node.name], node.name == HOST, get_profile(node.profile)
     table = store.require(request.spec, request.shape, RATIO_DRIVE if local else node.profile)
+    sync = request.job.sync
+    memory = None if local else drive_memory(request.config, node, profile, table, sync, batch, request.shard_bytes)
     seconds = gradient_seconds(model, {batch: 1})
-    memory = (
-        None if local else drive_memory(*(request.config, node, profile, table, layers, batch, request.shard_bytes))
-    )
-    micro_batch = request.job.sync.micro_batch
-    if memory is not None and (room := memory.available_bytes - memory.fixed_bytes) > 0:
-        grown = memory.activation_copies * sum(layer.activation_bytes for layer in layers)
-        room -= memory.parameter_copies * sum(layer.pull_bytes for layer in layers)
-        fitting = max(1, int(room / grown)) if grown and room > 0 else 1 if grown else batch
-        micro_batch = min(micro_batch or batch, fitting)
-    factor = 1.0
-    if micro_batch is not None and micro_batch < batch:
-        parts = gradient_seconds(model, micro_batch_counts(batch, micro_batch))
-        factor = (parts.forward + parts.backward) / (seconds.forward + seconds.backward)
     return DrivePlace(
         device=node.name,
         batch_size=batch,
@@ -99,10 +80,22 @@ def _modelled_place(
         link_bytes_per_second=profile.link_bytes_per_second.value,
         link_latency_seconds=profile.link_latency_seconds.value,
         memory=memory,
-        micro_batch=micro_batch,
-        unmoved_factor=factor,
+        parts_factor=_parts_factor(model, table, memory, batch, sync.micro_batch),
+        in_parts=sync.micro_batch is not None and sync.micro_batch < batch,
         local=local,
     )
+
+
+def _parts_factor(
+    model: StepModel, table: CalibrationTable, memory: DriveMemory | None, batch_size: int, micro_batch: int | None
+) -> float:
+    """Return how many times as long a batch takes in parts that fit with nothing moved, or that the job asks for."""
+    at_once = min(batch_size, micro_batch or batch_size)
+    while memory is not None and at_once > 1 and table.peak_memory_bytes(at_once) > memory.available_bytes:
+        at_once -= 1
+    whole = gradient_seconds(model, {batch_size: 1})
+    parts = gradient_seconds(model, micro_batch_counts(batch_size, at_once))
+    return (parts.forward + parts.backward) / (whole.forward + whole.backward)
 
 
 def _measured(request: PlacementRequest, nodes: Sequence[Device]) -> list[DrivePlace]:
@@ -124,7 +117,6 @@ def _measured(request: PlacementRequest, nodes: Sequence[Device]) -> list[DriveP
                 read_seconds=_read_seconds(request, node),
                 link_bytes_per_second=profile.link_bytes_per_second.value,
                 link_latency_seconds=profile.link_latency_seconds.value,
-                micro_batch=request.job.sync.micro_batch,
                 local=node.name == HOST,
                 layer_shares=own.layer_seconds,
             )

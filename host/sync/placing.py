@@ -22,9 +22,9 @@ from host.tuning.front import Front
 NONE, AUTO = "none", "auto"
 # What the host holds of what it has moved to it, in copies: weights, gradients, momentum, and the sums of a step; then
 # activations, their gradients and the kernels' workspace.
-_PARAMETER_COPIES, _ACTIVATION_COPIES = 5, 3
+PARAMETER_COPIES, ACTIVATION_COPIES = 5, 3
 # What a drive is spared, at least: weights and gradients; activations once.
-_SPARED_PARAMETER_COPIES = 2
+SPARED_PARAMETER_COPIES = 2
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Placed:
 
     def host_bytes(self, records: int) -> int:
         """Return a generous guess of the host's memory for its part, with so many records of all drives together."""
-        return _PARAMETER_COPIES * self.moved_bytes + _ACTIVATION_COPIES * records * self.point.tail_bytes
+        return PARAMETER_COPIES * self.moved_bytes + ACTIVATION_COPIES * records * self.point.tail_bytes
 
     def check_host(self, records: int, host: Profile, available_bytes: int | None = None) -> None:
         """Return if the host has room for its part.
@@ -124,7 +124,7 @@ def place_model(evaluator: Evaluator, layer: str, precision: str) -> Placed:
         forward_share=_share(works, place, "forward_operations"),
         backward_share=_share(works, place, "backward_operations"),
         encode_share=kept_bytes / (kept_bytes + moved_bytes),
-        spared_bytes=_SPARED_PARAMETER_COPIES * moved_bytes,
+        spared_bytes=SPARED_PARAMETER_COPIES * moved_bytes,
         spared_record_bytes=cut.point.tail_bytes,
     )
     return Placed(cut.point, tuple(names[place:]), front, moved_bytes, kept_bytes)
