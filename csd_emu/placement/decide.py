@@ -29,7 +29,7 @@ from firmware_agent.units import format_bytes
 
 # The linear layers of AlexNet have 11.7 times as large a share of its bytes as of its arithmetic, those of VGG-16 over
 # 100 times, that of ResNet-50 160 times; most convolutions and what is behind them 5 times and less.
-HEAVY = 8.0
+HEAVY = 9.0
 # Share of a step that a cut must win at least. So little is within what a measured layer is uncertain by.
 MARGIN = 0.01
 
