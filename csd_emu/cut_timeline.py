@@ -8,7 +8,7 @@ as many turns; they are composed as one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from csd_emu.timeline import HOST, Activity, Composed, Link, Span, compose
@@ -33,6 +33,10 @@ class Crossed:
     down_bytes: Mapping[str, int]
     tail_seconds: float
     clock: str = "modelled"
+
+    def is_of(self, devices: Collection[str]) -> bool:
+        """Return whether something has crossed both ways for each of these devices."""
+        return all(self.up_bytes.get(device) and self.down_bytes.get(device) for device in devices)
 
 
 def compose_cut(activities: Sequence[Activity], link: Link, crossed: Crossed, host_seconds: float = 0.0) -> Composed:

@@ -116,18 +116,19 @@ class Accountant:
 
         A step with settings of its own for `sending` is composed as `csd_emu.communication.compose` says, if it can be:
         the accountant has what that takes, a drive takes part, and nobody can turn out to be late, for what is known
-        only at a step's end lets no next step begin before it. A step of a model that is cut, where `crossed` is what
-        crossed, is composed by `csd_emu.cut_timeline`.
+        only at a step's end lets no next step begin before it. Any other step of a model that is cut, where `crossed`
+        is what crossed, is composed by `csd_emu.cut_timeline`.
         """
         parts = [self._device(part) for part in returned]
         activities = [self._activity(part) for part in parts]
         drives = any(part.device != HOST for part in parts)
         in_time = deadline_seconds is None and not stragglers
-        if crossed is not None:
-            composed = compose_cut(activities, self._link, crossed)
-        elif self._overlap is not None and sending is not None and drives and in_time:
-            composed = self._overlap.compose(activities, self._link, sending, host_seconds)
+        whole = crossed is None or crossed.is_of({part.device for part in parts} - {HOST})
+        if self._overlap is not None and sending is not None and drives and in_time and whole:
+            composed = self._overlap.compose(activities, self._link, sending, host_seconds, crossed)
             host_seconds = 0.0  # it is composed with the rest
+        elif crossed is not None:
+            composed = compose_cut(activities, self._link, crossed)
         else:
             composed = compose(activities, self._link)
         late = {d for d, s in composed.finish_seconds.items() if deadline_seconds is not None and s > deadline_seconds}

@@ -70,6 +70,7 @@ class Simulation:
         transfers: the slices that have arrived.
         passes: of all layers.
         stepped: blocks that the host has stepped.
+        turned: (begin, end) of what the host has computed behind a cut.
         now_seconds: how far it has come.
     """
 
@@ -145,6 +146,7 @@ class Simulation:
         self._wakes: list[tuple[int, int]] = []
         self.record, self.transfers, self.passes = record, list[Transfer](), list[Passed]()
         self.stepped: list[Stepped] = []
+        self.turned: list[tuple[float, float]] = []
         self.now_seconds = self._begun_seconds = 0.0
 
     def step(self, following: Sending | None = None) -> float:
@@ -289,6 +291,8 @@ class Simulation:
                 if group != self._local:
                     self._offer_crossing(PUSH, group, turn.push_bytes[group])
         if turn.begin(now, len(self._drives)):
+            if self.record:
+                self.turned.append((now - turn.host_seconds, now))
             for group in range(self._local):
                 self._offer_crossing(PULL, group, turn.pull_bytes[group])
             for drive in self._drives[self._local :]:

@@ -36,6 +36,7 @@ class Turning:
 
     Attributes:
         push_bytes, pull_bytes: of each group's drives, see `Turn`.
+        host_seconds: see `Turn`.
         ready_seconds: when the host will have computed; infinity until it has begun to.
     """
 
@@ -44,7 +45,7 @@ class Turning:
         self.push_bytes = [push for push, _ in crossing]
         self.pull_bytes = [pull for _, pull in crossing]
         self.ready_seconds = math.inf
-        self._host_seconds = host_seconds
+        self.host_seconds = host_seconds
         self._reached: set[int] = set()
         self._push_left, self._pull_left = list(self.push_bytes), list(self.pull_bytes)
 
@@ -64,7 +65,7 @@ class Turning:
     def begin(self, now: float, groups: int) -> bool:
         """Have the host begin if it has everything of so many groups; return whether it has computed by now."""
         if self.ready_seconds == math.inf and len(self._reached) == groups and not any(self._push_left):
-            self.ready_seconds = now + self._host_seconds
+            self.ready_seconds = now + self.host_seconds
         if self.ready_seconds > now:
             return False
         self._reached.clear()

@@ -76,6 +76,7 @@ class Case:
             _host(self.model, sum(drive.batch_size for drive in drives)),
             Link(pushed / (compute * self.ratio), 0.0),
             sending=PRIORITY if self.overlapped else None,
+            cut_overlaps=self.overlapped,
             slice_seconds=SLICE_SECONDS.value,
             block_bytes=256 << 10,
         )
@@ -134,18 +135,20 @@ def composed_seconds(situation: Situation, cut: int) -> float:
             )
         )
     reduce = reduce_seconds(pushed, len(situation.drives))
-    if not moved and situation.sending is not None:
-        works = tuple(_work(layer, shares) for layer, shares in zip(layers, _seconds(situation), strict=True))
-        sizes = {tensor.name: tensor.size_bytes for layer in layers for tensor in layer.tensors}
-        composer = OverlapComposer(works, sizes, situation.block_bytes, situation.barrier)
-        return composer.compose(activities, situation.link, situation.sending, reduce).seconds
     forward, backward = _of_first(layers, host.layer_shares, cut)
     tail = host.forward_seconds * (1 - forward) + host.backward_seconds * (1 - backward) if moved else 0.0
-    return compose_cut(activities, situation.link, Crossed(up, down, tail), reduce).seconds
+    crossed = Crossed(up, down, tail)
+    if situation.sending is None:
+        return compose_cut(activities, situation.link, crossed, reduce).seconds
+    works = tuple(_work(layer, shares) for layer, shares in zip(kept, _seconds(situation)[:cut], strict=True))
+    sizes = {tensor.name: tensor.size_bytes for layer in kept for tensor in layer.tensors}
+    composer = OverlapComposer(works, sizes, situation.block_bytes, situation.barrier)
+    own = crossed if moved else None
+    return composer.compose(activities, situation.link, situation.sending, reduce, own).seconds
 
 
 def disturb(situation: Situation, generator: np.random.Generator) -> Situation:
-    """Return the situation as it may really be: every layer takes something else than was measured, alike everywhere."""
+    """Return the situation as it may be: every layer takes something else than was measured, alike everywhere."""
     factors = np.exp(generator.normal(0.0, NOISE, (2, len(situation.layers))))
     forward = [layer.forward_operations * f for layer, f in zip(situation.layers, factors[0], strict=True)]
     backward = [layer.backward_operations * f for layer, f in zip(situation.layers, factors[1], strict=True)]
@@ -207,7 +210,7 @@ def decision_seconds(layers: int = 200, drives: int = 36, repeats: int = 5) -> d
         slice_seconds=SLICE_SECONDS.value,
         block_bytes=256 << 10,
     )
-    cases = {"without overlap": plain, "overlapped": replace(plain, sending=PRIORITY)}
+    cases = {"without overlap": plain, "overlapped": replace(plain, sending=PRIORITY, cut_overlaps=True)}
     return {name: _median_seconds(situation, repeats) for name, situation in cases.items()}
 
 

@@ -58,8 +58,6 @@ class Placed:
         ]
         if job.data.resolved(job.mode).private:
             notes.append("what crosses a cut is computed from private records, and their labels cross with it")
-        if communication.composed:
-            notes.append("steps of a model that is cut are composed without overlap")
         return notes
 
     def host_bytes(self, records: int) -> int:

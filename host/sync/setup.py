@@ -99,14 +99,15 @@ def make_sync_training(
 
 def overlap_of(request: RunRequest) -> OverlapComposer | None:
     """Return what composes the steps of a job whose exchange overlaps computing; None if they do not."""
-    job = request.job
-    if not request.communication.composed or request.placed is not None:
+    job, placed = request.job, request.placed
+    if not request.communication.composed:
         return None
     weights = _as_precision(request.evaluator.initial_weights(), job.sync.precision)
     optimiser = make_optimiser(job, request.evaluator.structure(), weights)
     barrier = optimiser.needs_all is not None
     block_bytes = None if barrier else optimiser.block_bytes
-    return make_overlap(request.evaluator, weights, job.sync.batch_norm, block_bytes, barrier)
+    moved = () if placed is None else placed.moved
+    return make_overlap(request.evaluator, weights, job.sync.batch_norm, block_bytes, barrier, moved)
 
 
 def _make_tail(request: RunRequest, placed: Placed, weights: dict[str, Array]) -> Tail:
