@@ -217,7 +217,7 @@ def situation_of(case: Case) -> Situation:
             tensors=costs[work.name].tensors,
             forward_operations=net.operations[work.name],
             backward_operations=2 * net.operations[work.name],
-            activation_bytes=0.0,
+            tail_bytes=0.0,
             crossing_bytes=None if place == 0 or points[work.name].reason else points[work.name].record_bytes,
             reason="" if place == 0 else points[work.name].reason,
         )
