@@ -67,7 +67,7 @@ def on_the_timeline(progress: Progress, seed: int) -> tuple[dict[str, float], di
     figures = {
         "declined": _share(decision.layer is None for _, decision in left),
         "chosen_when_wire_bound": _share(each["chosen"] == each["best"] for each in wired),
-        "regret_worst": max(each["regret"] for each in (*cases, *any_layer)),
+        "regret_worst": float(max(each["regret"] for each in (*cases, *any_layer))),
         "decision_seconds": max(seconds.values()),
     }
     samples = {

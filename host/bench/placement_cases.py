@@ -185,7 +185,7 @@ def regret(case: Case, generator: np.random.Generator, heavy_alone: bool = True)
         "predicted_seconds": decision.step_seconds,
         "unmoved_seconds": seconds[len(seen.layers)],
         "traffic_ratio": traffic_ratio(decision),
-        "regret": seconds[decision.drive_layers] / seconds[best] - 1,
+        "regret": float(seconds[decision.drive_layers] / seconds[best] - 1),
     }
 
 
