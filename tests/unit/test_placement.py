@@ -237,9 +237,8 @@ PLAIN = Situation(
 
 def test_a_heavy_layer_moves_behind_a_slow_link_and_stays_behind_a_fast_one() -> None:
     assert decide(PLAIN).layer == "classifier.0"
-    assert (
-        decide(replace(PLAIN, link=Link(1e12, 0.0), drives=tuple(quick(each) for each in PLAIN.drives))).layer is None
-    )
+    drives = tuple(replace(each, link_bytes_per_second=1e12, encode_seconds=0.0) for each in PLAIN.drives)
+    assert decide(replace(PLAIN, link=Link(1e12, 0.0), drives=drives, host=HostPlace(3.0, 6.0))).layer is None
 
 
 def test_a_layer_with_much_arithmetic_moves_only_if_it_is_asked_for() -> None:
