@@ -22,7 +22,7 @@ JOB: dict[str, Any] = {
     "data": {"source": "digits", "private": 0.02},
     "mode": "sync",
     "tuner": "hypertune",
-    "rounds": 2,
+    "rounds": 6,
     "learning_rate": 0.1,
     "sync": {"tuning": {"slow_batch": 2}},
 }
@@ -51,7 +51,8 @@ def test_unequal_drives_and_the_host_train_with_a_cut_and_a_slowed_one_is_retune
         assert 0 <= placed["up_bytes"] - remote * (512 * 4 + 8) < 2000
         assert 0 <= placed["down_bytes"] - remote * 512 * 4 < 1000
         assert placed["tail_seconds"] > 0
-    assert any("slower" in retune["reason"] for record in workshop.rounds() for retune in record["retunes"])
+    retunes = [retune for record in workshop.rounds() for retune in record["retunes"]]
+    assert any("csd-01" in retune["reason"] for retune in retunes), retunes
     assert summary["accuracy"] > 0.3
 
 
