@@ -294,10 +294,10 @@ class StepExchange:
             DeviceError: it was lost, or failed.
             ProtocolError: it sent something that does not belong there, such as a tensor that no gradient has.
         """
+        mark = session.received_bytes
         for data in frames:
             await session.send_encoded(data, self._deadline())
         await session.send(task, self._deadline())
-        mark = session.received_bytes
         while True:
             frame = await session.receive(self._deadline())
             if isinstance(frame, Reduce) and frame.step == task.step:
@@ -305,9 +305,9 @@ class StepExchange:
                 await session.send(Reduced(task.step, frame.index, summed), self._deadline())
             elif crossed is not None and crossed[1].wants(frame):
                 if (batch := crossed[1].take(frame)) is not None:
-                    crossed[1].up_bytes += session.received_bytes - mark
+                    before, mark = mark, session.received_bytes  # no more comes before the answer
+                    crossed[1].up_bytes += mark - before
                     await self._cross(session, *crossed, batch)
-                    mark = session.received_bytes
             elif (stepped := intake.take(frame)) is not None:
                 return stepped
 
