@@ -14,6 +14,7 @@ from host.gate.report import GateReport
 from host.placement.report import PlanReport
 from host.report.comparison import Comparison
 from host.reproduce.figures import HypertuneReport
+from host.reproduce.placement_figures import PlacementReport
 from host.simulation.figures import SimulateReport
 from host.summary import Summary
 from host.top_report import TopReport
@@ -270,6 +271,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "report": ReportOutput,
     "simulate": SimulateReport,
     "reproduce": HypertuneReport,
+    "reproduce-placement": PlacementReport,
     "tune": TuneReport,
     "plan": PlanReport,
     "ci": GateReport,

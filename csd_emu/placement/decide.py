@@ -1,7 +1,7 @@
 """Where a model is cut: the best of the cuts that fit, "nothing moved" among them, and why.
 
 **Which layers may move.** Late ones that are heavy on the wire and light in arithmetic: the host's share of the
-exchanged bytes is at least `HEAVY` times its share of the computing. This is the rule of Park et al. (RALP, algorithms
+exchanged bytes is at least `HEAVY` times its share of the computing, and the cut saves bytes. This is the rule of Park et al. (RALP, algorithms
 section 4 of the design notes) with a number of ours. Without it a few drives, each a fifteenth of the host, would best
 hand over next to everything: their first activations, which are close to the records, and all the arithmetic. Whoever
 wants that can ask for a layer by name, or have the host train. If nothing else fits into the memory that there is, any
@@ -50,7 +50,7 @@ class CutRow:
         moved_compute: share of the model's arithmetic that the host has.
         drive_memory_bytes: that the drive which needs most needs at least, computing in parts if it may.
         host_memory_bytes: that the tail needs.
-        heavy: whether what moves is heavy enough on the wire to be moved unasked.
+        heavy: whether what moves is heavy enough on the wire, and saves bytes there, to be moved unasked.
         refused: why there can be no such cut; empty if there can.
     """
 
@@ -109,7 +109,7 @@ def decide(situation: Situation, *, heavy: float = HEAVY) -> Decision:
 
     Args:
         situation: model, devices, link and schedule.
-        heavy: how many times the host's share of the bytes must be its share of the arithmetic; 0 lets any layer move.
+        heavy: how many times the host's share of the bytes must be its share of the computing; 0 lets any layer move.
 
     Raises:
         ConfigurationError: no cut fits into the memory that there is.
@@ -148,7 +148,8 @@ class _Table:
     def __init__(self, situation: Situation, heavy: float) -> None:
         self.situation, self.amounts = situation, Amounts(situation)
         self.unmoved = self.amounts.unmoved
-        self.heavy = self.amounts.heaviness >= heavy
+        traffic = self.amounts.traffic_bytes
+        self.heavy = (self.amounts.heaviness >= heavy) & ((traffic < traffic[-1]) | (heavy <= 0))
         self.heavy[self.unmoved] = True
         self.refused = tuple(self._refused(cut) for cut in range(self.unmoved + 1))
         self._lowest = bounds(situation, self.amounts)
