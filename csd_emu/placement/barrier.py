@@ -90,8 +90,11 @@ def barrier_seconds(situation: Situation, amounts: Amounts | None = None) -> Flo
     moved = amounts.push_bytes[-1] - amounts.push_bytes
     end[:-1] = np.maximum(end, begun + _reduce(moved, 0))[:-1]
     for place in np.flatnonzero(near):
-        passed = np.append(begun[:-1], forward[-1, place]) + backward[:, place]
-        end = np.maximum(end, np.maximum(passed, situation.drives[place].read_seconds))
+        ahead, own = situation.drives[place].read_seconds, backward[:, place]
+        # Its next records come beside what follows the turn; with nothing moved, beside all of it.
+        turned_back = begun + np.maximum(own, ahead)
+        turned_back[-1] = max(forward[-1, place] + own[-1], ahead)
+        end = np.maximum(end, turned_back)
     return np.asarray(end + _reduce(amounts.push_bytes, len(situation.drives)))
 
 

@@ -1,11 +1,11 @@
 """Where a model is cut: the best of the cuts that fit, "nothing moved" among them, and why.
 
 **Which layers may move.** Late ones that are heavy on the wire and light in arithmetic: the host's share of the
-exchanged bytes is at least `HEAVY` times its share of the computing, and the cut saves bytes. This is the rule of Park et al. (RALP, algorithms
-section 4 of the design notes) with a number of ours. Without it a few drives, each a fifteenth of the host, would best
-hand over next to everything: their first activations, which are close to the records, and all the arithmetic. Whoever
-wants that can ask for a layer by name, or have the host train. If nothing else fits into the memory that there is, any
-cut may be made.
+exchanged bytes is at least `HEAVY` times its share of the computing, and the cut saves bytes. This is the rule of Park
+et al. (RALP, algorithms section 4 of the design notes) with a number of ours. Without it a few drives, each a fifteenth
+of the host, would best hand over next to everything: their first activations, which are close to the records, and all
+the arithmetic. Whoever wants that can ask for a layer by name, or have the host train. If nothing else fits into the
+memory that there is, any cut may be made.
 
 **What is not worth a cut.** A cut shows activations and labels to the host. One that wins less than `MARGIN` is not
 made.
