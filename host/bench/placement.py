@@ -15,7 +15,7 @@ from host.bench import placement_cases, placement_runs
 from host.bench.comm_models import spec_of
 from host.bench.comm_runs import WallRuns, wall_config, wall_request
 from host.bench.harness import report
-from host.bench.placement_cases import COMPUTE_BOUND, WIRE_BOUND, bound_cases, list_cases
+from host.bench.placement_cases import ANY_LAYER_DRIVES, COMPUTE_BOUND, WIRE_BOUND, bound_cases, list_cases
 from host.lifecycle import StartedArray
 from host.machines import run_on_engine
 from host.outputs import BenchReport
@@ -58,7 +58,8 @@ def on_the_timeline(progress: Progress, seed: int) -> tuple[dict[str, float], di
         progress.advance((number + 1) / len(placement_cases.MODELS))
     progress.stage("cuts on the timeline")
     cases = [placement_cases.regret(case, generator) for case in list_cases()]
-    any_layer = [placement_cases.regret(case, generator, False) for case in list_cases() if not case.overlapped]
+    few = [case for case in list_cases() if not case.overlapped and case.drives in ANY_LAYER_DRIVES]
+    any_layer = [placement_cases.regret(case, generator, False) for case in few]
     progress.stage("cuts where wire or compute dominates")
     left = [(case, decide(case.situation())) for case in bound_cases(COMPUTE_BOUND)]
     wired = [placement_cases.regret(case, generator) for case in bound_cases(WIRE_BOUND)]

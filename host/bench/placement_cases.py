@@ -34,6 +34,8 @@ from host.placement.layers import Exchange, inspect_layers
 MODELS = ("vgg16", "alexnet", "resnet50", "mobilenet_v2", "inception_v3")
 LEFT_ALONE = ("resnet50", "mobilenet_v2")
 DRIVES = (1, 3, 12, 36)
+# Of these every cut is composed, whatever moves, too.
+ANY_LAYER_DRIVES = (3, 36)
 # Seconds of all bytes of one direction on the shared link, over seconds that a drive computes.
 RATIOS = (0.1, 0.5, 2.0, 8.0, 30.0)
 COMPUTE_BOUND, WIRE_BOUND = (1 / 50, 1 / 10, 1 / 5), (5.0, 10.0, 30.0)
@@ -139,12 +141,12 @@ def composed_seconds(situation: Situation, cut: int) -> float:
     tail = host.forward_seconds * (1 - forward) + host.backward_seconds * (1 - backward) if moved else 0.0
     crossed = Crossed(up, down, tail)
     if situation.sending is None:
-        return compose_cut(activities, situation.link, crossed, reduce).seconds
+        return float(compose_cut(activities, situation.link, crossed, reduce).seconds)
     works = tuple(_work(layer, shares) for layer, shares in zip(kept, _seconds(situation)[:cut], strict=True))
     sizes = {tensor.name: tensor.size_bytes for layer in kept for tensor in layer.tensors}
     composer = OverlapComposer(works, sizes, situation.block_bytes, situation.barrier)
     own = crossed if moved else None
-    return composer.compose(activities, situation.link, situation.sending, reduce, own).seconds
+    return float(composer.compose(activities, situation.link, situation.sending, reduce, own).seconds)
 
 
 def disturb(situation: Situation, generator: np.random.Generator) -> Situation:
