@@ -43,7 +43,8 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
             "derived_ratio": published,
         }
     progress.stage("gradients of cut models")
-    samples["gradients"] = placement_runs.gradient_errors(paths, progress, seed)
+    errors = placement_runs.gradient_errors(paths, progress, seed)
+    samples["gradients"] = {case: {kind: float(one) for kind, one in each.items()} for case, each in errors.items()}
     figures["gradient_error"] = max(each["worst"] for each in samples["gradients"].values())
     _on_the_wall(paths, progress, seed, figures, samples)
     return report("placement", "wall", seed, figures, samples, "native")
