@@ -122,9 +122,10 @@ def gradients(model: nn.Module, forward: Callable[[torch.Tensor], torch.Tensor],
     return [outputs.detach(), left, {name: each.clone() for name, each in model.named_buffers()}]
 
 
-def run_apart(cut: Cut, images: torch.Tensor) -> torch.Tensor:
-    """Run front and tail with nothing between them but values and their gradients."""
+def run_apart(cut: Cut, images: torch.Tensor, seen: list[torch.Size]) -> torch.Tensor:
+    """Run front and tail with nothing between them but values, whose shapes are noted, and their gradients."""
     there = cut.front(images)
+    seen += [value.shape for value in there]
     here = [value.detach().requires_grad_(value.requires_grad) for value in there]
     outputs = cut.tail(*(value.clone() for value in here))
 
@@ -143,22 +144,19 @@ def run_apart(cut: Cut, images: torch.Tensor) -> torch.Tensor:
 
 def assert_same(name: str, model: nn.Module, images: torch.Tensor, layer: str) -> None:
     other = copy.deepcopy(model)
-    whole = gradients(model, model, images)
     cut = cut_model(other, images, layer)
     parts = {**sent_tensors(cut.front), **sent_tensors(cut.tail)}
     assert all(parts[key] is tensor for key, tensor in sent_tensors(other).items()), name
     assert not set(sent_tensors(cut.front)) & set(sent_tensors(cut.tail))
-    values = cut.front(images)
-    assert [tuple(value.shape[1:]) for value in values] == [each.shape for each in cut.point.crossing]
-    assert sum(value.nbytes for value in values) == len(images) * cut.point.record_bytes
-    other.load_state_dict(copy.deepcopy(model).state_dict())
-    torch.testing.assert_close(
-        gradients(other, lambda images: run_apart(cut, images), images),
-        gradients(model, model, images),
-        rtol=1e-10,
-        atol=1e-10,
-    )
-    assert whole
+    seen: list[torch.Size] = []
+
+    def forward(images: torch.Tensor) -> torch.Tensor:
+        return run_apart(cut, images, seen)
+
+    got = gradients(other, forward, images)
+    torch.testing.assert_close(got, gradients(model, model, images), rtol=1e-10, atol=1e-10)
+    assert [tuple(shape[1:]) for shape in seen] == [each.shape for each in cut.point.crossing]
+    assert sum(8 * shape.numel() for shape in seen) == len(images) * cut.point.record_bytes
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -167,7 +165,7 @@ def test_the_zoo_cut_anywhere_computes_what_it_does_whole(name: str) -> None:
     points = list_cuts(model, images)
     assert [point.layer for point in points] == [layer.name for layer in trace_layers(model, images)[1:]]
     assert not [point for point in points if point.reason]
-    for index in sorted({0, len(points) // 3, len(points) // 2, len(points) - 1}):
+    for index in sorted({len(points) // 3, len(points) - 1}):
         assert_same(name, copy.deepcopy(model), images, points[index].layer)
 
 

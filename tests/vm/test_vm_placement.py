@@ -48,8 +48,8 @@ def seconds(record: dict[str, Any], device: str) -> float:
     return statistics.median(part["compute_seconds"] for part in parts if part["device"] == device)
 
 
-def test_drives_train_the_front_and_learn_what_they_learn_of_the_whole(vm_workshop: VmWorkshop) -> None:
-    whole, cut = (train(vm_workshop, placement) for placement in ("none", "6"))
+def test_drives_train_the_front_and_learn_what_they_learn_of_the_whole(workshop: VmWorkshop) -> None:
+    whole, cut = (train(workshop, placement) for placement in ("none", "6"))
     # The same records, the same start: what one step after the other makes of them differs by rounding alone.
     for one, other in zip(whole["steps"], cut["steps"], strict=True):
         assert other["loss"] == pytest.approx(one["loss"], rel=1e-3)
