@@ -160,7 +160,9 @@ def assert_same(name: str, model: nn.Module, images: torch.Tensor, layer: str) -
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_the_zoo_cut_anywhere_computes_what_it_does_whole(name: str) -> None:
+def test_the_zoo_cut_anywhere_computes_what_it_does_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name in ("vgg16", "alexnet"):  # the same graph with a gigabyte less in its linear layers
+        monkeypatch.setattr(f"firmware_agent.models.zoo.{name}._HIDDEN", 32)
     model, images = build(name)
     points = list_cuts(model, images)
     assert [point.layer for point in points] == [layer.name for layer in trace_layers(model, images)[1:]]
