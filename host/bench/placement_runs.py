@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from csd_emu.communication.costs import exchange_bytes
 from csd_emu.engines import Engine, NativeEngine, make_engine
 from csd_emu.paths import Paths
 from csd_emu.placement.costs import DrivePlace, HostPlace, LayerPlace, Situation
@@ -25,7 +26,7 @@ from firmware_agent.models import ModelSpec, build_model
 from firmware_agent.models.zoo import ZOO
 from firmware_agent.weights import trained_names
 from firmware_agent.wire import Activations, Frame, PhaseSeconds, Step, Stepped, Tensors, TensorSpec, encode, pack
-from host.bench.comm_cases import COMPUTE_SECONDS, DRIVES, LATENCY_SECONDS, Case
+from host.bench.comm_cases import DRIVES, LATENCY_SECONDS
 from host.bench.comm_models import costs_of, spec_of
 from host.bench.comm_nets import INPUT_SHAPE, NETS
 from host.bench.comm_runs import WallRuns
@@ -43,16 +44,42 @@ from host.sync.tail import Back
 # The published arithmetic's models and batches: traffic without a cut over traffic with the linear layers on the host.
 PUBLISHED = {"vgg16": (32, 8.9), "alexnet": (128, 16.7)}
 BATCH = 32
-# Wire over compute with nothing moved, of the speed-up; see `host.bench.comm_cases`.
-SPEEDUP_CASE = Case("vgg", 4.0)
+# What a drive computes for in a step of the whole model.
+COMPUTE_SECONDS = 0.2
 _SPEEDUP_STEPS = 8
-# Four cases with three placements each: twelve runs.
-REGRET_CASES = (Case("vgg", 4.0), Case("alexnet", 1.0), Case("resnet", 1.0), Case("transformer", 4.0))
 _REGRET_STEPS = 5
 _NUMBER = 7
 _VALUE_BYTES = 4
 # Only the shared side of the link is shaped.
 _OWN_BYTES_PER_SECOND = 1e12
+
+
+@dataclass(frozen=True)
+class Case:
+    """A scaled model on three paced drives that share a link.
+
+    Attributes:
+        model: its name.
+        ratio: seconds of all bytes of one direction on the shared link over seconds that a drive computes, with nothing
+            moved.
+    """
+
+    model: str
+    ratio: float
+
+    def __str__(self) -> str:
+        """Return it as a person reads it."""
+        return f"{self.model}, wire/compute {self.ratio:g}"
+
+    @property
+    def bytes_per_second(self) -> float:
+        """The link's bandwidth, each way."""
+        return DRIVES * exchange_bytes(costs_of(self.model, COMPUTE_SECONDS)) / (COMPUTE_SECONDS * self.ratio)
+
+
+SPEEDUP_CASE = Case("vgg", 4.0)
+# Four cases with three placements each: twelve runs.
+REGRET_CASES = (Case("vgg", 4.0), Case("alexnet", 1.0), Case("resnet", 1.0), Case("transformer", 4.0))
 
 
 def gradient_errors(paths: Paths, progress: Progress, seed: int) -> dict[str, dict[str, float]]:
