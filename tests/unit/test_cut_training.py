@@ -18,8 +18,8 @@ from firmware_agent.exchange import Array, make_slice
 from firmware_agent.wire import Activations, Slice, Step
 from host.records import StepRecord, What
 from host.sync.tail import Tail
+from tests.cut_drives import LAYERS, CutDrive, NetEvaluator, make_tail, whole_step
 from tests.fakes import Answer, Cut
-from tests.placement import LAYERS, CutDrive, NetEvaluator, make_tail, whole_step
 from tests.sync import TAIL_SECONDS, SyncRun
 
 
