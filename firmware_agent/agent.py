@@ -15,6 +15,8 @@ import torch
 
 from firmware_agent import __version__, bare_loop
 from firmware_agent.clock import Stopwatch, wait_for_fresh_slice
+from firmware_agent.crossing import device_number
+from firmware_agent.cut_pass import Answer, Wanted, receive_answer
 from firmware_agent.disturbance import Disturbance
 from firmware_agent.errors import AgentRefused, CsdError, DeviceLost, ProtocolError
 from firmware_agent.exchange import Assembler, tensor_specs
@@ -200,9 +202,9 @@ class Agent:
         session.send(ready)
 
     def _prepare(self, job: Job) -> Frame:
-        number = int.from_bytes(self._identity.device.encode(), "big")
-        self._trainer = Trainer(job, self._shard, number, self._stopwatch)
-        self._gradients = GradientWorker(job, self._trainer.loaded, number, self._stopwatch)
+        device = self._identity.device
+        self._trainer = Trainer(job, self._shard, device_number(device), self._stopwatch)
+        self._gradients = GradientWorker(job, self._trainer.loaded, device, self._stopwatch)
         self._job = job
         return Ready(sum(p.numel() for p in self._trainer.model.parameters()))
 
@@ -231,7 +233,8 @@ class Agent:
 
     def _step(self, session: Session, task: Step) -> list[bytes]:
         worker = self._worker()
-        done = worker.compute(task, functools.partial(_meet, session.send, session.receive))
+        meet, cross = functools.partial(_meet, session.send, session.receive), functools.partial(_cross, session)
+        done = worker.compute(task, meet, cross=cross, pass_on=self._saboteur.pass_on)
         frames = worker.encode(task.step, self._saboteur.pass_on, task.sending)
         return [*frames, encode(self._stepped(task, done))]
 
@@ -285,6 +288,13 @@ def _meet(send: Callable[[Frame], None], receive: Callable[[], AnyFrame], mine: 
     if len(total.values) != len(mine.values):
         raise ProtocolError(f"the host returned {len(total.values)} bytes as the sum of {len(mine.values)}")
     return total.values
+
+
+def _cross(session: Session, frames: list[bytes], wanted: Wanted) -> Answer:
+    """Send what crosses the cut of a model, and return what comes back."""
+    for message in pack(frames):
+        session.send_encoded(message)
+    return receive_answer(session.receive, wanted)
 
 
 def device_facts() -> dict[str, str]:

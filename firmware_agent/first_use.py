@@ -7,7 +7,8 @@ module's own forward pass would never run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -50,6 +51,18 @@ class UseWatch(TorchFunctionMode):
                 self._look(value)
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Have the model compute as for evaluation; its modules' modes are put back."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 def sent_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return parameters and buffers by name, in the model's order; a tied parameter once, by its first name."""
     tied = tied_names(model)
@@ -66,12 +79,6 @@ def forward_order(model: nn.Module, images: torch.Tensor) -> list[str]:
         images: what it takes, one record at least.
     """
     names: list[str] = []
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        with torch.no_grad(), UseWatch(model, names.append):
-            model(images)
-    finally:
-        for module, training in modes:
-            module.training = training
+    with evaluating(model), torch.no_grad(), UseWatch(model, names.append):
+        model(images)
     return [*names, *(name for name in sent_tensors(model) if name not in set(names))]

@@ -15,6 +15,8 @@ import numpy.typing as npt
 import torch
 
 from firmware_agent.clock import Stopwatch
+from firmware_agent.crossing import step_seed
+from firmware_agent.cut_pass import Cross, CutPass, Ends
 from firmware_agent.errors import DeviceFailed, ProtocolError
 from firmware_agent.exchange import Array, cut_slices, tensor_specs
 from firmware_agent.first_use import forward_order
@@ -69,43 +71,51 @@ class GradientWorker:
         buffers: names of the buffers that it sends.
     """
 
-    def __init__(self, job: Job, loaded: LoadedJob, device_number: int, stopwatch: Stopwatch) -> None:
+    def __init__(self, job: Job, loaded: LoadedJob, device: str, stopwatch: Stopwatch) -> None:
         """Take over a loaded job.
 
         Args:
             job: what to train and how.
-            loaded: its model and this drive's records.
-            device_number: makes each drive's random draws its own.
+            loaded: its model, or the front of it, and this drive's records.
+            device: this drive's name, which makes its random draws its own.
             stopwatch: charges the phases.
         """
         self._job, self._loaded, self._stopwatch = job, loaded, stopwatch
-        self._seed, self._phase = (job.seed, device_number), "forward"
+        self._device, self._phase = device, "forward"
         self.model = loaded.model
         self._parameters = dict(loaded.model.named_parameters())
         self.trained = trained_names(loaded.model)
         self.buffers = [] if job.batch_norm == "frozen" else buffer_names(loaded.model)
         self._order: list[str] | None = None
 
-    def compute(self, task: Step, meet: Meet | None = None, flow: Flow | None = None) -> LocalStep:
+    def compute(
+        self,
+        task: Step,
+        meet: Meet | None = None,
+        flow: Flow | None = None,
+        cross: Cross | None = None,
+        pass_on: PassOn = iter,
+    ) -> LocalStep:
         """Leave the gradient of the mean loss over the step's records in the model.
 
         Random draws, such as dropout masks, depend on the job's seed, the drive and the step's number alone. Records
         are computed in parts of nearly equal size, each of at most `task.micro_batch`; a part of m records out of b
         counts m / b. Synchronised batch normalisation exchanges by `meet`, with the stopwatch stopped; `flow` is told
-        of the passes.
+        of the passes. What crosses the cut of a model goes by `cross`, its slices through `pass_on` first.
 
         Raises:
             ProtocolError: the records are no whole indices.
             DeviceFailed: a record is not in this drive's shard, and nothing was computed; or batch normalisation
-                cannot work on batches of this size.
+                cannot work on batches of this size; or the host's part of the model failed.
         """
         index = self._checked(task)
         for parameter in self._parameters.values():
             parameter.grad = None
-        torch.manual_seed(int(np.random.SeedSequence([*self._seed, task.step]).generate_state(1)[0]))
+        torch.manual_seed(step_seed(self._job.seed, self._device, task.step))
         self._loaded.meeting.reduce = alone if meet is None else self._charged(task.step, meet)
         try:
-            return self._accumulate(index, task.micro_batch, flow or Still())
+            crossing = self._crossing(task.step, cross, pass_on)
+            return self._accumulate(index, task.micro_batch, flow or Still(), crossing)
         except ValueError as error:
             if _ONE_VALUE not in str(error):
                 raise
@@ -176,22 +186,38 @@ class GradientWorker:
             )
         return index
 
-    def _accumulate(self, index: Index, micro_batch: int, flow: Flow) -> LocalStep:
+    def _crossing(self, step: int, cross: Cross | None, pass_on: PassOn) -> CutPass | None:
+        if self._loaded.point is None:
+            return None
+        if cross is None:
+            raise ProtocolError(f"step {step}: the job's model is cut, and nobody takes what crosses")
+        return CutPass(self._loaded.point.crossing, step, cross, pass_on, self._stopwatch)
+
+    def _accumulate(self, index: Index, micro_batch: int, flow: Flow, crossing: CutPass | None) -> LocalStep:
         loss_sum, read_bytes = 0.0, 0
         self._stopwatch.mark()
         parts = np.array_split(index, -(-len(index) // micro_batch))
         for number, part in enumerate(parts, 1):
             images, labels = self._loaded.take(part)
             self._phase = "forward"
-            with flow.forward():
-                loss = self._loaded.forward(images, labels)
+            ends = self._forward(images, labels, flow, crossing)
             self._phase = "backward"
             flow.backward(last=number == len(parts))
-            (loss * (len(part) / len(index))).backward()  # type: ignore[no-untyped-call]
-            loss_sum += loss.item() * len(part)
+            share = len(part) / len(index)
+            torch.autograd.backward(ends.tensors, [gradient * share for gradient in ends.gradients])
+            loss_sum += ends.loss * len(part)
             read_bytes += images.nbytes + labels.nbytes
             self._stopwatch.lap("backward")
         return LocalStep(len(index), loss_sum / len(index), read_bytes)
+
+    def _forward(self, images: Array, labels: Array, flow: Flow, crossing: CutPass | None) -> Ends:
+        if crossing is not None:
+            with flow.forward():
+                values = self._loaded.front(images)
+            return crossing.ends(values, labels)
+        with flow.forward():
+            loss = self._loaded.forward(images, labels)
+        return Ends([loss], [torch.ones_like(loss)], loss.item())
 
     def _charged(self, step: int, meet: Meet) -> Reduction:
         """Return `meet` for a step: work up to an exchange is charged, the exchange itself is not."""

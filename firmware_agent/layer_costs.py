@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from firmware_agent.first_use import UseWatch, sent_tensors
+from firmware_agent.first_use import UseWatch, evaluating, sent_tensors
 
 # What reads and writes a value without a matrix product is bound by memory: it counts as so many operations of one. An
 # A53 does some 4 GFLOP/s in a product of matrices and reads and writes some 0.5 G values/s (assumed).
@@ -67,15 +67,9 @@ def trace_layers(model: nn.Module, images: torch.Tensor) -> tuple[LayerWork, ...
     """
     counter = _Counter()
     cuts = _Cuts(counter)
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        # With gradients: else some modules take a short cut past torch's own products.
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), UseWatch(model, cuts.use), counter:
-            model(images)
-    finally:
-        for module, training in modes:
-            module.training = training
+    # With gradients: else some modules take a short cut past torch's own products.
+    with evaluating(model), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), UseWatch(model, cuts.use), counter:
+        model(images)
     return cuts.works(sent_tensors(model))
 
 
@@ -186,10 +180,10 @@ def _count(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], 
     if known is not None:
         return float(known(*arguments, **keywords, out_val=out))
     outs = [each for each in (out if isinstance(out, list | tuple) else [out]) if isinstance(each, torch.Tensor)]
-    places = {each.untyped_storage().data_ptr() for each in arguments if isinstance(each, torch.Tensor)}
+    places = {each.untyped_storage()._cdata for each in arguments if isinstance(each, torch.Tensor)}
     # What only looks at its input in another way takes no time; what writes into it does.
     looks = function.is_view or (
-        not function._schema.is_mutable and any(o.untyped_storage().data_ptr() in places for o in outs)
+        not function._schema.is_mutable and any(o.untyped_storage()._cdata in places for o in outs)
     )
     return 0.0 if looks else float(OPERATIONS_PER_VALUE * sum(prod(each.shape) for each in outs))
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 from torch.nn import functional
 
 from firmware_agent.clock import Stopwatch
+from firmware_agent.cutting import CutPoint
 from firmware_agent.datafiles.labelled import Images
 from firmware_agent.exchange import Array
+from firmware_agent.lean_front import build_front, free_bytes
 from firmware_agent.models import ModelSpec, build_model
 from firmware_agent.shard import Shard
 from firmware_agent.sync_batch_norm import Meeting, freeze_statistics, synchronise
@@ -28,7 +29,9 @@ class LoadedJob:
     them is not counted. What a real drive's flash would take is composed from the bytes read either way.
 
     Attributes:
-        model: built with the job's seed, in the job's precision, with batch normalisation as the job wants it.
+        model: built with the job's seed, in the job's precision, with batch normalisation as the job wants it; of a
+            job with a cut the front alone.
+        point: where the model is cut; None if it is whole.
         meeting: where synchronised batch normalisation exchanges.
         samples: how many records the shard has.
     """
@@ -38,19 +41,27 @@ class LoadedJob:
 
         Raises:
             ModelError: the model cannot be built here.
+            ConfigurationError: it cannot be cut where the job says.
         """
         self._image_scale, self._dtype, self._stopwatch = job.image_scale, _DTYPES[job.precision], stopwatch
         self._images, self._labels, self._resident = _load(shard)
         self.samples = len(self._labels)
-        torch.manual_seed(job.seed)
-        self.model = build_model(ModelSpec(job.model, job.source, job.arguments)).train()
-        if self._dtype != torch.float32:
-            self.model.to(self._dtype)
+        self.point: CutPoint | None = None
+        spec = ModelSpec(job.model, job.source, job.arguments)
+        if job.cut is None:
+            self.model = self._build(spec, job.seed)
+        else:
+            cut = build_front(lambda: self._build(spec, job.seed), self.inputs(self._images[np.arange(1)]), job.cut)
+            self.model, self.point = cut.front, cut.point
         self.meeting = Meeting()
         if job.batch_norm == "synchronised":
             self.model = synchronise(self.model, self.meeting)
         elif job.batch_norm == "frozen":
             freeze_statistics(self.model)
+
+    def _build(self, spec: ModelSpec, seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return build_model(spec).train().to(self._dtype)
 
     def take(self, index: npt.NDArray[np.integer]) -> tuple[Array, Array]:
         """Return images and labels, as stored, of the records at these places in the shard."""
@@ -64,6 +75,14 @@ class LoadedJob:
         self._stopwatch.lap("forward")
         return loss
 
+    def front(self, images: Array) -> tuple[torch.Tensor, ...]:
+        """Return what the front of a model computes of these records, charged to the forward phase."""
+        if not self._resident:
+            self._stopwatch.mark()
+        values: tuple[torch.Tensor, ...] = self.model(self.inputs(images))
+        self._stopwatch.lap("forward")
+        return values
+
     def inputs(self, images: Array) -> torch.Tensor:
         """Return stored images as the model takes them."""
         return torch.from_numpy(images).to(self._dtype).mul_(self._image_scale)
@@ -72,10 +91,6 @@ class LoadedJob:
 def _load(shard: Shard) -> tuple[Images, Array, bool]:
     """Return images, labels, and whether they are in memory: if they take at most a quarter of what is free."""
     size_bytes = shard.images.nbytes + shard.labels.nbytes
-    if size_bytes > _free_bytes() // 4:
+    if size_bytes > free_bytes() // 4:
         return shard.images, shard.labels, False
     return shard.images[np.arange(len(shard.labels))], np.array(shard.labels), True
-
-
-def _free_bytes() -> int:
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -8,6 +8,9 @@ In a job with `overlap` slices cross both ways while the drive computes: the hos
 before its weights are there, sends each as soon as it has it, and may announce one step more before this one is over.
 Whoever has read a slice off the stream says so (`Received`); then the sender's credit for it comes back.
 
+In a job with a `cut` the drive has the front of the model. Within a step it sends what crosses the cut (`Activations`
+and slices); the host answers with the gradients of it (`ActivationGradients` and slices).
+
 A gRPC message is one frame, or an array of small ones: every message costs both ends a wake-up.
 """
 
@@ -21,7 +24,7 @@ from msgspec import Meta
 
 from firmware_agent.errors import ProtocolError
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 SERVICE_METHOD = "/csd.v1.Host/Session"
 MAX_SLICE_BYTES = 1 << 20
 MAX_FRAME_BYTES = MAX_SLICE_BYTES + (64 << 10)
@@ -116,7 +119,8 @@ class Job(Frame, frozen=True):
     `proximal` is mu of the term mu/2 ||w - w_0||^2 that is added to the loss, w_0 being the weights that were sent.
     `batch_norm` and `precision` are of synchronous steps: statistics of the device's own records, of all participants'
     together, or the running ones; and the dtype in which the model computes. With `overlap` slices cross while it does;
-    whoever waits for the other side longer than `deadline_seconds` then ends the session.
+    whoever waits for the other side longer than `deadline_seconds` then ends the session. `cut` names the layer that
+    the host's part of the model begins with (see `firmware_agent.cutting`); None for the whole model in the drive.
     """
 
     model: Name
@@ -132,6 +136,7 @@ class Job(Frame, frozen=True):
     precision: Literal["float32", "float64"] = "float32"
     overlap: bool = False
     deadline_seconds: Annotated[float, Meta(gt=0, le=1e6)] = 600.0
+    cut: Annotated[str, Meta(max_length=256)] | None = None
 
 
 class Ready(Frame, frozen=True):
@@ -300,6 +305,34 @@ class Reduced(Frame, frozen=True):
     values: Annotated[bytes, Meta(min_length=8, max_length=MAX_REDUCE_BYTES)]
 
 
+class Activations(Frame, frozen=True):
+    """Drive, within a step with a cut: what crosses it of one part of the step's records; its slices follow.
+
+    Attributes:
+        step: under whose number the slices come.
+        part: counts the parts that the records are computed in, from 0.
+        specs: the crossing tensors by their places, then labels, and the generator's state if the front has drawn from
+            it (see `firmware_agent.crossing`).
+    """
+
+    step: Positive
+    part: Count
+    specs: Annotated[list[TensorSpec], Meta(max_length=1 << 10)]
+
+
+class ActivationGradients(Frame, frozen=True):
+    """Host: the gradients, of the mean loss over a part's records, of what crossed; slices follow, if any is needed.
+
+    `loss` is that mean. With an `error` there are none: the host's part has failed, and with it the drive's step.
+    """
+
+    step: Positive
+    part: Count
+    loss: float
+    specs: Annotated[list[TensorSpec], Meta(max_length=1 << 10)]
+    error: Text = ""
+
+
 class Measure(Frame, frozen=True):
     """Host: run the training loop at this batch size until that many device seconds of it have passed.
 
@@ -408,7 +441,7 @@ class Failed(Frame, frozen=True):
 
 AnyFrame = (
     Hello | Welcome | Job | Ready | Tensors | Slice | Received | Train | Trained | Step | Timed | Stepped
-    | Reduce | Reduced | Measure | Measured
+    | Reduce | Reduced | Activations | ActivationGradients | Measure | Measured
     | Disturb | Disturbed | ProbeRead | ProbeSend | Probed | Sabotage | Sabotaged | Failed
 )  # fmt: skip
 

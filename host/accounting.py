@@ -10,6 +10,7 @@ import msgspec
 
 from csd_emu.array import ArrayConfig, LinkSection
 from csd_emu.communication.compose import OverlapComposer
+from csd_emu.cut_timeline import Crossed, compose_cut
 from csd_emu.host_node import host_activity, storage_of
 from csd_emu.power import MEASURED, add_up, device_energy, host_energy
 from csd_emu.profiles import Profile, get_profile
@@ -104,6 +105,7 @@ class Accountant:
         beside: Sequence[Returned] = (),
         stragglers: Collection[str] | None = None,
         sending: Sending | None = None,
+        crossed: Crossed | None = None,
     ) -> Accounted:
         """Return the round, or step, made of what devices returned, and move the array's time on by its length.
 
@@ -114,14 +116,19 @@ class Accountant:
 
         A step with settings of its own for `sending` is composed as `csd_emu.communication.compose` says, if it can be:
         the accountant has what that takes, a drive takes part, and nobody can turn out to be late, for what is known
-        only at a step's end lets no next step begin before it.
+        only at a step's end lets no next step begin before it. Any other step of a model that is cut, where `crossed`
+        is what crossed, is composed by `csd_emu.cut_timeline`.
         """
         parts = [self._device(part) for part in returned]
         activities = [self._activity(part) for part in parts]
         drives = any(part.device != HOST for part in parts)
-        if self._overlap is not None and sending is not None and drives and deadline_seconds is None and not stragglers:
-            composed = self._overlap.compose(activities, self._link, sending, host_seconds)
+        in_time = deadline_seconds is None and not stragglers
+        whole = crossed is None or crossed.is_of({part.device for part in parts} - {HOST})
+        if self._overlap is not None and sending is not None and drives and in_time and whole:
+            composed = self._overlap.compose(activities, self._link, sending, host_seconds, crossed)
             host_seconds = 0.0  # it is composed with the rest
+        elif crossed is not None:
+            composed = compose_cut(activities, self._link, crossed)
         else:
             composed = compose(activities, self._link)
         late = {d for d, s in composed.finish_seconds.items() if deadline_seconds is not None and s > deadline_seconds}
@@ -148,7 +155,11 @@ class Accountant:
 
     def compute_seconds(self, part: Returned) -> float:
         """Return the device seconds in which a device computed its part."""
-        return self._device(part).device_seconds.total
+        return self.device_seconds(part).total
+
+    def device_seconds(self, part: Returned) -> PhaseSeconds:
+        """Return the same, per phase."""
+        return self._device(part).device_seconds
 
     def predict_seconds(self, returned: Sequence[Returned], expected: Mapping[str, PhaseSeconds]) -> float:
         """Return how long a step of what devices returned would take if they computed for the `expected` seconds."""

@@ -15,6 +15,7 @@ from host.commands.ci import ci_app
 from host.commands.deploy import deploy
 from host.commands.fidelity import fidelity
 from host.commands.images import image_app
+from host.commands.plan import plan
 from host.commands.report import report
 from host.commands.reproduce import reproduce_app
 from host.commands.simulate import simulate
@@ -41,6 +42,7 @@ COMMANDS = (
     report,
     simulate,
     tune,
+    plan,
     inject.inject,
     packaged.example,
     packaged.schema,

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
+from firmware_agent.cutting import Cut, cut_model
 from firmware_agent.errors import ModelError
 from firmware_agent.exchange import Array
 from firmware_agent.first_use import forward_order
@@ -61,7 +62,7 @@ class Evaluator:
             ModelError: it cannot be built, or does not take this data set's images.
         """
         torch.manual_seed(seed)
-        self._model = build_model(spec).eval()
+        self._spec, self._model = spec, build_model(spec).eval()
         self._images = torch.from_numpy(dataset.test_images).float() * dataset.image_scale
         self._labels = torch.from_numpy(dataset.test_labels)
         self._check(spec, dataset)
@@ -79,6 +80,15 @@ class Evaluator:
     def layers(self) -> tuple[LayerWork, ...]:
         """Return what the model's layers cost for one record, in forward order."""
         return trace_layers(self._model, self._images[:1])
+
+    def cut(self, layer: str, precision: str) -> Cut:
+        """Return a further model of the same kind, for training in this precision, cut before `layer`.
+
+        Raises:
+            ConfigurationError: the model has no such layer, or cannot be cut there.
+        """
+        dtype = getattr(torch, precision)
+        return cut_model(build_model(self._spec).train().to(dtype), self._images[:1].to(dtype), layer)
 
     def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
         """Return (accuracy 0 to 1, mean cross-entropy) of `weights` on the held-out records."""

@@ -73,7 +73,7 @@ class CheckpointSection(Config):
 
 # Keys that one mode has and the other has not.
 _FEDERATED_KEYS = ("participation", "straggler", "strategy")
-_SYNC_KEYS = ("tuner", "sync", "disturb", "communication")
+_SYNC_KEYS = ("tuner", "sync", "disturb", "communication", "placement")
 
 
 class JobConfig(Config):
@@ -90,6 +90,8 @@ class JobConfig(Config):
         sync: more about synchronous jobs.
         disturb: of synchronous jobs: competing work in drives, by step.
         communication: of synchronous jobs: in which pieces and order tensors are sent, and whether beside computing.
+        placement: of synchronous jobs: which layers the host has: ``none``, ``auto`` (those where a step is predicted
+            to be shortest), or those from a layer of this name on.
         strategy: how the host makes new weights of the devices': ``fedavg``, ``fedprox``, ``fednova``, ``fedadam``, or
             one of the user's own (see docs/extending.md).
         participation: how many devices are chosen for a round: a share, or a count.
@@ -112,6 +114,7 @@ class JobConfig(Config):
     sync: SyncSection = SyncSection()
     disturb: list[DisturbSection] = Field(default_factory=list)
     communication: CommunicationKey = Field(default="fifo")  # type: ignore[assignment]
+    placement: str = Field(default="none", min_length=1, max_length=256)
     strategy: StrategySection = Field(default="fedavg")  # type: ignore[assignment]
     participation: Participation = Field(default=1.0)  # type: ignore[assignment]
     straggler: StragglerSection | None = None

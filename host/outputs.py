@@ -11,8 +11,10 @@ from csd_emu.fidelity import FidelityRow, ScaleFit, SuggestedFigure
 from firmware_agent.wire import PhaseSeconds
 from host.deploy.report import DeployReport
 from host.gate.report import GateReport
+from host.placement.report import PlanReport
 from host.report.comparison import Comparison
 from host.reproduce.figures import HypertuneReport
+from host.reproduce.placement_figures import PlacementReport
 from host.simulation.figures import SimulateReport
 from host.summary import Summary
 from host.top_report import TopReport
@@ -269,7 +271,9 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "report": ReportOutput,
     "simulate": SimulateReport,
     "reproduce": HypertuneReport,
+    "reproduce-placement": PlacementReport,
     "tune": TuneReport,
+    "plan": PlanReport,
     "ci": GateReport,
     "deploy": DeployReport,
 }

@@ -95,6 +95,28 @@ class SendingRecord(msgspec.Struct, frozen=True):
     overlap: bool = False
 
 
+class PlacementRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the host had of the model in a step, and what that took.
+
+    Attributes:
+        layer: that its part begins with.
+        layers: how many it has.
+        state_bytes: of their parameters and buffers, which no longer cross the link.
+        up_bytes: activations and labels, all drives to the host.
+        down_bytes: gradients of activations, host to all drives.
+        tail_seconds: that it computed for.
+        clock: whose seconds these are: ``modelled`` beside counted or modelled drives, else ``wall``.
+    """
+
+    layer: str
+    layers: int
+    state_bytes: int
+    up_bytes: int
+    down_bytes: int
+    tail_seconds: float
+    clock: str
+
+
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One synchronous step.
 
@@ -114,6 +136,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
         sending: how it was sent; None for whole tensors before and after computing.
         wall_seconds: from the end of the step before, or the round's beginning, to its own: the cost of emulation, and
             on the clock ``wall`` what the step took.
+        placement: what the host had of the model; None if nothing was moved.
     """
 
     step: int
@@ -128,6 +151,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     disturbed: dict[str, int] = msgspec.field(default_factory=dict)
     sending: SendingRecord | None = None
     wall_seconds: float = 0.0
+    placement: PlacementRecord | None = None
 
     @property
     def samples(self) -> int:
@@ -274,7 +298,7 @@ class EventRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="event"):
 Record = RoundRecord | EventRecord
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 # Fields that may be null; of all others null stands for a number that JSON does not have.
-_MAY_BE_NULL = {"machine_joules", "metered", "sending", "slice_bytes", "credit_bytes"}
+_MAY_BE_NULL = {"machine_joules", "metered", "placement", "sending", "slice_bytes", "credit_bytes"}
 
 
 def decode_record(line: bytes) -> Record:

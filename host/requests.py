@@ -9,7 +9,7 @@ from csd_emu.array import ArrayConfig
 from csd_emu.config import load_config, parse_config
 from firmware_agent.errors import ConfigurationError
 from host.communication.section import CommunicationSection, ScheduleName
-from host.job import DataSection, check_mode, load_job
+from host.job import DataSection, JobConfig, check_mode, load_job
 from host.lifecycle import ArrayRequest
 from host.plugins.plugins import load_plugins
 from host.tuning.sections import TunerName
@@ -46,11 +46,12 @@ def read_run(
     engine: str | None = None,
     tuner: TunerName | None = None,
     schedule: ScheduleName | None = None,
+    placement: str | None = None,
 ) -> RunRequest:
     """Read a job and its array, and check that they fit together.
 
-    `engine`, `tuner` and the `schedule` of the job's communication replace the files', if given. Another schedule than
-    the file's has its own slice and credit.
+    `engine`, `tuner`, the `schedule` of the job's communication and its `placement` replace the files', if given.
+    Another schedule than the file's has its own slice and credit.
 
     Raises:
         ConfigurationError: they do not.
@@ -66,6 +67,9 @@ def read_run(
         section = CommunicationSection(schedule=schedule, overlap=job.communication.overlap)
         job = job.model_copy(update={"communication": section})
         check_mode(job, "--comm")
+    if placement is not None:
+        job = parse_config(job.model_dump(mode="json") | {"placement": placement}, JobConfig, "--placement")
+        check_mode(job, "--placement")
     return check_run(config, job, spec, load_plugins(job, job_path))
 
 

@@ -47,10 +47,18 @@ class Visited:
     answers: list[Answer]
 
 
-def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float, proximal: float = 0.0, overlap: bool = False) -> Job:
+def job_frame(
+    job: JobConfig,
+    spec: ModelSpec,
+    image_scale: float,
+    proximal: float = 0.0,
+    overlap: bool = False,
+    cut: str | None = None,
+) -> Job:
     """Return the frame that tells a drive what it will train; `proximal` is the strategy's.
 
-    With `overlap` a synchronous job's slices cross while the drive computes.
+    With `overlap` a synchronous job's slices cross while the drive computes; `cut` names the layer that the host's part
+    of the model begins with.
     """
     return Job(
         model=spec.name,
@@ -67,6 +75,7 @@ def job_frame(job: JobConfig, spec: ModelSpec, image_scale: float, proximal: flo
         overlap=overlap,
         # Longer than the host's own: it gives up whom a drive waits for, not the drive.
         deadline_seconds=min(3 * job.watchdog, MAX_DEADLINE_SECONDS),
+        cut=cut,
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,33 @@ from csd_emu.array import NATIVE, QEMU, ArrayConfig
 from csd_emu.calibration import CalibrationStore
 from csd_emu.paths import Paths
 from csd_emu.profiles import get_profile
+from csd_emu.shape import Shape
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.models import ModelSpec
 from host.checkpoint import job_sha256
 from host.datasets import Dataset, load_dataset
-from host.device_time import COUNTED, MODELLED, WALL, StepModel, find_models, table_models
+from host.device_time import (
+    COUNTED,
+    MODELLED,
+    RATIO_DRIVE,
+    WALL,
+    StepModel,
+    find_models,
+    host_model,
+    table_models,
+)
 from host.evaluation import Evaluator
 from host.job import JobConfig
 from host.lifecycle import ArrayRequest
+from host.placement.choose import choose_placement
 from host.plugins.plugins import NO_PLUGINS, Plugins, check_files
 from host.shards import deal_out
 from host.strategies import make_strategy
 from host.sync.communicating import TODAY, Communication, choose_communication
 from host.sync.optimiser import make_optimiser
+from host.sync.placing import AUTO, NONE, Placed, check_job, place_model
 from host.sync.plan import Records, SyncPlan, make_plan
+from host.tuning.front import WHOLE, Front, front_models
 
 _NOT_COVERED = (
     "modelled from a calibration table that has no row near batch size {}; it can be off by a third: "
@@ -46,6 +59,8 @@ class RunRequest:
         communication: how a synchronous job's steps are sent.
         plugins: the user's own strategy or tuner.
         proximal: the strategy's mu, which drives add to their loss.
+        placed: where the model is cut; None if nothing is moved.
+        host_model: what the whole model's steps cost on the host, if a table says it.
     """
 
     config: ArrayConfig
@@ -59,6 +74,8 @@ class RunRequest:
     communication: Communication = TODAY
     plugins: Plugins = NO_PLUGINS
     proximal: float = 0.0
+    placed: Placed | None = None
+    host_model: StepModel | None = None
 
     @property
     def array(self) -> ArrayRequest:
@@ -70,7 +87,8 @@ class RunRequest:
         """What must be known of the run's figures, in sentences."""
         clocks = _clock_notes(self.config, self.models)
         if self.sync is not None:
-            return [*self.sync.notes, *clocks, *self.communication.notes(self.job)]
+            placed = [] if self.placed is None else self.placed.notes(self.job, self.communication)
+            return [*self.sync.notes, *clocks, *self.communication.notes(self.job), *placed]
         size = self.job.batch_size
         guessed = [name for name, model in self.models.items() if not model.covers(size)]
         return ([f"{', '.join(guessed)}: {_NOT_COVERED.format(size)}"] if guessed else []) + clocks
@@ -102,6 +120,7 @@ class RunRequest:
         figures: list[Any] = [self.profiles, self.models]
         figures += [] if self.sync is None else [self.sync.batches]
         figures += [self.plugins.facts] if self.plugins.facts else []
+        figures += [self.placed.layer] if self.placed is not None else []
         return job_sha256(self.config, self.portable_job, self.spec.source, figures)
 
 
@@ -153,10 +172,45 @@ def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec, plugins: Plu
     record_bytes = (dataset.images.nbytes + dataset.labels.nbytes) // len(dataset.labels)
     records = Records(sizes, len(dealt.public), record_bytes)
     make_optimiser(job, evaluator.structure(), evaluator.initial_weights())  # what it refuses is said now
-    plan = make_plan(config, job, spec, shape, store, records, wall, plugins.tuner)
-    plan.make_tuner()  # the same
     communication = choose_communication(config, job, models, evaluator)
-    return RunRequest(config, job, spec, dataset, evaluator, models, plan, plan.expected, communication, plugins)
+
+    def plan_with(front: Front) -> SyncPlan:
+        plan = make_plan(config, job, spec, shape, store, records, wall, plugins.tuner, front)
+        plan.make_tuner()  # the same
+        return plan
+
+    request = RunRequest(
+        *(config, job, spec, dataset, evaluator, models, None, {}, communication, plugins),
+        host_model=_host_model(config, spec, shape, store),
+    )
+    return _with_placement(request, plan_with)
+
+
+def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan]) -> RunRequest:
+    """Return the request with its plan, and its model cut where the job says.
+
+    Raises:
+        ConfigurationError: it cannot be cut there, or the host has no room for its part.
+    """
+    job, layer = request.job, request.job.placement
+    if layer == AUTO:
+        whole = plan_with(WHOLE)
+        chosen = choose_placement(replace(request, sync=whole, expected=whole.expected)).layer
+        layer = NONE if chosen is None else chosen
+    if layer == NONE:
+        plan = plan_with(WHOLE)
+        return replace(request, sync=plan, expected=plan.expected)
+    check_job(job, request.communication)
+    placed = place_model(request.evaluator, layer, job.sync.precision)
+    plan = plan_with(placed.front)
+    placed.check_host(sum(plan.batches), get_profile(request.config.host.profile))
+    models = front_models(request.models, placed.front)
+    return replace(request, sync=plan, expected=plan.expected, models=models, placed=placed)
+
+
+def _host_model(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> StepModel | None:
+    table, host = store.find(spec, shape, RATIO_DRIVE), get_profile(config.host.profile)
+    return None if table is None or host.ratio is None else host_model(table, host)
 
 
 def _parameters(evaluator: Evaluator) -> frozenset[str]:

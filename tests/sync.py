@@ -29,10 +29,13 @@ from host.sync.participants import Participants
 from host.sync.plan import Records, make_plan
 from host.sync.slice_log import SliceLog, StepLogs
 from host.sync.stepping import Stepper
+from host.sync.tail import Tail
 from host.sync.training import SyncTraining
 from tests.fakes import JOB, Answer, FakeDrive, FakeEvaluator, FakeFleet
 
 SHAPE = (1, 8, 8)
+# Of a record in the host's part of a model.
+TAIL_SECONDS = 1e-4
 STORE = CalibrationStore(Path("/nonexistent"))
 TABLE = STORE.require(ModelSpec("digits_cnn"), SHAPE)
 
@@ -101,12 +104,13 @@ class SyncRun:
         records: int = 60,
         private: Sequence[int] | None = None,
         existing: Collection[str] = (),
-        evaluator: FakeEvaluator | None = None,
+        evaluator: Any = None,
         modelled: bool = False,
         communication: Communication = TODAY,
         frame: Job = JOB,
         watchdog_seconds: float = 30.0,
         on_log: Callable[[SliceLog], None] = lambda _: None,
+        tail: Callable[[dict[str, Array]], Tail] | None = None,
         **job: Any,
     ) -> None:
         fields: dict[str, Any] = {
@@ -134,6 +138,7 @@ class SyncRun:
             overlap=communication.overlap,
             deadline_seconds=3 * watchdog_seconds,
         )
+        self._tail = tail
         self.training = self._make(evaluator or FakeEvaluator())
 
     def on_event(self, device: str, what: What, detail: str) -> None:
@@ -149,7 +154,7 @@ class SyncRun:
     def told(self, what: What) -> list[str]:
         return [f"{event.device}: {event.detail}" for event in self.events if event.what == what]
 
-    def _make(self, evaluator: FakeEvaluator) -> SyncTraining:
+    def _make(self, evaluator: Any) -> SyncTraining:
         weights, structure = evaluator.initial_weights(), evaluator.structure()
         optimiser = make_optimiser(self.job, structure, weights)
         fleet, judge = cast(Fleet, self.fleet), cast(Evaluator, evaluator)
@@ -170,6 +175,8 @@ class SyncRun:
                 on_slices=self.logs.add,
             ),
             *(self.accountant, self.plan.expected, self.job.sync.patience),
+            None if self._tail is None else self._tail(weights),
+            lambda records, _: TAIL_SECONDS * records,
         )
         participants = Participants(self.plan.nodes, fleet, lambda: self.existing, 30.0, self.on_event)
         return SyncTraining(

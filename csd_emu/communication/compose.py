@@ -31,6 +31,8 @@ from csd_emu.communication.layers import share_out
 from csd_emu.communication.link import OwnLink, SharedLink
 from csd_emu.communication.simulate import settle
 from csd_emu.communication.simulation import PULL, PUSH, Simulation
+from csd_emu.communication.turn import Turn
+from csd_emu.cut_timeline import TAIL, Crossed
 from csd_emu.profiles import Sourced
 from csd_emu.timeline import AGGREGATE, HOST, HOST_READER, READ, RECEIVE, SEND, Activity, Composed, Link, Span
 from firmware_agent.send_queue import Sending
@@ -66,7 +68,12 @@ class OverlapComposer:
     barrier: bool = False
 
     def compose(
-        self, activities: Sequence[Activity], link: Link, sending: Sending, host_seconds: float = 0.0
+        self,
+        activities: Sequence[Activity],
+        link: Link,
+        sending: Sending,
+        host_seconds: float = 0.0,
+        crossed: Crossed | None = None,
     ) -> Composed:
         """Return when each device does what in a step, and how long the step takes.
 
@@ -80,6 +87,8 @@ class OverlapComposer:
             link: the host's side of the link.
             sending: the step's settings.
             host_seconds: of the host's own work, spread over the bytes as it steps them.
+            crossed: of a model that is cut, of which `layers` are those of the drives: what crossed both ways for every
+                drive. It is sent by the same queues, between the forward and the backward passes.
         """
         drives = [part for part in activities if part.device != HOST]
         host = next((part for part in activities if part.device == HOST), None)
@@ -94,6 +103,7 @@ class OverlapComposer:
             block_bytes=self.block_bytes or max(1, size_bytes),
             host_bytes_per_second=size_bytes / host_seconds if host_seconds and size_bytes else math.inf,
             barrier=self.barrier,
+            turn=None if crossed is None else _turn(drives, crossed),
         )
         seconds = settle(run)
         run.record = True
@@ -114,6 +124,11 @@ class OverlapComposer:
             exposed[part.device] = max(0.0, seconds - part.work_seconds)
         if host_seconds and size_bytes:
             spans += _aggregating(run, window, host_seconds / size_bytes)
+        spans += [
+            Span(HOST, TAIL, begin - window[0], end - window[0])
+            for begin, end in run.turned
+            if 0 <= begin - window[0] < seconds and end > begin
+        ]
         return Composed(tuple(spans), seconds, finish, exposed)
 
     def _costs(self, part: Activity) -> Costs:
@@ -161,7 +176,7 @@ def _computing(part: Activity, passes: Sequence[Computed], start: float) -> Iter
     for begin, end, _ in _joined(forward, _TOUCH_SECONDS):
         if end > begin:
             yield Span(part.device, FORWARD, begin, begin + (end - begin) * share)
-    now = forward[-1][1]
+    now = next(p.begin_seconds for p in rest if p.phase != FORWARD) - start
     for phase, seconds in part.phases.items():
         if phase != FORWARD and seconds:
             yield Span(part.device, phase, now, now + seconds)
@@ -206,6 +221,14 @@ def _joined(intervals: Sequence[Interval], gap_seconds: float) -> list[Interval]
         else:
             joined.append((begin, end, size))
     return joined
+
+
+def _turn(drives: Sequence[Activity], crossed: Crossed) -> Turn:
+    return Turn(
+        tuple(crossed.up_bytes[part.device] for part in drives),
+        tuple(crossed.down_bytes[part.device] for part in drives),
+        crossed.tail_seconds,
+    )
 
 
 def _shared(link: Link, drives: int) -> SharedLink:

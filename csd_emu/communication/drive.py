@@ -23,14 +23,19 @@ class Computed(NamedTuple):
 class DriveCompute:
     """One thing at a time; a layer's forward pass waits until nothing of the layer's parameters is missing."""
 
-    __slots__ = ("_at", "_begin", "_layers", "_missing", "_seconds", "_sizes", "begun_seconds", "until_seconds")
+    __slots__ = (
+        *("_at", "_begin", "_layers", "_missing", "_seconds", "_sizes", "_turns", "begun_seconds", "until_seconds"),
+        "turning",
+    )
 
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, costs: Costs, turns: bool = False) -> None:
         """Begin at 0 with all parameters there.
 
         `begun_seconds` holds when the forward pass of each step began; `until_seconds` is when what is computed now
-        ends, infinity while the drive waits.
+        ends, infinity while the drive waits. One that `turns` waits between its forward and its backward pass: it is
+        `turning` until it is told to go on.
         """
+        self._turns, self.turning = turns, False
         backward = [layer.backward_seconds for layer in costs]
         self._layers = len(costs)
         self._seconds = [layer.forward_seconds for layer in costs] + backward[::-1]
@@ -57,10 +62,18 @@ class DriveCompute:
         if layer == self._at and self.until_seconds == math.inf:
             self._go_on(now)
 
+    def turn(self, now: float) -> None:
+        """Begin the backward pass of a step whose forward pass has ended."""
+        self.turning = False
+        self._begin, self.until_seconds = now, now + self._seconds[self._at]
+
     def _go_on(self, now: float) -> None:
         at = self._at
         if at < self._layers and self._missing[at]:
             self.until_seconds = math.inf
+            return
+        if at == self._layers and self._turns:
+            self.turning, self.until_seconds = True, math.inf
             return
         if at == 0:
             self.begun_seconds.append(now)

@@ -9,7 +9,10 @@ The real send queue (`firmware_agent.send_queue`) stands at the host's and at th
   acknowledgement goes through the pipe the other way, behind what is under way there.
 * The host steps *blocks*, fixed ranges of a tensor, as soon as every drive's bytes of one are in; under `fifo` it steps
   whole tensors. What it has stepped it offers to the queue of every drive, which works in the same way.
-* A layer's next forward pass waits for that layer's parameters alone. There is no other barrier.
+* A layer's next forward pass waits for that layer's parameters alone. There is no other barrier, but for a model that
+  is cut (`csd_emu.communication.turn`): the drives have its first layers, push the activations behind these when their
+  forward passes have ended, and begin their backward passes when they have pulled the gradient of these activations.
+  The host computes in between, once all have arrived.
 
 A step's settings hold for its gradients and for the parameters made of them. They change when a drive begins the step's
 backward pass and when the host has stepped the first of it; the queues concerned are empty then.
@@ -36,6 +39,7 @@ from csd_emu.communication.costs import Costs
 from csd_emu.communication.drive import BACKWARD, Computed, DriveCompute
 from csd_emu.communication.link import LinkTrace, OwnLink, SharedLink, constant
 from csd_emu.communication.pipes import Carried
+from csd_emu.communication.turn import Turn, Turning
 from csd_emu.communication.turns import make_pipes
 from firmware_agent.errors import ConfigurationError, ProtocolError
 from firmware_agent.send_queue import Piece, Sending, SendQueue
@@ -66,6 +70,7 @@ class Simulation:
         transfers: the slices that have arrived.
         passes: of all layers.
         stepped: blocks that the host has stepped.
+        turned: (begin, end) of what the host has computed behind a cut.
         now_seconds: how far it has come.
     """
 
@@ -82,6 +87,7 @@ class Simulation:
         barrier: bool = False,
         merge: bool = True,
         record: bool = False,
+        turn: Turn | None = None,
     ) -> None:
         """Begin at 0.
 
@@ -97,26 +103,30 @@ class Simulation:
             merge: compute drives with equal costs and links once. The result is the same; a test holds that. Never done
                 on a link that serves in turns.
             record: keep every slice and every layer's pass.
+            turn: of a model of which the drives have the first layers, those of `costs`; None for whole models.
 
         Raises:
             ConfigurationError: there is no drive or no layer, the models differ, there is not one `own` for each
-                drive, or blocks or a rate are not positive.
+                drive, or not what crosses for each, or blocks or a rate are not positive.
         """
         if block_bytes < 1 or not host_bytes_per_second > 0:
             raise ConfigurationError("the host steps blocks of at least a byte, at a positive rate; give it such")
         if own and len(own) != len(costs):
             raise ConfigurationError(f"{len(own)} own links for {len(costs)} drives; give each drive one")
-        members = list(zip(costs, own or [OwnLink()] * len(costs), strict=True))
+        crossing = [(0, 0)] * len(costs) if turn is None else list(zip(turn.push_bytes, turn.pull_bytes, strict=False))
+        if len(crossing) != len(costs):
+            raise ConfigurationError(f"{len(crossing)} crossings for {len(costs)} drives; give each drive one")
+        members = list(zip(costs, own or [OwnLink()] * len(costs), crossing, strict=True))
         trace = link if isinstance(link, LinkTrace) else constant(link)
         unlike, weights, self.groups = _group(members, host, merge and not trace.links[0].turn_bytes)
         self._changes = deque(zip(trace.starts[1:], trace.links[1:], strict=True))
         self._link = trace.links[0]
-        self._drives = [DriveCompute(part) for part, _ in unlike]
+        self._drives = [DriveCompute(part, turn is not None) for part, _, _ in unlike]
         # The host's own part comes last, and has no queue.
         self._local = len(unlike)
         if host is not None:
-            self._drives.append(DriveCompute(host))
-        self._own = [side for _, side in unlike]
+            self._drives.append(DriveCompute(host, turn is not None))
+        self._own = [side for _, side, _ in unlike]
         self._pipes = tuple(make_pipes(weights, self._own, self._link) for _ in (PUSH, PULL))
         self._queues = tuple([SendQueue(sending) for _ in unlike] for _ in (PUSH, PULL))
         # Read by the peer, and known to be so at this time: (seconds, group, bytes).
@@ -128,11 +138,15 @@ class Simulation:
         order = count()
         self._orders = [[next(order) for _ in layer.tensors] for layer in model]
         self._sizes = [tensor.size_bytes for tensor in tensors]
+        # Behind all tensors in the order of first use.
+        self._behind = len(tensors)
         self._host = HostBlocks(self._sizes, len(self._drives), block_bytes, host_bytes_per_second, barrier)
+        self._turn = None if turn is None else Turning([each for _, _, each in unlike], turn.host_seconds)
         self._sendings = [sending]
         self._wakes: list[tuple[int, int]] = []
         self.record, self.transfers, self.passes = record, list[Transfer](), list[Passed]()
         self.stepped: list[Stepped] = []
+        self.turned: list[tuple[float, float]] = []
         self.now_seconds = self._begun_seconds = 0.0
 
     def step(self, following: Sending | None = None) -> float:
@@ -181,6 +195,8 @@ class Simulation:
         if pull.next_seconds <= now:
             self._pull(pull.advance(now), now)
         self._compute(now)
+        if self._turn is not None:
+            self._go_round(self._turn, now)
         if pushed and pushed[0][0] <= now:
             self._acknowledge(PUSH, now)
         if pulled and pulled[0][0] <= now:
@@ -193,6 +209,8 @@ class Simulation:
         (push, pull), (pushed, pulled) = self._pipes, self._read
         now = min([drive.until_seconds for drive in self._drives])
         now = min(now, push.next_seconds, pull.next_seconds, self._host.next_seconds)
+        if self._turn is not None and self._turn.ready_seconds < now:
+            now = self._turn.ready_seconds
         if pushed and pushed[0][0] < now:
             now = pushed[0][0]
         if pulled and pulled[0][0] < now:
@@ -207,8 +225,11 @@ class Simulation:
             piece = carried.piece
             if self._is_acknowledgement(PULL, carried, now):
                 continue
-            whole = self._sendings[piece.exchange].schedule == "fifo"
-            self._host.take(carried.group, piece.exchange, piece.order, piece.size_bytes, whole, now)
+            if self._turn is not None and piece.order == self._behind:
+                self._turn.pushed(carried.group, piece.size_bytes)
+            else:
+                whole = self._sendings[piece.exchange].schedule == "fifo"
+                self._host.take(carried.group, piece.exchange, piece.order, piece.size_bytes, whole, now)
             self._answer(PUSH, carried, now)
 
     def _pull(self, arrived: Sequence[Carried], now: float) -> None:
@@ -217,7 +238,11 @@ class Simulation:
             piece = carried.piece
             if self._is_acknowledgement(PUSH, carried, now):
                 continue
-            self._drives[carried.group].arrive(self._layer_of[piece.order], piece.size_bytes, now)
+            if self._turn is not None and piece.order == self._behind:
+                if self._turn.pulled(carried.group, piece.size_bytes):
+                    self._drives[carried.group].turn(now)
+            else:
+                self._drives[carried.group].arrive(self._layer_of[piece.order], piece.size_bytes, now)
             self._answer(PULL, carried, now)
 
     def _answer(self, direction: int, carried: Carried, now: float) -> None:
@@ -257,6 +282,28 @@ class Simulation:
                 if self.record:
                     self.passes.append(Passed(group, done))
 
+    def _go_round(self, turn: Turning, now: float) -> None:
+        """Send activations of forward passes that have ended; once the host has computed, their gradients."""
+        for group, drive in enumerate(self._drives):
+            if drive.turning:
+                drive.turning = False
+                turn.reach(group)
+                if group != self._local:
+                    self._offer_crossing(PUSH, group, turn.push_bytes[group])
+        if turn.begin(now, len(self._drives)):
+            if self.record:
+                self.turned.append((now - turn.host_seconds, now))
+            for group in range(self._local):
+                self._offer_crossing(PULL, group, turn.pull_bytes[group])
+            for drive in self._drives[self._local :]:
+                drive.turn(now)
+
+    def _offer_crossing(self, direction: int, group: int, size_bytes: int) -> None:
+        """Offer what crosses a cut: nothing else of this drive's is left to be sent that way."""
+        step = len(self._drives[group].begun_seconds) - 1
+        self._queues[direction][group].offer(step, self._behind, "activations", 0, size_bytes)
+        self._wakes.append((direction, group))
+
     def _offer_gradients(self, group: int, done: Computed) -> None:
         step = done.step
         if group == self._local:
@@ -294,7 +341,7 @@ class Simulation:
         self._wakes.clear()
 
 
-Member = tuple[Costs, OwnLink]
+Member = tuple[Costs, OwnLink, tuple[int, int]]
 
 
 def _group(
@@ -305,7 +352,8 @@ def _group(
         raise ConfigurationError("a simulation needs a drive and a model with a layer")
     shape = [layer.tensors for layer in members[0][0]]
     if any(
-        [layer.tensors for layer in part] != shape for part in (*(part for part, _ in members), host or members[0][0])
+        [layer.tensors for layer in part] != shape
+        for part in (*(part for part, _, _ in members), host or members[0][0])
     ):
         raise ConfigurationError("the drives' models differ in their layers or tensors; all train the same one")
     if not merge:

@@ -14,7 +14,7 @@ from firmware_agent.wire import PhaseSeconds
 
 REFERENCE_HERTZ = 1e9
 # Which phases are kernels that a drive spreads over its cores; the others are serial (interpreter, copying).
-PARALLEL_PHASES = frozenset({"forward", "backward", "update"})
+PARALLEL_PHASES = frozenset({"forward", "backward", "update", "tail"})
 ASSUMED = "assumed"
 
 

@@ -28,6 +28,7 @@ from host.job import JobConfig
 from host.lifecycle import StartedArray
 from host.run_request import RunRequest, check_run
 from host.sync.communicating import Communication
+from host.sync.placing import NONE
 from host.sync.setup import make_sync_training
 
 # So many steps behind a change of schedule still have something of the other one in them, and so has the last one
@@ -122,15 +123,15 @@ def ratio_interval(above: Sequence[Sequence[float]], below: Sequence[Sequence[fl
     return Interval(ratio, ratio * math.exp(-reach), ratio * math.exp(reach))
 
 
-def wall_config(bytes_per_second: float) -> ArrayConfig:
-    """Return the array: native drives on the wall clock behind a shaped link.
+def wall_config(bytes_per_second: float, name: str = "comm") -> ArrayConfig:
+    """Return the array of the bench called `name`: native drives on the wall clock behind a shaped link.
 
     A relay, everywhere: it serves drives in turn, as the model does. In a namespace TCP shares out the bandwidth, and
     without credit one drive may get half of it for a while.
     """
     return ArrayConfig.model_validate(
         {
-            "name": "bench-comm",
+            "name": f"bench-{name}",
             "engine": "native",
             "clock": "wall",
             "link": {"bandwidth": f"{bytes_per_second:.0f} B/s", "latency": "100 us", "shaped": "relay"},
@@ -139,17 +140,20 @@ def wall_config(bytes_per_second: float) -> ArrayConfig:
     )
 
 
-def wall_request(config: ArrayConfig, spec: ModelSpec, steps: int, seed: int) -> RunRequest:
-    """Return a run of so many steps of a model on that array."""
+def wall_request(
+    config: ArrayConfig, spec: ModelSpec, steps: int, seed: int, batch: int = _BATCH, placement: str = NONE
+) -> RunRequest:
+    """Return a run of so many steps of a model on that array, with so many records of each drive in each."""
     job = JobConfig.model_validate(
         {
             "model": spec.name,
             "data": {"source": synthetic_source(comm_nets.INPUT_SHAPE, comm_nets.CLASSES, _RECORDS)},
             "mode": "sync",
             "rounds": 1,
-            "batch_size": _BATCH,
+            "batch_size": batch,
             "learning_rate": 0.01,
             "seed": seed,
+            "placement": placement,
             "sync": {"round_steps": steps},
             "watchdog": f"{WATCHDOG_SECONDS} s",
         }
@@ -177,7 +181,21 @@ class WallRuns:
         await self._dial_anew()
         await asyncio.to_thread(self._engine.shape, Shape(bytes_per_second))
         request = wall_request(self._config, spec, turns.total, self._seed if seed is None else seed)
-        request = replace(request, communication=Communication(_Turning(turns), overlap=True))
+        return await self._train(replace(request, communication=Communication(_Turning(turns), overlap=True)))
+
+    async def run_placed(
+        self, spec: ModelSpec, placement: str, batch: int, steps: int, bytes_per_second: float
+    ) -> list[float]:
+        """Train a model with a placement, nothing overlapping, and return the wall seconds of its steps but the first.
+
+        In the first ones drives build the model and take their memory.
+        """
+        await self._dial_anew()
+        await asyncio.to_thread(self._engine.shape, Shape(bytes_per_second))
+        request = wall_request(self._config, spec, steps + DROPPED_STEPS, self._seed, batch, placement)
+        return (await self._train(request)).step_seconds[DROPPED_STEPS:]
+
+    async def _train(self, request: RunRequest) -> Ran:
         if request.sync is None:
             raise RuntimeError("the bench asked for another mode")
         accountant, nodes = make_accountant(self._config), request.sync.nodes

@@ -17,11 +17,12 @@ from csd_emu.deadline import Deadline
 from csd_emu.engines import Engine, make_engine
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
+from firmware_agent.cutting import cut_model
 from firmware_agent.errors import DeviceFailed
 from firmware_agent.exchange import Array, tensor_specs
 from firmware_agent.models import ModelSpec, build_model
 from firmware_agent.shard import Shard, open_shard
-from firmware_agent.weights import buffer_names, load_arrays, state_arrays, trained_names
+from firmware_agent.weights import buffer_names, load_arrays, state_arrays, tied_names, trained_names
 from host.bench.gradient_reference import Group, reference_step
 from host.bench.harness import WATCHDOG_SECONDS, bench_config, bench_frame, report
 from host.lifecycle import ArrayRequest, StartedArray
@@ -30,9 +31,11 @@ from host.outputs import BenchReport
 from host.requests import DEFAULT_DATA
 from host.session import DeviceSession
 from host.sync.blocks import Block
+from host.sync.crossing import Crossings
 from host.sync.exchange import Outbound, StepExchange, Work
 from host.sync.gathering import Gathering
 from host.sync.reduction import Contribution, combine
+from host.sync.tail import Tail
 
 BATCHES = (2, 5, 9)
 # Side of the images: digits, enlarged for the models that want larger ones.
@@ -67,17 +70,27 @@ class Errors(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Case:
+class Case:
+    """One step: of which model, how records are normalised, how many are computed at a time, and what the host has.
+
+    Attributes:
+        layer: that the host's part of the model begins with; None for none.
+    """
+
     model: str
     batch_norm: str
     micro_batch: int
+    layer: str | None = None
 
     def __str__(self) -> str:
+        """Return it as a person reads it."""
         parts = "" if self.micro_batch == WHOLE else f", at most {self.micro_batch} at a time"
-        return f"{self.model}, batch_norm {self.batch_norm}{parts}"
+        cut = "" if self.layer is None else f", cut before {self.layer}"
+        return f"{self.model}, batch_norm {self.batch_norm}{parts}{cut}"
 
     @property
     def spec(self) -> ModelSpec:
+        """The model, which takes digits."""
         return ModelSpec("enlarged.py:Enlarged", _SOURCE, {"name": self.model, "side": MODELS[self.model]})
 
 
@@ -93,7 +106,7 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
         cases = list(_cases())
         for number, case in enumerate(cases):
             progress.stage(str(case))
-            errors, vanishing = await _Step(case, started, seed).errors()
+            errors, vanishing = await Step(case, started, seed).errors()
             worst, median = max(errors.values()), statistics.median(errors.values())
             samples[str(case)] = {"worst": worst, "median": median, "tensors": len(errors), "vanishing": vanishing}
             progress.advance((number + 1) / len(cases))
@@ -134,26 +147,30 @@ def _norm(array: Array) -> float:
     return float(np.linalg.norm(np.asarray(array, np.float64)))
 
 
-def _cases() -> Iterator[_Case]:
+def _cases() -> Iterator[Case]:
     for model in MODELS:
-        normed = any(
-            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in build_model(_Case(model, "", 0).spec).modules()
-        )
+        normed = normalises(build_model(Case(model, "", 0).spec))
         for batch_norm, micro_batch in CASES:
             if normed or batch_norm == "device":
-                yield _Case(model, batch_norm, micro_batch)
+                yield Case(model, batch_norm, micro_batch)
 
 
-class _Step:
+def normalises(model: nn.Module) -> bool:
+    """Return whether a model has batch normalisation."""
+    return any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in model.modules())
+
+
+class Step:
     """One step of one case."""
 
-    def __init__(self, case: _Case, started: StartedArray, seed: int) -> None:
+    def __init__(self, case: Case, started: StartedArray, seed: int) -> None:
+        """Take the case to drives that are there."""
         self._case, self._seed, self._started = case, seed, started
         self._generator = np.random.default_rng([seed, *str(case).encode()])
         self._number = int(self._generator.integers(1, 1000))
         base, spec = bench_frame(seed), case.spec
         base = msgspec.structs.replace(base, model=spec.name, source=spec.source, arguments=dict(spec.arguments))
-        self._frame = msgspec.structs.replace(base, batch_norm=case.batch_norm, precision="float64")
+        self._frame = msgspec.structs.replace(base, batch_norm=case.batch_norm, precision="float64", cut=case.layer)
 
     async def errors(self) -> Errors:
         """Take the step by both ways."""
@@ -201,16 +218,35 @@ class _Step:
             total[block.tensor] = combine(block.tensor, contributions).reshape(weights[block.tensor].shape)
 
         sessions, sizes = self._sessions(), dict(zip(map(_name, self._sessions()), BATCHES, strict=True))
-        gathering = Gathering(tensor_specs({name: weights[name] for name in names}), sizes, apply, barrier=False)
         works = [
             Work(s, np.asarray(r, np.uint32), self._case.micro_batch) for s, r in zip(sessions, records, strict=True)
         ]
+        tail, sent = self._tail(weights), weights
+        crossings = None
+        if tail is not None:
+            names = [*tail.front_trained, *(name for name in tail.front_buffers if name in set(names))]
+            sent = {name: weights[name] for name in tail.front}
+            crossings = Crossings(tail, self._number, {work.session.device: work.parts for work in works})
+        gathering = Gathering(tensor_specs({name: weights[name] for name in names}), sizes, apply, barrier=False)
         exchange = StepExchange(self._frame, WATCHDOG_SECONDS, lambda *_: None, _leave_alone)
-        for outcome in await exchange.visit(Outbound(self._number, weights), works, gathering):
+        for outcome in await exchange.visit(Outbound(self._number, sent), works, gathering, (), crossings):
             if outcome.error is not None:
                 raise DeviceFailed(f"{self._case}: {outcome.error}") from outcome.error
         await gathering.finish()
+        if crossings is not None:
+            total |= crossings.passing.gradients() | crossings.passing.buffers()
         return total
+
+    def _tail(self, weights: Mapping[str, Array]) -> Tail | None:
+        """Return the host's part, on a copy of the weights."""
+        case = self._case
+        if case.layer is None:
+            return None
+        shard = open_shard(self._started.handles[0].plan.shard)
+        model = build_model(case.spec).double().train()
+        cut = cut_model(model, self._images(shard, np.arange(1)), case.layer)
+        copies = {name: array.copy() for name, array in weights.items()}
+        return Tail(cut, copies, trained_names(model), tied_names(model), case.batch_norm, self._seed)
 
     def _group(self, session: DeviceSession, shard: Shard, records: Array) -> Group:
         parts = _parts(len(records), self._case.micro_batch)

@@ -41,6 +41,12 @@ TunerOption = Annotated[TunerChoice | None, typer.Option("--tuner", help="in pla
 CommunicationOption = Annotated[
     CommunicationChoice | None, typer.Option("--comm", help="the schedule, in place of the job file's communication")
 ]
+PlacementOption = Annotated[
+    str | None,
+    typer.Option(
+        "--placement", metavar="none|auto|LAYER", help="which layers the host has, in place of the job file's"
+    ),
+]
 JobOption = Annotated[Path | None, typer.Option("--job", metavar="JOB.YAML", help="the job whose data the drives hold")]
 Stay = Annotated[bool, typer.Option("--stay", help="stay in the foreground until Ctrl-C, which is the normal end")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")]

@@ -36,3 +36,20 @@ def hypertune(
     with StageProgress(quiet=as_json) as progress:
         report = reproduce_hypertune(CalibrationStore(Paths.default().calibration), output, progress)
     print_json(report) if as_json else print_hypertune(report)
+
+
+@reproduce_app.command()
+def placement(
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="write CSV and JSON into this folder too")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Layers on the host: traffic and time for five models, 1 to 36 drives and four links."""
+    with INTERRUPTS.deferred():
+        from csd_emu.calibration import CalibrationStore
+        from host.printing_placement_reproduction import print_placement_reproduction
+        from host.reproduce.placement import reproduce_placement
+    with StageProgress(quiet=as_json) as progress:
+        report = reproduce_placement(CalibrationStore(Paths.default().calibration), output, progress)
+    print_json(report) if as_json else print_placement_reproduction(report)

@@ -10,7 +10,7 @@ import typer
 from csd_emu.paths import Paths
 from firmware_agent.errors import ConfigurationError
 from host import printing
-from host.commands.options import CommunicationOption, EngineOption, Json, Stay, TunerOption
+from host.commands.options import CommunicationOption, EngineOption, Json, PlacementOption, Stay, TunerOption
 from host.console import StageProgress, console
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
@@ -23,6 +23,7 @@ def run(
     engine: EngineOption = None,
     tuner: TunerOption = None,
     comm: CommunicationOption = None,
+    placement: PlacementOption = None,
     runs: Annotated[Path, typer.Option(help="folder for run directories")] = Path("runs"),
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="DIR", help="go on with the run in this directory instead")
@@ -51,9 +52,9 @@ def run(
     staying = Staying(show_and_stay) if stay else None
     chosen = engine and engine.value
     if resume is not None:
-        if any(each is not None for each in (job, array, tuner, comm)):
+        if any(each is not None for each in (job, array, tuner, comm, placement)):
             raise ConfigurationError(
-                "--resume takes job and array from DIR; leave JOB.YAML, --array, --tuner and --comm out"
+                "--resume takes job and array from DIR; leave JOB.YAML, --array, --tuner, --comm and --placement out"
             )
         with StageProgress(quiet=as_json) as progress:
             summary = resume_run(resume, chosen, Paths.default(), progress, quiet=as_json, stay=staying)
@@ -62,7 +63,10 @@ def run(
     else:
         with INTERRUPTS.deferred():
             request = read_run(
-                job, array, chosen, None if tuner is None else tuner.value, None if comm is None else comm.value
+                *(job, array, chosen),
+                None if tuner is None else tuner.value,
+                None if comm is None else comm.value,
+                placement,
             )
         with StageProgress(quiet=as_json) as progress:
             summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=staying)

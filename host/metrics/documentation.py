@@ -188,7 +188,7 @@ a quota of processor time; `csd_compute_seconds_total` has the seconds per phase
 reference core's seconds |
 | `csd_train_step_duration_seconds` with `phase` `load` or `exchange` | reading and link are composed per round: \
 `csd_nvme_io_seconds_total`, `csd_link_seconds_total` |
-| schedule of communication, placement of layers, estimates of the planner | what they would measure does not exist \
+| schedule of communication, estimates of the planner | what they would measure does not exist \
 yet |
 """
 

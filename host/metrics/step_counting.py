@@ -17,6 +17,8 @@ def begin_steps(store: Store, mode: str, clock: str) -> None:
     store.add(step_names.STEP, (mode,))
     store.observe(step_names.ARRAY_STEP_SECONDS, (mode, clock))
     store.add(step_names.MIXED_STEPS, ())
+    for direction in ("up", "down"):
+        store.add(step_names.CROSSED_BYTES, (direction,))
 
 
 def begin_device_steps(store: Store, device: str) -> None:
@@ -40,6 +42,9 @@ def add_steps(store: Store, mode: str, record: RoundRecord) -> None:
         store.add(step_names.MIXED_STEPS, (), float(step.mixed))
         for device in step.late:
             store.add(step_names.LATE_STEPS, (device,), 1)
+        placed = step.placement
+        store.add(step_names.CROSSED_BYTES, ("up",), 0 if placed is None else placed.up_bytes)
+        store.add(step_names.CROSSED_BYTES, ("down",), 0 if placed is None else placed.down_bytes)
     for retune in record.retunes:
         for device in retune.before.keys() | retune.after.keys():
             changed = retune.before.get(device, 0) != retune.after.get(device, 0)
@@ -71,6 +76,9 @@ def _show_last(store: Store, mode: str, record: RoundRecord, last: StepRecord) -
     store.set(step_names.STEP, (mode,), last.step)
     store.set(step_names.GLOBAL_BATCH_SIZE, (), last.samples)
     store.set(step_names.LEARNING_RATE, (), last.learning_rate)
+    placed = last.placement
+    store.set(step_names.PS_LAYERS, (), 0 if placed is None else placed.layers)
+    store.set(step_names.PS_BYTES, (), 0 if placed is None else placed.state_bytes)
     store.set(step_names.IMBALANCE, (record.clock,), last.imbalance)
     store.clear(step_names.POSSIBLE_RATE)
     if last.possible_images_per_second > 0:

@@ -59,7 +59,22 @@ MIXED_STEPS = Metric(
     "Steps in which part of the gradient holds slices of a device that was lost",
 )
 
+PS_LAYERS = Metric(
+    "csd_ps_layers", "gauge", "", (), "Layers that the host computed in the last step; 0 of a whole model"
+)
+PS_BYTES = Metric(
+    "csd_ps_bytes", "gauge", "bytes", (), "Parameters and buffers of these layers, which do not cross the link"
+)
+CROSSED_BYTES = Metric(
+    "csd_crossed_bytes_total",
+    "counter",
+    "bytes",
+    ("direction",),
+    "Activations and labels to the host (up), their gradients to the drives (down), where a model is cut",
+)
+
 STEP_METRICS: tuple[Metric, ...] = (
     *(STEP, ARRAY_STEP_SECONDS, GLOBAL_BATCH_SIZE, LEARNING_RATE, IMBALANCE, POSSIBLE_RATE),
     *(RETUNES, SLOWDOWN, DISTURBANCE_WEIGHT, LATE_STEPS, MIXED_STEPS),
+    *(PS_LAYERS, PS_BYTES, CROSSED_BYTES),
 )

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from csd_emu.cut_timeline import TAIL
 from csd_emu.timeline import AGGREGATE, HOST, HOST_READER, READ, RECEIVE, SEND
 from host.page.drives import DriveLog
 from host.page.state import TimelineNow
@@ -13,7 +14,7 @@ from host.records import RoundRecord
 from host.report.gantt_choice import choose_spans
 
 MOST_DRIVES = 16
-_PHASES = (RECEIVE, READ, "forward", "backward", "update", "encode", SEND, AGGREGATE)
+_PHASES = (RECEIVE, READ, "forward", "backward", "update", "encode", SEND, TAIL, AGGREGATE)
 _SLOW = 1.1
 
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from csd_emu.cut_timeline import TAIL
 from csd_emu.timeline import AGGREGATE, HOST, READ, RECEIVE, SEND, Span
 from host.records import RoundRecord
 from host.report.gantt_choice import choose_spans
@@ -26,6 +27,7 @@ PHASES = {
     "encode": (SERIES[7], "+++"),
     SEND: (SERIES[4], "\\\\\\"),
     AGGREGATE: (SERIES[6], "---"),
+    TAIL: (SERIES[2], "---"),
 }
 _OTHER = (MUTED, "\\\\///")
 _MOST_ROWS = 40

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from firmware_agent.units import format_bytes
 from host.records import RetuneRecord, RoundRecord, StepRecord
-from host.report.formats import format_number
+from host.report.formats import format_number, format_seconds
 from host.report.steps import Phase, list_phases, list_retunes, list_steps, mean_imbalance, share_of_possible
 from host.report.tiles import Tile
 from host.retunes import describe_batches
@@ -78,11 +79,36 @@ def step_tiles(rounds: Sequence[RoundRecord], clock: str) -> list[Tile]:
             f"of the slowest device's compute ({clock})",
             f"mean of {len(steps):,} steps; at worst {worst:.1%}",
         ),
+        *_placement_tiles(steps),
         Tile(
             "retunes",
             str(len(retunes)),
             "times batch sizes changed",
             f"{format_number(disturbed)} steps with competing work",
+        ),
+    ]
+
+
+def _placement_tiles(steps: Sequence[StepRecord]) -> list[Tile]:
+    """Return what the host had of the model, and what crossed for it; nothing of a model that was whole."""
+    placed = [step.placement for step in steps if step.placement is not None]
+    if not placed:
+        return []
+    last = placed[-1]
+    up, down = (sum(getattr(each, way) for each in placed) for way in ("up_bytes", "down_bytes"))
+    seconds = sum(each.tail_seconds for each in placed)
+    return [
+        Tile(
+            "layers on the host",
+            str(last.layers),
+            f"from {last.layer or 'its own tensors'} on, {format_bytes(last.state_bytes)}",
+            f"{format_seconds(seconds)} of computing ({last.clock}) in {len(placed):,} steps",
+        ),
+        Tile(
+            "across the cut",
+            format_bytes(up + down),
+            "counted on the wire",
+            f"{format_bytes(up)} of activations and labels, {format_bytes(down)} of gradients back",
         ),
     ]
 

@@ -21,9 +21,9 @@ def write_files(report: HypertuneReport, folder: Path) -> HypertuneReport:
         EnvironmentUnfit: a file cannot be written.
     """
     contents = {
-        "scaling.csv": _csv(report.scaling),
-        "batches.csv": _csv([row.figures for row in report.batches], chosen=[row.chosen for row in report.batches]),
-        "disturbance.csv": _csv(report.disturbed),
+        "scaling.csv": csv_of(report.scaling),
+        "batches.csv": csv_of([row.figures for row in report.batches], chosen=[row.chosen for row in report.batches]),
+        "disturbance.csv": csv_of(report.disturbed),
         "speedup.svg": draw_speedup(report.scaling, report.beside),
         "disturbance.svg": draw_disturbance(report.disturbed),
     }
@@ -38,7 +38,7 @@ def write_files(report: HypertuneReport, folder: Path) -> HypertuneReport:
     return named
 
 
-def _csv(rows: Sequence[msgspec.Struct], **columns: Sequence[object]) -> bytes:
+def csv_of(rows: Sequence[msgspec.Struct], **columns: Sequence[object]) -> bytes:
     """Return `rows` of one kind, at least one, with further columns."""
     stream = io.StringIO()
     fields = rows[0].__struct_fields__

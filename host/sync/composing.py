@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from csd_emu.communication.compose import OverlapComposer
 from firmware_agent.exchange import Array
@@ -10,7 +10,12 @@ from host.evaluation import Evaluator
 
 
 def make_overlap(
-    evaluator: Evaluator, weights: Mapping[str, Array], batch_norm: str, block_bytes: int | None, barrier: bool
+    evaluator: Evaluator,
+    weights: Mapping[str, Array],
+    batch_norm: str,
+    block_bytes: int | None,
+    barrier: bool,
+    moved: Collection[str] = (),
 ) -> OverlapComposer:
     """Return what composes a job's steps.
 
@@ -20,8 +25,11 @@ def make_overlap(
         batch_norm: see `host.sync.sections.SyncSection`; unless ``frozen``, buffers are exchanged too.
         block_bytes: the host's optimiser steps tensors in ranges of so many bytes; None for whole ones.
         barrier: whether it needs the whole gradient first.
+        moved: layers that the host has, and drives have not.
     """
     structure = evaluator.structure()
     names = (*structure.trained, *(structure.buffers if batch_norm != "frozen" else ()))
-    sizes = {name: weights[name].nbytes for name in names}
-    return OverlapComposer(evaluator.layers(), sizes, block_bytes, barrier)
+    layers = tuple(layer for layer in evaluator.layers() if layer.name not in moved)
+    kept = {name for layer in layers for name in layer.tensors}
+    sizes = {name: weights[name].nbytes for name in names if name in kept}
+    return OverlapComposer(layers, sizes, block_bytes, barrier)

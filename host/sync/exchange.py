@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +31,12 @@ from host.records import OnEvent, What
 from host.rounds import prepare_device
 from host.session import DeviceSession
 from host.sync.channel import Channel, OnSlices
+from host.sync.crossing import Crossings, Hand, part_sizes
 from host.sync.gathering import Gathering
 from host.sync.intake import Intake
 from host.sync.reduce_exchange import Reductions
 from host.sync.release import Release
+from host.sync.tail import Batch
 
 Records = npt.NDArray[np.uint32]
 FIFO = Sending()
@@ -63,16 +65,26 @@ class Work:
     records: Records
     micro_batch: int
 
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """How many records it computes at a time, one part after the other."""
+        return part_sizes(len(self.records), self.micro_batch)
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one device's step: its report, or the error that took its place; bytes as they crossed the wire."""
+    """What came of one device's step: its report, or the error that took its place; bytes as they crossed the wire.
+
+    Of these `up_bytes` and `down_bytes` crossed the cut of the model.
+    """
 
     work: Work
     stepped: Stepped | None
     error: CsdError | None
     sent_bytes: int = 0
     received_bytes: int = 0
+    up_bytes: int = 0
+    down_bytes: int = 0
 
     @property
     def device(self) -> str:
@@ -153,7 +165,12 @@ class StepExchange:
         self._turns: weakref.WeakKeyDictionary[DeviceSession, asyncio.Lock] = weakref.WeakKeyDictionary()
 
     async def visit(
-        self, outbound: Outbound, works: Sequence[Work], gathering: Gathering, probes: Sequence[Work] = ()
+        self,
+        outbound: Outbound,
+        works: Sequence[Work],
+        gathering: Gathering,
+        probes: Sequence[Work] = (),
+        crossings: Crossings | None = None,
     ) -> list[Outcome]:
         """Have all devices compute their part of a step; their gradients come together in `gathering`.
 
@@ -162,25 +179,33 @@ class StepExchange:
             works: one per device that takes part, in participant order.
             gathering: of this step, for these devices.
             probes: of further devices, whose gradients are dropped.
+            crossings: of this step, for the devices of `works`, if the model is cut.
 
         Returns:
             What came of each work, then of each probe, in order; `gathering` knows of a device that was lost or failed.
         """
         frames = [] if self._frame.overlap else outbound.frames()
         reductions = Reductions([work.session.device for work in works])
-        tasks = [self._visit(outbound, frames, work, gathering, reductions) for work in works]
+        tasks = [self._visit(outbound, frames, work, gathering, reductions, crossings) for work in works]
         for work in probes:
             device = work.session.device
             alone = Gathering(gathering.specs, {device: len(work.records)}, lambda *_: None, barrier=True)
-            tasks.append(self._visit(outbound, frames, work, alone, Reductions([device])))
+            own = None if crossings is None else crossings.alone(device, work.parts)
+            tasks.append(self._visit(outbound, frames, work, alone, Reductions([device]), own))
         return list(await asyncio.gather(*tasks))
 
     async def _visit(
-        self, outbound: Outbound, frames: Sequence[bytes], work: Work, gathering: Gathering, reductions: Reductions
+        self,
+        outbound: Outbound,
+        frames: Sequence[bytes],
+        work: Work,
+        gathering: Gathering,
+        reductions: Reductions,
+        crossings: Crossings | None,
     ) -> Outcome:
         session, number = work.session, outbound.number
         try:
-            return await self._step_device(outbound, frames, work, gathering, reductions)
+            return await self._step_device(outbound, frames, work, gathering, reductions, crossings)
         except DeviceFailed as error:  # the session goes on: the next step is another chance
             self._on_event(session.device, What.FAILED, f"in step {number}: {error}")
             failure: CsdError = error
@@ -191,11 +216,19 @@ class StepExchange:
                 self._on_event(session.device, What.LOST, f"in step {number}: {error}")
             failure = error
         reductions.leave(session.device)
+        if crossings is not None:
+            crossings.leave(session.device)
         gathering.lose(session.device)
         return Outcome(work, None, failure)
 
     async def _step_device(
-        self, outbound: Outbound, frames: Sequence[bytes], work: Work, gathering: Gathering, reductions: Reductions
+        self,
+        outbound: Outbound,
+        frames: Sequence[bytes],
+        work: Work,
+        gathering: Gathering,
+        reductions: Reductions,
+        crossings: Crossings | None,
     ) -> Outcome:
         session, number = work.session, outbound.number
         async with self._turns.setdefault(session, asyncio.Lock()):  # the step before may still be at this place
@@ -208,12 +241,15 @@ class StepExchange:
             if channel is not None:
                 stepped_names = frozenset(spec.name for spec in gathering.specs)
                 report = channel.begin(task, outbound.sending, stepped_names, outbound.release, intake, reductions)
+        hand = None if crossings is None else crossings.hand(session.device)
         if channel is not None:
             stepped = await report
         else:
-            stepped = await self._in_turn(frames, session, task, intake, reductions)
+            crossed = None if crossings is None or hand is None else (crossings, hand)
+            stepped = await self._in_turn(frames, session, task, intake, reductions, crossed)
         self._check_seconds(session, stepped)
-        return self._whole(work, stepped, intake, before)
+        outcome = self._whole(work, stepped, intake, before)
+        return outcome if hand is None else replace(outcome, up_bytes=hand.up_bytes, down_bytes=hand.down_bytes)
 
     async def _make_ready(self, session: DeviceSession, number: int) -> Channel | None:
         """Have a device ready for a step, and return the channel that it has already."""
@@ -244,7 +280,13 @@ class StepExchange:
         return Outcome(work, stepped, None, sent - before[0], received - before[1])
 
     async def _in_turn(
-        self, frames: Sequence[bytes], session: DeviceSession, task: Step, intake: Intake, reductions: Reductions
+        self,
+        frames: Sequence[bytes],
+        session: DeviceSession,
+        task: Step,
+        intake: Intake,
+        reductions: Reductions,
+        crossed: tuple[Crossings, Hand] | None,
     ) -> Stepped:
         """Send everything, then take what a device sends in a step, up to its report.
 
@@ -252,6 +294,7 @@ class StepExchange:
             DeviceError: it was lost, or failed.
             ProtocolError: it sent something that does not belong there, such as a tensor that no gradient has.
         """
+        mark = session.received_bytes
         for data in frames:
             await session.send_encoded(data, self._deadline())
         await session.send(task, self._deadline())
@@ -260,8 +303,24 @@ class StepExchange:
             if isinstance(frame, Reduce) and frame.step == task.step:
                 summed = await reductions.add(session.device, frame)
                 await session.send(Reduced(task.step, frame.index, summed), self._deadline())
+            elif crossed is not None and crossed[1].wants(frame):
+                if (batch := crossed[1].take(frame)) is not None:
+                    before, mark = mark, session.received_bytes  # no more comes before the answer
+                    crossed[1].up_bytes += mark - before
+                    await self._cross(session, *crossed, batch)
             elif (stepped := intake.take(frame)) is not None:
                 return stepped
+
+    async def _cross(self, session: DeviceSession, crossings: Crossings, hand: Hand, batch: Batch) -> None:
+        """Have the tail compute a part, and send what goes back; of a tail that failed the device hears, and fails."""
+        try:
+            messages = hand.answer(await crossings.add(hand.part, batch))
+        except DeviceFailed as error:
+            messages = hand.refuse(str(error))
+        before = session.sent_bytes
+        for data in messages:
+            await session.send_encoded(data, self._deadline())
+        hand.down_bytes += session.sent_bytes - before
 
     def _check_seconds(self, session: DeviceSession, stepped: Stepped) -> None:
         """Refuse a speed without end: batches are chosen by speed. Modelled seconds are not the device's to say.

@@ -22,6 +22,7 @@ from host.sync.epochs import EpochQueue, QueueState
 from host.tuning.base import Tuner
 from host.tuning.classes import DeviceClass, device_classes, speed_tables
 from host.tuning.fixed import FixedBatches
+from host.tuning.front import WHOLE, Front, front_models
 from host.tuning.hypertune import HyperTune
 from host.tuning.retuner import Rules
 from host.tuning.stannis import plan_batches, plan_shards
@@ -145,6 +146,7 @@ def make_plan(
     records: Records,
     wall: bool,
     plugin: Plugin | None = None,
+    front: Front = WHOLE,
 ) -> SyncPlan:
     """Return the plan of a synchronous job.
 
@@ -157,6 +159,7 @@ def make_plan(
         records: what lies where.
         wall: whether the drives' seconds are this machine's, so that no table is of them.
         plugin: the job's tuner, if it is one of the user's own.
+        front: the part of the model that the nodes have.
 
     Raises:
         CalibrationError: the tuner needs a calibration table that is not there.
@@ -169,10 +172,10 @@ def make_plan(
             f"tuner: {job.tuner_name} needs to know how fast the drives are, and processes of this machine under its "
             "own clock have no calibration table; use engine: qemu, or clock: modelled, or tuner: none"
         )
-    expected = {} if wall else table_models(config, spec, shape, store)
+    expected = {} if wall else front_models(table_models(config, spec, shape, store), front)
     classes: Mapping[str, DeviceClass] = {}
     if job.tuner != "none" or expected.keys() == set(nodes):
-        classes = device_classes(config, spec, shape, store, job.sync, shard_bytes=records.shard_bytes)
+        classes = device_classes(config, spec, shape, store, job.sync, shard_bytes=records.shard_bytes, front=front)
     batches = tuple(job.batch_size for _ in nodes)
     for node, known in classes.items() if job.tuner == "none" else ():
         if job.batch_size > known.speed.largest_batch:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
 from csd_emu.communication.compose import OverlapComposer
 from csd_emu.deadline import Deadline
+from csd_emu.profiles import get_profile
 from firmware_agent.exchange import Array
+from firmware_agent.wire import PhaseSeconds
 from host.accounting import Accountant
 from host.faults import RunFaults
 from host.fleet import Fleet
@@ -22,9 +24,11 @@ from host.sync.disturbances import Disturbances
 from host.sync.exchange import StepExchange
 from host.sync.optimiser import make_optimiser
 from host.sync.participants import Participants
+from host.sync.placing import Placed
 from host.sync.plan import SyncPlan
 from host.sync.slice_log import StepLogs
-from host.sync.stepping import Stepper
+from host.sync.stepping import Stepper, TailClock
+from host.sync.tail import Tail
 from host.sync.training import SyncTraining
 
 
@@ -57,7 +61,15 @@ def make_sync_training(
         return faults.waits_for(session.device) or disturbances.changes(session, step)
 
     logs = StepLogs(on_slices)
-    frame = job_frame(job, request.spec, request.dataset.image_scale, overlap=request.communication.overlap)
+    placed = request.placed
+    frame = job_frame(
+        job,
+        request.spec,
+        request.dataset.image_scale,
+        overlap=request.communication.overlap,
+        cut=None if placed is None else placed.layer,
+    )
+    tail = None if placed is None else _make_tail(request, placed, weights)
     stepper = Stepper(
         weights,
         structure,
@@ -67,6 +79,8 @@ def make_sync_training(
         accountant,
         plan.expected,
         job.sync.patience,
+        tail,
+        None if placed is None else _tail_clock(request, placed),
     )
     return SyncTraining(
         job,
@@ -85,14 +99,32 @@ def make_sync_training(
 
 def overlap_of(request: RunRequest) -> OverlapComposer | None:
     """Return what composes the steps of a job whose exchange overlaps computing; None if they do not."""
-    job = request.job
+    job, placed = request.job, request.placed
     if not request.communication.composed:
         return None
     weights = _as_precision(request.evaluator.initial_weights(), job.sync.precision)
     optimiser = make_optimiser(job, request.evaluator.structure(), weights)
     barrier = optimiser.needs_all is not None
     block_bytes = None if barrier else optimiser.block_bytes
-    return make_overlap(request.evaluator, weights, job.sync.batch_norm, block_bytes, barrier)
+    moved = () if placed is None else placed.moved
+    return make_overlap(request.evaluator, weights, job.sync.batch_norm, block_bytes, barrier, moved)
+
+
+def _make_tail(request: RunRequest, placed: Placed, weights: dict[str, Array]) -> Tail:
+    job, structure = request.job, request.evaluator.structure()
+    cut = request.evaluator.cut(placed.layer, job.sync.precision)
+    return Tail(cut, weights, structure.trained, structure.tied, job.sync.batch_norm, job.seed, len(placed.moved))
+
+
+def _tail_clock(request: RunRequest, placed: Placed) -> TailClock:
+    """Return what says how long the host's part of a step takes where that is not this machine's clock to say."""
+    ratio = get_profile(request.config.host.profile).ratio
+    middle = None if ratio is None else ratio.middle.value
+
+    def seconds(records: int, fronts: Sequence[PhaseSeconds]) -> float:
+        return placed.tail_seconds(records, fronts, request.host_model, middle)
+
+    return seconds
 
 
 def _as_precision(weights: dict[str, Array], precision: str) -> dict[str, Array]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from csd_emu.cut_timeline import Crossed
 from csd_emu.host_node import reduce_seconds
 from csd_emu.timeline import HOST
 from firmware_agent.errors import CsdError
@@ -14,16 +15,21 @@ from firmware_agent.exchange import Array, spec_bytes, tensor_specs
 from firmware_agent.send_queue import Sending
 from firmware_agent.wire import PhaseSeconds, Stepped, Trained
 from host.accounting import Accountant, Accounted, Returned
-from host.device_time import StepModel, gradient_seconds, micro_batch_counts
+from host.device_time import MODELLED, WALL, StepModel, gradient_seconds, micro_batch_counts
 from host.evaluation import Structure
-from host.records import DeviceStep
+from host.records import DeviceStep, PlacementRecord
 from host.sync.blocks import Block, cut_blocks
+from host.sync.crossing import Crossings
 from host.sync.exchange import FIFO, Outbound, Outcome, StepExchange, Work
 from host.sync.gathering import Gathering
 from host.sync.lateness import Expected, Part, list_late
 from host.sync.optimiser import HostOptimiser
 from host.sync.reduction import Contribution, combine
 from host.sync.release import Release
+from host.sync.tail import Tail
+
+TailClock = Callable[[int, Sequence[PhaseSeconds]], float]
+"""Returns the seconds of the host's part of a step: of so many records, given what the devices' own parts took."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,7 @@ class StepResult:
         mixed: whether slices of one of these are in part of the gradient.
         learning_rate: that the optimiser stepped with.
         failed_probes: who returned nothing of a probe, which nobody waited for, and why.
+        placement: what the host had of the model; None if nothing is moved.
     """
 
     accounted: Accounted
@@ -49,6 +56,7 @@ class StepResult:
     mixed: bool
     learning_rate: float
     failed_probes: Mapping[str, CsdError] = field(default_factory=dict)
+    placement: PlacementRecord | None = None
 
 
 @dataclass
@@ -67,6 +75,7 @@ class Underway:
         outcomes: of works, then of probes.
         release: which of the weights it has stepped.
         sending: its settings.
+        crossings: what crosses the cut of the model; None if it is whole.
     """
 
     number: int
@@ -80,6 +89,7 @@ class Underway:
     outcomes: asyncio.Future[list[Outcome]]
     release: Release
     sending: Sending = FIFO
+    crossings: Crossings | None = None
 
 
 class Stepper:
@@ -95,6 +105,8 @@ class Stepper:
         accountant: Accountant,
         models: Mapping[str, StepModel],
         patience: float | None,
+        tail: Tail | None = None,
+        tail_clock: TailClock | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -107,13 +119,21 @@ class Stepper:
             accountant: composes time and energy.
             models: device -> what its steps should cost, for those with a table.
             patience: see `host.sync.sections.SyncSection`.
+            tail: the host's part of the model, on the same weights; None if drives have the whole one.
+            tail_clock: says what it takes where devices' seconds are not the wall's.
         """
         self.weights, self._structure, self._optimiser = weights, structure, optimiser
-        self._buffers = structure.buffers if batch_norm != "frozen" else ()
+        self._tail, self._tail_clock = tail, tail_clock
+        trained, buffers = structure.trained, structure.buffers
+        if tail is not None:
+            trained, buffers = tail.front_trained, tail.front_buffers
+        self._buffers = buffers if batch_norm != "frozen" else ()
         # Statistics that a lost device was part of are in the gradients of all others.
         self._coupled = batch_norm == "synchronised"
-        self._specs = tensor_specs({name: weights[name] for name in (*structure.trained, *self._buffers)})
-        self._order = structure.order or tuple(name for name in weights if name not in structure.tied)
+        self._specs = tensor_specs({name: weights[name] for name in (*trained, *self._buffers)})
+        self._sent = {name: weights[name] for name in (weights if tail is None else tail.front)}
+        order = structure.order or tuple(name for name in weights if name not in structure.tied)
+        self._order = tuple(name for name in order if name in self._sent)
         self._gradient_bytes = sum(spec_bytes(spec) for spec in self._specs)
         self._exchange, self._accountant, self._models, self._patience = exchange, accountant, models, patience
         self._last = Release.of_all(self._blocks())
@@ -169,10 +189,13 @@ class Stepper:
 
         late_matters = self._patience is not None and expected is not None
         gathering = Gathering(self._specs, records, apply, late_matters, self._block_bytes)
-        outbound = Outbound(number, self.weights, self._order, sending, before)
-        outcomes = asyncio.ensure_future(self._exchange.visit(outbound, works, gathering, probes))
+        outbound = Outbound(number, self._sent, self._order, sending, before)
+        parts = {work.session.device: work.parts for work in works}
+        crossings = None if self._tail is None else Crossings(self._tail, number, parts)
+        outcomes = asyncio.ensure_future(self._exchange.visit(outbound, works, gathering, probes, crossings))
         step = Underway(
-            number, works, records, learning_rate, rate, expected, gathering, whole, outcomes, release, sending
+            *(number, works, records, learning_rate, rate, expected, gathering, whole, outcomes, release, sending),
+            crossings,
         )
         return step
 
@@ -183,20 +206,34 @@ class Stepper:
         that all had sent before are stepped, and the result has no device.
         """
         outcomes, count, rate = await step.outcomes, len(step.works), step.rate
-        accounted = self._account(outcomes[:count], outcomes[count:], step.expected, step.sending)
+        crossed = self._crossed(step.crossings, outcomes[:count])
+        accounted = self._account(outcomes[:count], outcomes[count:], step.expected, step.sending, crossed)
         late = [part.device for part in accounted.devices if part.straggler and part.device in step.records]
         if late:  # nothing is applied yet: such steps have a barrier
             rate = step.learning_rate(sum(records for device, records in step.records.items() if device not in late))
             step.rate = rate
         await step.gathering.finish(late)
+        if step.crossings is not None and (step.gathering.mixed or len(_failed(outcomes[:count])) < count):
+            await asyncio.to_thread(self._step_tail, step, step.crossings, rate)
         if step.whole:
             await asyncio.to_thread(self._optimiser.step_all, step.whole, rate)
         for name, first in self._structure.tied.items():
             self.weights[name][...] = self.weights[first]
         step.release.add_all()
         mixed = step.gathering.mixed or (self._coupled and bool(_failed(outcomes[:count])))
+        mixed = mixed or (step.crossings is not None and step.crossings.mixed and bool(_returned(outcomes[:count])))
         result = self._result(outcomes[:count], accounted, late, mixed, rate)
-        return replace(result, failed_probes=_failed(outcomes[count:]))
+        return replace(result, failed_probes=_failed(outcomes[count:]), placement=self._told(crossed))
+
+    def _step_tail(self, step: Underway, crossings: Crossings, rate: float) -> None:
+        """Step the host's part of the model, with all that went through it, or keep its gradient for `step_all`."""
+        for name, gradient in crossings.passing.gradients().items():
+            if self._optimiser.needs_all is not None:
+                step.whole[name] = gradient
+            else:
+                self._optimiser.step_tensor(name, gradient, rate)
+        for name, buffer in crossings.passing.buffers().items():
+            self.weights[name][...] = buffer
 
     @property
     def _block_bytes(self) -> int | None:
@@ -209,8 +246,40 @@ class Stepper:
         array = self.weights[block.tensor]
         return array.reshape(-1)[block.start // array.itemsize : block.end // array.itemsize]
 
+    def _crossed(self, crossings: Crossings | None, outcomes: Sequence[Outcome]) -> Crossed | None:
+        """Return what crossed the cut, of those who returned; the host's seconds are the wall's if all others' are."""
+        there = [outcome for outcome in outcomes if outcome.stepped is not None]
+        if crossings is None or not there:
+            return None
+        accountant, seconds, clock = self._accountant, crossings.passing.seconds, WALL
+        clocks = {accountant.time.clock(each.device, each.work.session.hello.clock) for each in there}
+        if clocks != {WALL} and self._tail_clock is not None:
+            fronts, clock = [accountant.device_seconds(part) for part in _returned(there)], MODELLED
+            seconds = self._tail_clock(sum(len(each.work.records) for each in there), fronts)
+        remote = [each for each in there if each.device != HOST]
+        up, down = ({each.device: getattr(each, way) for each in remote} for way in ("up_bytes", "down_bytes"))
+        return Crossed(up, down, seconds, clock)
+
+    def _told(self, crossed: Crossed | None) -> PlacementRecord | None:
+        if crossed is None or self._tail is None:
+            return None
+        return PlacementRecord(
+            layer=self._tail.point.layer,
+            layers=self._tail.layers,
+            state_bytes=self._tail.state_bytes,
+            up_bytes=sum(crossed.up_bytes.values()),
+            down_bytes=sum(crossed.down_bytes.values()),
+            tail_seconds=crossed.tail_seconds,
+            clock=crossed.clock,
+        )
+
     def _account(
-        self, outcomes: Sequence[Outcome], probes: Sequence[Outcome], expected: Expected | None, sending: Sending
+        self,
+        outcomes: Sequence[Outcome],
+        probes: Sequence[Outcome],
+        expected: Expected | None,
+        sending: Sending,
+        crossed: Crossed | None,
     ) -> Accounted:
         returned, beside, accountant = _returned(outcomes), _returned(probes), self._accountant
         host_seconds = reduce_seconds(self._gradient_bytes, len(returned)) if returned else 0.0
@@ -220,7 +289,7 @@ class Stepper:
         )
         limit, late = list_late(parts, self._patience)
         if not late:
-            return accountant.account(returned, None, host_seconds, beside, sending=sending)
+            return accountant.account(returned, None, host_seconds, beside, sending=sending, crossed=crossed)
         # The exchange of what is not waited for would have followed: the step is charged as if it had.
         capped = {device: PhaseSeconds(forward=min(limit, own)) for device, own in seconds.items()}
         return accountant.account(returned, accountant.predict_seconds(returned, capped), host_seconds, beside, late)

@@ -374,4 +374,5 @@ class SyncTraining:
             disturbed=self._disturbances.at(number),
             sending=self._communication.told(begun.sending),
             wall_seconds=now - before,
+            placement=result.placement,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from firmware_agent.errors import CalibrationError, ConfigurationError
 from firmware_agent.models import ModelSpec
 from firmware_agent.units import format_bytes
 from host.sync.sections import SyncSection
+from host.tuning.front import WHOLE, Front
 from host.tuning.speed import Seconds, SpeedTable
 
 RatioName = Literal["low", "middle", "high"]
@@ -40,15 +41,17 @@ class Memory:
         available_bytes: for the agent: the device's DRAM without the system's reserve and a shard in memory.
         device_bytes: DRAM of the device.
         table: says what a batch needs.
+        front: what of it the device is spared.
     """
 
     available_bytes: int
     device_bytes: int
     table: CalibrationTable
+    front: Front = WHOLE
 
     def needed_bytes(self, batch_size: int) -> int:
         """Return the peak that the table expects of the agent at a batch that is computed at once."""
-        return self.table.peak_memory_bytes(batch_size)
+        return max(0, self.table.peak_memory_bytes(batch_size) - self.front.spared(batch_size))
 
     def largest_batch(self, most: int) -> int:
         """Return the largest batch up to `most` that fits, 0 if none does."""
@@ -95,6 +98,7 @@ def device_classes(
     sync: SyncSection,
     ratio: RatioName = "middle",
     shard_bytes: int = 0,
+    front: Front = WHOLE,
 ) -> dict[str, DeviceClass]:
     """Return the class of each device, in participant order: the drives, then ``host`` if it trains.
 
@@ -106,6 +110,7 @@ def device_classes(
         sync: bounds of batches.
         ratio: how many `newport` drives the host is worth: the lower end of its profile's band, the middle, the upper.
         shard_bytes: of the largest shard, which the agent keeps in memory if it takes a quarter of it or less.
+        front: the part of the model that the devices have.
 
     Raises:
         CalibrationError: a table is missing or damaged.
@@ -124,7 +129,7 @@ def device_classes(
                     f"{device.name}: how fast a real {device.profile} trains {spec.name!r} was never measured; run "
                     f"csd-emu calibrate {spec.name} --inventory {config.inventory} --drive {device.name}"
                 )
-            costs = dense.setdefault(table.key.digest, _Dense(table))
+            costs = dense.setdefault(table.key.digest, _Dense(table, front))
             found[kind] = _device_class(config, device, costs, sync, ratio, shard_bytes)
         classes[device.name] = found[kind]
     return classes
@@ -158,22 +163,23 @@ def accumulated(seconds: Seconds, encode_seconds: float, largest_batch: int) -> 
 class _Dense:
     """The seconds of every batch size in one table, for several profiles."""
 
-    def __init__(self, table: CalibrationTable) -> None:
-        self.table = table
+    def __init__(self, table: CalibrationTable, front: Front) -> None:
+        self.table, self.front = table, front
         self._phases: npt.NDArray[np.float64] = np.empty((2, 0))
 
     def seconds(self, largest_batch: int, profile: Profile) -> Seconds:
         """Return forward and backward of 1 to `largest_batch` records on a drive of `profile`, (largest_batch,)."""
         if self._phases.shape[1] < largest_batch:
             self._phases = self._look_up(largest_batch)
-        forward, backward = self._phases[:, :largest_batch]
+        shares = np.array([[self.front.forward_share], [self.front.backward_share]])
+        forward, backward = shares * self._phases[:, :largest_batch]
         if self.table.core != REFERENCE_CORE:
             return np.asarray(forward + backward)
         return np.asarray(profile.scale("forward") * forward + profile.scale("backward") * backward)
 
     def encode_seconds(self, profile: Profile) -> float:
         """Return the seconds of copying the gradients out; they are as many as the weights that were measured."""
-        seconds = self.table.encode_seconds_median
+        seconds = self.table.encode_seconds_median * self.front.encode_share
         return seconds * profile.scale("encode") if self.table.core == REFERENCE_CORE else seconds
 
     def _look_up(self, largest_batch: int) -> npt.NDArray[np.float64]:
@@ -192,7 +198,7 @@ def _device_class(
 ) -> DeviceClass:
     profile, table = get_profile(device.profile), costs.table
     largest = sync.tuning.largest_batch or LARGEST_BATCH
-    memory = _memory(config, device, profile, table, shard_bytes)
+    memory = replace(_memory(config, device, profile, table, shard_bytes), front=costs.front)
     micro_batch = memory.largest_batch(min(largest, sync.micro_batch or largest))
     if micro_batch == 0:
         raise ConfigurationError(
@@ -219,12 +225,20 @@ def _device_class(
     )
 
 
+def available_bytes(config: ArrayConfig, device: Device, profile: Profile, shard_bytes: int) -> int:
+    """Return a device's memory for the agent: without the system's reserve, and a shard that is kept in memory."""
+    free = _device_bytes(config, device, profile) - RESERVE_BYTES
+    return free - (shard_bytes if shard_bytes <= free // 4 else 0)
+
+
+def _device_bytes(config: ArrayConfig, device: Device, profile: Profile) -> int:
+    own = int(profile.dram_bytes.value)
+    return min(own, int(config.memory)) if device.engine == QEMU else own
+
+
 def _memory(config: ArrayConfig, device: Device, profile: Profile, table: CalibrationTable, shard_bytes: int) -> Memory:
-    device_bytes = int(profile.dram_bytes.value)
-    if device.engine == QEMU:
-        device_bytes = min(device_bytes, int(config.memory))
-    free = device_bytes - RESERVE_BYTES
-    return Memory(free - (shard_bytes if shard_bytes <= free // 4 else 0), device_bytes, table)
+    available = available_bytes(config, device, profile, shard_bytes)
+    return Memory(available, _device_bytes(config, device, profile), table)
 
 
 def _ratio(ratio: HostRatio | None, name: RatioName) -> float:

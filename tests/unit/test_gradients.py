@@ -65,7 +65,7 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
 class Drive:
     """A worker, and the model that it works on."""
 
-    def __init__(self, shard: Shard, source: str = PLAIN, device: int = 1, **changes: Any) -> None:
+    def __init__(self, shard: Shard, source: str = PLAIN, device: str = "\1", **changes: Any) -> None:
         job = msgspec.structs.replace(JOB, source=source, **changes)
         self.watch = Stopwatch(ticks().__next__)
         loaded = LoadedJob(job, shard, self.watch)
@@ -133,7 +133,7 @@ def test_seconds_are_charged_to_their_phases_and_none_to_an_update(shard: Shard)
 
 def test_dropout_masks_depend_on_seed_device_and_step_alone(shard: Shard) -> None:
     def first(device: int = 1, seed: int = 3, number: int = 1) -> bytes:
-        drive = Drive(shard, NORMED, device, seed=seed)
+        drive = Drive(shard, NORMED, chr(device), seed=seed)
         state = Drive(shard, NORMED).model.state_dict()
         drive.model.load_state_dict(state)
         torch.rand(device + number)  # what else draws must not matter

@@ -33,6 +33,8 @@ VALID: dict[str, dict[str, object]] = {
     },
     "Reduce": {"step": 1, "index": 0, "values": bytes(8)},
     "Reduced": {"step": 1, "index": 0, "values": bytes(8)},
+    "Activations": {"step": 1, "part": 0, "specs": []},
+    "ActivationGradients": {"step": 1, "part": 0, "loss": 0.5, "specs": []},
     "Measure": {"batch_size": 8, "device_seconds": 1.0, "bare": False},
     "Measured": {"samples": 5, "steps": 1, "seconds": {}, "elapsed_seconds": 1.0},
     "Disturb": {"weight": 100},

@@ -8,7 +8,7 @@ const MOST_ROWS = 40;
 // Colour (a CSS variable) and pattern of each phase of the timeline.
 const PHASES = {
   receive: ["--s1", ""], read: ["--s6", "|"], forward: ["--s3", ""], backward: ["--s2", "/"],
-  update: ["--s4", "x"], encode: ["--s8", "+"], send: ["--s5", "\\"], aggregate: ["--s7", "-"],
+  update: ["--s4", "x"], encode: ["--s8", "+"], send: ["--s5", "\\"], aggregate: ["--s7", "-"], tail: ["--s3", "-"],
 };
 const COLOURS = ["--s1", "--s2", "--s3", "--s4", "--s5", "--s6", "--s8", "--s7"];
 

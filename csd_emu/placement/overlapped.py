@@ -1,0 +1,155 @@
+"""How long a step takes with a cut where the exchange overlaps what drives compute: the event simulation's answer.
+
+`csd_emu.communication.simulation` says it, with the real send queue at both ends; see there for who waits for whom. A
+simulation takes milliseconds, so cuts are first given a bound that no schedule can beat, and only those are simulated
+whose bound is below the best found so far. The choice is the same as if all had been.
+
+Why the bound holds. In a step, first all gradients of the drives' layers are pushed, since no forward pass ends before
+the parameters made of them have come; then all activations; then the host computes; then the activations' gradients are
+pulled, without which no backward pass begins. So these add up: bytes of both kinds over the host's side, the host's
+seconds, and the quickest pull. And each drive on its own computes, pushes, waits for the host and pulls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from csd_emu.communication.costs import Costs, LayerCost, exchange_bytes
+from csd_emu.communication.link import OwnLink, SharedLink
+from csd_emu.communication.simulate import settle
+from csd_emu.communication.simulation import Simulation
+from csd_emu.communication.turn import Turn
+from csd_emu.host_node import reduce_seconds
+from csd_emu.placement.amounts import Amounts
+from csd_emu.placement.costs import DrivePlace, Floats, Situation
+from firmware_agent.errors import ConfigurationError
+
+_READ = "read"
+
+
+def simulate_cut(situation: Situation, cut: int, amounts: Amounts | None = None) -> float:
+    """Return how long a step takes once steps repeat, with `cut` layers on the drives.
+
+    Raises:
+        ConfigurationError: the situation has no `sending`, or the model cannot be cut there.
+    """
+    amounts, sending = amounts or Amounts(situation), situation.sending
+    crossing = amounts.crossing_bytes[cut]
+    if sending is None or not 0 < cut <= amounts.unmoved or math.isnan(crossing):
+        raise ConfigurationError(f"cut {cut}: cannot be simulated; it needs a schedule and a place to cut")
+    remote = situation.remote
+    local = next((drive for drive in situation.drives if drive.local), None)
+    costs = [_costs(situation, amounts, drive, cut) for drive in remote]
+    size = exchange_bytes(costs[0])
+    host_seconds = reduce_seconds(size, len(situation.drives))
+    run = Simulation(
+        costs,
+        _shared(situation),
+        sending,
+        own=[_own(situation, drive) for drive in remote],
+        host=None if local is None else _costs(situation, amounts, local, cut),
+        block_bytes=situation.block_bytes or max(1, size),
+        host_bytes_per_second=size / host_seconds if size else math.inf,
+        barrier=situation.barrier,
+        turn=None if cut == amounts.unmoved else _turn(amounts, remote, cut),
+    )
+    return settle(run)
+
+
+def bounds(situation: Situation, amounts: Amounts | None = None) -> Floats:
+    """Return (cuts,) seconds that no schedule can beat; NaN where no cut is possible."""
+    amounts = amounts or Amounts(situation)
+    remote, link = situation.remote, _shared(situation)
+    near = np.array([drive.local for drive in situation.drives])
+    rates = np.array([[min(_own(situation, drive).bytes_per_second, link.bytes_per_second)] for drive in remote])
+    latencies = np.array([[link.latency_seconds + drive.link_latency_seconds] for drive in remote])
+    up = (amounts.batches * (amounts.crossing_bytes + amounts.labels)[:, None]).T
+    down = (amounts.batches * amounts.crossing_bytes[:, None]).T
+    cut = np.arange(amounts.unmoved + 1) < amounts.unmoved
+    computing = amounts.compute_seconds
+    turning = np.where(cut, (up + down) / rates + 2 * latencies, 0.0)
+    tail = np.where(cut, amounts.host_seconds + 0 * amounts.crossing_bytes, 0.0)
+    lowest = np.maximum.reduce([*(computing[~near] + turning + tail), *(computing[near] + tail)])
+    carried = (amounts.push_bytes * len(remote) + up.sum(axis=0)) / link.bytes_per_second
+    quickest = len(remote) * down.min(axis=0) / link.bytes_per_second + np.where(cut, latencies.min(), 0.0)
+    exchanged = _exchanging(situation, amounts, link)
+    last = up.sum(axis=0) / link.bytes_per_second + latencies.min()
+    with_turn = np.where(cut, exchanged + quickest + last + tail, 0.0)
+    return np.asarray(np.maximum.reduce([lowest, carried + quickest + tail, with_turn]))
+
+
+def _exchanging(situation: Situation, amounts: Amounts, link: SharedLink) -> Floats:
+    """Return (cuts,) the least from when backward passes begin to when the next forward passes have ended.
+
+    The gradients of layers up to l are ready when the backward pass has come to l; they all cross, and what is pulled
+    last of them is waited for before at least the forward passes from l on.
+    """
+    near = np.array([drive.local for drive in situation.drives])
+    forward = amounts.forward_seconds[~near][:, :-1]
+    backward = amounts.backward_seconds[~near][:, :-1]
+    crossing = len(situation.remote) * amounts.push_bytes[1:] / link.bytes_per_second
+    sizes = np.diff(amounts.push_bytes) > 0
+    # Drives may differ: of each pass the quickest from l to the cut.
+    result = np.full(amounts.unmoved + 1, 0.0)
+    gaps_back = backward[:, None, :] - backward[:, :, None]
+    gaps_on = forward[:, None, :] - forward[:, :, None]
+    waits = gaps_back.min(axis=0) + gaps_on.min(axis=0) + np.where(sizes, crossing, 0.0)[:, None]
+    layers, cuts = np.indices(waits.shape)
+    result[:-1] = np.where(layers < cuts, waits, 0.0).max(axis=0) + 2 * link.latency_seconds
+    return result
+
+
+def find_best(
+    seconds: Callable[[int], float], lowest: Floats, candidates: Sequence[int], known: dict[int, float]
+) -> dict[int, float]:
+    """Return seconds of cuts, the best one's among them; what is left out cannot be better.
+
+    Args:
+        seconds: of a cut.
+        lowest: (cuts,) that `seconds` never goes below.
+        candidates: to choose from.
+        known: seconds of cuts that are known already.
+    """
+    found = dict(known)
+    best = min((found[cut] for cut in candidates if cut in found), default=math.inf)
+    for cut in sorted((each for each in candidates if each not in found), key=lambda each: float(lowest[each])):
+        if lowest[cut] >= best:
+            break
+        found[cut] = seconds(cut)
+        best = min(best, found[cut])
+    return found
+
+
+def _costs(situation: Situation, amounts: Amounts, drive: DrivePlace, cut: int) -> Costs:
+    """Return what the drive's layers cost it; reading comes first, as a layer of its own."""
+    forward, backward, read = amounts.layer_seconds(drive, cut)
+    layers = (
+        LayerCost(layer.name, layer.tensors, float(forward[place]), float(backward[place]))
+        for place, layer in enumerate(situation.layers[:cut])
+    )
+    return (LayerCost(_READ, (), read, 0.0), *layers)
+
+
+def _turn(amounts: Amounts, remote: Sequence[DrivePlace], cut: int) -> Turn:
+    crossing, label = float(amounts.crossing_bytes[cut]), float(amounts.labels[cut])
+    return Turn(
+        tuple(max(1, round(drive.batch_size * (crossing + label))) for drive in remote),
+        tuple(max(1, round(drive.batch_size * crossing)) for drive in remote),
+        float(amounts.host_seconds[cut]),
+    )
+
+
+def _shared(situation: Situation) -> SharedLink:
+    """Return the host's side; where it is not shared, it is as wide as all drives have for themselves."""
+    link = situation.link
+    width = 1 if link.shared else len(situation.remote)
+    return SharedLink(link.bytes_per_second * width, link.latency_seconds, situation.slice_seconds)
+
+
+def _own(situation: Situation, drive: DrivePlace) -> OwnLink:
+    link = situation.link
+    rate = drive.link_bytes_per_second if link.shared else min(drive.link_bytes_per_second, link.bytes_per_second)
+    return OwnLink(rate, drive.link_latency_seconds)

@@ -1,0 +1,67 @@
+"""What crosses a cut on the wire, and the random draws on both sides of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from firmware_agent.cutting import Crossing
+from firmware_agent.errors import ModelError
+from firmware_agent.wire import TensorSpec
+
+LABELS, RANDOM = "labels", "random"
+_LABEL_DTYPE = "<i8"
+
+
+def step_seed(seed: int, device: str, step: int) -> int:
+    """Return what seeds torch's generator for a device's part of a step; it depends on these three and nothing else."""
+    return int(np.random.SeedSequence([seed, device_number(device), step]).generate_state(1)[0])
+
+
+def device_number(device: str) -> int:
+    """Return the number that makes a device's random draws its own."""
+    return int.from_bytes(device.encode(), "big")
+
+
+def activation_specs(crossing: Sequence[Crossing], records: int, drawn: bool) -> list[TensorSpec]:
+    """Return the tensors that a drive sends of a part of a step.
+
+    Args:
+        crossing: the values that cross; on the wire they are called by their places.
+        records: in the part.
+        drawn: whether the front has drawn random numbers: then the state of its generator follows, with which the tail
+            goes on, so that both draw what the whole model would have drawn.
+
+    Raises:
+        ModelError: a value has a dtype that cannot cross the wire.
+    """
+    state = [TensorSpec(RANDOM, "|u1", tuple(torch.get_rng_state().shape))] if drawn else []
+    return [*value_specs(crossing, records), TensorSpec(LABELS, _LABEL_DTYPE, (records,)), *state]
+
+
+def gradient_specs(crossing: Sequence[Crossing], records: int) -> list[TensorSpec]:
+    """Return the tensors that a host sends back: the gradients of those that can have one."""
+    specs = value_specs(crossing, records)
+    return [spec for each, spec in zip(crossing, specs, strict=True) if has_gradient(each)]
+
+
+def value_specs(crossing: Sequence[Crossing], records: int) -> list[TensorSpec]:
+    """Return the crossing values themselves, as `activation_specs`."""
+    return [TensorSpec(str(place), _wire_dtype(each), (records, *each.shape)) for place, each in enumerate(crossing)]
+
+
+def has_gradient(value: Crossing) -> bool:
+    """Return whether a value that crosses is of a kind that has a gradient."""
+    return bool(getattr(torch, value.dtype).is_floating_point)
+
+
+def _wire_dtype(value: Crossing) -> str:
+    try:
+        return np.dtype(value.dtype).newbyteorder("<").str
+    except TypeError as error:
+        raise ModelError(
+            f"placement: {value.name}, which crosses the cut, is {value.dtype}, which the wire does not have; cut "
+            "elsewhere"
+        ) from error

@@ -1,0 +1,278 @@
+"""The cases of `bench placement` on the timeline: is the chosen cut the one that the runs' own accounting likes best?
+
+The decision (`csd_emu.placement`) has closed forms over all cuts at once. Its judge here is what composes the steps of
+real runs, asked once for every cut: `csd_emu.cut_timeline` and, where the exchange overlaps what drives compute,
+`csd_emu.communication.compose`, event by event. It shares no formula with the decision, and it knows better: its layers
+take other seconds than were measured, by `NOISE` each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from csd_emu.calibration.store import SHIPPED, CalibrationStore
+from csd_emu.communication.compose import SLICE_SECONDS, OverlapComposer
+from csd_emu.communication.costs import TensorCost
+from csd_emu.cut_timeline import Crossed, compose_cut
+from csd_emu.host_node import reduce_seconds
+from csd_emu.placement.costs import LABEL_BYTES, DrivePlace, HostPlace, LayerPlace, Situation
+from csd_emu.placement.decide import Decision, decide
+from csd_emu.profiles import get_profile
+from csd_emu.timeline import Activity, Link
+from firmware_agent.layer_costs import LayerWork
+from firmware_agent.models import ZOO, ModelSpec
+from firmware_agent.send_queue import Sending
+from host.device_time import TableModel, gradient_seconds, host_model, micro_batch_counts
+from host.placement.layers import Exchange, inspect_layers
+
+MODELS = ("vgg16", "alexnet", "resnet50", "mobilenet_v2", "inception_v3")
+LEFT_ALONE = ("resnet50", "mobilenet_v2")
+DRIVES = (1, 3, 12, 36)
+# Of these every cut is composed, whatever moves, too.
+ANY_LAYER_DRIVES = (3, 36)
+# Seconds of all bytes of one direction on the shared link, over seconds that a drive computes.
+RATIOS = (0.1, 0.5, 2.0, 8.0, 30.0)
+COMPUTE_BOUND, WIRE_BOUND = (1 / 50, 1 / 10, 1 / 5), (5.0, 10.0, 30.0)
+BATCH = 32
+PRIORITY = Sending("priority", slice_bytes=4 << 20, credit_bytes=16 << 20)
+DRIVE, HOST_PROFILE = "newport", "xeon-4108"
+# Standard deviation of what a layer takes, as a log, from what it was measured to take.
+NOISE = 0.03
+_FAST_LINK = 1e15  # the host's side is what is narrow
+_FLASH = 1e9
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on some drives behind a link.
+
+    Attributes:
+        model: of the zoo, at full size.
+        drives: how many.
+        ratio: seconds on the wire, one way, over seconds of computing.
+        overlapped: whether the exchange overlaps computing with nothing moved.
+        mixed: every second drive has half the speed, and half the batch.
+    """
+
+    model: str
+    drives: int
+    ratio: float
+    overlapped: bool
+    mixed: bool = False
+
+    def situation(self) -> Situation:
+        """Return what the decision is told."""
+        layers = layers_of(self.model)
+        drives = tuple(_drive(self.model, place, self.mixed) for place in range(self.drives))
+        compute = max(drive.forward_seconds + drive.backward_seconds for drive in drives)
+        pushed = self.drives * sum(layer.push_bytes for layer in layers)
+        return Situation(
+            layers,
+            drives,
+            _host(self.model, sum(drive.batch_size for drive in drives)),
+            Link(pushed / (compute * self.ratio), 0.0),
+            sending=PRIORITY if self.overlapped else None,
+            cut_overlaps=self.overlapped,
+            slice_seconds=SLICE_SECONDS.value,
+            block_bytes=256 << 10,
+        )
+
+
+@cache
+def layers_of(model: str) -> tuple[LayerPlace, ...]:
+    """Return the layers of a model of the zoo at its full size."""
+    return inspect_layers(ModelSpec(model), ZOO[model].input_shape, Exchange())
+
+
+def list_cases() -> Iterator[Case]:
+    """Yield the cases of `regret_worst`."""
+    for model in MODELS:
+        for drives in DRIVES:
+            for ratio in RATIOS:
+                for overlapped in (False, True)[: 2 if ratio in RATIOS[1:4] else 1]:
+                    yield Case(model, drives, ratio, overlapped, mixed=drives > 1 and ratio in RATIOS[1:3])
+
+
+def bound_cases(ratios: Sequence[float]) -> Iterator[Case]:
+    """Yield the cases of models that are to be left alone, with these ratios of wire to compute, overlapped."""
+    for model in LEFT_ALONE:
+        for drives in DRIVES:
+            yield from (Case(model, drives, ratio, True) for ratio in ratios)
+
+
+def composed_seconds(situation: Situation, cut: int) -> float:
+    """Return what the accounting of runs says of a step with `cut` layers on the drives."""
+    layers, host = situation.layers, situation.host
+    kept, moved = layers[:cut], cut < len(layers)
+    crossing = layers[cut].crossing_bytes or 0 if moved else 0
+    pushed, pulled = sum(layer.push_bytes for layer in kept), sum(layer.pull_bytes for layer in kept)
+    activities, up, down = [], {}, {}
+    for drive in situation.drives:
+        forward, backward = _of_first(layers, drive.layer_shares, cut)
+        up[drive.device] = drive.batch_size * (crossing + LABEL_BYTES) if moved else 0
+        down[drive.device] = drive.batch_size * crossing
+        encoded = (pushed + down[drive.device]) / sum(layer.push_bytes for layer in layers)
+        activities.append(
+            Activity(
+                device=drive.device,
+                receive_bytes=pulled + down[drive.device],
+                read_bytes=round(drive.read_seconds * _FLASH),
+                read_operations=0,
+                phases={
+                    "forward": drive.forward_seconds * forward,
+                    "backward": drive.backward_seconds * backward,
+                    "encode": drive.encode_seconds * encoded,
+                },
+                send_bytes=pushed + up[drive.device],
+                flash_bytes_per_second=_FLASH,
+                flash_latency_seconds=0.0,
+                link_bytes_per_second=drive.link_bytes_per_second,
+                link_latency_seconds=drive.link_latency_seconds,
+            )
+        )
+    reduce = reduce_seconds(pushed, len(situation.drives))
+    forward, backward = _of_first(layers, host.layer_shares, cut)
+    tail = host.forward_seconds * (1 - forward) + host.backward_seconds * (1 - backward) if moved else 0.0
+    crossed = Crossed(up, down, tail)
+    if situation.sending is None:
+        return float(compose_cut(activities, situation.link, crossed, reduce).seconds)
+    works = tuple(_work(layer, shares) for layer, shares in zip(kept, _seconds(situation)[:cut], strict=True))
+    sizes = {tensor.name: tensor.size_bytes for layer in kept for tensor in layer.tensors}
+    composer = OverlapComposer(works, sizes, situation.block_bytes, situation.barrier)
+    own = crossed if moved else None
+    return float(composer.compose(activities, situation.link, situation.sending, reduce, own).seconds)
+
+
+def disturb(situation: Situation, generator: np.random.Generator) -> Situation:
+    """Return the situation as it may be: every layer takes something else than was measured, alike everywhere."""
+    factors = np.exp(generator.normal(0.0, NOISE, (2, len(situation.layers))))
+    forward = [layer.forward_operations * f for layer, f in zip(situation.layers, factors[0], strict=True)]
+    backward = [layer.backward_operations * f for layer, f in zip(situation.layers, factors[1], strict=True)]
+    shares = tuple(forward), tuple(backward)
+    return replace(
+        situation,
+        drives=tuple(replace(drive, layer_shares=shares) for drive in situation.drives),
+        host=replace(situation.host, layer_shares=shares),
+    )
+
+
+def regret(case: Case, generator: np.random.Generator, heavy_alone: bool = True) -> dict[str, Any]:
+    """Return a case's outcome: what was chosen, what would have been best, and by how much it is better.
+
+    `heavy_alone`: only layers that may be moved unasked count; without, all.
+    """
+    seen = case.situation()
+    decision = decide(seen) if heavy_alone else decide(seen, heavy=0.0)
+    truth = disturb(seen, generator)
+    allowed = [row.drive_layers for row in decision.rows if not row.refused and (row.heavy or not heavy_alone)]
+    seconds = {cut: composed_seconds(truth, cut) for cut in allowed}
+    best = min(seconds, key=lambda cut: (seconds[cut], -cut))
+    return {
+        "model": case.model,
+        "drives": case.drives,
+        "wire_over_compute": case.ratio,
+        "overlapped": case.overlapped,
+        "mixed": case.mixed,
+        "any_layer": not heavy_alone,
+        "chosen": decision.layer,
+        "best": None if best == len(seen.layers) else seen.layers[best].name,
+        "chosen_seconds": seconds[decision.drive_layers],
+        "best_seconds": seconds[best],
+        "predicted_seconds": decision.step_seconds,
+        "unmoved_seconds": seconds[len(seen.layers)],
+        "traffic_ratio": traffic_ratio(decision),
+        "regret": float(seconds[decision.drive_layers] / seconds[best] - 1),
+    }
+
+
+def traffic_ratio(decision: Decision) -> float:
+    """Return how many times as many bytes cross the link with nothing moved."""
+    return decision.rows[0].traffic_bytes / decision.row.traffic_bytes
+
+
+def decision_seconds(layers: int = 200, drives: int = 36, repeats: int = 5) -> dict[str, float]:
+    """Return seconds of a decision over a deep model, the median, without and with overlap."""
+    sizes = np.linspace(20_000, 2_000_000, layers).astype(int)
+    deep = tuple(
+        LayerPlace(f"layer{place}", (TensorCost(f"layer{place}.weight", int(size)),), 1e9, 2e9, 4e6, 400_000)
+        for place, size in enumerate(sizes)
+    )
+    each = DrivePlace("csd", BATCH, 2.0, 4.0, 0.05, 0.01, 5e8, 5e-5)
+    plain = Situation(
+        deep,
+        tuple(replace(each, device=f"csd-{place:02d}") for place in range(drives)),
+        HostPlace(5.0, 10.0),
+        Link(2e9, 0.0),
+        slice_seconds=SLICE_SECONDS.value,
+        block_bytes=256 << 10,
+    )
+    cases = {"without overlap": plain, "overlapped": replace(plain, sending=PRIORITY, cut_overlaps=True)}
+    return {name: _median_seconds(situation, repeats) for name, situation in cases.items()}
+
+
+def _median_seconds(situation: Situation, repeats: int) -> float:
+    took = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        decide(situation, heavy=0.0)
+        took.append(time.perf_counter() - begin)
+    return sorted(took)[repeats // 2]
+
+
+def _drive(model: str, place: int, mixed: bool) -> DrivePlace:
+    slow = mixed and place % 2
+    batch, profile = BATCH // 2 if slow else BATCH, get_profile(DRIVE)
+    seconds = _gradient(model, batch)
+    return DrivePlace(
+        device=f"csd-{place:02d}",
+        batch_size=batch,
+        forward_seconds=seconds[0] * (2 if slow else 1),
+        backward_seconds=seconds[1] * (2 if slow else 1),
+        encode_seconds=seconds[2],
+        read_seconds=batch * 150_528 / profile.flash_bytes_per_second.value,
+        link_bytes_per_second=_FAST_LINK,
+        link_latency_seconds=profile.link_latency_seconds.value,
+    )
+
+
+@cache
+def _gradient(model: str, batch: int) -> tuple[float, float, float]:
+    """Return forward, backward and encoding of a batch on a drive, in parts as large as were measured."""
+    table = CalibrationStore(SHIPPED).require(ModelSpec(model), ZOO[model].input_shape, DRIVE)
+    at_once = min(batch, table.batches[-1])
+    seconds = gradient_seconds(TableModel(table, get_profile(DRIVE)), micro_batch_counts(batch, at_once))
+    return seconds.forward, seconds.backward, seconds.encode
+
+
+@cache
+def _host(model: str, records: int) -> HostPlace:
+    table = CalibrationStore(SHIPPED).require(ModelSpec(model), ZOO[model].input_shape, DRIVE)
+    seconds = host_model(table, get_profile(HOST_PROFILE)).step_seconds(records)
+    return HostPlace(seconds.forward, seconds.backward)
+
+
+def _seconds(situation: Situation) -> list[tuple[float, float]]:
+    """Return (forward, backward) of each layer, to any scale: those of the first drive."""
+    shares = situation.drives[0].layer_shares
+    if shares is None:
+        return [(layer.forward_operations, layer.backward_operations) for layer in situation.layers]
+    return list(zip(*shares, strict=True))
+
+
+def _of_first(
+    layers: Sequence[LayerPlace], shares: tuple[tuple[float, ...], tuple[float, ...]] | None, cut: int
+) -> tuple[float, float]:
+    """Return what share of the forward and of the backward seconds the first layers take."""
+    forward = [layer.forward_operations for layer in layers] if shares is None else shares[0]
+    backward = [layer.backward_operations for layer in layers] if shares is None else shares[1]
+    return sum(forward[:cut]) / sum(forward), sum(backward[:cut]) / sum(backward)
+
+
+def _work(layer: LayerPlace, seconds: tuple[float, float]) -> LayerWork:
+    return LayerWork(layer.name, {tensor.name: tensor.size_bytes for tensor in layer.tensors}, *seconds)

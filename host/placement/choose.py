@@ -1,0 +1,56 @@
+"""Where the model of a run is cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from csd_emu.calibration import CalibrationStore
+from csd_emu.paths import Paths
+from csd_emu.placement.costs import Situation
+from csd_emu.placement.decide import Decision, decide, decide_for
+from host.placement.request import PlacementRequest, of_run
+from host.placement.situation import make_situation
+
+if TYPE_CHECKING:
+    from host.run_request import RunRequest
+
+AUTO, NONE = "auto", "none"
+
+
+def choose_placement(
+    request: RunRequest | PlacementRequest, placement: str = AUTO, store: CalibrationStore | None = None
+) -> Decision:
+    """Return which layers of a job move to the host.
+
+    Args:
+        request: a synchronous run, read and checked, or what `read_placement` has read.
+        placement: ``auto`` for the best cut, ``none`` for no cut, or the name of the layer that the host begins with.
+        store: the calibration tables; None for the user's and the shipped ones.
+
+    Raises:
+        ConfigurationError: the job is not synchronous, no cut fits, or the one that is asked for cannot be.
+        CalibrationError: how fast the devices are is not known.
+        ModelError: the model cannot be looked at.
+    """
+    tables = store or CalibrationStore(Paths.default().calibration)
+    asked = request if isinstance(request, PlacementRequest) else of_run(request, tables)
+    return choose_in(asked, make_situation(asked, tables), placement)
+
+
+def choose_in(request: PlacementRequest, situation: Situation, placement: str = AUTO) -> Decision:
+    """Return what `choose_placement` does, in the situation of a request."""
+    if placement != AUTO:
+        return decide_for(situation, None if placement == NONE else placement)
+    if (reason := _unmovable(request)) is None:
+        return decide(situation)
+    return replace(decide_for(situation, None), reason=reason)
+
+
+def _unmovable(request: PlacementRequest) -> str | None:
+    """Return why nothing can move in a run like this one, whatever the timeline says."""
+    if request.really:
+        return "slices cross while drives compute, and what crosses a cut does not yet"
+    if request.job.sync.patience is not None:
+        return "sync.patience: whom a step does not wait for is known when the host has computed with its records"
+    return None

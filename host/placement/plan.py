@@ -1,0 +1,29 @@
+"""`csd-emu plan --placement`: from the files to the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from csd_emu.calibration import CalibrationStore
+from host.placement.choose import choose_in
+from host.placement.report import PlanReport, placement_plan
+from host.placement.request import read_placement
+from host.placement.situation import make_situation
+
+
+def plan_placement(job_path: Path, array_path: Path, store: CalibrationStore) -> PlanReport:
+    """Return where a job's model is best cut on an array.
+
+    Raises:
+        ConfigurationError: a file breaks a rule, the job is not synchronous, or no cut fits.
+        CalibrationError: how fast the devices are is not known.
+        ModelError: the model cannot be looked at.
+    """
+    request = read_placement(job_path, array_path, store)
+    situation = make_situation(request, store)
+    return PlanReport(
+        model=request.job.model,
+        input_shape=list(request.shape),
+        array=request.config.name,
+        placement=placement_plan(request, situation, choose_in(request, situation)),
+    )

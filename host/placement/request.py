@@ -1,0 +1,128 @@
+"""What a placement is decided for: a job on an array, with the batches and the schedule that it begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from csd_emu.array import MAX_MEMORY_BYTES, NATIVE, ArrayConfig
+from csd_emu.calibration import CalibrationStore
+from csd_emu.shape import Shape
+from firmware_agent.errors import ConfigurationError
+from firmware_agent.models import ModelSpec
+from firmware_agent.send_queue import Sending
+from host.datasets import load_dataset
+from host.device_time import find_models
+from host.evaluation import Evaluator
+from host.job import JobConfig, load_job
+from host.requests import read_array
+from host.shards import deal_out
+from host.sync.communicating import TODAY, choose_communication
+from host.sync.optimiser import make_optimiser
+from host.tuning.classes import device_classes, speed_tables
+from host.tuning.stannis import plan_batches
+
+if TYPE_CHECKING:
+    from host.run_request import RunRequest
+
+
+@dataclass(frozen=True)
+class PlacementRequest:
+    """A job on an array.
+
+    Attributes:
+        config, job, spec, shape: what is trained, where.
+        batches: node -> records per step, in participant order.
+        record_bytes: of an image with its label.
+        shard_bytes: of the largest shard.
+        wall: whether the drives' seconds are this machine's own, of which there are no tables.
+        sending: how tensors are sent, if that overlaps computing; None if it does not.
+        really: whether slices really cross while drives compute, and are not composed as if they did.
+        block_bytes: the host's optimiser steps ranges of so many bytes; None for whole tensors.
+        barrier: whether it needs the whole gradient first.
+    """
+
+    config: ArrayConfig
+    job: JobConfig
+    spec: ModelSpec
+    shape: Shape
+    batches: Mapping[str, int]
+    record_bytes: int
+    shard_bytes: int
+    wall: bool
+    sending: Sending | None = None
+    really: bool = False
+    block_bytes: int | None = None
+    barrier: bool = False
+
+
+def of_run(request: RunRequest, store: CalibrationStore) -> PlacementRequest:
+    """Return what a run's placement is decided for; it need not have a plan yet.
+
+    Raises:
+        ConfigurationError: the job is not synchronous.
+        CalibrationError: the tuner needs a table that is missing.
+    """
+    config, job, spec, evaluator = request.config, request.job, request.spec, request.evaluator
+    dataset = request.dataset
+    if job.mode != "sync":
+        raise ConfigurationError("placement: layers move in synchronous training alone; write mode: sync")
+    dealt = deal_out(dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed)
+    _, channels, height, width = dataset.images.shape
+    shape = channels, height, width
+    record_bytes = (dataset.images.nbytes + dataset.labels.nbytes) // len(dataset.labels)
+    shard_bytes = (max(len(own) for own in dealt.private) + len(dealt.public)) * record_bytes
+    optimiser = make_optimiser(job, evaluator.structure(), evaluator.initial_weights())
+    barrier, communication = optimiser.needs_all is not None, request.communication
+    return PlacementRequest(
+        config=config,
+        job=job,
+        spec=spec,
+        shape=shape,
+        batches=first_batches(config, job, spec, shape, store, shard_bytes),
+        record_bytes=record_bytes,
+        shard_bytes=shard_bytes,
+        wall=NATIVE in config.engines and not any(node.name in request.models for node in config.list_devices()),
+        sending=communication.sending(1) if communication.composed else None,
+        really=communication.overlap,
+        block_bytes=None if barrier else optimiser.block_bytes,
+        barrier=barrier,
+    )
+
+
+def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) -> PlacementRequest:
+    """Read the files. A model that is too large for a drive as a whole is none that is refused here.
+
+    Raises:
+        ConfigurationError: a file breaks a rule, or the job is not synchronous.
+        CalibrationError: the tuner, or the array's clock, needs a table that is missing.
+    """
+    from host.run_request import RunRequest
+
+    config = read_array(array_path)
+    job, spec = load_job(job_path)
+    dataset = load_dataset(job.data.source, job.seed)
+    evaluator = Evaluator(spec, dataset, job.seed)
+    _, channels, height, width = dataset.images.shape
+    models = find_models(config, spec, (channels, height, width), store)
+    communication = choose_communication(config, job, models, evaluator) if job.mode == "sync" else TODAY
+    return of_run(RunRequest(config, job, spec, dataset, evaluator, models, communication=communication), store)
+
+
+def first_batches(
+    config: ArrayConfig, job: JobConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore, shard_bytes: int
+) -> dict[str, int]:
+    """Return node -> records per step to begin with.
+
+    Where a tuner chooses, these are STANNIS's for the whole model, in as much memory as a drive can have: what of the
+    model fits is for the placement to say.
+    """
+    nodes = config.list_nodes()
+    if job.tuner == "none":
+        return {node.name: job.batch_size for node in nodes}
+    roomy = config.model_copy(update={"memory": float(MAX_MEMORY_BYTES)})
+    classes = device_classes(roomy, spec, shape, store, job.sync, shard_bytes=shard_bytes)
+    planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning)
+    return {name: int(batch) for name, batch in zip(classes, planned.batches, strict=True)}

@@ -1,0 +1,88 @@
+"""The reproduction of placement, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from firmware_agent.units import format_bytes
+from host.console import console, print_whole
+from host.reproduce.placement_figures import PlacementReport, Placing
+
+
+def print_placement_reproduction(report: PlacementReport) -> None:
+    """Print headlines, traffic, one table per model, and notes."""
+    _print_traffic(report)
+    for model in dict.fromkeys(row.model for row in report.placing):
+        _print_placing([row for row in report.placing if row.model == model])
+    table = _table("Published beside ours: speed-up by placement", ("published result", "published", "ours", "at"))
+    table.columns[0].justify = "left"
+    for row in report.beside:
+        table.add_row(
+            row.source, row.published, f"{row.ours_low:.2f} to {row.ours_high:.2f} ({row.basis})", row.ours_at
+        )
+    print_whole(table)
+    for note in report.notes:
+        console.print(f"* {note}", markup=False, soft_wrap=True)
+    for file in report.files:
+        console.print(f"written: {file}", markup=False, soft_wrap=True)
+    console.print(f"{report.wall_seconds:.1f} s of wall time; clock of all else: {report.clock}")
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _print_traffic(report: PlacementReport) -> None:
+    table = _table(
+        "Traffic of one drive's step, full-size models, cut before the linear layers at the end",
+        (
+            "model",
+            "batch",
+            "bytes moved",
+            "compute moved",
+            "crossing",
+            "without",
+            "with",
+            "ratio",
+            "counted",
+            "derived",
+        ),
+    )
+    for row in report.traffic:
+        table.add_row(
+            row.model,
+            str(row.batch),
+            f"{row.moved_parameters:.1%}",
+            f"{row.moved_compute:.2%}",
+            format_bytes(row.crossing_bytes),
+            format_bytes(row.whole_bytes),
+            format_bytes(row.cut_bytes),
+            f"{row.ratio:.2f}",
+            "-" if row.counted_ratio is None else f"{row.counted_ratio:.2f}",
+            "-" if row.derived_ratio is None else f"{row.derived_ratio:g}",
+        )
+    print_whole(table)
+
+
+def _print_placing(rows: Sequence[Placing]) -> None:
+    """Print one model: a row for each number of drives, a column for each link."""
+    rates = list(dict.fromkeys(row.link_bytes_per_second for row in rows))
+    columns = [f"{format_bytes(rate)}/s" for rate in rates]
+    table = _table(
+        f"{rows[0].model}, {rows[0].batch} records a drive (simulated): wire/compute, the host's first layer, speed-up",
+        ("drives", *columns),
+    )
+    for drives in dict.fromkeys(row.drives for row in rows):
+        own = [row for row in rows if row.drives == drives]
+        table.add_row(str(drives), *(_cell(row) for row in own))
+    print_whole(table)
+
+
+def _cell(row: Placing) -> str:
+    layer = "none" if row.layer is None else f"{row.layer} {row.speedup:.2f}x"
+    return f"{row.wire_over_compute:.2g}: {layer}"

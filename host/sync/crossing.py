@@ -1,0 +1,184 @@
+"""One step across the cut of a model: what drives hand over comes together, goes through the tail, and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from firmware_agent.crossing import LABELS, RANDOM, activation_specs, gradient_specs
+from firmware_agent.cutting import Crossing
+from firmware_agent.errors import DeviceFailed, ProtocolError
+from firmware_agent.exchange import Array, Assembler, cut_slices
+from firmware_agent.wire import ActivationGradients, Activations, AnyFrame, Slice, encode, pack
+from host.sync.tail import Back, Batch, Tail, TailPass
+
+
+def part_sizes(records: int, micro_batch: int) -> tuple[int, ...]:
+    """Return how many records a drive computes at a time, one part after the other."""
+    return tuple(map(len, np.array_split(np.empty(records, np.uint8), -(-records // micro_batch))))
+
+
+class Crossings:
+    """The parts of one step, by participant: part k goes through the tail when all have sent theirs who have one.
+
+    A participant that is lost is waited for no longer; what it has handed over before stays in the tail's gradient.
+    """
+
+    def __init__(self, tail: Tail, step: int, parts: Mapping[str, Sequence[int]]) -> None:
+        """Begin a step.
+
+        Args:
+            tail: computes.
+            step: its number.
+            parts: participant -> records of each of its parts, in participant order.
+        """
+        self._tail, self._step, self._parts = tail, step, {device: tuple(sizes) for device, sizes in parts.items()}
+        self.passing: TailPass = tail.begin(step)
+        self._left: set[str] = set()
+        self._waiting: dict[int, dict[str, tuple[Batch, asyncio.Future[Back]]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def alone(self, device: str, sizes: Sequence[int]) -> Crossings:
+        """Return the same step for a device that is only watched: it has the tail for itself, and nothing counts."""
+        return Crossings(self._tail, self._step, {device: sizes})
+
+    def hand(self, device: str) -> Hand:
+        """Return what takes a participant's frames."""
+        tail = self._tail
+        return Hand(tail.point.crossing, tail.answers, tail.classes, self._step, device, self._parts[device])
+
+    @property
+    def mixed(self) -> bool:
+        """Whether a participant that was lost is in the tail's gradient."""
+        return not self._left.isdisjoint(self.passing.devices)
+
+    async def add(self, part: int, batch: Batch) -> Back:
+        """Take a participant's part, and return what goes back to it when the tail has computed.
+
+        How long that may take is the caller's to limit; a caller that gives up must call `leave`.
+
+        Raises:
+            DeviceFailed: the tail failed.
+        """
+        future: asyncio.Future[Back] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(part, {})[batch.device] = batch, future
+        self._compute_complete()
+        return await future
+
+    def leave(self, device: str) -> None:
+        """Go on without a participant."""
+        if device in self._parts:
+            self._left.add(device)
+            for waiting in self._waiting.values():
+                waiting.pop(device, None)
+            self._compute_complete()
+
+    def _compute_complete(self) -> None:
+        for part, waiting in list(self._waiting.items()):
+            due = [device for device, sizes in self._parts.items() if len(sizes) > part and device not in self._left]
+            if due and all(device in waiting for device in due):
+                del self._waiting[part]
+                task = asyncio.ensure_future(self._compute([waiting[device] for device in due]))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _compute(self, waiting: Sequence[tuple[Batch, asyncio.Future[Back]]]) -> None:
+        outcomes: Sequence[Back | DeviceFailed]
+        try:
+            outcomes = await asyncio.to_thread(self.passing.compute, [batch for batch, _ in waiting])
+        except Exception as error:  # the user's model may raise anything
+            outcomes = [DeviceFailed(f"the host's part of the model: {error!r}")] * len(waiting)
+        for (_, future), outcome in zip(waiting, outcomes, strict=True):
+            if future.done():
+                continue
+            if isinstance(outcome, DeviceFailed):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+
+class Hand:
+    """Takes what one device hands over in one step, part by part, and words the answers.
+
+    Attributes:
+        up_bytes, down_bytes: that crossed the wire for it so far; whoever sends and receives adds them up.
+    """
+
+    def __init__(
+        self,
+        crossing: Sequence[Crossing],
+        answered: bool,
+        classes: int,
+        step: int,
+        device: str,
+        sizes: Sequence[int],
+    ) -> None:
+        """Begin with nothing.
+
+        Args:
+            crossing: what a device sends.
+            answered: whether it needs the gradients of that.
+            classes: labels count from 0 to one less.
+            step: its number.
+            device: its name.
+            sizes: records of each of its parts.
+        """
+        self._crossing, self._answered, self._classes = list(crossing), answered, classes
+        self._step, self._device, self._sizes = step, device, tuple(sizes)
+        self._part = 0
+        self._assembler: Assembler | None = None
+        self.up_bytes, self.down_bytes = 0, 0
+
+    @property
+    def part(self) -> int:
+        """Which part is at hand."""
+        return self._part
+
+    def wants(self, frame: AnyFrame) -> bool:
+        """Return whether a frame belongs to what is handed over."""
+        return isinstance(frame, Activations) or (isinstance(frame, Slice) and self._assembler is not None)
+
+    def take(self, frame: AnyFrame) -> Batch | None:
+        """Take a frame; return the part when it is whole.
+
+        Raises:
+            ProtocolError: the frame does not belong there, or a label is none.
+        """
+        if isinstance(frame, Slice) and self._assembler is not None:
+            self._assembler.add(frame)
+            return self._batch(self._assembler) if self._assembler.complete else None
+        if not isinstance(frame, Activations) or self._assembler is not None:
+            raise ProtocolError(f"{self._device} sent {type(frame).__name__} among its activations")
+        if (frame.step, frame.part) != (self._step, self._part) or self._part >= len(self._sizes):
+            raise ProtocolError(
+                f"{self._device} sent part {frame.part} of step {frame.step}, it is at part {self._part} "
+                f"of {len(self._sizes)} of step {self._step}"
+            )
+        drawn = any(spec.name == RANDOM for spec in frame.specs)
+        expected = activation_specs(self._crossing, self._sizes[self._part], drawn)
+        self._assembler = Assembler(self._step, frame.specs, expected)
+        return None
+
+    def answer(self, back: Back) -> list[bytes]:
+        """Return the messages that answer the part at hand; the next one may come then."""
+        specs = gradient_specs(self._crossing, self._sizes[self._part]) if self._answered else []
+        wanted = {spec.name: back.gradients[spec.name] for spec in specs}
+        return self._worded(ActivationGradients(self._step, self._part, back.loss, specs), wanted)
+
+    def refuse(self, error: str) -> list[bytes]:
+        """Return the messages that say that there is no answer."""
+        return self._worded(ActivationGradients(self._step, self._part, 0.0, [], error[:4000]), {})
+
+    def _worded(self, frame: ActivationGradients, arrays: Mapping[str, Array]) -> list[bytes]:
+        self._part += 1
+        self._assembler = None
+        return list(pack(map(encode, (frame, *cut_slices(self._step, arrays)))))
+
+    def _batch(self, assembler: Assembler) -> Batch:
+        arrays = assembler.arrays()
+        labels, random = np.asarray(arrays.pop(LABELS), np.int64), arrays.pop(RANDOM, None)
+        if len(odd := labels[(labels < 0) | (labels >= self._classes)]):
+            raise ProtocolError(f"{self._device} sent the label {odd[0]}; the model knows 0 to {self._classes - 1}")
+        return Batch(self._device, list(arrays.values()), labels, random)

@@ -1,0 +1,155 @@
+"""A model of a synchronous job that is cut, as its host sees it: what is moved, and what that spares and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from csd_emu.profiles import Profile
+from firmware_agent.cutting import CutPoint
+from firmware_agent.errors import ConfigurationError
+from firmware_agent.layer_costs import LayerWork
+from firmware_agent.units import format_bytes
+from firmware_agent.wire import PhaseSeconds
+from host.device_time import StepModel
+from host.evaluation import Evaluator
+from host.job import JobConfig
+from host.sync.communicating import Communication
+from host.tuning.front import Front
+
+NONE, AUTO = "none", "auto"
+# What the host holds of what it has moved to it, in copies: weights, gradients, momentum, and the sums of a step; then
+# activations, their gradients and the kernels' workspace.
+PARAMETER_COPIES, ACTIVATION_COPIES = 5, 3
+# What a drive is spared, at least: weights and gradients; activations once.
+SPARED_PARAMETER_COPIES = 2
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a job's model is cut.
+
+    Attributes:
+        point: the cut.
+        moved: the host's layers.
+        front: the drives' part, against the whole.
+        moved_bytes: of the host's layers' tensors.
+        kept_bytes: of the drives' layers' tensors.
+    """
+
+    point: CutPoint
+    moved: tuple[str, ...]
+    front: Front
+    moved_bytes: int
+    kept_bytes: int
+
+    @property
+    def layer(self) -> str:
+        """The layer that the host's part begins with."""
+        return self.point.layer
+
+    def notes(self, job: JobConfig, communication: Communication) -> list[str]:
+        """Return what must be known of the run, in sentences."""
+        notes = [
+            f"the host has the {len(self.moved)} layers from {self.layer!r} on, {format_bytes(self.moved_bytes)}; "
+            f"{format_bytes(self.point.record_bytes)} of activations cross for each record, and as much of gradients"
+        ]
+        if job.data.resolved(job.mode).private:
+            notes.append("what crosses a cut is computed from private records, and their labels cross with it")
+        return notes
+
+    def host_bytes(self, records: int) -> int:
+        """Return a generous guess of the host's memory for its part, with so many records of all drives together."""
+        return PARAMETER_COPIES * self.moved_bytes + ACTIVATION_COPIES * records * self.point.tail_bytes
+
+    def check_host(self, records: int, host: Profile, available_bytes: int | None = None) -> None:
+        """Return if the host has room for its part.
+
+        Args:
+            records: of a step, of all drives together.
+            host: its profile.
+            available_bytes: of this machine, on which it really runs; None to look.
+
+        Raises:
+            ConfigurationError: it has not.
+        """
+        available = psutil.virtual_memory().available if available_bytes is None else available_bytes
+        needed = self.host_bytes(records)
+        for room, whose in ((int(host.dram_bytes.value), f"a {host.name} has"), (available, "this machine has free")):
+            if needed > room:
+                raise ConfigurationError(
+                    f"placement: the host's part from {self.layer!r} on needs some {format_bytes(needed)} of memory "
+                    f"for {records} records a step, and {whose} {format_bytes(room)}; cut later, give drives smaller "
+                    "batches, or choose placement: none"
+                )
+
+    def tail_seconds(
+        self, records: int, fronts: Sequence[PhaseSeconds], host: StepModel | None, ratio: float | None
+    ) -> float:
+        """Return how long the host computes its part of a step; modelled.
+
+        Args:
+            records: of all devices together.
+            fronts: the seconds of each device's own part.
+            host: what the whole model's steps cost on the host; None if there is no table.
+            ratio: how many drives the host is worth. Without a table it computes its layers' arithmetic so many times
+                as fast as the devices do theirs.
+        """
+        forward, backward = self.front.forward_share, self.front.backward_share
+        if host is not None:
+            whole = host.step_seconds(records)
+            return whole.forward * (1 - forward) + whole.backward * (1 - backward)
+        each = [
+            part.forward * (1 - forward) / forward + (part.backward * (1 - backward) / backward if backward else 0.0)
+            for part in fronts
+        ]
+        return sum(each) / (ratio or 1.0)
+
+
+def place_model(evaluator: Evaluator, layer: str, precision: str) -> Placed:
+    """Return what a cut before `layer` does.
+
+    Raises:
+        ConfigurationError: the model has no such layer, or cannot be cut there.
+    """
+    cut, works = evaluator.cut(layer, precision), evaluator.layers()
+    names = [work.name for work in works]
+    place = names.index(layer)
+    moved_bytes, kept_bytes = _bytes(works[place:]), _bytes(works[:place])
+    front = Front(
+        forward_share=_share(works, place, "forward_operations"),
+        backward_share=_share(works, place, "backward_operations"),
+        encode_share=kept_bytes / (kept_bytes + moved_bytes),
+        spared_bytes=SPARED_PARAMETER_COPIES * moved_bytes,
+        spared_record_bytes=cut.point.tail_bytes,
+    )
+    return Placed(cut.point, tuple(names[place:]), front, moved_bytes, kept_bytes)
+
+
+def check_job(job: JobConfig, communication: Communication) -> None:
+    """Return if a job whose model is cut can be what it is beside that.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    if communication.overlap:
+        raise ConfigurationError(
+            "placement: what crosses a cut does not yet cross while drives compute; set communication.overlap: false, "
+            "or choose placement: none"
+        )
+    if job.sync.patience is not None:
+        raise ConfigurationError(
+            "placement: whom a step does not wait for is known when the host's part has computed with its records; "
+            "leave sync.patience out, or choose placement: none"
+        )
+
+
+def _bytes(works: Sequence[LayerWork]) -> int:
+    return sum(sum(work.tensors.values()) for work in works)
+
+
+def _share(works: Sequence[LayerWork], place: int, name: str) -> float:
+    each = [getattr(work, name) for work in works]
+    return sum(each[:place]) / sum(each) if sum(each) else 0.0

@@ -1,0 +1,81 @@
+"""Random models, drives and links for the laws of placement."""
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from csd_emu.communication.costs import TensorCost
+from csd_emu.placement.costs import DrivePlace, HostPlace, LayerPlace, Situation
+from csd_emu.timeline import Link
+from firmware_agent.send_queue import Sending
+
+seconds = st.floats(1e-3, 1.0)
+schedules = st.just(Sending()) | st.builds(
+    Sending, st.just("priority"), st.integers(1000, 200_000), st.integers(1000, 500_000)
+)
+
+
+@st.composite
+def layers(draw: st.DrawFn, most: int = 6) -> tuple[LayerPlace, ...]:
+    """Two layers and more, of which some cannot be cut before."""
+    return tuple(
+        LayerPlace(
+            name=f"layer{place}",
+            tensors=tuple(
+                TensorCost(f"layer{place}.{number}", size)
+                for number, size in enumerate(draw(st.lists(st.integers(1, 500_000), min_size=place == 0, max_size=2)))
+            ),
+            forward_operations=draw(st.floats(1, 1e3)),
+            backward_operations=draw(st.floats(1, 1e3)),
+            tail_bytes=1e4 * (most - place),
+            crossing_bytes=None if place == 0 else draw(st.none() | st.integers(1, 20_000)),
+            pull_only_bytes=draw(st.integers(0, 100)),
+            reason="the test says so",
+        )
+        for place in range(draw(st.integers(2, most)))
+    )
+
+
+@st.composite
+def drives(draw: st.DrawFn, most: int = 4, equal: bool = False, local: bool = True) -> tuple[DrivePlace, ...]:
+    """One drive and more, and perhaps the host's own part behind them."""
+    one = st.builds(
+        DrivePlace,
+        device=st.just(""),
+        batch_size=st.integers(1, 64),
+        forward_seconds=seconds,
+        backward_seconds=seconds,
+        encode_seconds=st.floats(0, 0.1),
+        read_seconds=st.floats(0, 0.1),
+        link_bytes_per_second=st.floats(1e5, 1e9),
+        link_latency_seconds=st.floats(0, 1e-3),
+        parts_factor=st.floats(1, 1.2),
+        in_parts=st.booleans(),
+    )
+    count = draw(st.integers(1, most))
+    found = [draw(one)] * count if equal else [draw(one) for _ in range(count)]
+    named = [replace(drive, device=f"csd-{number:02d}") for number, drive in enumerate(found)]
+    if local and draw(st.booleans()):
+        named.append(replace(draw(one), device="host", local=True))
+    return tuple(named)
+
+
+@st.composite
+def situations(
+    draw: st.DrawFn,
+    schedule: st.SearchStrategy[Sending | None] = st.none(),  # noqa: B008
+    equal: bool = False,
+    local: bool = True,
+) -> Situation:
+    """All that a decision rests on; with a schedule, steps of a model that is cut overlap too."""
+    sending = draw(schedule)
+    return Situation(
+        layers=draw(layers()),
+        drives=draw(drives(equal=equal, local=local)),
+        host=HostPlace(draw(seconds), draw(seconds)),
+        link=Link(draw(st.floats(1e5, 1e9)), draw(st.floats(0, 1e-3)), draw(st.booleans())),
+        sending=sending,
+        cut_overlaps=sending is not None,
+        slice_seconds=draw(st.floats(0, 1e-4)),
+        block_bytes=draw(st.sampled_from([1 << 16, 1 << 18, None])),
+    )

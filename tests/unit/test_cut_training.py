@@ -1,0 +1,201 @@
+"""Synchronous training of a model that is cut, on fake drives: the whole model's steps, and what goes wrong in one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firmware_agent.crossing import LABELS
+from firmware_agent.errors import DeviceFailed, DeviceLost
+from firmware_agent.exchange import Array, make_slice
+from firmware_agent.wire import Activations, Slice, Step
+from host.records import StepRecord, What
+from host.sync.tail import Tail
+from tests.cut_drives import LAYERS, CutDrive, NetEvaluator, make_tail, whole_step
+from tests.fakes import Answer, Cut
+from tests.sync import TAIL_SECONDS, SyncRun
+
+
+def run_of(*drives: CutDrive, layer: str = "3", **job: Any) -> SyncRun:
+    return SyncRun(*drives, evaluator=NetEvaluator(), tail=make_tail(layer), **job)
+
+
+class Dying(CutDrive):
+    """Ends its stream in one step: before what crosses has left, or behind it, or when its gradient has come."""
+
+    def __init__(self, device: str, step: int, when: str) -> None:
+        super().__init__(device)
+        self._step, self._when = step, when
+
+    def hand_over(self, task: Step, part: int) -> Iterator[Answer]:
+        for answer in super().hand_over(task, part):
+            if (task.step, self._when) == (self._step, "before") and isinstance(answer, Slice):
+                raise Cut
+            yield answer
+        if (task.step, self._when) == (self._step, "between"):
+            raise Cut
+
+    def go_back(self, back: Mapping[str, Array]) -> Iterator[Answer]:
+        if self._task is not None and (self._task.step, self._when) == (self._step, "behind"):
+            raise Cut
+        yield from super().go_back(back)
+
+
+class Wrong(CutDrive):
+    """Changes what it hands over."""
+
+    def __init__(self, device: str, change: Any) -> None:
+        super().__init__(device)
+        self._change = change
+
+    def hand_over(self, task: Step, part: int) -> Iterator[Answer]:
+        for answer in super().hand_over(task, part):
+            yield self._change(answer)
+
+
+def steps_of(run: SyncRun) -> list[StepRecord]:
+    return [step for record in run.rounds for step in record.steps]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    layer=st.sampled_from(LAYERS),
+    batches=st.integers(2, 7),
+    drives=st.integers(1, 3),
+    records=st.integers(8, 30),
+    needs_all=st.booleans(),
+)
+def test_steps_are_those_of_the_whole_model(
+    layer: str, batches: int, drives: int, records: int, needs_all: bool
+) -> None:
+    parts = [CutDrive(f"csd-0{number}", layer) for number in range(drives)]
+    clip = {"clip_norm": 1e9} if needs_all else {}
+    run = run_of(*parts, layer=layer, records=records, batch_size=batches, sync=clip)
+    weights = NetEvaluator().initial_weights()
+    asyncio.run(run.run())
+    for step in steps_of(run):
+        groups = [part.by_step[step.step] for part in parts if step.step in part.by_step]
+        assert step.samples == sum(map(len, groups))
+        weights = whole_step(weights, groups, step.learning_rate)
+        assert np.isfinite(step.loss)
+    for name, array in run.training.weights.items():
+        np.testing.assert_allclose(array, weights[name], rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize("micro_batch", [2, 3])
+def test_records_that_are_computed_in_parts_cross_in_parts(micro_batch: int) -> None:
+    """Drives with more parts go on when the others have none left."""
+    drives = [CutDrive("csd-00"), CutDrive("csd-01")]
+    run = run_of(*drives, records=20, private=[4, 0], batch_size=6, sync={"micro_batch": micro_batch})
+    asyncio.run(run.run())
+    assert not run.told(What.FAILED) + run.told(What.LOST)
+    assert all(np.isfinite(array).all() for array in run.training.weights.values())
+    sent = [frame for drive in drives for frame in drive.frames if isinstance(frame, Step)]
+    assert all(-(-len(task.records) // 4 // micro_batch) >= 1 for task in sent)
+
+
+@pytest.mark.parametrize("when", ["before", "between", "behind"])
+async def test_a_drive_that_is_lost_within_a_step_neither_holds_it_up_nor_spoils_it(when: str) -> None:
+    run = run_of(CutDrive("csd-00"), Dying("csd-01", 2, when), CutDrive("csd-02"), records=40)
+    async with asyncio.timeout(30):
+        (record,) = await run.run()
+    second = record.steps[1]
+    assert second.lost == ["csd-01"]
+    assert [part.device for part in second.devices] == ["csd-00", "csd-02"]
+    assert sum(part.weight for part in second.devices) == pytest.approx(1.0)
+    # Its activations went through the host's part if they had come in time: these count, and no gradient of its own.
+    assert second.mixed in {"before": [False], "between": [False, True], "behind": [True]}[when]
+    seen = {r for drive in run.drives for step, dealt in drive.by_step.items() if step != 2 for r in dealt}
+    assert set(run.drives[1].by_step[2]) <= seen  # its records come again
+    assert all(np.isfinite(array).all() for array in run.training.weights.values())
+
+
+@pytest.mark.parametrize("when", ["before", "between", "behind"])
+async def test_a_step_in_which_everyone_is_lost_leaves_the_weights_as_they_are(when: str) -> None:
+    run = run_of(Dying("csd-00", 1, when), records=12)
+    before = {name: array.copy() for name, array in run.training.weights.items()}
+    with pytest.raises(DeviceLost):
+        async with asyncio.timeout(30):
+            await run.run()
+    for name, array in run.training.weights.items():
+        assert np.array_equal(array, before[name]), name
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda a: msgspec.structs.replace(a, part=1) if isinstance(a, Activations) else a, "sent part 1 of step"),
+        (lambda a: msgspec.structs.replace(a, step=9) if isinstance(a, Activations) else a, "of step 9"),
+        (
+            lambda a: msgspec.structs.replace(a, specs=a.specs[1:]) if isinstance(a, Activations) else a,
+            "tensors announced are not the model's",
+        ),
+        (
+            lambda a: msgspec.structs.replace(a, checksum=bytes(8)) if isinstance(a, Slice) else a,
+            "do not match their checksum",
+        ),
+    ],
+)
+async def test_what_does_not_belong_there_loses_its_drive_alone(change: Any, reason: str) -> None:
+    run = run_of(CutDrive("csd-00"), Wrong("csd-01", change), records=24)
+    async with asyncio.timeout(30):
+        (record,) = await run.run()
+    assert [reason in told for told in run.told(What.LOST)] == [True]
+    assert [part.device for part in record.steps[0].devices] == ["csd-00"]
+
+
+class OddLabels(CutDrive):
+    """Says that a record is of a class that there is not."""
+
+    label = 7
+
+    def hand_over(self, task: Step, part: int) -> Iterator[Answer]:
+        for answer in super().hand_over(task, part):
+            if isinstance(answer, Slice) and answer.tensor == LABELS:
+                data = np.full(len(answer.data) // 8, self.label, "<i8").tobytes()
+                yield make_slice(task.step, LABELS, 0, data)
+            else:
+                yield answer
+
+
+@pytest.mark.parametrize("label", [7, -1])
+async def test_a_label_of_no_class_loses_its_drive_alone(label: int) -> None:
+    odd = OddLabels("csd-01")
+    odd.label = label
+    run = run_of(CutDrive("csd-00"), odd, records=24)
+    async with asyncio.timeout(30):
+        (record,) = await run.run()
+    assert [f"sent the label {label}" in told for told in run.told(What.LOST)] == [True]
+    assert all(np.isfinite(step.loss) for step in record.steps)
+
+
+async def test_a_host_part_that_fails_fails_the_step_of_those_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("no room")
+
+    run = run_of(CutDrive("csd-00"), records=12)
+    monkeypatch.setattr(Tail, "compute", fail)
+    with pytest.raises(DeviceFailed, match="the host's part of the model: MemoryError"):
+        async with asyncio.timeout(30):
+            await run.run()
+    assert run.drives[0].errors
+
+
+async def test_what_crosses_and_the_hosts_part_are_in_the_composed_step() -> None:
+    run = run_of(CutDrive("csd-00"), CutDrive("csd-01"), records=16)
+    (record,) = await run.run()
+    tails = [span for span in record.spans if span.phase == "tail"]
+    assert [span.seconds for span in tails] == pytest.approx([TAIL_SECONDS * step.samples for step in record.steps])
+    for part in record.devices:
+        drive = next(drive for drive in run.drives if drive.device == part.device)
+        assert part.received_bytes <= sum(map(len, drive.sent))
+        spans = [span for span in record.spans if span.device == part.device]
+        assert sum(span.bytes for span in spans if span.phase == "send") == part.received_bytes
+        assert sum(span.bytes for span in spans if span.phase == "receive") == part.sent_bytes

@@ -1,0 +1,182 @@
+"""From a job and an array to a decision: layers, memory, seconds, what is printed; and what is refused."""
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from csd_emu.array import ArrayConfig
+from csd_emu.calibration.store import SHIPPED, CalibrationStore
+from csd_emu.placement.decide import decide
+from firmware_agent.errors import CalibrationError, ConfigurationError, ModelError
+from firmware_agent.models import ModelSpec, build_model
+from host.job import JobConfig
+from host.outputs import schema
+from host.placement.choose import choose_placement
+from host.placement.layers import Exchange, inspect_layers
+from host.placement.measure import measure
+from host.placement.plan import plan_placement
+from host.placement.request import PlacementRequest, read_placement
+from host.placement.situation import make_situation
+from host.printing_placement import print_plan
+from host.tuning.classes import device_classes, speed_tables
+from host.tuning.stannis import plan_batches
+
+STORE = CalibrationStore(SHIPPED)
+DIGITS = ModelSpec("digits_cnn")
+
+
+def job(**changes: object) -> JobConfig:
+    return JobConfig.model_validate(
+        {"model": "digits_cnn", "data": {"source": "digits"}, "mode": "sync", "batch_size": 32} | changes
+    )
+
+
+def array(**changes: object) -> ArrayConfig:
+    return ArrayConfig.model_validate(
+        {
+            "name": "placed",
+            "engine": "native",
+            "clock": "modelled",
+            "link": {"bandwidth": "2 MB/s"},
+            "devices": [{"profile": "newport", "count": 3}],
+        }
+        | changes
+    )
+
+
+def request(**changes: object) -> PlacementRequest:
+    config = array()
+    batches = {node.name: 32 for node in config.list_nodes()}
+    return replace(PlacementRequest(config, job(), DIGITS, (1, 8, 8), batches, 72, 100_000, False), **changes)
+
+
+def files(folder: Path, **changes: object) -> tuple[Path, Path]:
+    paths = folder / "job.yaml", folder / "array.yaml"
+    for path, config in zip(paths, (job(**changes), array()), strict=True):
+        path.write_text(json.dumps(config.model_dump(mode="json", exclude_defaults=True)), encoding="utf-8")
+    return paths
+
+
+def test_layers_have_all_of_the_model_once() -> None:
+    model = build_model(DIGITS)
+    layers = inspect_layers(DIGITS, (1, 8, 8), Exchange())
+    assert sum(layer.push_bytes for layer in layers) == 4 * sum(p.numel() for p in model.parameters())
+    assert [layer.crossing_bytes for layer in layers] == [None, 4096, 2048, 256]
+    assert layers[0].reason
+    assert all(a.tail_bytes > b.tail_bytes for a, b in itertools.pairwise(layers[1:]))
+
+
+def test_double_precision_takes_twice_the_bytes_and_frozen_statistics_are_pulled_alone() -> None:
+    spec = ModelSpec("mobilenet_v2", arguments={"num_classes": 10})
+    plain, frozen, double = (
+        inspect_layers(spec, (3, 32, 32), each) for each in (Exchange(), Exchange(buffers=False), Exchange(double=True))
+    )
+    for one, other, twice in zip(plain, frozen, double, strict=True):
+        assert one.pull_bytes == other.pull_bytes
+        assert twice.crossing_bytes == (None if one.crossing_bytes is None else 2 * one.crossing_bytes)
+    counts = sum(layer.push_bytes for layer in plain) - sum(layer.push_bytes for layer in frozen)
+    model = build_model(spec)
+    assert counts == sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+
+
+def test_a_model_that_does_not_take_the_images_is_refused() -> None:
+    with pytest.raises(ModelError, match="does not take images"):
+        inspect_layers(DIGITS, (3, 64, 64), Exchange())
+
+
+def test_the_predicted_step_is_that_of_the_table() -> None:
+    situation = make_situation(request(), STORE)
+    assert [drive.batch_size for drive in situation.drives] == [32, 32, 32]
+    assert situation.host.forward_seconds < sum(drive.forward_seconds for drive in situation.drives)
+    decision = choose_placement(request(), "auto", STORE)
+    assert decision.layer == "6"
+    assert decision.gain == pytest.approx(1.78, rel=0.05)
+    assert choose_placement(request(), "none", STORE).layer is None
+    assert choose_placement(request(), "8", STORE).layer == "8"
+
+
+def test_unequal_batches_and_a_host_that_trains() -> None:
+    config = array(host={"trains": True}, devices=[{"profile": "newport"}, {"profile": "generic-a53", "name": "slow"}])
+    batches = dict(zip((node.name for node in config.list_nodes()), (64, 8, 100), strict=True))
+    situation = make_situation(request(config=config, batches=batches), STORE)
+    assert [drive.local for drive in situation.drives] == [False, False, True]
+    assert situation.records == 172
+    assert decide(situation).layer == "6"
+
+
+def test_a_parked_drive_takes_no_part() -> None:
+    batches = dict.fromkeys(("csd-00", "csd-01"), 32) | {"csd-02": 0}
+    assert len(make_situation(request(batches=batches), STORE).drives) == 2
+
+
+def test_alexnet_on_drives_of_a_gibibyte_trains_with_its_linear_layers_on_the_host() -> None:
+    """As a whole it needs 1.1 GB, and such a drive has 0.8 for it: too large, but for the cut."""
+    config = array(engine="qemu", clock="auto", memory="1 GiB", link={"bandwidth": "2 GB/s"})
+    batches = {node.name: 4 for node in config.list_nodes()}
+    large = request(
+        config=config, spec=ModelSpec("alexnet"), shape=(3, 224, 224), batches=batches, record_bytes=150_536
+    )
+    decision = choose_placement(large, "auto", STORE)
+    assert decision.layer == "16"
+    assert decision.unmoved_seconds is None
+    assert "csd-00 needs 1.2 GB of memory" in decision.reason
+    with pytest.raises(ConfigurationError, match=r"none: csd-00 needs 1\.2 GB"):
+        choose_placement(large, "none", STORE)
+
+
+def test_without_a_table_it_says_how_to_make_one() -> None:
+    with pytest.raises(CalibrationError, match="csd-emu calibrate"):
+        choose_placement(request(spec=ModelSpec("digits_cnn", arguments={"num_classes": 7})), "auto", STORE)
+
+
+@pytest.mark.parametrize("change", [{"really": True}, {"job": job(sync={"patience": 1.5})}])
+def test_auto_moves_nothing_where_a_run_cannot(change: dict[str, object]) -> None:
+    decision = choose_placement(request(**change), "auto", STORE)
+    assert decision.layer is None
+    assert decision.reason
+
+
+def test_layers_of_this_machine_are_measured_by_its_clock() -> None:
+    ticks = itertools.count()
+    seen = measure(DIGITS, (1, 8, 8), 4, now=lambda: float(next(ticks)))
+    forward, backward = seen.layer_seconds
+    assert len(forward) == len(backward) == 4
+    assert seen.forward_seconds == sum(forward) > 0
+    before = torch.get_rng_state()
+    measure(DIGITS, (1, 8, 8), 1, "float64")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_wall_has_its_own_layers() -> None:
+    situation = make_situation(request(wall=True), STORE)
+    assert all(drive.layer_shares is not None for drive in situation.drives)
+    assert situation.drives[0].memory is None
+
+
+def test_a_plan_is_printed_and_has_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_placement(*files(tmp_path), STORE)
+    assert plan.placement is not None
+    assert plan.placement.layer == "6"
+    assert [cut.layer for cut in plan.placement.cuts] == [None, "8", "6", "2"]
+    print_plan(plan)
+    shown = capsys.readouterr().out
+    assert "<- chosen" in shown
+    assert "(nothing moved)" in shown
+    assert "activations and labels" in shown
+    assert schema("plan")
+
+
+def test_the_tuner_chooses_the_first_batches(tmp_path: Path) -> None:
+    read = read_placement(*files(tmp_path, tuner="stannis"), STORE)
+    classes = device_classes(read.config, DIGITS, (1, 8, 8), STORE, read.job.sync, shard_bytes=read.shard_bytes)
+    planned = plan_batches(list(speed_tables(classes).values()), read.job.sync.tuning)
+    assert list(read.batches.values()) == planned.batches.tolist()
+
+
+def test_a_federated_job_has_no_placement(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="mode: sync"):
+        read_placement(*files(tmp_path, mode="federated"), STORE)

@@ -1,0 +1,90 @@
+"""Steps of a model that is cut, event by event: a turn is a quiet time between the passes, for all drives at once."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from csd_emu.communication.costs import Costs
+from csd_emu.communication.link import OwnLink, SharedLink
+from csd_emu.communication.simulate import settle
+from csd_emu.communication.simulation import Simulation
+from csd_emu.communication.turn import Turn
+from firmware_agent.errors import ConfigurationError
+from firmware_agent.send_queue import Sending
+from tests.communication import links, models, sendings
+
+sizes = st.integers(1, 20_000)
+
+
+@settings(deadline=None, max_examples=40)
+@given(models(), links, st.integers(1, 4), sizes, sizes, st.floats(0, 0.1))
+def test_of_equal_drives_the_turn_is_what_it_adds(
+    costs: Costs, link: SharedLink, drives: int, up: int, down: int, tail: float
+) -> None:
+    """Whole tensors, no credit: up and down are one piece each, and nothing else is under way."""
+    plain = settle(Simulation([costs] * drives, link, Sending()))
+    turn = Turn((up,) * drives, (down,) * drives, tail)
+    cut = settle(Simulation([costs] * drives, link, Sending(), turn=turn))
+    rate = min(link.free_bytes_per_second / drives, link.device_bytes_per_second)
+    quiet = (up + down) / rate + 2 * (link.slice_seconds + link.latency_seconds) + tail
+    assert cut == pytest.approx(plain + quiet, rel=1e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(models(), links, sendings, st.lists(st.tuples(sizes, sizes, st.floats(0.5, 2)), min_size=2, max_size=4))
+def test_drives_that_do_the_same_may_be_computed_once(
+    costs: Costs, link: SharedLink, sending: Sending, each: list[tuple[int, int, float]]
+) -> None:
+    doubled = [drive for drive in each for _ in range(2)]
+    parts = [
+        tuple(replace(layer, forward_seconds=layer.forward_seconds * factor) for layer in costs)
+        for _, _, factor in doubled
+    ]
+    turn = Turn(tuple(up for up, _, _ in doubled), tuple(down for _, down, _ in doubled), 0.01)
+    merged, apart = (Simulation(parts, link, sending, merge=merge, turn=turn) for merge in (True, False))
+    assert max(merged.groups) < max(apart.groups)
+    for _ in range(4):
+        assert merged.step() == pytest.approx(apart.step(), rel=1e-6, abs=1e-9)
+
+
+@settings(deadline=None, max_examples=40)
+@given(models(), links, sendings, sizes, sizes, st.floats(0, 0.1))
+def test_the_host_computes_when_all_have_arrived_and_before_any_goes_on(
+    costs: Costs, link: SharedLink, sending: Sending, up: int, down: int, tail: float
+) -> None:
+    slow = tuple(replace(layer, forward_seconds=3 * layer.forward_seconds) for layer in costs)
+    turn = Turn((up, 2 * up), (down, 2 * down), tail)
+    run = Simulation([costs, slow], link, sending, record=True, turn=turn)
+    for _ in range(3):
+        run.step()
+    for step, (begin, end) in enumerate(run.turned[:3]):
+        assert end - begin == pytest.approx(tail, abs=1e-9)
+        passes = [passed.computed for passed in run.passes if passed.computed.step == step]
+        assert all(each.end_seconds <= begin + 1e-9 for each in passes if each.phase == "forward")
+        assert all(each.begin_seconds >= end - 1e-9 for each in passes if each.phase == "backward")
+
+
+@settings(deadline=None, max_examples=30)
+@given(models(), links, sizes, sizes, st.floats(0, 0.1))
+def test_the_hosts_own_part_waits_too(costs: Costs, link: SharedLink, up: int, down: int, tail: float) -> None:
+    slow = tuple(replace(layer, forward_seconds=10 + layer.forward_seconds) for layer in costs)
+    run = Simulation([costs], link, Sending(), host=slow, record=True, turn=Turn((up,), (down,), tail))
+    run.step()
+    begin, _ = run.turned[0]
+    assert begin >= 10 * len(costs)
+
+
+def test_a_turn_for_other_drives_is_refused() -> None:
+    link = SharedLink(1e6, 0.0)
+    with pytest.raises(ConfigurationError, match="2 crossings for 1 drives"):
+        Simulation([()], link, Sending(), own=[OwnLink()], turn=Turn((1, 1), (1, 1), 0.0))
+
+
+@pytest.mark.parametrize(
+    ("up", "down", "tail"), [((0,), (1,), 0.0), ((1,), (0,), 0.0), ((1,), (1, 1), 0.0), ((1,), (1,), -1.0)]
+)
+def test_what_is_no_turn_is_refused(up: tuple[int, ...], down: tuple[int, ...], tail: float) -> None:
+    with pytest.raises(ConfigurationError):
+        Turn(up, down, tail)
