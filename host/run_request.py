@@ -194,8 +194,8 @@ def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan])
     """
     job, layer = request.job, request.job.placement
     if layer == AUTO:
-        whole = plan_with(WHOLE)
-        chosen = choose_placement(replace(request, sync=whole, expected=whole.expected)).layer
+        # Without a plan: a model too large for a drive has one with a cut alone.
+        chosen = choose_placement(request).layer
         layer = NONE if chosen is None else chosen
     if layer == NONE:
         plan = plan_with(WHOLE)

@@ -188,8 +188,9 @@ a quota of processor time; `csd_compute_seconds_total` has the seconds per phase
 reference core's seconds |
 | `csd_train_step_duration_seconds` with `phase` `load` or `exchange` | reading and link are composed per round: \
 `csd_nvme_io_seconds_total`, `csd_link_seconds_total` |
-| schedule of communication, estimates of the planner | what they would measure does not exist \
-yet |
+| `csd_comm_queue_bytes`, `csd_comm_predicted_speedup_ratio` | what waits is in the run's slices, what a change \
+promises in its events |
+| estimates of the planner | what they would measure does not exist yet |
 """
 
 

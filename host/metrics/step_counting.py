@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from host.metrics import names, step_names
 from host.metrics.store import Store
-from host.records import RoundRecord, StepRecord
+from host.records import RoundRecord, SendingRecord, StepRecord
 
 DEVICE_COUNTERS = (step_names.RETUNES, step_names.LATE_STEPS)
 
@@ -17,6 +18,7 @@ def begin_steps(store: Store, mode: str, clock: str) -> None:
     store.add(step_names.STEP, (mode,))
     store.observe(step_names.ARRAY_STEP_SECONDS, (mode, clock))
     store.add(step_names.MIXED_STEPS, ())
+    store.add(step_names.COMM_CHANGES, ())
     for direction in ("up", "down"):
         store.add(step_names.CROSSED_BYTES, (direction,))
 
@@ -45,6 +47,8 @@ def add_steps(store: Store, mode: str, record: RoundRecord) -> None:
         placed = step.placement
         store.add(step_names.CROSSED_BYTES, ("up",), 0 if placed is None else placed.up_bytes)
         store.add(step_names.CROSSED_BYTES, ("down",), 0 if placed is None else placed.down_bytes)
+    changes = sum(one.sending != other.sending for one, other in pairwise(record.steps))
+    store.add(step_names.COMM_CHANGES, (), changes)
     for retune in record.retunes:
         for device in retune.before.keys() | retune.after.keys():
             changed = retune.before.get(device, 0) != retune.after.get(device, 0)
@@ -79,6 +83,14 @@ def _show_last(store: Store, mode: str, record: RoundRecord, last: StepRecord) -
     placed = last.placement
     store.set(step_names.PS_LAYERS, (), 0 if placed is None else placed.layers)
     store.set(step_names.PS_BYTES, (), 0 if placed is None else placed.state_bytes)
+    sending = last.sending or SendingRecord("fifo")
+    for metric, size in (
+        (step_names.COMM_SLICE_BYTES, sending.slice_bytes),
+        (step_names.COMM_CREDIT_BYTES, sending.credit_bytes),
+    ):
+        store.clear(metric)
+        if size is not None:
+            store.set(metric, (), size)
     store.set(step_names.IMBALANCE, (record.clock,), last.imbalance)
     store.clear(step_names.POSSIBLE_RATE)
     if last.possible_images_per_second > 0:

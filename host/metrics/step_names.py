@@ -73,8 +73,19 @@ CROSSED_BYTES = Metric(
     "Activations and labels to the host (up), their gradients to the drives (down), where a model is cut",
 )
 
+COMM_SLICE_BYTES = Metric(
+    "csd_comm_partition_bytes", "gauge", "bytes", (), "Size of a slice in the last step; none of whole tensors"
+)
+COMM_CREDIT_BYTES = Metric(
+    "csd_comm_credit_bytes", "gauge", "bytes", (), "How much may be under way to or from a drive; none without a limit"
+)
+COMM_CHANGES = Metric(
+    "csd_comm_tuner_changes_total", "counter", "", (), "Steps that were sent otherwise than the one before in the round"
+)
+
 STEP_METRICS: tuple[Metric, ...] = (
     *(STEP, ARRAY_STEP_SECONDS, GLOBAL_BATCH_SIZE, LEARNING_RATE, IMBALANCE, POSSIBLE_RATE),
     *(RETUNES, SLOWDOWN, DISTURBANCE_WEIGHT, LATE_STEPS, MIXED_STEPS),
     *(PS_LAYERS, PS_BYTES, CROSSED_BYTES),
+    *(COMM_SLICE_BYTES, COMM_CREDIT_BYTES, COMM_CHANGES),
 )

@@ -12,6 +12,7 @@ from host.metrics.documentation import PATH, render
 from host.metrics.metric import Metric
 from host.metrics.names import METRICS
 from host.metrics.queries import QUERIES
+from host.records import SendingRecord
 from tests.metrics import DEVICES, TABLE, begun, exposed, facts
 from tests.records import device_round, round_record
 from tests.sync_records import SyncRun
@@ -33,7 +34,8 @@ def full() -> str:
     parts = [
         device_round(name, 10, PhaseSeconds(forward=1.0), energy_joules=joules, peak_memory_bytes=1) for name in DEVICES
     ]
-    state.add_round(SyncRun(drives=3, steps=4).make()[0])
+    sent = {step: {"sending": SendingRecord("priority", 1 << 16, 1 << 18)} for step in range(1, 5)}
+    state.add_round(SyncRun(drives=3, steps=4, spoiled=sent).make()[0])
     state.add_round(round_record(parts, energy_joules={"host": joules}, machine_joules=5.0))
     return exposed(state)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from host.metrics.state import MetricsState, RunFacts
 from host.metrics.step_counting import share_phase
-from host.records import EventRecord, RoundRecord, What
+from host.records import EventRecord, RoundRecord, SendingRecord, What
 from tests.metrics import facts, scraped
 from tests.sync_records import SyncRun
 
@@ -128,3 +128,24 @@ def test_a_phase_shared_out_among_steps_adds_up(seconds: float, own: list[float]
     shared = share_phase(seconds, len(own), own)
     assert math.fsum(value * times for value, times in shared) == pytest.approx(seconds)
     assert sum(times for _, times in shared) == len(own)
+
+
+def test_slices_and_credit_are_the_last_steps_and_changes_are_counted() -> None:
+    rounds = SyncRun().make()
+    large, small = SendingRecord("priority", 1 << 20, 4 << 20), SendingRecord("priority", 1 << 16, 1 << 18, True)
+
+    def sent(record: RoundRecord, each: list[SendingRecord | None]) -> RoundRecord:
+        steps = [msgspec.structs.replace(step, sending=each[n % len(each)]) for n, step in enumerate(record.steps)]
+        return msgspec.structs.replace(record, steps=tuple(steps))
+
+    state = begun()
+    assert scraped(state)["csd_comm_tuner_changes_total"] == {(): 0}
+    state.add_round(sent(rounds[0], [large]))
+    metrics = scraped(state)
+    assert metrics["csd_comm_tuner_changes_total"] == {(): 0}
+    assert metrics["csd_comm_partition_bytes"] == {(): 1 << 20}
+    assert metrics["csd_comm_credit_bytes"] == {(): 4 << 20}
+    state.add_round(sent(rounds[1], [large, small]))
+    assert scraped(state)["csd_comm_tuner_changes_total"] == {(): len(rounds[1].steps) - 1}
+    state.add_round(sent(rounds[2], [None]))
+    assert "csd_comm_partition_bytes" not in scraped(state)
