@@ -3,7 +3,7 @@
 Every drive has one pipe in each direction. It carries one piece at a time: `slice_seconds` at the side that puts it on,
 then its bytes, then the latency, during which the next one is carried. The pipes whose bytes are under way share the
 host's side in equal parts; what a drive's own side cannot take of its part is shared by the others. A link that serves
-its drives in turns instead is in `csd_emu.communication.turns`.
+its drives in turns instead is in `csd_emu.communication.round_robin`.
 """
 
 from __future__ import annotations

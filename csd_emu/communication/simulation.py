@@ -39,8 +39,8 @@ from csd_emu.communication.costs import Costs
 from csd_emu.communication.drive import BACKWARD, Computed, DriveCompute
 from csd_emu.communication.link import LinkTrace, OwnLink, SharedLink, constant
 from csd_emu.communication.pipes import Carried
+from csd_emu.communication.round_robin import make_pipes
 from csd_emu.communication.turn import Turn, Turning
-from csd_emu.communication.turns import make_pipes
 from firmware_agent.errors import ConfigurationError, ProtocolError
 from firmware_agent.send_queue import Piece, Sending, SendQueue
 

@@ -2,8 +2,8 @@
 
 The decision (`csd_emu.placement`) has closed forms over all cuts at once. Its judge here is what composes the steps of
 real runs, asked once for every cut: `csd_emu.cut_timeline` and, where the exchange overlaps what drives compute,
-`csd_emu.communication.compose`, event by event. It shares no formula with the decision, and it knows better: its layers
-take other seconds than were measured, by `NOISE` each.
+`csd_emu.communication.compose`, event by event. Without overlap it shares no formula with the decision; with overlap
+both ask the same scheduling core. It knows better: its layers take other seconds than were measured, by `NOISE` each.
 """
 
 from __future__ import annotations

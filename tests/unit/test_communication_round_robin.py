@@ -13,9 +13,9 @@ from csd_emu.communication.blocks import MOST_BLOCKS, tensor_block_bytes
 from csd_emu.communication.costs import Costs, LayerCost, TensorCost, ideal_step_seconds
 from csd_emu.communication.link import OwnLink, SharedLink
 from csd_emu.communication.pipes import Carried, LonePipe, Pipes
+from csd_emu.communication.round_robin import RoundRobinPipes, make_pipes
 from csd_emu.communication.simulate import simulate, steady_step_seconds
 from csd_emu.communication.simulation import PULL, PUSH
-from csd_emu.communication.turns import TurnPipes, make_pipes
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.send_queue import Piece, Sending
 from tests.communication import blocks, links, models, sendings
@@ -43,7 +43,7 @@ def carry(pipes: Pipes, each: list[list[int]]) -> list[Carried]:
 @given(links, sizes, turns)
 def test_with_one_drive_turns_change_nothing(link: SharedLink, pieces: list[int], turn: int) -> None:
     alone = carry(LonePipe(1, OwnLink(), link), [pieces])
-    served = carry(TurnPipes([OwnLink()], replace(link, turn_bytes=turn)), [pieces])
+    served = carry(RoundRobinPipes([OwnLink()], replace(link, turn_bytes=turn)), [pieces])
     assert [each.piece for each in served] == [each.piece for each in alone]
     assert [each.arrival_seconds for each in served] == pytest.approx([each.arrival_seconds for each in alone])
 
@@ -52,7 +52,7 @@ def test_with_one_drive_turns_change_nothing(link: SharedLink, pieces: list[int]
 def test_each_drives_pieces_arrive_in_order_and_no_sooner_than_all_bytes_take(
     link: SharedLink, each: list[list[int]], turn: int
 ) -> None:
-    served = carry(TurnPipes([OwnLink()] * len(each), replace(link, turn_bytes=turn)), each)
+    served = carry(RoundRobinPipes([OwnLink()] * len(each), replace(link, turn_bytes=turn)), each)
     for group, pieces in enumerate(each):
         own = [carried for carried in served if carried.group == group]
         assert [carried.piece.size_bytes for carried in own] == pieces
@@ -65,7 +65,7 @@ def test_each_drives_pieces_arrive_in_order_and_no_sooner_than_all_bytes_take(
 
 def test_equal_slices_end_a_turn_apart() -> None:
     link = SharedLink(100.0, 0.0, turn_bytes=10)
-    served = carry(TurnPipes([OwnLink()] * 3, link), [[40]] * 3)
+    served = carry(RoundRobinPipes([OwnLink()] * 3, link), [[40]] * 3)
     assert [(each.group, each.arrival_seconds) for each in served] == [
         (0, pytest.approx(1.0)),
         (1, pytest.approx(1.1)),
@@ -74,19 +74,19 @@ def test_equal_slices_end_a_turn_apart() -> None:
 
 
 def test_who_has_nothing_to_send_is_passed_over() -> None:
-    served = carry(TurnPipes([OwnLink()] * 3, SharedLink(100.0, 0.0, turn_bytes=10)), [[40], [], [10]])
+    served = carry(RoundRobinPipes([OwnLink()] * 3, SharedLink(100.0, 0.0, turn_bytes=10)), [[40], [], [10]])
     assert [(each.group, each.arrival_seconds) for each in served] == [(2, pytest.approx(0.2)), (0, pytest.approx(0.5))]
 
 
 def test_a_drives_own_narrow_side_gives_its_turns_to_the_others() -> None:
-    narrow = TurnPipes([OwnLink(10.0), OwnLink()], SharedLink(100.0, 0.0, turn_bytes=10))
+    narrow = RoundRobinPipes([OwnLink(10.0), OwnLink()], SharedLink(100.0, 0.0, turn_bytes=10))
     served = {each.group: each.arrival_seconds for each in carry(narrow, [[40], [60]])}
     assert served[0] == pytest.approx(4.0, rel=0.1)
     assert served[1] == pytest.approx(0.7, abs=0.11)
 
 
 def test_a_change_of_the_link_holds_from_the_next_turn_on() -> None:
-    pipes = TurnPipes([OwnLink()], SharedLink(100.0, 0.0, turn_bytes=10))
+    pipes = RoundRobinPipes([OwnLink()], SharedLink(100.0, 0.0, turn_bytes=10))
     pipes.put(0, piece(0, 20), 0.0)
     pipes.advance(pipes.next_seconds)  # the first turn begins
     pipes.change(SharedLink(10.0, 0.5), 0.05)
@@ -97,8 +97,8 @@ def test_a_change_of_the_link_holds_from_the_next_turn_on() -> None:
 
 
 def test_links_say_which_pipes_they_have() -> None:
-    assert isinstance(make_pipes([1, 1], [OwnLink()] * 2, SharedLink(1.0, 0.0, turn_bytes=1)), TurnPipes)
-    assert not isinstance(make_pipes([1, 1], [OwnLink()] * 2, SharedLink(1.0, 0.0)), TurnPipes)
+    assert isinstance(make_pipes([1, 1], [OwnLink()] * 2, SharedLink(1.0, 0.0, turn_bytes=1)), RoundRobinPipes)
+    assert not isinstance(make_pipes([1, 1], [OwnLink()] * 2, SharedLink(1.0, 0.0)), RoundRobinPipes)
     with pytest.raises(ConfigurationError, match="turns of -1 bytes"):
         SharedLink(1.0, 0.0, turn_bytes=-1)
 

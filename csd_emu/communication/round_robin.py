@@ -26,11 +26,11 @@ def make_pipes(weights: Sequence[int], own: Sequence[OwnLink], link: SharedLink)
         link: what all share.
     """
     if link.turn_bytes:
-        return TurnPipes(own, link)
+        return RoundRobinPipes(own, link)
     return LonePipe(weights[0], own[0], link) if len(weights) == 1 else SharedPipes(weights, own, link)
 
 
-class TurnPipes:
+class RoundRobinPipes:
     """The pipes of drives whose chunks of `SharedLink.turn_bytes` pass one after the other (a `Pipes`)."""
 
     def __init__(self, own: Sequence[OwnLink], link: SharedLink) -> None:
