@@ -1,6 +1,7 @@
 """What only a build in containers would show: files that the images are made of, and one base image for all."""
 
 import re
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -24,6 +25,15 @@ def test_what_is_copied_is_there_and_in_the_context(source: str) -> None:
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     top = source.split("/")[0]
     assert any(fnmatch(entry, top) for entry in allowed)
+
+
+def test_what_a_wheel_takes_in_is_there_where_the_environment_is_made() -> None:
+    """An editable installation looks for it, too; the folders may be empty."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        targets = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]
+    (made,) = re.findall(r"mkdir -p (csd_emu .+?) \\$", TEXT, re.MULTILINE)
+    wanted = {*targets["wheel"]["packages"], *targets["wheel"]["force-include"]}
+    assert set(made.split()) == wanted
 
 
 def test_every_stage_stands_after_those_that_it_needs() -> None:
