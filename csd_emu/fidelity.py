@@ -141,7 +141,8 @@ def suggest(fits: Sequence[ScaleFit], profile: Profile) -> list[SuggestedFigure]
 
 
 def _kernels(seconds: PhaseSeconds) -> float:
-    return sum(float(getattr(seconds, phase)) for phase in PARALLEL_PHASES)
+    """Return the seconds of what a drive does on all cores: the host's part of a model that is cut is none of it."""
+    return sum(float(getattr(seconds, phase)) for phase in PARALLEL_PHASES & set(PhaseSeconds.__struct_fields__))
 
 
 def _fit(kind: str, pairs: Sequence[tuple[float, float]], now: float) -> ScaleFit:

@@ -217,9 +217,15 @@ def test_a_damaged_run_directory_is_one_clear_error_and_stays_as_it_is(
     [
         (["run"], "give JOB.YAML and --array ARRAY.YAML, or --resume DIR"),
         (["run", "job.yaml"], "give JOB.YAML and --array ARRAY.YAML, or --resume DIR"),
-        (["run", "job.yaml", "--resume", "somewhere"], "leave JOB.YAML, --array, --tuner and --comm out"),
-        (["run", "--array", "array.yaml", "--resume", "somewhere"], "leave JOB.YAML, --array, --tuner and --comm out"),
-        (["run", "--tuner", "stannis", "--resume", "somewhere"], "leave JOB.YAML, --array, --tuner and --comm out"),
+        (["run", "job.yaml", "--resume", "somewhere"], "leave JOB.YAML, --array, --tuner, --comm and --placement out"),
+        (
+            ["run", "--array", "array.yaml", "--resume", "somewhere"],
+            "leave JOB.YAML, --array, --tuner, --comm and --placement out",
+        ),
+        (
+            ["run", "--tuner", "stannis", "--resume", "somewhere"],
+            "leave JOB.YAML, --array, --tuner, --comm and --placement out",
+        ),
         (["run", "--resume", "nowhere"], "nowhere: is no run directory"),
     ],
 )

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from csd_emu.communication.blocks import tensor_block_bytes
 from firmware_agent.errors import CheckpointError
 from firmware_agent.exchange import Array
 from firmware_agent.wire import TensorSpec
@@ -136,7 +137,7 @@ def test_blocks_are_whole_elements_and_cover_a_tensor_once(items: int, item: int
     assert all(end == start for (_, end), (start, _) in itertools.pairwise(edges))
     assert all(start % item == end % item == 0 for start, end in edges)
     if block is not None and block >= item:
-        assert all(end - start <= block for start, end in edges)
+        assert all(end - start <= tensor_block_bytes(items * item, block) for start, end in edges)
 
 
 @given(items=st.integers(1, 300), block=st.integers(1, 90), data=st.data())
