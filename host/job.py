@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from csd_emu.config import Config, Seconds, load_config, parse_config
 from firmware_agent.errors import ConfigurationError, ModelError
-from host.communication.section import CommunicationKey
+from host.communication.section import CommunicationKey, CommunicationSection
 from host.datasets import check_source, is_path
 from host.participation import Participation
 from host.plugins.section import UserSection
@@ -113,7 +113,7 @@ class JobConfig(Config):
     tuner: TunerSection = "none"
     sync: SyncSection = SyncSection()
     disturb: list[DisturbSection] = Field(default_factory=list)
-    communication: CommunicationKey = Field(default="fifo")  # type: ignore[assignment]
+    communication: CommunicationKey = CommunicationSection()
     placement: str = Field(default="none", min_length=1, max_length=256)
     strategy: StrategySection = Field(default="fedavg")  # type: ignore[assignment]
     participation: Participation = Field(default=1.0)  # type: ignore[assignment]

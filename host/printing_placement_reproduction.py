@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
 from firmware_agent.units import format_bytes
-from host.console import console, print_whole
+from host.console import print_whole
+from host.printing_reproduction import make_table, print_files, print_notes
 from host.reproduce.placement_figures import PlacementReport, Placing
 
 
@@ -16,29 +15,19 @@ def print_placement_reproduction(report: PlacementReport) -> None:
     _print_traffic(report)
     for model in dict.fromkeys(row.model for row in report.placing):
         _print_placing([row for row in report.placing if row.model == model])
-    table = _table("Published beside ours: speed-up by placement", ("published result", "published", "ours", "at"))
+    table = make_table("Published beside ours: speed-up by placement", ("published result", "published", "ours", "at"))
     table.columns[0].justify = "left"
     for row in report.beside:
         table.add_row(
             row.source, row.published, f"{row.ours_low:.2f} to {row.ours_high:.2f} ({row.basis})", row.ours_at
         )
     print_whole(table)
-    for note in report.notes:
-        console.print(f"* {note}", markup=False, soft_wrap=True)
-    for file in report.files:
-        console.print(f"written: {file}", markup=False, soft_wrap=True)
-    console.print(f"{report.wall_seconds:.1f} s of wall time; clock of all else: {report.clock}")
-
-
-def _table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+    print_notes(report.notes)
+    print_files(report.files, report.wall_seconds, report.clock)
 
 
 def _print_traffic(report: PlacementReport) -> None:
-    table = _table(
+    table = make_table(
         "Traffic of one drive's step, full-size models, cut before the linear layers at the end",
         (
             "model",
@@ -73,7 +62,7 @@ def _print_placing(rows: Sequence[Placing]) -> None:
     """Print one model: a row for each number of drives, a column for each link."""
     rates = list(dict.fromkeys(row.link_bytes_per_second for row in rows))
     columns = [f"{format_bytes(rate)}/s" for rate in rates]
-    table = _table(
+    table = make_table(
         f"{rows[0].model}, {rows[0].batch} records a drive (simulated): wire/compute, the host's first layer, speed-up",
         ("drives", *columns),
     )

@@ -23,23 +23,34 @@ def print_hypertune(report: HypertuneReport) -> None:
     _print_disturbed(report.disturbed)
     _print_beside(report)
     _print_needed(report)
-    for note in report.notes:
-        console.print(f"* {note}", markup=False, soft_wrap=True)
+    print_notes(report.notes)
     print_assumed(report.assumed)
-    for file in report.files:
-        console.print(f"written: {file}", markup=False, soft_wrap=True)
-    console.print(f"{report.wall_seconds:.1f} s of wall time; clock of all else: {report.clock}")
+    print_files(report.files, report.wall_seconds, report.clock)
 
 
-def _table(title: str, columns: Sequence[str]) -> Table:
+def make_table(title: str, columns: Sequence[str]) -> Table:
+    """Return a table of figures, without rows."""
     table = Table(title=title, title_justify="left")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
+def print_notes(notes: Sequence[str]) -> None:
+    """Print what to know when reading a reproduction."""
+    for note in notes:
+        console.print(f"* {note}", markup=False, soft_wrap=True)
+
+
+def print_files(files: Sequence[str], wall_seconds: float, clock: str) -> None:
+    """Print what was written, and what it all took."""
+    for file in files:
+        console.print(f"written: {file}", markup=False, soft_wrap=True)
+    console.print(f"{wall_seconds:.1f} s of wall time; clock of all else: {clock}")
+
+
 def _print_inputs(report: HypertuneReport) -> None:
-    table = _table(
+    table = make_table(
         "What it rests on: one drive (emulated: counted seconds, scaled)",
         ("model", "measured batches", "images/s", "memory", "state", "record", "basis"),
     )
@@ -59,7 +70,7 @@ def _print_inputs(report: HypertuneReport) -> None:
 def _print_scaling(rows: Sequence[Scaling]) -> None:
     """Print one model: the middle of the band, and the ends behind it."""
     ratios = sorted({row.ratio for row in rows})
-    table = _table(
+    table = make_table(
         f"{rows[0].model} (simulated): a host is worth {ratios[1]:.3g} drives ({ratios[-1]:g} to {ratios[0]:g})",
         ("drives", "batch, host's", "images/s", "J/image", "link/image", "speed-up", "energy factor"),
     )
@@ -79,7 +90,7 @@ def _print_scaling(rows: Sequence[Scaling]) -> None:
 
 def _print_batches(rows: Sequence[BatchEffect]) -> None:
     first = rows[0].figures
-    table = _table(
+    table = make_table(
         f"What the batch does: {first.drives} drives, a host is worth {first.ratio:.3g} (simulated)",
         ("model", "batch, host's", "step s", "exchange", "speed-up", "energy", "link/image", "chosen by"),
     )
@@ -105,7 +116,7 @@ def _print_batches(rows: Sequence[BatchEffect]) -> None:
 def _print_disturbed(rows: Sequence[Disturbed]) -> None:
     """Print the first model's experiment; throughput as a share of the undisturbed."""
     own = [row for row in rows if row.model == rows[0].model]
-    table = _table(
+    table = make_table(
         f"Disturbance, {own[0].model} (simulated; throughput over before, J per image)",
         (
             "node",
@@ -139,7 +150,7 @@ def _print_disturbed(rows: Sequence[Disturbed]) -> None:
 
 
 def _print_beside(report: HypertuneReport) -> None:
-    table = _table(
+    table = make_table(
         f"Published beside ours: {report.server}, all drives, all models",
         ("published result", "figure", "published", "ours: band", "ours: middle"),
     )
@@ -156,7 +167,7 @@ def _print_beside(report: HypertuneReport) -> None:
 
 
 def _print_needed(report: HypertuneReport) -> None:
-    table = _table(
+    table = make_table(
         "Watts that computing may add to each drive if a published result is to hold",
         ("published result", "speed-up / energy factor", "power ratio", "needed", "assumed here"),
     )

@@ -8,39 +8,27 @@ its drives in turns instead is in `csd_emu.communication.round_robin`.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
 
+from csd_emu.communication.carried import Arrivals, Carried, Pipes
 from csd_emu.communication.link import OwnLink, SharedLink
+from csd_emu.communication.round_robin import RoundRobinPipes
 from firmware_agent.send_queue import Piece
 
 
-class Carried(NamedTuple):
-    """A piece on its way to or from the drives of one group; `begin_seconds` is when its turn came."""
+def make_pipes(weights: Sequence[int], own: Sequence[OwnLink], link: SharedLink) -> Pipes:
+    """Return the pipes of one direction.
 
-    arrival_seconds: float
-    begin_seconds: float
-    end_seconds: float
-    group: int
-    piece: Piece
-
-
-class Pipes(Protocol):
-    """One direction of the link; `next_seconds` is when something happens in it next, infinity if nothing does."""
-
-    next_seconds: float
-
-    def put(self, group: int, piece: Piece, now: float) -> None:
-        """Add a piece behind those that are in the group's pipe."""
-
-    def advance(self, now: float) -> list[Carried]:
-        """Go on to `now`, which is not after `next_seconds`, and return what has arrived by then."""
-
-    def change(self, link: SharedLink, now: float) -> None:
-        """Go on with another link; what has been carried stays so."""
+    Args:
+        weights: (groups,) so many drives do the same at the same time; 1 each if the link serves in turns.
+        own: (groups,) what each of them has.
+        link: what all share.
+    """
+    if link.turn_bytes:
+        return RoundRobinPipes(own, link)
+    return LonePipe(weights[0], own[0], link) if len(weights) == 1 else SharedPipes(weights, own, link)
 
 
 class LonePipe:
@@ -115,8 +103,7 @@ class SharedPipes:
         self._prepared = [math.inf] * len(weights)
         self._left, self._rate = [0.0] * len(weights), [0.0] * len(weights)
         self._off = [math.inf] * len(weights)
-        self._arriving: list[Carried] = []
-        self._last_arrival = [0.0] * len(weights)
+        self._arrivals = Arrivals(len(weights))
 
     def put(self, group: int, piece: Piece, now: float) -> None:
         """See `Pipes`."""
@@ -136,9 +123,7 @@ class SharedPipes:
             for group in ready:
                 self._prepared[group], self._left[group] = math.inf, self._waiting[group][0].size_bytes
             self._share(now)
-        arrived = []
-        while self._arriving and self._arriving[0].arrival_seconds <= now:
-            arrived.append(heapq.heappop(self._arriving))
+        arrived = self._arrivals.take(now)
         self._look_ahead()
         return arrived
 
@@ -156,8 +141,7 @@ class SharedPipes:
         piece = self._waiting[group].popleft()
         self._left[group], self._off[group] = 0.0, math.inf
         latency = self._link.latency_seconds + self._own[group].latency_seconds
-        arrival = self._last_arrival[group] = max(now + latency, self._last_arrival[group])
-        heapq.heappush(self._arriving, Carried(arrival, self._begin[group], now, group, piece))
+        self._arrivals.add(Carried(now + latency, self._begin[group], now, group, piece))
         if self._waiting[group]:
             self._turn(group, now)
 
@@ -180,5 +164,4 @@ class SharedPipes:
             drives -= self._weights[group]
 
     def _look_ahead(self) -> None:
-        arrival = self._arriving[0].arrival_seconds if self._arriving else math.inf
-        self.next_seconds = min(arrival, *self._off, *self._prepared)
+        self.next_seconds = min(self._arrivals.next_seconds, *self._off, *self._prepared)

@@ -12,22 +12,9 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
+from csd_emu.communication.carried import Arrivals, Carried
 from csd_emu.communication.link import OwnLink, SharedLink
-from csd_emu.communication.pipes import Carried, LonePipe, Pipes, SharedPipes
 from firmware_agent.send_queue import Piece
-
-
-def make_pipes(weights: Sequence[int], own: Sequence[OwnLink], link: SharedLink) -> Pipes:
-    """Return the pipes of one direction.
-
-    Args:
-        weights: (groups,) so many drives do the same at the same time; 1 each if the link serves in turns.
-        own: (groups,) what each of them has.
-        link: what all share.
-    """
-    if link.turn_bytes:
-        return RoundRobinPipes(own, link)
-    return LonePipe(weights[0], own[0], link) if len(weights) == 1 else SharedPipes(weights, own, link)
 
 
 class RoundRobinPipes:
@@ -45,8 +32,7 @@ class RoundRobinPipes:
         self._ring: deque[int] = deque()
         # Whose chunk passes, how large it is, and until when.
         self._served, self._chunk, self._until = -1, 0, math.inf
-        self._arriving: list[Carried] = []
-        self._last_arrival = [0.0] * len(own)
+        self._arrivals = Arrivals(len(own))
 
     def put(self, group: int, piece: Piece, now: float) -> None:
         """See `Pipes`."""
@@ -63,9 +49,7 @@ class RoundRobinPipes:
             self._end_turn(now)
         if self._until == math.inf and self._ring:
             self._begin_turn(now)
-        arrived = []
-        while self._arriving and self._arriving[0].arrival_seconds <= now:
-            arrived.append(heapq.heappop(self._arriving))
+        arrived = self._arrivals.take(now)
         self._look_ahead()
         return arrived
 
@@ -99,12 +83,10 @@ class RoundRobinPipes:
     def _get_off(self, group: int, now: float) -> None:
         piece = self._waiting[group].popleft()
         latency = self._link.latency_seconds + self._own[group].latency_seconds
-        arrival = self._last_arrival[group] = max(now + latency, self._last_arrival[group])
-        heapq.heappush(self._arriving, Carried(arrival, self._begin[group], now, group, piece))
+        self._arrivals.add(Carried(now + latency, self._begin[group], now, group, piece))
         if self._waiting[group]:
             self._begin_head(group, now)
 
     def _look_ahead(self) -> None:
-        arrival = self._arriving[0].arrival_seconds if self._arriving else math.inf
         coming = self._coming[0][0] if self._coming else math.inf
-        self.next_seconds = min(arrival, self._until, coming)
+        self.next_seconds = min(self._arrivals.next_seconds, self._until, coming)

@@ -35,11 +35,11 @@ from itertools import count
 from typing import NamedTuple
 
 from csd_emu.communication.blocks import BLOCK_BYTES, HostBlocks, Stepped
+from csd_emu.communication.carried import Carried
 from csd_emu.communication.costs import Costs
 from csd_emu.communication.drive import BACKWARD, Computed, DriveCompute
 from csd_emu.communication.link import LinkTrace, OwnLink, SharedLink, constant
-from csd_emu.communication.pipes import Carried
-from csd_emu.communication.round_robin import make_pipes
+from csd_emu.communication.pipes import make_pipes
 from csd_emu.communication.turn import Turn, Turning
 from firmware_agent.errors import ConfigurationError, ProtocolError
 from firmware_agent.send_queue import Piece, Sending, SendQueue
@@ -223,7 +223,7 @@ class Simulation:
         """Let the host take gradients."""
         for carried in arrived:
             piece = carried.piece
-            if self._is_acknowledgement(PULL, carried, now):
+            if self._took_acknowledgement(PULL, carried, now):
                 continue
             if self._turn is not None and piece.order == self._behind:
                 self._turn.pushed(carried.group, piece.size_bytes)
@@ -236,7 +236,7 @@ class Simulation:
         """Let drives take parameters."""
         for carried in arrived:
             piece = carried.piece
-            if self._is_acknowledgement(PUSH, carried, now):
+            if self._took_acknowledgement(PUSH, carried, now):
                 continue
             if self._turn is not None and piece.order == self._behind:
                 if self._turn.pulled(carried.group, piece.size_bytes):
@@ -256,7 +256,7 @@ class Simulation:
         known = now + self._link.latency_seconds + self._own[group].latency_seconds
         heapq.heappush(self._read[direction], (known, group, size_bytes))
 
-    def _is_acknowledgement(self, direction: int, carried: Carried, now: float) -> bool:
+    def _took_acknowledgement(self, direction: int, carried: Carried, now: float) -> bool:
         """Take an acknowledgement of what went in `direction`, if it is one; its `offset` says of how many bytes."""
         if carried.piece.exchange >= 0:
             return False

@@ -3,7 +3,7 @@
 After AutoByte (see docs/communication-tuning.md), of which the abstract's idea could be read, no more: run-time
 statistics go into a meta-network that predicts the speed-up of a setting. The rules around it are ours.
 
-* A decision is due when conditions jumped, when they moved by `moved` since the last one, and every `period` steps.
+* A decision is due in every step, but while a change is announced or on trial; there only when conditions jumped.
 * All candidates are scored in one batch. The best one is adopted if it promises more than `margin`, from an announced
   step on. The present setting gets this benefit of the doubt because a predictor's error is about as large.
 * The first `verify` steps with it are compared with the last ones before it, under the same conditions. If they are
@@ -38,8 +38,6 @@ class AutoByteRules:
     Attributes:
         margin: least predicted gain, as log of step seconds over step seconds.
         ahead: steps from the one that told to the first one with the new setting.
-        moved: log by which a figure has moved when it is thought over again.
-        period: steps after which it is thought over without a cause.
         verify: steps that a new setting is judged by.
         tolerance: log of step seconds by which it may be worse than the one before.
         forgive: log by which conditions have moved when a setting that failed may be tried again.
@@ -47,8 +45,6 @@ class AutoByteRules:
 
     margin: float = 0.0005
     ahead: int = LEAST_AHEAD_STEPS
-    moved: float = 0.1
-    period: int = 1
     verify: int = 2
     tolerance: float = 0.08
     forgive: float = 0.35
@@ -64,8 +60,8 @@ class AutoByteRules:
                 f"AutoByte announces {self.ahead} steps ahead; give {LEAST_AHEAD_STEPS} at least: the next step is "
                 "announced before this one has ended"
             )
-        logs = (self.margin, self.moved, self.tolerance, self.forgive)
-        if self.period < 1 or self.verify < 1 or not all(log >= 0 for log in logs):
+        logs = (self.margin, self.tolerance, self.forgive)
+        if self.verify < 1 or not all(log >= 0 for log in logs):
             raise ConfigurationError("AutoByte's rules count in steps from 1, and in logarithms that are not negative")
 
 
@@ -116,7 +112,6 @@ class AutoByte:
         self._watch = Watch(block_bytes)
         # (first step, setting) of what holds now and of what was announced since.
         self._announced = [(1, first)]
-        self._decided_at, self._decided_on = 0, self._watch.logs()
         # Logs of step seconds under the present conditions, with the setting that holds.
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
         self._trial: _Trial | None = None
@@ -141,8 +136,7 @@ class AutoByte:
             if verdict is not None:
                 return verdict
         waits = self._trial is not None or self._announced[-1][0] > seen.step
-        due = self._moved(self._decided_on) >= self._rules.moved or seen.step - self._decided_at >= self._rules.period
-        return self._decide(seen.step) if jumped or (due and not waits) else None
+        return self._decide(seen.step) if jumped or not waits else None
 
     def state(self) -> dict[str, Any]:
         """Return the setting; link and drives are measured anew by whoever goes on."""
@@ -190,7 +184,6 @@ class AutoByte:
         conditions = self._watch.conditions()
         if conditions is None:
             return None
-        self._decided_at, self._decided_on = step, self._watch.logs()
         present = self._announced[-1][1]
         settings = [each for each in self._settings if each != present and not self._is_barred(each)]
         scores = self._predictor.log_seconds(conditions, [present, *settings])

@@ -76,6 +76,9 @@ class SimulatedShortlist:
         # Of each of the conditions so far, rounded, what each setting takes there; and the answers given there.
         self._kept: dict[Conditions, dict[Sending, float]] = {}
         self._answers: dict[tuple[Conditions, tuple[Sending, ...]], Floats] = {}
+        # What these settings lose elsewhere, and how much was simulated when that was worked out.
+        self._losses: dict[tuple[Conditions, tuple[Sending, ...]], tuple[int, Floats]] = {}
+        self._simulated = 0
 
     def log_seconds(self, conditions: Conditions, settings: Sequence[Sending]) -> Floats:
         """See `Predictor`."""
@@ -83,12 +86,17 @@ class SimulatedShortlist:
             self._costs = conditions.costs
             self._kept.clear()
             self._answers.clear()
+            self._losses.clear()
         # Without the costs, which are the same: to hash them takes long.
         here = replace(conditions, costs=(), link=_rounded(conditions.link))
         question = here, tuple(settings)
         if (answer := self._answers.get(question)) is None:
             answer = self._answers[question] = self._answer(conditions, here, settings)
-        return answer + ELSEWHERE_SHARE * self._losses_elsewhere(here, settings)
+        simulated, losses = self._losses.get(question, (-1, answer))
+        if simulated != self._simulated:  # rarely: what was simulated is kept
+            losses = self._losses_elsewhere(here, settings)
+            self._losses[question] = self._simulated, losses
+        return answer + ELSEWHERE_SHARE * losses
 
     def _answer(self, conditions: Conditions, here: Conditions, settings: Sequence[Sending]) -> Floats:
         logs = np.full(len(settings), np.inf)
@@ -118,6 +126,7 @@ class SimulatedShortlist:
     def _simulate(self, here: Conditions, setting: Sending) -> float:
         kept = self._kept.setdefault(here, {})
         if setting not in kept:
+            self._simulated += 1
             costs = [self._costs or ()] * here.participants
             kept[setting] = math.log(steady_step_seconds(costs, here.link, setting, block_bytes=here.block_bytes))
         return kept[setting]

@@ -65,9 +65,7 @@ def describe_job(job: JobConfig) -> dict[str, Any]:
     if is_path(job.data.source):
         data = job.data.model_copy(update={"source": f"./{Path(job.data.source).name}"})
         job = job.model_copy(update={"data": data})
-    described = job.model_dump(mode="json", exclude=_FREE_JOB_KEYS, exclude_defaults=True)
-    # A section that says nothing of its own is as by default, too.
-    return {key: value for key, value in described.items() if value != {}}
+    return job.model_dump(mode="json", exclude=_FREE_JOB_KEYS, exclude_defaults=True)
 
 
 def describe_array(array: ArrayConfig) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from host.device_time import MODELLED
 from host.report.comparison import PublishedCheck, check_published
 from host.reproduce.disturbance import disturb
 from host.reproduce.figures import BatchEffect, Beside, Disturbed, HypertuneReport, Scaling
-from host.reproduce.output import write_files
+from host.reproduce.output import write_hypertune
 from host.reproduce.scaling import scale, vary_batch
 from host.reproduce.server import DRIVES, MODELS, SERVER, describe_input, make_server
 from host.simulation.nodes import Nodes
@@ -81,7 +81,7 @@ def reproduce_hypertune(store: CalibrationStore, output: Path | None, progress: 
         files=[],
         wall_seconds=time.monotonic() - begin,
     )
-    return report if output is None else write_files(report, output)
+    return report if output is None else write_hypertune(report, output)
 
 
 def put_beside(scaling: Sequence[Scaling]) -> list[Beside]:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from firmware_agent.errors import EnvironmentUnfit
 from host.reproduce.charts import draw_disturbance, draw_speedup
 from host.reproduce.figures import HypertuneReport
+from host.reproduce.placement_figures import PlacementReport
+
+R = TypeVar("R", HypertuneReport, PlacementReport)
 
 
-def write_files(report: HypertuneReport, folder: Path) -> HypertuneReport:
-    """Write the report into `folder`, which is made; return it with the names of the files.
-
-    Raises:
-        EnvironmentUnfit: a file cannot be written.
-    """
+def write_hypertune(report: HypertuneReport, folder: Path) -> HypertuneReport:
+    """Write tables, charts and the report itself; see `write_report`."""
     contents = {
         "scaling.csv": csv_of(report.scaling),
         "batches.csv": csv_of([row.figures for row in report.batches], chosen=[row.chosen for row in report.batches]),
@@ -27,12 +27,27 @@ def write_files(report: HypertuneReport, folder: Path) -> HypertuneReport:
         "speedup.svg": draw_speedup(report.scaling, report.beside),
         "disturbance.svg": draw_disturbance(report.disturbed),
     }
-    named = msgspec.structs.replace(report, files=[str(folder / name) for name in (*contents, "hypertune.json")])
-    contents["hypertune.json"] = msgspec.json.format(msgspec.json.encode(named)) + b"\n"
+    return write_report(report, "hypertune.json", contents, folder)
+
+
+def write_placement(report: PlacementReport, folder: Path) -> PlacementReport:
+    """Write tables and the report itself; see `write_report`."""
+    contents = {"traffic.csv": csv_of(report.traffic), "placing.csv": csv_of(report.placing)}
+    return write_report(report, "placement.json", contents, folder)
+
+
+def write_report(report: R, name: str, contents: Mapping[str, bytes], folder: Path) -> R:
+    """Write `contents` and the report, as `name`, into `folder`, which is made; return it with the files' names.
+
+    Raises:
+        EnvironmentUnfit: a file cannot be written.
+    """
+    named = msgspec.structs.replace(report, files=[str(folder / each) for each in (*contents, name)])
+    report_json = msgspec.json.format(msgspec.json.encode(named)) + b"\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in contents.items():
-            (folder / name).write_bytes(content)
+        for file, content in {**contents, name: report_json}.items():
+            (folder / file).write_bytes(content)
     except OSError as error:
         raise EnvironmentUnfit(f"{folder}: cannot be written ({error}); name another folder with --output") from error
     return named

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from csd_emu.calibration import CalibrationStore
 from csd_emu.communication.compose import SLICE_SECONDS
 from csd_emu.placement.amounts import Amounts, step_bytes
@@ -17,11 +15,10 @@ from csd_emu.placement.decide import decide
 from csd_emu.profiles import get_profile
 from csd_emu.progress import Progress
 from csd_emu.timeline import Link
-from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.models import ZOO, ModelSpec
 from host.device_time import MODELLED, TableModel, gradient_seconds, host_model, micro_batch_counts
 from host.placement.layers import Exchange, inspect_layers
-from host.reproduce.output import csv_of
+from host.reproduce.output import write_placement
 from host.reproduce.placement_figures import PlacementReport, Placing, PublishedPlacement, Traffic
 from host.reproduce.server import DRIVE, HOST_PROFILE
 
@@ -80,7 +77,7 @@ def reproduce_placement(store: CalibrationStore, output: Path | None, progress: 
         files=[],
         wall_seconds=time.monotonic() - begin,
     )
-    return report if output is None else write_files(report, output)
+    return report if output is None else write_placement(report, output)
 
 
 def describe_traffic(model: str, layers: Sequence[LayerPlace]) -> Traffic:
@@ -182,21 +179,3 @@ def put_beside(placing: Sequence[Placing]) -> list[PublishedPlacement]:
     at = f"{best.model}, {best.drives} drives, {best.link_bytes_per_second / 1e6:g} MB/s"
     low = min(row.speedup for row in placing)
     return [PublishedPlacement(source, published, low, best.speedup, at) for source, published in PUBLISHED]
-
-
-def write_files(report: PlacementReport, folder: Path) -> PlacementReport:
-    """Write the report into `folder`, which is made; return it with the names of the files.
-
-    Raises:
-        EnvironmentUnfit: a file cannot be written.
-    """
-    contents = {"traffic.csv": csv_of(report.traffic), "placing.csv": csv_of(report.placing)}
-    named = msgspec.structs.replace(report, files=[str(folder / name) for name in (*contents, "placement.json")])
-    contents["placement.json"] = msgspec.json.format(msgspec.json.encode(named)) + b"\n"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in contents.items():
-            (folder / name).write_bytes(content)
-    except OSError as error:
-        raise EnvironmentUnfit(f"{folder}: cannot be written ({error}); name another folder with --output") from error
-    return named

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.communication.blocks import MOST_BLOCKS, tensor_block_bytes
+from csd_emu.communication.carried import Carried, Pipes
 from csd_emu.communication.costs import Costs, LayerCost, TensorCost, ideal_step_seconds
 from csd_emu.communication.link import OwnLink, SharedLink
-from csd_emu.communication.pipes import Carried, LonePipe, Pipes
-from csd_emu.communication.round_robin import RoundRobinPipes, make_pipes
+from csd_emu.communication.pipes import LonePipe, make_pipes
+from csd_emu.communication.round_robin import RoundRobinPipes
 from csd_emu.communication.simulate import simulate, steady_step_seconds
 from csd_emu.communication.simulation import PULL, PUSH
 from firmware_agent.errors import ConfigurationError

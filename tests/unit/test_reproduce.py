@@ -12,7 +12,7 @@ from firmware_agent.errors import EnvironmentUnfit
 from host.reproduce.disturbance import LOST, disturb_node
 from host.reproduce.figures import Disturbed, HypertuneReport, Scaling
 from host.reproduce.hypertune import put_beside
-from host.reproduce.output import write_files
+from host.reproduce.output import write_hypertune
 from host.reproduce.scaling import COMPUTE_ONLY, DRIVE_COUNTS, KNEE, STANNIS, scale, vary_batch
 from host.reproduce.server import DRIVES, TUNING, describe_input, make_server, model_load
 from host.simulation.nodes import Nodes
@@ -134,7 +134,7 @@ def test_the_files_hold_what_the_report_says(
     servers: list[Nodes], scaling: list[Scaling], disturbed: list[Disturbed], tmp_path: Path
 ) -> None:
     report = a_report(servers, scaling, disturbed)
-    written = write_files(report, tmp_path / "new" / "folder")
+    written = write_hypertune(report, tmp_path / "new" / "folder")
     assert sorted(Path(name) for name in written.files) == sorted((tmp_path / "new" / "folder").iterdir())
     assert msgspec.convert(json.loads(Path(written.files[-1]).read_text()), HypertuneReport) == written
     tables = {
@@ -151,7 +151,7 @@ def test_the_files_hold_what_the_report_says(
         if name.endswith(".svg"):
             text = "".join(ElementTree.parse(name).getroot().itertext())
             assert "simulated" in text
-    again = write_files(report, tmp_path / "again")
+    again = write_hypertune(report, tmp_path / "again")
     for one, other in zip(written.files[:-1], again.files[:-1], strict=True):
         assert Path(one).read_bytes() == Path(other).read_bytes()
 
@@ -161,4 +161,4 @@ def test_a_folder_that_cannot_be_written_is_said(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(EnvironmentUnfit, match=r"cannot be written .*; name another folder with --output"):
-        write_files(a_report(servers, scaling, disturbed), tmp_path / "file")
+        write_hypertune(a_report(servers, scaling, disturbed), tmp_path / "file")

@@ -10,13 +10,13 @@ from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.models import ZOO, ModelSpec
 from host.placement.layers import Exchange, inspect_layers
 from host.printing_placement_reproduction import print_placement_reproduction
+from host.reproduce.output import write_placement
 from host.reproduce.placement import (
     NOTES,
     describe_traffic,
     first_linear,
     place_one,
     put_beside,
-    write_files,
 )
 from host.reproduce.placement_figures import PlacementReport
 
@@ -52,7 +52,7 @@ def test_the_linear_layers_are_found() -> None:
 
 
 def test_it_is_printed_and_written(report: PlacementReport, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written = write_files(report, tmp_path / "out")
+    written = write_placement(report, tmp_path / "out")
     print_placement_reproduction(written)
     shown = capsys.readouterr().out
     assert "up to 2.3" in shown
@@ -65,4 +65,4 @@ def test_it_is_printed_and_written(report: PlacementReport, tmp_path: Path, caps
 def test_a_folder_that_cannot_be_written_is_said(report: PlacementReport, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentUnfit, match="--output"):
-        write_files(report, tmp_path / "file")
+        write_placement(report, tmp_path / "file")
