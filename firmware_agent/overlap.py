@@ -44,6 +44,7 @@ from firmware_agent.wire import (
     Received,
     Reduce,
     Reduced,
+    Resend,
     SendingSpec,
     Slice,
     Step,
@@ -92,6 +93,9 @@ class Overlap:
         self._sent: dict[tuple[int, str], npt.NDArray[np.uint8]] = {}
         # Of steps whose slices have not all left.
         self._timings: dict[int, StepTiming] = {}
+        # Settings that came for a step after it was announced; and the step whose gradients leave.
+        self._resent: dict[int, Sending] = {}
+        self._leaving = 0
         self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
 
     def start(self) -> None:
@@ -179,6 +183,8 @@ class Overlap:
             self._announce(frame)
         elif isinstance(frame, Received):
             self._outbox.acknowledge(frame.size_bytes)
+        elif isinstance(frame, Resend):
+            self._resend(frame)
         elif isinstance(frame, Reduced):
             self._sums.put(frame)
         else:
@@ -195,6 +201,16 @@ class Overlap:
                 )
             del self._inbound[old]
         self._inbound[frame.exchange] = Assembler(frame.exchange, frame.specs, self._specs, self._arrays)
+
+    def _resend(self, frame: Resend) -> None:
+        """Take other settings for a step: at once if its gradients leave already."""
+        self._assembler(frame.step)
+        sending = sending_of(frame.sending)
+        with self._changed:
+            if frame.step == self._leaving:
+                self._outbox.change(sending)
+            elif frame.step > self._leaving:
+                self._resent[frame.step] = sending
 
     def _assembler(self, exchange: int) -> Assembler:
         found = self._inbound.get(exchange)
@@ -297,13 +313,19 @@ class Overlap:
     def _offer(self, name: str, array: Array) -> None:
         step = self._step
         if not step.offered:
-            self._outbox.change(step.sending)
+            self._begin_leaving(step)
         step.offered.add(name)
         data = np.ascontiguousarray(array, dtype=np.dtype(array.dtype).newbyteorder("<")).reshape(-1).view(np.uint8)
         if len(data):
             self._sent[step.number, name] = data
             step.timing.offer(name)
         self._outbox.offer(step.number, self._order[name], name, len(data))
+
+    def _begin_leaving(self, step: _StepState) -> None:
+        with self._changed:
+            self._leaving = step.number
+            step.timing.resent = step.number in self._resent
+            self._outbox.change(self._resent.pop(step.number, step.sending))
 
     # The thread that feeds the stream.
 

@@ -10,12 +10,17 @@ from firmware_agent.wire import MAX_TIMED_SLICES, LeftSlice, TensorTimes, Timed
 
 
 class StepTiming:
-    """Takes the times of one step. Seconds of computing leave out what was waited for."""
+    """Takes the times of one step. Seconds of computing leave out what was waited for.
+
+    Attributes:
+        resent: whether its gradients leave by other settings than the step came with.
+    """
 
     def __init__(self, number: int, now: Callable[[], float] = time.monotonic) -> None:
         """Begin a step; `now` returns monotonic seconds."""
         self._number, self._now = number, now
         self._begin, self._end = now(), 0.0
+        self.resent = False
         self._used: dict[str, float] = {}
         self._complete: dict[str, float] = {}
         self._offered: dict[str, float] = {}
@@ -56,4 +61,4 @@ class StepTiming:
             TensorTimes(place, self._used.get(name, 0.0), self._complete.get(name, 0.0))
             for name, place in places.items()
         ]
-        return Timed(self._number, self._now(), self._end, slices, tensors)
+        return Timed(self._number, self._now(), self._end, slices, tensors, self.resent)

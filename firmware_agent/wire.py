@@ -6,7 +6,8 @@ so that the slice size may change between any two steps. No frame can carry a tr
 
 In a job with `overlap` slices cross both ways while the drive computes: the host announces a step (`Tensors`, `Step`)
 before its weights are there, sends each as soon as it has it, and may announce one step more before this one is over.
-Whoever has read a slice off the stream says so (`Received`); then the sender's credit for it comes back.
+Whoever has read a slice off the stream says so (`Received`); then the sender's credit for it comes back. What of an
+announced step has not left yet may still be sent by other settings (`Resend`).
 
 In a job with a `cut` the drive has the front of the model. Within a step it sends what crosses the cut (`Activations`
 and slices); the host answers with the gradients of it (`ActivationGradients` and slices).
@@ -24,7 +25,7 @@ from msgspec import Meta
 
 from firmware_agent.errors import ProtocolError
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 SERVICE_METHOD = "/csd.v1.Host/Session"
 MAX_SLICE_BYTES = 1 << 20
 MAX_FRAME_BYTES = MAX_SLICE_BYTES + (64 << 10)
@@ -232,6 +233,13 @@ class Step(Frame, frozen=True):
     sending: SendingSpec | None = None
 
 
+class Resend(Frame, frozen=True):
+    """Host, of a step that it has announced and that overlaps: what of its gradients is still here goes by these."""
+
+    step: Positive
+    sending: SendingSpec
+
+
 class LeftSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """A slice of a gradient: which tensor, by its place among those announced; when it was ready, and when it left.
 
@@ -261,7 +269,8 @@ class Timed(Frame, frozen=True):
     """Drive, of a step whose slices overlapped it, before its report: what happened when.
 
     `now_seconds` is the drive's monotonic clock as this leaves, `end_seconds` when the step had been computed, in the
-    seconds of `TensorTimes`. Slices beyond `MAX_TIMED_SLICES` are left out.
+    seconds of `TensorTimes`. Slices beyond `MAX_TIMED_SLICES` are left out. `resent` says whether all gradients left by
+    the settings of a `Resend`.
     """
 
     step: Positive
@@ -269,6 +278,7 @@ class Timed(Frame, frozen=True):
     end_seconds: Seconds
     slices: Annotated[list[LeftSlice], Meta(max_length=MAX_TIMED_SLICES)]
     tensors: Annotated[list[TensorTimes], Meta(max_length=1 << 14)]
+    resent: bool = False
 
 
 class Stepped(Frame, frozen=True):
@@ -440,7 +450,7 @@ class Failed(Frame, frozen=True):
 
 
 AnyFrame = (
-    Hello | Welcome | Job | Ready | Tensors | Slice | Received | Train | Trained | Step | Timed | Stepped
+    Hello | Welcome | Job | Ready | Tensors | Slice | Received | Train | Trained | Step | Resend | Timed | Stepped
     | Reduce | Reduced | Activations | ActivationGradients | Measure | Measured
     | Disturb | Disturbed | ProbeRead | ProbeSend | Probed | Sabotage | Sabotaged | Failed
 )  # fmt: skip

@@ -57,8 +57,8 @@ class AutoByteRules:
         """
         if self.ahead < LEAST_AHEAD_STEPS:
             raise ConfigurationError(
-                f"AutoByte announces {self.ahead} steps ahead; give {LEAST_AHEAD_STEPS} at least: the next step is "
-                "announced before this one has ended"
+                f"AutoByte announces {self.ahead} steps ahead; give {LEAST_AHEAD_STEPS} at least: a step that is over "
+                "cannot be sent otherwise"
             )
         logs = (self.margin, self.tolerance, self.forgive)
         if self.verify < 1 or not all(log >= 0 for log in logs):

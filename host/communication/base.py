@@ -12,8 +12,9 @@ from firmware_agent.errors import ConfigurationError, DeviceError
 from firmware_agent.send_queue import Sending
 from firmware_agent.wire import MAX_SLICE_BYTES
 
-# Settings of step k+1 are announced before step k has ended, so what is learnt from step k holds from step k+2 on.
-LEAST_AHEAD_STEPS = 2
+# Step k+1 is announced before step k has ended, but its gradients leave later, and those of its weights that wait are
+# cut anew: what is learnt from step k holds from its end on.
+LEAST_AHEAD_STEPS = 1
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Change:
     """Another setting, announced.
 
     Attributes:
-        step: the first one that is sent with it; no earlier than two after the one that told.
+        step: the first one that is sent with it; it may be announced already, by other settings.
         sending: the setting.
         reason: for people.
         gain: log of expected step seconds with the present setting over those with this one; NaN if nobody knows.
@@ -70,7 +71,7 @@ class Tuner(Protocol):
     """Decides on `Sending` while a run goes on. It is asked and told in the order of the steps."""
 
     def sending(self, step: int) -> Sending:
-        """Return the setting of a step, from 1; of one that was asked for already, the same again."""
+        """Return the setting of a step, from 1; of one that was asked for already the same, but for a `Change`."""
 
     def observe(self, seen: StepSeen) -> Change | None:
         """Take what a step cost; return the change that it leads to, which `sending` then knows, or None.

@@ -1,8 +1,8 @@
 """Tuners played against weather: what they see is noisy, what they get is the simulated step of what they chose. Pure.
 
 A step takes what the simulation says of steps that follow each other under the conditions of that step: what a change
-leaves over from the step before is not counted. Each setting is simulated once at every level of bandwidth, so that
-thousands of steps cost one look each.
+leaves over from the step before is not counted. What a step told decides how the next one is sent, as in runs. Each
+setting is simulated once at every level of bandwidth, so that thousands of steps cost one look each.
 """
 
 from __future__ import annotations
@@ -122,16 +122,15 @@ def play(
     noise: Noise | None = None,
     cpu_clock: Callable[[], float] = time.process_time,
 ) -> Played:
-    """Have a tuner go through a trace of levels. The next step is announced before this one's figures are known."""
+    """Have a tuner go through a trace of levels."""
     noise = noise or Noise()
     steps, setup = len(levels), surface.setup
     bandwidths = setup.link.bytes_per_second / setup.drives * 2 ** (levels / STEPS_PER_OCTAVE)
     drawn = {name: np.exp(sigma * generator.standard_normal(steps)) for name, sigma in vars(noise).items()}
     chosen, changes = np.empty(steps, np.int64), []
-    announced = tuner.sending(1)
     began = cpu_clock()
     for index in range(steps):
-        sending, announced = announced, tuner.sending(index + 2)
+        sending = tuner.sending(index + 1)
         chosen[index] = number = surface.index(sending)
         seen = StepSeen(
             step=index + 1,

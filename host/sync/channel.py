@@ -23,6 +23,8 @@ from firmware_agent.wire import (
     Received,
     Reduce,
     Reduced,
+    Resend,
+    SendingSpec,
     Slice,
     Step,
     Stepped,
@@ -92,6 +94,8 @@ class Channel:
         self._order = {name: place for place, name in enumerate(order)}
         self._queue = SendQueue(Sending())
         self._offered_exchange = 0
+        # The last step whose settings changed after it was announced, and these.
+        self._resent: tuple[int, Sending] = 0, Sending()
         self._parts: dict[int, _Part] = {}
         self._messages: deque[bytes] = deque()
         self._read_bytes: dict[int, int] = {}
@@ -140,10 +144,22 @@ class Channel:
         if not self._parts:
             self._offer_constants(part)
         self._parts[task.step] = part
+        if self._resent[0] == task.step:
+            self.resend(*self._resent)
         self._idle.clear()
         release.subscribe(functools.partial(self._released, part))
         self._run()
         return part.report
+
+    def resend(self, step: int, sending: Sending) -> None:
+        """Send by other settings what of a step has not left yet, on both sides; also if it begins only later."""
+        self._resent = step, sending
+        if (part := self._parts.get(step)) is None:
+            return
+        part.sending = sending
+        if self._offered_exchange == step:
+            self._queue.change(sending)
+        self._post(encode(Resend(step, SendingSpec(sending.schedule, sending.slice_bytes, sending.credit_bytes))))
 
     def _released(self, part: _Part, block: Block) -> None:
         if part.report.done():

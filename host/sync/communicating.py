@@ -41,7 +41,7 @@ class Communication:
         """Return what must be known of the run, in sentences."""
         if not self.overlap:
             return ["steps are composed as if their slices crossed while drives compute"] if self.composed else []
-        notes = ["slices cross while drives compute: what is seen in step k is answered in step k + 2"]
+        notes = ["slices cross while drives compute: batches that follow from step k hold from step k + 2 on"]
         if job.sync.patience is not None:
             notes.append(
                 "sync.patience: whom a step does not wait for is known at its end, so no step begins before it"

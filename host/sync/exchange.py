@@ -194,6 +194,11 @@ class StepExchange:
             tasks.append(self._visit(outbound, frames, work, alone, Reductions([device]), own))
         return list(await asyncio.gather(*tasks))
 
+    def resend(self, step: int, sending: Sending) -> None:
+        """Send by other settings what of an overlapping step has not left yet, weights and gradients."""
+        for channel in self._channels.values():
+            channel.resend(step, sending)
+
     async def _visit(
         self,
         outbound: Outbound,

@@ -199,6 +199,11 @@ class Stepper:
         )
         return step
 
+    def resend(self, step: Underway, sending: Sending) -> None:
+        """Send by other settings what of an overlapping step has not left yet."""
+        step.sending = sending
+        self._exchange.resend(step.number, sending)
+
     async def finish(self, step: Underway) -> StepResult:
         """See a step through.
 

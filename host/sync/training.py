@@ -32,7 +32,7 @@ from host.sync.memory_watch import MemoryWatch
 from host.sync.optimiser import HostOptimiser, scale_learning_rate
 from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
-from host.sync.slice_log import StepLogs
+from host.sync.slice_log import SliceLog, StepLogs
 from host.sync.stepping import Stepper, StepResult, Underway
 from host.training import TrainingState, is_done, round_totals
 from host.tuning.base import Batches, Floats, Retune
@@ -43,12 +43,17 @@ _MOST_LATE_STEPS = 3
 
 @dataclass(frozen=True)
 class _Begun:
-    """A step that has begun: what it was dealt, whether somebody is probed beside it, and how it is sent."""
+    """A step that has begun: what it was dealt, whether somebody is probed beside it, and how it was announced."""
 
     step: Underway
     dealt: Dealt
     probed: bool
     sending: Sending
+
+    def sent_with(self, logs: Sequence[SliceLog]) -> Sending:
+        """Return how it was sent: by settings that came after it was announced, if all devices had them in time."""
+        in_time = bool(logs) and all(log.timed is not None and log.timed.resent for log in logs)
+        return self.step.sending if in_time else self.sending
 
 
 class SyncTraining:
@@ -197,8 +202,10 @@ class SyncTraining:
             return self._nobody_returned(number, result)
         self._step = number
         self._count_late(begun.dealt.works, result)
-        ledger.add(self._record(begun, result), result.accounted)
-        self._see(begun, ledger)
+        logs = self._logs.take(number)
+        record = self._record(begun, begun.sent_with(logs), result)
+        ledger.add(record, result.accounted)
+        self._see(record.wall_seconds, begun.sent_with(logs), logs)
         self._memory.look(result.accounted.devices)
         before = self._tuner.batches.copy()
         self._dealer.epoch_open = self._ahead is not None or self._dealer.has_more(self._batches())
@@ -207,16 +214,17 @@ class SyncTraining:
             self._announce(number + (1 if self._ahead is None else 2), retune, before, ledger)
         return not self._dealer.epoch_open
 
-    def _see(self, begun: _Begun, ledger: Ledger) -> None:
-        """Tell the communication's tuner what the step cost, and write down what it makes of it."""
-        number, logs = begun.step.number, self._logs.take(begun.step.number)
+    def _see(self, wall_seconds: float, sending: Sending, logs: Sequence[SliceLog]) -> None:
+        """Tell the communication's tuner what the step cost; write down what it makes of it, and do it."""
         if not self._communication.overlap or not logs:
             return
         sizes = {name: array.nbytes for name, array in self.weights.items()}
-        seen = see_step(number, ledger.steps[-1].wall_seconds, begun.sending, logs, sizes)
+        seen = see_step(self._step, wall_seconds, sending, logs, sizes)
         change = None if seen is None else self._communication.tuner.observe(seen)
         if change is not None:
             sending = change.sending
+            if self._ahead is not None and change.step <= self._ahead.step.number:
+                self._stepper.resend(self._ahead.step, sending)
             told = f"slices of {sending.slice_bytes} bytes, credit {sending.credit_bytes}: {change.reason}"
             self._on_event(HOST, What.RETUNED, f"from step {change.step}: {told}")
 
@@ -357,7 +365,7 @@ class SyncTraining:
         rule = self._job.sync.learning_rate_rule
         return scale_learning_rate(rule, self._job.learning_rate, records, self._first_records)
 
-    def _record(self, begun: _Begun, result: StepResult) -> StepRecord:
+    def _record(self, begun: _Begun, sending: Sending, result: StepResult) -> StepRecord:
         number = begun.step.number
         now, before = time.monotonic(), self._ended
         self._ended = now
@@ -372,7 +380,7 @@ class SyncTraining:
             lost=[*result.failed, *(d for d, why in result.failed_probes.items() if isinstance(why, DeviceLost))],
             mixed=result.mixed,
             disturbed=self._disturbances.at(number),
-            sending=self._communication.told(begun.sending),
+            sending=self._communication.told(sending),
             wall_seconds=now - before,
             placement=result.placement,
         )

@@ -57,13 +57,13 @@ def test_a_change_holds_from_the_announced_step_and_no_earlier() -> None:
 
 
 @given(st.lists(st.sampled_from([1e7, 2e7, 1e8, 5e8]), min_size=1, max_size=40))
-def test_what_was_announced_for_a_step_stays(rates: list[float]) -> None:
-    """The next step is announced before this one is observed: `drive` would send what was said then."""
+def test_what_was_announced_for_a_step_stays_unless_a_change_says_otherwise(rates: list[float]) -> None:
     tuner = AutoByte(FIRST, Knowing())
     for step, rate in enumerate(rates, 1):
         now, following = tuner.sending(step), tuner.sending(step + 1)
-        tuner.observe(seen(step, now, seconds_of(now, rate), rate))
-        assert tuner.sending(step + 1) == following
+        change = tuner.observe(seen(step, now, seconds_of(now, rate), rate))
+        assert tuner.sending(step + 1) == (following if change is None else change.sending)
+        assert change is None or change.step == step + 1
 
 
 def test_a_setting_that_is_measured_worse_is_given_up_until_conditions_change() -> None:
@@ -127,7 +127,7 @@ def test_a_state_of_something_else_is_refused(state: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", [{"ahead": 1}, {"verify": 0}, {"margin": -0.1}, {"forgive": math.nan}, {"tolerance": -1.0}]
+    "rules", [{"ahead": 0}, {"verify": 0}, {"margin": -0.1}, {"forgive": math.nan}, {"tolerance": -1.0}]
 )
 def test_rules_that_make_no_sense_are_refused(rules: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):

@@ -113,7 +113,7 @@ def test_a_state_of_something_else_is_refused(state: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "rules",
-    [{"points": 0, "random": 0}, {"random": 16}, {"random": 0}, {"steps": 0}, {"settle": -1}, {"ahead": 1}],
+    [{"points": 0, "random": 0}, {"random": 16}, {"random": 0}, {"steps": 0}, {"settle": -1}, {"ahead": 0}],
 )
 def test_rules_that_make_no_sense_are_refused(rules: dict[str, int]) -> None:
     with pytest.raises(ConfigurationError):

@@ -117,8 +117,8 @@ def weights(run: SyncRun) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in run.training.weights.items()}
 
 
-def go(shard: Shard, communication: Communication, **more: Any) -> SyncRun:
-    return asyncio.run(Trial(shard, communication, **more).run())
+def go(shard: Shard, communication: Communication, steps: int = 6, **more: Any) -> SyncRun:
+    return asyncio.run(Trial(shard, communication, steps, **more).run())
 
 
 sizes = st.one_of(st.none(), st.integers(1, 20_000))
