@@ -205,7 +205,7 @@ class SyncTraining:
         logs = self._logs.take(number)
         record = self._record(begun, begun.sent_with(logs), result)
         ledger.add(record, result.accounted)
-        self._see(record.wall_seconds, begun.sent_with(logs), logs)
+        await self._see(record.wall_seconds, begun.sent_with(logs), logs)
         self._memory.look(result.accounted.devices)
         before = self._tuner.batches.copy()
         self._dealer.epoch_open = self._ahead is not None or self._dealer.has_more(self._batches())
@@ -214,13 +214,16 @@ class SyncTraining:
             self._announce(number + (1 if self._ahead is None else 2), retune, before, ledger)
         return not self._dealer.epoch_open
 
-    def _see(self, wall_seconds: float, sending: Sending, logs: Sequence[SliceLog]) -> None:
-        """Tell the communication's tuner what the step cost; write down what it makes of it, and do it."""
+    async def _see(self, wall_seconds: float, sending: Sending, logs: Sequence[SliceLog]) -> None:
+        """Tell the communication's tuner what the step cost; write down what it makes of it, and do it.
+
+        The tuner may think for longer than a step lasts: slices of the next one cross meanwhile.
+        """
         if not self._communication.overlap or not logs:
             return
         sizes = {name: array.nbytes for name, array in self.weights.items()}
         seen = see_step(self._step, wall_seconds, sending, logs, sizes)
-        change = None if seen is None else self._communication.tuner.observe(seen)
+        change = None if seen is None else await asyncio.to_thread(self._communication.tuner.observe, seen)
         if change is not None:
             sending = change.sending
             if self._ahead is not None and change.step <= self._ahead.step.number:
