@@ -40,7 +40,7 @@ SLICE_CANDIDATES: Floats = 5e-5 * 2.0 ** np.arange(6)
 # Real drives are never in lock-step, and simulated ones that are alike are: which slice goes first then hangs on the
 # least delay, the same in every step. So each layer of each drive takes a little more or less, drawn anew for each of
 # some simulations, and what is foretold is their mean.
-LAYER_SPREAD, DRAWS, _FIT_DRAWS = 0.02, 5, 3
+LAYER_SPREAD, DRAWS = 0.02, 3
 _DRAWN = 7
 
 # A run and its settings.
@@ -62,19 +62,19 @@ class Fit:
     step_seconds: float
     slice_seconds: float = SLICE_SECONDS
 
-    def predict(self, case: Case, sending: Sending, draws: int = DRAWS) -> float:
+    def predict(self, case: Case, sending: Sending) -> float:
         """Return what the core says that a step takes."""
-        return fmean(self.draw(case, sending, draws))
+        return fmean(self.draw(case, sending))
 
-    def draw(self, case: Case, sending: Sending, draws: int = DRAWS) -> list[float]:
-        """Return what it says for so many drives that differ from each other by chance."""
+    def draw(self, case: Case, sending: Sending) -> list[float]:
+        """Return what it says in each of `DRAWS` simulations, of drives that differ from each other by chance."""
         link = replace(
             case.link,
             bytes_per_second=self.payload_share * case.bytes_per_second,
             latency_seconds=SHAPED_LATENCY_SECONDS,
             slice_seconds=self.slice_seconds,
         )
-        return [steady_step_seconds(self._drives(case, number), link, sending) for number in range(draws)]
+        return [steady_step_seconds(self._drives(case, number), link, sending) for number in range(DRAWS)]
 
     def _drives(self, case: Case, number: int) -> list[Costs]:
         own = LayerCost("step", (), self.step_seconds, 0.0)
@@ -109,12 +109,11 @@ def _fit_fifo(fit: Fit, measured: Mapping[Run, float]) -> Fit:
 
     def off(figures: Floats) -> Floats:
         tried = replace(fit, payload_share=float(figures[0]), step_seconds=float(figures[1]))
-        # Without draws: FIFO leaves nothing to choose.
-        return np.array([np.log(seconds / tried.predict(case, FIFO, 1)) for case, seconds in runs.items()])
+        return np.array([np.log(seconds / tried.predict(case, FIFO)) for case, seconds in runs.items()])
 
     low, high = zip(_SHARES, _STEP_SECONDS, strict=True)
     start = (min(fit.payload_share, 0.999 * high[0]), fit.step_seconds)
-    found = least_squares(off, start, bounds=(low, high), x_scale=(0.01, 0.01), diff_step=0.02, max_nfev=20).x
+    found = least_squares(off, start, bounds=(low, high), x_scale=(0.01, 0.01), diff_step=0.02, max_nfev=8).x
     return replace(fit, payload_share=float(found[0]), step_seconds=float(found[1]))
 
 
@@ -132,7 +131,7 @@ def _fit_slices(fit: Fit, measured: Mapping[Run, float], spread: Spread) -> Fit:
 
 
 def _predict_priority(fit: Fit, case: Case) -> float:
-    return fit.predict(case, PRIORITY, _FIT_DRAWS)
+    return fit.predict(case, PRIORITY)
 
 
 def _vary(costs: Costs, number: int, drive: int) -> Costs:
