@@ -36,7 +36,7 @@ WIRE_BOUND = tuple(Case(model, 2.0) for model in MODELS)
 COMPUTE_BOUND = (Case("alexnet", 0.2), Case("resnet", 0.2))
 # What is believed: of shares, of a step's own seconds, and of a slice's, which are tried one by one.
 _SHARES, _STEP_SECONDS = (0.8, 1.0), (0.0, 0.1)
-SLICE_CANDIDATES: Floats = 5e-5 * 2.0 ** np.arange(6)
+SLICE_CANDIDATES: Floats = np.array([5e-5 * 2.0**octaves for octaves in range(6)])
 # Real drives are never in lock-step, and simulated ones that are alike are: which slice goes first then hangs on the
 # least delay, the same in every step. So each layer of each drive takes a little more or less, drawn anew for each of
 # some simulations, and what is foretold is their mean.
@@ -91,8 +91,8 @@ def fit_to(measured: Mapping[Run, float], spread: Spread = map) -> Fit:
         measured: step seconds of FIFO and priority in `WIRE_BOUND`, of FIFO in `COMPUTE_BOUND`.
         spread: maps simulations over processes.
     """
-    fit = _fit_fifo(Fit(0.99, 0.01), measured)
-    return _fit_fifo(_fit_slices(fit, measured, spread), measured)
+    fit = _fit_fifo(Fit(0.99, 0.01), measured, spread)
+    return _fit_fifo(_fit_slices(fit, measured, spread), measured, spread)
 
 
 def errors(fit: Fit, measured: Mapping[Run, float]) -> dict[str, float]:
@@ -103,13 +103,14 @@ def errors(fit: Fit, measured: Mapping[Run, float]) -> dict[str, float]:
     }
 
 
-def _fit_fifo(fit: Fit, measured: Mapping[Run, float]) -> Fit:
+def _fit_fifo(fit: Fit, measured: Mapping[Run, float], spread: Spread) -> Fit:
     """Return the fit with the share and the step's seconds that FIFO's runs show."""
     runs = {case: seconds for (case, sending), seconds in measured.items() if sending == FIFO}
 
     def off(figures: Floats) -> Floats:
         tried = replace(fit, payload_share=float(figures[0]), step_seconds=float(figures[1]))
-        return np.array([np.log(seconds / tried.predict(case, FIFO)) for case, seconds in runs.items()])
+        said = list(spread(tried.predict, runs, [FIFO] * len(runs)))
+        return np.log(np.array(list(runs.values())) / said)
 
     low, high = zip(_SHARES, _STEP_SECONDS, strict=True)
     start = (min(fit.payload_share, 0.999 * high[0]), fit.step_seconds)
@@ -121,17 +122,13 @@ def _fit_slices(fit: Fit, measured: Mapping[Run, float], spread: Spread) -> Fit:
     """Return the fit with the cost of a slice that priority's runs show, between those that are tried."""
     runs = [(case, seconds) for (case, sending), seconds in measured.items() if sending == PRIORITY]
     tried = [replace(fit, slice_seconds=float(each)) for each in SLICE_CANDIDATES]
-    pairs = list(product(tried, [case for case, _ in runs]))
-    said = list(spread(_predict_priority, *zip(*pairs, strict=True)))
+    pairs = [(each, case, PRIORITY) for each, (case, _) in product(tried, runs)]
+    said = list(spread(Fit.predict, *zip(*pairs, strict=True)))
     logs = np.log(np.array(said)).reshape(len(tried), len(runs))
     fine = np.geomspace(SLICE_CANDIDATES[0], SLICE_CANDIDATES[-1], 201)
     between = [np.interp(np.log(fine), np.log(SLICE_CANDIDATES), each) for each in logs.T]
     squares = sum((each - np.log(seconds)) ** 2 for each, (_, seconds) in zip(between, runs, strict=True))
     return replace(fit, slice_seconds=float(fine[int(np.argmin(squares))]))
-
-
-def _predict_priority(fit: Fit, case: Case) -> float:
-    return fit.predict(case, PRIORITY)
 
 
 def _vary(costs: Costs, number: int, drive: int) -> Costs:

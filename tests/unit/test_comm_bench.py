@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host.bench import comm_cases, comm_wall
+from host.bench import comm_cases, comm_fit, comm_wall
 from host.bench.comm_cases import CASES, FIFO, PRIORITY, RATIOS, Case, predict
 from host.bench.comm_fit import COMPUTE_BOUND, WIRE_BOUND, Fit, Run, errors, fit_to
 from host.bench.comm_runs import CONFIDENCE, DROPPED_STEPS, Blocks, ratio_interval
@@ -114,8 +114,9 @@ def test_the_fit_finds_what_was_measured() -> None:
 
 
 @pytest.mark.long
-def test_one_model_that_the_core_is_wrong_about_does_not_decide() -> None:
+def test_one_model_that_the_core_is_wrong_about_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     """That happened: one of two such runs was 6 % shorter than foretold, and slices were fitted to cost nothing."""
+    monkeypatch.setattr(comm_fit, "DRAWS", 1)
     truth = Fit(0.98, 0.012, 0.0004)
     measured = measure(truth)
     measured[Case("resnet", 2.0), PRIORITY] *= 0.94
@@ -153,8 +154,9 @@ def test_drives_differ_in_every_draw_but_the_first() -> None:
 
 
 @pytest.mark.long
-def test_where_the_core_is_right_all_cases_agree() -> None:
+def test_where_the_core_is_right_all_cases_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """With steps of real runs' spread, about its own predictions."""
+    monkeypatch.setattr(comm_fit, "DRAWS", 1)
     truth = Fit(0.98, 0.012, 0.0004)
     generator = np.random.default_rng(3)
 
