@@ -110,8 +110,9 @@ def _fit_fifo(fit: Fit, measured: Mapping[Run, float], spread: Spread) -> Fit:
 
     def off(figures: Floats) -> Floats:
         tried = replace(fit, payload_share=float(figures[0]), step_seconds=float(figures[1]))
-        said = list(spread(tried.predict, runs, [FIFO] * len(runs)))
-        return np.log(np.array(list(runs.values())) / said)
+        said: Floats = np.array(list(spread(tried.predict, runs, [FIFO] * len(runs))))
+        logs: Floats = np.log(np.array(list(runs.values())) / said)
+        return logs
 
     low, high = zip(_SHARES, _STEP_SECONDS, strict=True)
     start = (min(fit.payload_share, 0.999 * high[0]), fit.step_seconds)
