@@ -29,16 +29,19 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     samples["timeline"] = cases
     config = wall_config(comm_cases.CASES[0].bytes_per_second)
 
+    seen: list[comm_wall.Seen] = []
+
     async def work(started: StartedArray, engine: NativeEngine) -> None:
         runs = WallRuns(started, engine, config, seed)
         figures["identical"] = float(await comm_wall.identical(runs, progress))
-        fit, samples["fit"] = await comm_wall.fit_link(runs, progress)
-        found, samples["wall"] = await comm_wall.compare(runs, fit, progress)
-        figures.update(found)
+        seen.extend(await comm_wall.measure(runs, progress))
 
     engine = make_engine(config, paths)
     if not isinstance(engine, NativeEngine):
         raise RuntimeError("the bench asked for another engine")
     request = wall_request(config, spec_of(comm_cases.CASES[0].model), 1, seed)
     run_on_engine(engine, request.array, paths, progress, work)
+    progress.stage("what the core says of these runs")
+    found, samples["fit"], samples["wall"] = comm_wall.compare(seen)
+    figures |= found
     return report("comm", "wall", seed, figures, samples, "native")

@@ -35,6 +35,8 @@ from host.sync.setup import make_sync_training
 # before a change: it ends when the next one's parameters have come.
 DROPPED_STEPS = 2
 CONFIDENCE = 0.95
+# One way, through the relay.
+SHAPED_LATENCY_SECONDS = 1e-4
 _RECORDS, _BATCH = 4000, 2
 _DIAL_SECONDS = 60.0
 
@@ -134,7 +136,11 @@ def wall_config(bytes_per_second: float, name: str = "comm") -> ArrayConfig:
             "name": f"bench-{name}",
             "engine": "native",
             "clock": "wall",
-            "link": {"bandwidth": f"{bytes_per_second:.0f} B/s", "latency": "100 us", "shaped": "relay"},
+            "link": {
+                "bandwidth": f"{bytes_per_second:.0f} B/s",
+                "latency": f"{SHAPED_LATENCY_SECONDS} s",
+                "shaped": "relay",
+            },
             "devices": [{"profile": PROFILE, "count": DRIVES}],
         }
     )

@@ -7,9 +7,10 @@ gRPC stream to an emulated drive (docs/communication-tuning.md says how they wer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import chain, count, repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from csd_emu.communication.link import SharedLink
 from firmware_agent.send_queue import Sending
 from host.bench import comm_cases
 from host.bench.comm_models import MODELS, costs_of
+from host.bench.spreading import spread_over
 from host.communication.autobyte import AutoByte
 from host.communication.base import StepSeen, Tuner
 from host.communication.network import shipped_network
@@ -46,17 +48,32 @@ _SEARCH, _CHANGING, _STEPS, _STEADY = range(4)
 Floats = npt.NDArray[np.float64]
 
 
+# A model, its number, and what it takes on the link.
+Place = tuple[str, int, Surface]
+
+
 @dataclass(frozen=True)
 class Contender:
-    """A predictor behind AutoByte; `traces` of each model it goes through."""
+    """A predictor behind AutoByte; the first `traces` of each model it goes through."""
 
     predictor: Callable[[], Predictor]
-    traces: int = TRACES
+    traces: int = 1
 
 
+class Weathered(NamedTuple):
+    """A trace's seconds: with the best single setting, the best at every step, AutoByte's; what these cost, and had."""
+
+    static: float
+    oracle: float
+    own: float
+    cpu: float
+    changes: int
+
+
+# Figures are made of `OWN`; the others show who predicts how well, each on the first of these traces.
 CONTENDERS = {
     "network and simulation": Contender(lambda: SimulatedShortlist(shipped_network())),
-    "analytic and simulation": Contender(lambda: SimulatedShortlist(AnalyticPredictor())),
+    "analytic and simulation": Contender(lambda: SimulatedShortlist(AnalyticPredictor()), TRACES),
     "network": Contender(shipped_network),
     "analytic": Contender(AnalyticPredictor),
 }
@@ -64,7 +81,7 @@ CONTENDERS = {
 OWN = "analytic and simulation"
 
 
-def figures(seed: int) -> tuple[dict[str, float], dict[str, Any]]:
+def figures(seed: int, processes: int | None = None) -> tuple[dict[str, float], dict[str, Any]]:
     """Return the figures of tuners, and what they were made of.
 
     Figures: `search_over_default_mean`, step seconds with ByteScheduler's defaults over those with what the static
@@ -74,13 +91,23 @@ def figures(seed: int) -> tuple[dict[str, float], dict[str, Any]]:
     the traces; `retune_steps_max`, steps from a step in bandwidth until AutoByte is within 2 % of the oracle and stays;
     `settle_steps_max`, the same until its steps are those that it comes to, within 2 %, and none is 10 % longer than
     the oracle's; `tuner_cpu_share`, its processor seconds over the steps'.
+
+    Args:
+        seed: of all random numbers.
+        processes: that share the work; None for one per processor, 1 for this one alone. The figures do not depend on
+            it, but for `tuner_cpu_share`.
     """
-    searched = [_search(seed, number, case) for number, case in enumerate(comm_cases.CASES)]
-    surfaces = {model: Surface(setup(model), candidates(), OCTAVES) for model in MODELS}
-    changing = {name: _changing(seed, surfaces, contender) for name, contender in CONTENDERS.items()}
-    steady = _steady(seed, surfaces)
-    retuned, settled = _retune_steps(seed, surfaces)
-    own = changing[OWN]
+    with spread_over(processes) as spread:
+        searches = spread(_search, repeat(seed), count(), comm_cases.CASES)
+        surfaces = dict(zip(MODELS, spread(_surface, MODELS), strict=True))
+        places = [(model, index, surfaces[model]) for index, model in enumerate(MODELS)]
+        own_steady = spread(_steady, repeat(seed), places)
+        own_changes = spread(_retune_steps, repeat(seed), places)
+        changing = {name: spread(_changing, repeat(seed), repeat(name), places) for name in CONTENDERS}
+        searched, steady = list(searches), [each for part in own_steady for each in part]
+        retuned, settled = (list(chain.from_iterable(parts)) for parts in zip(*own_changes, strict=True))
+        weathered: dict[str, list[list[Weathered]]] = {name: list(parts) for name, parts in changing.items()}
+    own = _summed([each for part in weathered[OWN] for each in part])
     found = {
         "search_over_default_mean": float(np.mean([case["over_default"] for case in searched])),
         "autobyte_share_of_oracle_gain": own["share_of_oracle_gain"],
@@ -94,7 +121,8 @@ def figures(seed: int) -> tuple[dict[str, float], dict[str, Any]]:
         "weather": asdict(WEATHER),
         "noise": asdict(NOISE),
         "search": searched,
-        "predictors": changing,
+        "autobyte": own,
+        "predictors_on_first_traces": {name: _summed([part[0] for part in weathered[name]]) for name in CONTENDERS},
         "constant": steady,
         "retune_steps": retuned,
         "settle_steps": settled,
@@ -142,32 +170,41 @@ def _seen(here: Setup, step: int, sending: Sending, seconds: float) -> StepSeen:
     )
 
 
-def _changing(seed: int, surfaces: Mapping[str, Surface], contender: Contender) -> dict[str, float]:
-    """Have a contender go through changing weather; sums are over all traces, the mean over each of them."""
-    static, oracle, own, cpu, ratios, changes = 0.0, 0.0, 0.0, 0.0, [], 0
-    for model, trace, generator in _traces(seed, _CHANGING, surfaces, WEATHER, contender.traces):
-        surface = surfaces[model]
-        played = play(surface, _autobyte(contender, surface), trace.levels, generator, NOISE)
+def _surface(model: str) -> Surface:
+    return Surface(setup(model), candidates(), OCTAVES)
+
+
+def _changing(seed: int, name: str, place: Place) -> list[Weathered]:
+    """Have a contender go through a model's traces of changing weather."""
+    surface, found = place[-1], []
+    for trace, generator in _traces(seed, _CHANGING, place, WEATHER, CONTENDERS[name].traces):
+        played = play(surface, _autobyte(name, surface), trace.levels, generator, NOISE)
         best = float(surface.seconds[trace.levels, surface.best_static(trace.levels)].sum())
-        ratios.append(best / float(played.seconds.sum()))
-        static, oracle = static + best, oracle + float(surface.oracle_seconds(trace.levels).sum())
-        own, cpu, changes = own + float(played.seconds.sum()), cpu + played.cpu_seconds, changes + len(played.changes)
+        oracle, own = float(surface.oracle_seconds(trace.levels).sum()), float(played.seconds.sum())
+        found.append(Weathered(best, oracle, own, played.cpu_seconds, len(played.changes)))
+    return found
+
+
+def _summed(traces: Sequence[Weathered]) -> dict[str, float]:
+    """Return what comes of all traces: sums over them, but the mean of each one's `over_best_static`."""
+    static, oracle, own, cpu, changes = (sum(each) for each in zip(*traces, strict=True))
     return {
+        "traces": len(traces),
         "share_of_oracle_gain": (static - own) / (static - oracle),
-        "over_best_static": float(np.mean(ratios)),
+        "over_best_static": float(np.mean([each.static / each.own for each in traces])),
         "oracle_over_best_static": static / oracle,
         "cpu_share": cpu / own,
-        "changes_per_trace": changes / len(ratios),
+        "changes_per_trace": changes / len(traces),
     }
 
 
-def _steady(seed: int, surfaces: Mapping[str, Surface]) -> list[dict[str, float | str]]:
-    """Have AutoByte go through links that never change."""
+def _steady(seed: int, place: Place) -> list[dict[str, float | str]]:
+    """Have AutoByte go through a model's links that never change."""
     found: list[dict[str, float | str]] = []
+    model, _, surface = place
     weather = Weather(CONSTANT_STEPS, np.inf, burst_gap_steps=np.inf, walk=0.0, octaves=OCTAVES)
-    for model, trace, generator in _traces(seed, _STEADY, surfaces, weather, CONSTANT_TRACES):
-        surface = surfaces[model]
-        played = play(surface, _autobyte(CONTENDERS[OWN], surface), trace.levels, generator, NOISE)
+    for trace, generator in _traces(seed, _STEADY, place, weather, CONSTANT_TRACES):
+        played = play(surface, _autobyte(OWN, surface), trace.levels, generator, NOISE)
         best = float(surface.oracle_seconds(trace.levels).sum())
         found.append(
             {"model": model, "level": float(trace.levels[0]), "over_best_static": best / float(played.seconds.sum())}
@@ -175,12 +212,13 @@ def _steady(seed: int, surfaces: Mapping[str, Surface]) -> list[dict[str, float 
     return found
 
 
-def _retune_steps(seed: int, surfaces: Mapping[str, Surface]) -> tuple[list[int], list[int]]:
-    """Return for each step in bandwidth `retune_steps` and `settle_steps`."""
-    retuned, settled = [], []
-    for model, trace, generator in _traces(seed, _STEPS, surfaces, STEPS_ONLY, STEPS_TRACES):
-        surface = surfaces[model]
-        played = play(surface, _autobyte(CONTENDERS[OWN], surface), trace.levels, generator, NOISE)
+def _retune_steps(seed: int, place: Place) -> tuple[list[int], list[int]]:
+    """Return for each step in bandwidth of a model's traces `retune_steps` and `settle_steps`."""
+    surface = place[-1]
+    retuned: list[int] = []
+    settled: list[int] = []
+    for trace, generator in _traces(seed, _STEPS, place, STEPS_ONLY, STEPS_TRACES):
+        played = play(surface, _autobyte(OWN, surface), trace.levels, generator, NOISE)
         over = played.seconds / surface.oracle_seconds(trace.levels)
         retuned += retune_steps(over, trace)
         settled += settle_steps(over, trace)
@@ -217,15 +255,14 @@ def _last(too_long: npt.NDArray[np.bool_]) -> int:
     return int(places[-1]) + 1 if len(places) else 0
 
 
-def _autobyte(contender: Contender, surface: Surface) -> Tuner:
-    return AutoByte(DEFAULT, contender.predictor(), block_bytes=surface.setup.block_bytes)
+def _autobyte(name: str, surface: Surface) -> Tuner:
+    return AutoByte(DEFAULT, CONTENDERS[name].predictor(), block_bytes=surface.setup.block_bytes)
 
 
 def _traces(
-    seed: int, stream: int, models: Iterable[str], weather: Weather, count: int
-) -> Iterator[tuple[str, Trace, np.random.Generator]]:
-    """Draw so many traces for each model; each depends on the seed, the stream and its number alone."""
-    for index, model in enumerate(models):
-        for number in range(count):
-            generator = np.random.default_rng([seed, stream, index, number])
-            yield model, draw_trace(generator, weather), generator
+    seed: int, stream: int, place: Place, weather: Weather, traces: int
+) -> Iterator[tuple[Trace, np.random.Generator]]:
+    """Draw so many traces for a model; each depends on the seed, the stream, the model and its number alone."""
+    for number in range(traces):
+        generator = np.random.default_rng([seed, stream, place[1], number])
+        yield draw_trace(generator, weather), generator

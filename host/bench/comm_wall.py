@@ -3,75 +3,37 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from csd_emu.communication.costs import LayerCost
-from csd_emu.communication.simulate import steady_step_seconds
 from csd_emu.progress import Progress
 from firmware_agent.send_queue import Sending
-from host.bench.comm_cases import (
-    CASES,
-    FIFO,
-    PRIORITY,
-    SLICE_SECONDS,
-    Case,
-)
+from host.bench.comm_cases import CASES, FIFO, PRIORITY, Case
+from host.bench.comm_fit import COMPUTE_BOUND, WIRE_BOUND, errors, fit_to
 from host.bench.comm_models import MODELS, spec_of
 from host.bench.comm_runs import Blocks, Ran, WallRuns, ratio_interval
+from host.bench.spreading import spread_over
 
 IDENTICAL_STEPS = 50
 # Fast enough that a step is short, slow enough that slices wait and overtake.
 _IDENTICAL_BYTES_PER_SECOND = 100e6
 # Steps of a block and blocks of each schedule, by wire/compute.
 _TURNS = {0.25: (4, 3), 1.0: (5, 4), 4.0: (6, 3)}
-# What the link is measured on: ratios that no case has. On so slow a link nothing but bytes, and what slices cost,
-# decides how long steps are; on so fast a one nothing of the link is seen. One model has few tensors, one has many.
-_FEW, _MANY, _FAST = Case("alexnet", 2.0), Case("resnet", 2.0), Case("alexnet", 0.2)
-_MEASURED_STEPS = 9
-_HALVINGS, _ROUNDS = 10, 2
-_MOST_STEP_SECONDS, _MOST_SLICE_SECONDS = 0.1, 0.005
-# Drives' choices hang on moments so close to each other that the least delay changes them. Real ones vary from step to
-# step, so what is foretold is the mean over slices that cost by so much less or more.
-_SPREAD = (0.85, 1.0, 1.15)
+# Of a run that the link is measured on: one block of each of its settings, so many steps.
+_MEASURED_STEPS = 7
 
 
 @dataclass(frozen=True)
-class Fit:
-    """What of real drives and a real link differs from what is modelled.
+class Seen:
+    """Step seconds of a case, in blocks, by its settings."""
 
-    Attributes:
-        payload_share: of the shaped bytes that are a model's: the rest is TLS', HTTP/2's and the frames'.
-        step_seconds: what a step costs a drive beside its layers: taking records, looking after gradients, reporting.
-        slice_seconds: what a slice costs beside its bytes.
-    """
+    case: Case
+    seconds: dict[Sending, list[list[float]]]
 
-    payload_share: float
-    step_seconds: float
-    slice_seconds: float = SLICE_SECONDS
-
-    def predict(self, case: Case, sending: Sending) -> float:
-        """Return what the core says that a step takes."""
-        costs = [(LayerCost("step", (), self.step_seconds, 0.0), *each) for each in case.costs]
-        link = replace(case.link, bytes_per_second=self.payload_share * case.bytes_per_second)
-        if sending.schedule == "fifo":
-            return steady_step_seconds(costs, link, sending)
-        slices = [factor * self.slice_seconds for factor in _SPREAD]
-        return statistics.fmean(
-            steady_step_seconds(costs, replace(link, slice_seconds=each), sending) for each in slices
-        )
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Step seconds of what the link is measured on."""
-
-    few_fifo: float
-    few_priority: float
-    many_fifo: float
-    many_priority: float
-    fast: float
+    def median(self, sending: Sending) -> float:
+        """Return the median of all steps with these settings."""
+        return statistics.median(each for block in self.seconds[sending] for each in block)
 
 
 async def identical(runs: WallRuns, progress: Progress) -> bool:
@@ -93,93 +55,82 @@ def _same_weights(one: Ran, other: Ran) -> bool:
     )
 
 
-async def fit_link(runs: WallRuns, progress: Progress) -> tuple[Fit, dict[str, Any]]:
-    """Return what fits to runs that are none of the cases, and these runs' seconds."""
-    seconds = []
-    for case, settings in ((_FEW, (FIFO, PRIORITY)), (_MANY, (FIFO, PRIORITY)), (_FAST, (FIFO,))):
-        progress.stage(f"measure the link with {case}")
-        turns = Blocks(settings, _MEASURED_STEPS, 1)
-        ran = await runs.run(spec_of(case.model, case.compute_seconds), turns, case.bytes_per_second)
-        seconds += [block for (block,) in turns.sort(ran.step_seconds)]
-    measured = Measured(*map(statistics.median, seconds))
-    fit = fit_to(measured)
-    return fit, {"step_seconds": seconds, "measured": asdict(measured), "fit": asdict(fit)}
+def plan() -> list[tuple[Case, Blocks]]:
+    """Return the runs in their order: the cases, and at a quarter and at three quarters of them half of the others.
 
-
-def fit_to(measured: Measured) -> Fit:
-    """Return the figures with which the core says what was measured, of `_FEW` and `_MANY` the sum.
-
-    A share below 0.5 or above 1, a step's own seconds above 100 ms, and slices that cost more than 5 ms are not
-    believed.
+    So a machine that gets slower or faster by and by is in the middle what it is for the others.
     """
-    fit = Fit(1.0, 0.0)
-    for _ in range(_ROUNDS):  # each hardly moves the others
-        for name, low, high, predict, seconds in (
-            ("step_seconds", 0.0, _MOST_STEP_SECONDS, _fast, measured.fast),
-            ("payload_share", 1.0, 0.5, _fifo, measured.few_fifo + measured.many_fifo),
-            ("slice_seconds", 0.0, _MOST_SLICE_SECONDS, _priority, measured.few_priority + measured.many_priority),
-        ):
-            fit = _solve(fit, name, predict, seconds, low, high)
-    return fit
+    cases = [(case, Blocks((FIFO, PRIORITY), *_TURNS[case.ratio])) for case in CASES]
+    others = [(case, Blocks((FIFO, PRIORITY), _MEASURED_STEPS, 1)) for case in WIRE_BOUND]
+    others += [(case, Blocks((FIFO,), _MEASURED_STEPS, 1)) for case in COMPUTE_BOUND]
+    quarter = len(cases) // 4
+    return [*cases[:quarter], *others[::2], *cases[quarter : 3 * quarter], *others[1::2], *cases[3 * quarter :]]
 
 
-def _fast(fit: Fit) -> float:
-    return fit.predict(_FAST, FIFO)
+async def measure(runs: WallRuns, progress: Progress) -> list[Seen]:
+    """Make all runs of the plan."""
+    planned, seen = plan(), []
+    for number, (case, turns) in enumerate(planned):
+        progress.stage(f"{case}: {' and '.join(each.schedule for each in turns.settings)} by turns")
+        ran = await runs.run(spec_of(case.model, case.compute_seconds), turns, case.bytes_per_second)
+        seen.append(Seen(case, dict(zip(turns.settings, turns.sort(ran.step_seconds), strict=True))))
+        progress.advance((number + 1) / len(planned))
+    return seen
 
 
-def _fifo(fit: Fit) -> float:
-    return fit.predict(_FEW, FIFO) + fit.predict(_MANY, FIFO)
-
-
-def _priority(fit: Fit) -> float:
-    return fit.predict(_FEW, PRIORITY) + fit.predict(_MANY, PRIORITY)
-
-
-def _solve(fit: Fit, name: str, predict: Callable[[Fit], float], wanted: float, least: float, most: float) -> Fit:
-    """Return the fit with that figure between those with which the prediction is least and most: the one wanted."""
-    for _ in range(_HALVINGS):
-        middle = replace(fit, **{name: (least + most) / 2})
-        least, most = ((least + most) / 2, most) if predict(middle) < wanted else (least, (least + most) / 2)
-    return replace(fit, **{name: (least + most) / 2})
-
-
-async def compare(runs: WallRuns, fit: Fit, progress: Progress) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return `wall_agrees` and `model_error_median`, and what was seen of each case.
+def compare(
+    seen: Sequence[Seen], processes: int | None = None
+) -> tuple[dict[str, float], dict[str, Any], list[dict[str, Any]]]:
+    """Return `wall_agrees` and `model_error_median`, what was fitted, and what was seen of each case.
 
     `wall_agrees` is the share of the cases where the interval of FIFO's seconds over those of priority holds the ratio
     that the core predicts. `model_error_median` is the median of |predicted - measured| / measured, over all cases and
     both schedules.
+
+    Args:
+        seen: all runs of the plan.
+        processes: that share the simulations; None for one per processor.
     """
-    cases, errors = [], []
-    for number, case in enumerate(CASES):
-        progress.stage(f"{case}: FIFO and priority by turns")
-        steps, blocks = _TURNS[case.ratio]
-        turns = Blocks((FIFO, PRIORITY), steps, blocks)
-        ran = await runs.run(spec_of(case.model, case.compute_seconds), turns, case.bytes_per_second)
-        fifo, priority = turns.sort(ran.step_seconds)
-        predicted = [fit.predict(case, sending) for sending in turns.settings]
-        ratio, interval = predicted[0] / predicted[1], ratio_interval(fifo, priority)
-        off = [_error(*each) for each in zip(predicted, (fifo, priority), strict=True)]
-        errors += off
-        cases.append(
-            {
-                "model": case.model,
-                "wire_over_compute": case.ratio,
-                "fifo_seconds": fifo,
-                "priority_seconds": priority,
-                "measured_ratio": interval.ratio,
-                "interval": [interval.low, interval.high],
-                "predicted_ratio": ratio,
-                "agrees": interval.holds(ratio),
-                "predicted_seconds": predicted,
-                "errors": off,
-            }
-        )
-        progress.advance((number + 1) / len(CASES))
-    agree = sum(bool(case["agrees"]) for case in cases) / len(cases)
-    return {"wall_agrees": agree, "model_error_median": statistics.median(errors)}, cases
+    measured = {
+        (each.case, sending): each.median(sending)
+        for each in seen
+        if each.case not in CASES
+        for sending in each.seconds
+    }
+    of_cases = [each for each in seen if each.case in CASES]
+    pairs = [(each.case, sending) for each in of_cases for sending in each.seconds]
+    with spread_over(processes) as spread:
+        fit = fit_to(measured, spread)
+        drawn = dict(zip(pairs, spread(fit.draw, *zip(*pairs, strict=True)), strict=True))
+    cases = [_judge(each, {sending: drawn[each.case, sending] for sending in each.seconds}) for each in of_cases]
+    found = {
+        "wall_agrees": sum(bool(case["agrees"]) for case in cases) / len(cases),
+        "model_error_median": statistics.median(error for case in cases for error in case["errors"]),
+    }
+    fitted = {
+        "fit": asdict(fit),
+        "errors": errors(fit, measured),
+        "seconds": [_told(each) for each in seen if each.case not in CASES],
+    }
+    return found, fitted, cases
 
 
-def _error(predicted: float, blocks: list[list[float]]) -> float:
-    measured = statistics.median(seconds for block in blocks for seconds in block)
-    return abs(predicted - measured) / measured
+def _told(seen: Seen) -> dict[str, Any]:
+    blocks = {f"{sending.schedule}_seconds": blocks for sending, blocks in seen.seconds.items()}
+    return {"model": seen.case.model, "wire_over_compute": seen.case.ratio, **blocks}
+
+
+def _judge(seen: Seen, drawn: Mapping[Sending, list[float]]) -> dict[str, Any]:
+    """Hold a case against what the core says of drives that differ by chance."""
+    predicted = {sending: statistics.fmean(each) for sending, each in drawn.items()}
+    ratio, interval = predicted[FIFO] / predicted[PRIORITY], ratio_interval(seen.seconds[FIFO], seen.seconds[PRIORITY])
+    drawn_ratios = [fifo / priority for fifo, priority in zip(drawn[FIFO], drawn[PRIORITY], strict=True)]
+    return _told(seen) | {
+        "measured_ratio": interval.ratio,
+        "interval": [interval.low, interval.high],
+        "predicted_ratio": ratio,
+        "drawn_ratios": [min(drawn_ratios), max(drawn_ratios)],
+        "agrees": interval.holds(ratio),
+        "predicted_seconds": [predicted[sending] for sending in (FIFO, PRIORITY)],
+        "errors": [abs(predicted[each] - seen.median(each)) / seen.median(each) for each in (FIFO, PRIORITY)],
+    }

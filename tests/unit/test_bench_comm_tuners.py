@@ -49,8 +49,8 @@ def test_all_figures_come_out_and_repeat(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(comm_tuners, "CONTENDERS", {OWN: comm_tuners.Contender(default_predictor, 1)})
     for name in ("STEPS_TRACES", "CONSTANT_TRACES"):
         monkeypatch.setattr(comm_tuners, name, 1)
-    first, samples = comm_tuners.figures(5)
-    again, _ = comm_tuners.figures(5)
+    first, samples = comm_tuners.figures(5, processes=1)
+    again, _ = comm_tuners.figures(5, processes=1)
     assert set(first) == {
         "search_over_default_mean",
         "autobyte_share_of_oracle_gain",
@@ -65,4 +65,12 @@ def test_all_figures_come_out_and_repeat(monkeypatch: pytest.MonkeyPatch) -> Non
     }
     assert first["autobyte_share_of_oracle_gain"] <= 1
     assert first["search_over_default_mean"] > 1
-    assert set(samples) >= {"search", "predictors", "constant", "retune_steps", "weather", "noise"}
+    assert set(samples) >= {
+        "search",
+        "autobyte",
+        "predictors_on_first_traces",
+        "constant",
+        "retune_steps",
+        "weather",
+        "noise",
+    }

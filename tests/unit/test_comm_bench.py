@@ -1,16 +1,16 @@
 """What bench comm makes of its runs: turns, intervals, predictions, the fit of the link."""
 
-from dataclasses import astuple
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host.bench import comm_cases, comm_wall
+from host.bench import comm_cases, comm_fit, comm_wall
 from host.bench.comm_cases import CASES, FIFO, PRIORITY, RATIOS, Case, predict
+from host.bench.comm_fit import COMPUTE_BOUND, WIRE_BOUND, Fit, Run, errors, fit_to
 from host.bench.comm_runs import CONFIDENCE, DROPPED_STEPS, Blocks, ratio_interval
-from host.bench.comm_wall import Fit, Measured, fit_to
+from host.bench.comm_wall import Seen
+from host.bench.spreading import spread_over
 
 TURNS = st.builds(Blocks, st.just((FIFO, PRIORITY)), st.integers(DROPPED_STEPS + 2, 9), st.integers(1, 5))
 
@@ -93,25 +93,87 @@ def test_nobody_beats_the_lower_bound_by_a_better_link() -> None:
         assert predict(case, case.link).priority_seconds >= bound * (1 - 1e-9)
 
 
+def measure(truth: Fit) -> dict[Run, float]:
+    """What is seen where this holds."""
+    runs = [(case, sending) for case in WIRE_BOUND for sending in (FIFO, PRIORITY)]
+    return {
+        (case, sending): truth.predict(case, sending) for case, sending in [*runs, *((c, FIFO) for c in COMPUTE_BOUND)]
+    }
+
+
 @pytest.mark.long
 def test_the_fit_finds_what_was_measured() -> None:
-    truth = Fit(0.9, 0.012, 0.0008)
+    truth = Fit(0.93, 0.012, 0.0007)
     measured = measure(truth)
     found = fit_to(measured)
     assert found.payload_share == pytest.approx(truth.payload_share, rel=0.01)
     # Less than the messages behind the backward pass take cannot be told from them.
     assert found.step_seconds == pytest.approx(truth.step_seconds, rel=0.02, abs=0.0025)
-    assert astuple(measure(found)) == pytest.approx(astuple(measured), rel=0.02)
+    # Between two values that are tried; and steps do not always get longer with it.
+    assert 0.5 < found.slice_seconds / truth.slice_seconds < 2
+    assert all(abs(error) < 0.02 for error in errors(found, measured).values())
 
 
-def measure(fit: Fit) -> Measured:
-    """What is seen where this holds."""
-    few, many = comm_wall._FEW, comm_wall._MANY
-    each = [fit.predict(case, sending) for case in (few, many) for sending in (FIFO, PRIORITY)]
-    return Measured(*each, fit.predict(comm_wall._FAST, FIFO))
+@pytest.mark.long
+def test_one_model_that_the_core_is_wrong_about_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That happened: one of two such runs was 6 % shorter than foretold, and slices were fitted to cost nothing."""
+    monkeypatch.setattr(comm_fit, "DRAWS", 1)
+    truth = Fit(0.98, 0.012, 0.0004)
+    measured = measure(truth)
+    measured[Case("resnet", 2.0), PRIORITY] *= 0.94
+    found = fit_to(measured)
+    assert 0.5 < found.slice_seconds / truth.slice_seconds < 2
+    for model in ("vgg", "alexnet", "transformer"):
+        case = Case(model, 2.0)
+        assert found.predict(case, PRIORITY) == pytest.approx(truth.predict(case, PRIORITY), rel=0.03)
 
 
 def test_the_link_is_fitted_on_no_case() -> None:
-    for case in (comm_wall._FEW, comm_wall._MANY, comm_wall._FAST):
+    for case in (*WIRE_BOUND, *COMPUTE_BOUND):
         assert case not in CASES
         assert case.ratio not in RATIOS
+
+
+def test_a_machine_that_gets_slower_by_and_by_is_the_same_for_the_fit_as_for_the_cases() -> None:
+    planned = [case for case, _ in comm_wall.plan()]
+    assert sorted(map(str, planned)) == sorted(map(str, (*CASES, *WIRE_BOUND, *COMPUTE_BOUND)))
+    places = {True: [], False: []}  # type: dict[bool, list[int]]
+    for place, case in enumerate(planned):
+        places[case in CASES].append(place)
+    assert np.mean(places[True]) == pytest.approx(np.mean(places[False]))
+
+
+def test_drives_differ_in_every_draw_but_the_first() -> None:
+    case, fit = CASES[0], Fit(0.99, 0.01)
+    assert len(set(fit._drives(case, 0))) == 1
+    for number in (1, 2):
+        drives = fit._drives(case, number)
+        assert len(set(drives)) == len(drives)
+        for drive in drives:
+            assert [layer.tensors for layer in drive[1:]] == [layer.tensors for layer in case.costs[0]]
+    assert fit._drives(case, 1) == fit._drives(case, 1) != fit._drives(case, 2)
+
+
+@pytest.mark.long
+def test_where_the_core_is_right_all_cases_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With steps of real runs' spread, about its own predictions."""
+    monkeypatch.setattr(comm_fit, "DRAWS", 1)
+    truth = Fit(0.98, 0.012, 0.0004)
+    generator = np.random.default_rng(3)
+
+    def see(case: Case, turns: Blocks) -> Seen:
+        noise = np.exp(0.005 * generator.standard_normal((len(turns.settings), turns.blocks, 3)))
+        seconds = [truth.predict(case, sending) * part for sending, part in zip(turns.settings, noise, strict=True)]
+        return Seen(case, dict(zip(turns.settings, (part.tolist() for part in seconds), strict=True)))
+
+    found, fitted, cases = comm_wall.compare([see(*each) for each in comm_wall.plan()], processes=1)
+    assert found["wall_agrees"] >= 0.8
+    assert found["model_error_median"] < 0.01
+    assert fitted["fit"]["payload_share"] == pytest.approx(truth.payload_share, rel=0.01)
+    assert [(case["model"], case["wire_over_compute"]) for case in cases] == [(c.model, c.ratio) for c in CASES]
+
+
+@pytest.mark.long
+def test_processes_give_what_one_gives_in_order() -> None:
+    with spread_over(2) as spread, spread_over(1) as alone:
+        assert list(spread(pow, range(9), [2] * 9)) == list(alone(pow, range(9), [2] * 9)) == [n * n for n in range(9)]
