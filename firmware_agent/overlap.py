@@ -264,7 +264,8 @@ class Overlap:
         step, announced = self._step, encode(handed.announced)
         step.coming = coming = Coming(wanted)
         step.crossing |= dict.fromkeys(handed.arrays)
-        self._outbox.change(step.sending)
+        with self._changed:
+            self._outbox.change(self._resent.get(step.number, step.sending))
         self._outbox.put_last(lambda: announced)
         for name, array in handed.arrays.items():
             self._put(CROSSING_ORDER, name, array)

@@ -87,16 +87,6 @@ class PipeSession:
             self._deliver(message)
 
 
-class _Agent(Agent):
-    """Prepares alone: while torch traces a model, to cut it, every module of the process behaves otherwise."""
-
-    _preparing = threading.Lock()
-
-    def _prepare(self, job: Job) -> Frame:
-        with self._preparing:
-            return super()._prepare(job)
-
-
 class PipeDrive:
     """An agent in a thread, as `tests.fakes.FakeFleet` takes a drive; it dials once."""
 
@@ -110,7 +100,7 @@ class PipeDrive:
         self.far = PipeSession(self._deliver)
         self._pump: asyncio.Task[None] | None = None
         identity = Identity("lab", device, 1, "127.0.0.1:1", "wall", 0.0, b"e" * 64, "", "", "")
-        agent = _Agent(identity, shard, Disturbance(None))
+        agent = Agent(identity, shard, Disturbance(None))
         self.thread = threading.Thread(target=self._serve, args=(agent,), daemon=True)
         self.thread.start()
 
