@@ -61,7 +61,6 @@ def test_unequal_drives_and_the_host_train_with_a_cut_and_a_slowed_one_is_retune
     [
         ({}, ["--placement", "7"], "the model has no layer '7'; nearest: "),
         ({}, ["--placement", "0"], "'0' is the model's first layer: before it lie the records alone"),
-        ({"sync": {"patience": 1.5}, "tuner": "none"}, ["--placement", "6"], "leave sync.patience out"),
         ({"mode": "federated", "sync": {}, "tuner": "none", "data": {"source": "digits"}}, ["--placement", "6"],
          "placement is for mode: sync"),
     ],
