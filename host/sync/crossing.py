@@ -118,12 +118,12 @@ class Crossings:
     async def _compute(self, waiting: Sequence[tuple[Batch, asyncio.Future[Back | DeviceFailed]]]) -> None:
         outcomes: Sequence[Back | DeviceFailed]
         batches = [batch for batch, _ in waiting]
-        if self._kept is not None:
-            self._kept.append(batches)
         if self._ready is not None:
             await self._ready.wait()
         try:
             outcomes = await asyncio.to_thread(self.passing.compute, batches)
+            if self._kept is not None:
+                self._kept.append(batches)
         except Exception as error:  # the user's model may raise anything
             outcomes = [DeviceFailed(f"the host's part of the model: {error!r}")] * len(waiting)
         for (_, future), outcome in zip(waiting, outcomes, strict=True):

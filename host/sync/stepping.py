@@ -344,9 +344,7 @@ class Stepper:
             own = {part.device: accountant.device_seconds(part) for part in returned}
             ended = {device: _capped(seconds, limit) for device, seconds in own.items()}
             return accountant.account(returned, None, host_seconds, beside, late, crossed=crossed, ended=ended)
-        capped = {
-            part.device: PhaseSeconds(forward=min(limit, accountant.compute_seconds(part))) for part in returned
-        }
+        capped = {part.device: PhaseSeconds(forward=min(limit, accountant.compute_seconds(part))) for part in returned}
         return accountant.account(returned, accountant.predict_seconds(returned, capped), host_seconds, beside, late)
 
     def _expected(self, device: str, batches: Mapping[int, int]) -> PhaseSeconds:
