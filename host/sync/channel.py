@@ -297,6 +297,8 @@ class Channel:
     async def _cross(self, part: _Part, crossings: Crossings, hand: Hand, batch: Batch) -> None:
         """Send the host's answer to what has crossed, ahead of all weights."""
         answer = hand.answer(await crossings.add(hand.part, batch))
+        if part.report.done():  # the device waits no longer
+            return
         part.turning, self._heard = False, self._now()
         self._post(encode(answer.announced))
         for name, array in answer.arrays.items():

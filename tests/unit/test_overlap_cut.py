@@ -46,6 +46,7 @@ from host.sync.tail import Back, Batch, Tail, TailPass
 from tests.fakes import JOB, random_shard
 from tests.pipes import ModelEvaluator, PipeDrive, Tamper, honest
 from tests.sync import SyncRun
+from tests.unit.test_overlap import Changing
 
 RECORDS, STEPS = 60, 5
 # Normalises on both sides of most cuts; two values cross before `after`; a layer that no record goes through.
@@ -366,6 +367,18 @@ def test_the_log_holds_every_byte_that_crosses_once_in_the_order_of_its_life(sha
         assert step.placement.clock == "wall"
         total = sum(map(len, trial.dealt[number].values()))
         assert step.placement.down_bytes == total * (24 + 20) * 8
+
+
+def test_a_tuner_is_told_of_the_drives_layers_and_may_change_settings_in_every_step(shard: Shard) -> None:
+    tuner = Changing([Sending("priority", 1000, 3000), Sending(), Sending("priority", 300, None)])
+    run = go(shard, "after", Communication(tuner, True))
+    assert [seen.step for seen in tuner.seen] == list(range(1, STEPS + 1))
+    for seen in tuner.seen:
+        assert [layer.name for layer in seen.costs] == ["first", "norm", "second"]
+        exchanged = {tensor.name: tensor.size_bytes for layer in seen.costs for tensor in layer.tensors}
+        assert exchanged == {name: run.training.weights[name].nbytes for name in exchanged}
+        assert all(0 < rate < 1e12 for rate in seen.bytes_per_second)
+    assert weights(run) == weights(go(shard, "after", Communication()))
 
 
 # Faults.
