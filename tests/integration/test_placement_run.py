@@ -164,16 +164,3 @@ def test_a_run_with_a_cut_goes_on_when_a_drive_dies_while_steps_overlap(workshop
     assert [len(record["steps"]) for record in rounds] == [8] * 4
     assert "csd-01" not in [part["device"] for part in rounds[-1]["devices"]]
     workshop.assert_clean()
-
-
-@pytest.mark.long
-def test_auto_cuts_a_model_with_heavy_late_layers_where_slices_really_cross(workshop: Workshop) -> None:
-    array = WALL | {"link": {"bandwidth": "2 MB/s", "shaped": "relay"}}
-    options = wall_files(workshop, OVERLAPPED, model="digits_cnn")
-    workshop.write("array.yaml", array)
-    done = workshop.run(*options, "--placement", "auto", "--json", seconds=_SECONDS)
-    assert done.code == 0, done.err
-    steps = steps_of(workshop)
-    assert {step["placement"]["layer"] for step in steps} == {"6"}
-    assert {step["placement"]["clock"] for step in steps} == {"wall"}
-    workshop.assert_clean()
