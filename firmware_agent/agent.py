@@ -16,7 +16,7 @@ import torch
 from firmware_agent import __version__, bare_loop
 from firmware_agent.clock import Stopwatch, wait_for_fresh_slice
 from firmware_agent.crossing import device_number
-from firmware_agent.cut_pass import Answer, Wanted, receive_answer
+from firmware_agent.cut_pass import cross_in_turn
 from firmware_agent.disturbance import Disturbance
 from firmware_agent.errors import AgentRefused, CsdError, DeviceLost, ProtocolError
 from firmware_agent.exchange import Assembler, tensor_specs
@@ -232,10 +232,11 @@ class Agent:
         return [*frames, encode(msgspec.structs.replace(trained, metered=self._metered()))]
 
     def _step(self, session: Session, task: Step) -> list[bytes]:
-        worker = self._worker()
-        meet, cross = functools.partial(_meet, session.send, session.receive), functools.partial(_cross, session)
-        done = worker.compute(task, meet, cross=cross, pass_on=self._saboteur.pass_on)
-        frames = worker.encode(task.step, self._saboteur.pass_on, task.sending)
+        worker, pass_on = self._worker(), self._saboteur.pass_on
+        meet = functools.partial(_meet, session.send, session.receive)
+        cross = cross_in_turn(session.send_encoded, session.receive, pass_on, self._stopwatch)
+        done = worker.compute(task, meet, cross=cross)
+        frames = worker.encode(task.step, pass_on, task.sending)
         return [*frames, encode(self._stepped(task, done))]
 
     def _step_overlapping(self, overlap: Overlap, task: Train | Step) -> None:
@@ -288,13 +289,6 @@ def _meet(send: Callable[[Frame], None], receive: Callable[[], AnyFrame], mine: 
     if len(total.values) != len(mine.values):
         raise ProtocolError(f"the host returned {len(total.values)} bytes as the sum of {len(mine.values)}")
     return total.values
-
-
-def _cross(session: Session, frames: list[bytes], wanted: Wanted) -> Answer:
-    """Send what crosses the cut of a model, and return what comes back."""
-    for message in pack(frames):
-        session.send_encoded(message)
-    return receive_answer(session.receive, wanted)
 
 
 def device_facts() -> dict[str, str]:

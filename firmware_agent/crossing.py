@@ -9,9 +9,12 @@ import torch
 
 from firmware_agent.cutting import Crossing
 from firmware_agent.errors import ModelError
+from firmware_agent.send_queue import Piece
 from firmware_agent.wire import TensorSpec
 
 LABELS, RANDOM = "labels", "random"
+# What crosses a cut is wanted before all tensors of its step, in either direction.
+CROSSING_ORDER = -1
 _LABEL_DTYPE = "<i8"
 
 
@@ -55,6 +58,16 @@ def value_specs(crossing: Sequence[Crossing], records: int) -> list[TensorSpec]:
 def has_gradient(value: Crossing) -> bool:
     """Return whether a value that crosses is of a kind that has a gradient."""
     return bool(getattr(torch, value.dtype).is_floating_point)
+
+
+def crossing_name(name: str) -> str:
+    """Return what a tensor that crosses is called beside a model's own tensors."""
+    return f"crossing/{name}"
+
+
+def named_piece(piece: Piece) -> Piece:
+    """Return a piece under the name that its tensor has beside all others."""
+    return piece._replace(tensor=crossing_name(piece.tensor)) if piece.order == CROSSING_ORDER else piece
 
 
 def _wire_dtype(value: Crossing) -> str:

@@ -13,9 +13,21 @@ from firmware_agent.crossing import LABELS, RANDOM, activation_specs, gradient_s
 from firmware_agent.cutting import Crossing
 from firmware_agent.errors import DeviceFailed, ProtocolError
 from firmware_agent.exchange import Array, Assembler, cut_slices, tensor_specs
-from firmware_agent.wire import ActivationGradients, Activations, AnyFrame, Slice, TensorSpec, encode
+from firmware_agent.wire import ActivationGradients, Activations, AnyFrame, Slice, TensorSpec, encode, pack
 
 PassOn = Callable[[Iterable[Slice]], Iterable[Slice]]
+
+
+class Handed(NamedTuple):
+    """What the front computed of a part: the frame that announces it, and the tensors by the names that it gives."""
+
+    announced: Activations
+    arrays: Mapping[str, Array]
+
+    def frames(self, pass_on: PassOn = iter) -> list[bytes]:
+        """Return all of it, encoded; slices go through `pass_on` first."""
+        pieces = pass_on(cut_slices(self.announced.step, self.arrays))
+        return [encode(self.announced), *map(encode, pieces)]
 
 
 class Answer(NamedTuple):
@@ -41,27 +53,23 @@ class Wanted(NamedTuple):
     specs: list[TensorSpec]
 
 
-Cross = Callable[[list[bytes], Wanted], Answer]
-"""Sends frames, and waits for the answer."""
+Cross = Callable[[Handed, Wanted], Answer]
+"""Hands over, and waits for the answer; what of this is work is charged there."""
 
 
 class CutPass:
     """One step's passes across the cut, one after the other."""
 
-    def __init__(
-        self, crossing: Sequence[Crossing], step: int, cross: Cross, pass_on: PassOn, stopwatch: Stopwatch
-    ) -> None:
+    def __init__(self, crossing: Sequence[Crossing], step: int, cross: Cross, stopwatch: Stopwatch) -> None:
         """Begin the step; torch's generator is seeded for it.
 
         Args:
             crossing: what crosses.
             step: its number.
-            cross: reaches the host, with the stopwatch stopped.
-            pass_on: slices go through it before they are encoded.
-            stopwatch: charges encoding.
+            cross: reaches the host.
+            stopwatch: goes on when the answer is there.
         """
-        self._crossing, self._step, self._cross = list(crossing), step, cross
-        self._pass_on, self._stopwatch = pass_on, stopwatch
+        self._crossing, self._step, self._cross, self._stopwatch = list(crossing), step, cross, stopwatch
         self._part, self._random = 0, torch.get_rng_state()
 
     def ends(self, values: Sequence[torch.Tensor], labels: Array) -> Ends:
@@ -71,10 +79,9 @@ class CutPass:
             DeviceFailed: the host's part failed.
             ProtocolError: the host answered something else.
         """
-        frames, part = self._frames(values, labels), self._part
-        self._stopwatch.lap("encode")
+        handed, part = self._handed(values, labels), self._part
         self._part += 1
-        answer = self._cross(frames, Wanted(self._step, part, gradient_specs(self._crossing, len(labels))))
+        answer = self._cross(handed, Wanted(self._step, part, gradient_specs(self._crossing, len(labels))))
         self._stopwatch.mark()
         wanted = {str(place): value for place, value in enumerate(values) if value.requires_grad}
         if missing := sorted(wanted.keys() - answer.gradients.keys()):
@@ -82,7 +89,7 @@ class CutPass:
         gradients = [torch.from_numpy(answer.gradients[place]) for place in wanted]
         return Ends(list(wanted.values()), gradients, answer.loss)
 
-    def _frames(self, values: Sequence[torch.Tensor], labels: Array) -> list[bytes]:
+    def _handed(self, values: Sequence[torch.Tensor], labels: Array) -> Handed:
         random = torch.get_rng_state()
         drawn = not torch.equal(random, self._random)
         arrays: dict[str, Array] = {str(place): value.detach().numpy() for place, value in enumerate(values)}
@@ -94,29 +101,91 @@ class CutPass:
             raise DeviceFailed(
                 f"step {self._step}: the front of the model computes {specs}, which is not what crossed when it was cut"
             )
-        pieces = self._pass_on(cut_slices(self._step, arrays))
-        return [encode(Activations(self._step, self._part, specs)), *map(encode, pieces)]
+        return Handed(Activations(self._step, self._part, specs), arrays)
+
+
+class Coming:
+    """Takes the host's answer to a part, frame by frame."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        """Begin with nothing."""
+        self._wanted = wanted
+        self._assembler: Assembler | None = None
+        self._loss, self._error = 0.0, ""
+
+    def wants(self, frame: AnyFrame) -> bool:
+        """Return whether a frame belongs to the answer."""
+        begun = self._assembler is not None and not self._assembler.complete
+        return isinstance(frame, ActivationGradients) or (isinstance(frame, Slice) and begun)
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer is whole."""
+        return bool(self._error) or (self._assembler is not None and self._assembler.complete)
+
+    def take(self, frame: AnyFrame) -> None:
+        """Take a frame.
+
+        Raises:
+            ProtocolError: it does not belong there.
+        """
+        wanted = self._wanted
+        if self._assembler is not None:
+            if not isinstance(frame, Slice):
+                raise ProtocolError(f"the host sent a {type(frame).__name__} among the gradients of step {wanted.step}")
+            self._assembler.add(frame)
+        elif not isinstance(frame, ActivationGradients) or (frame.step, frame.part) != wanted[:2]:
+            raise ProtocolError(
+                f"the host sent a {type(frame).__name__} where the gradients of part {wanted.part} of step "
+                f"{wanted.step} were due"
+            )
+        elif frame.error:
+            self._error = frame.error
+        else:
+            self._loss = frame.loss
+            self._assembler = Assembler(wanted.step, frame.specs, wanted.specs if frame.specs else [])
+
+    def answer(self) -> Answer:
+        """Return the answer, which is whole.
+
+        Raises:
+            DeviceFailed: the host's part failed.
+        """
+        if self._assembler is None:
+            raise DeviceFailed(f"step {self._wanted.step}: the host's part of the model failed: {self._error}")
+        return Answer(self._loss, self._assembler.arrays())
+
+
+def cross_in_turn(
+    send: Callable[[bytes], None], receive: Callable[[], AnyFrame], pass_on: PassOn, stopwatch: Stopwatch
+) -> Cross:
+    """Return what sends all at once and takes nothing but the answer, with the stopwatch stopped.
+
+    Args:
+        send: takes messages.
+        receive: returns the frames of the host.
+        pass_on: slices go through it before they are encoded.
+        stopwatch: charges encoding.
+    """
+
+    def cross(handed: Handed, wanted: Wanted) -> Answer:
+        frames = handed.frames(pass_on)
+        stopwatch.lap("encode")
+        for message in pack(frames):
+            send(message)
+        return receive_answer(receive, wanted)
+
+    return cross
 
 
 def receive_answer(receive: Callable[[], AnyFrame], wanted: Wanted) -> Answer:
-    """Return the host's answer, frame by frame.
+    """Return the host's answer.
 
     Raises:
         DeviceFailed: the host's part failed.
         ProtocolError: the host sent something else.
     """
-    frame = receive()
-    if not isinstance(frame, ActivationGradients) or (frame.step, frame.part) != wanted[:2]:
-        raise ProtocolError(
-            f"the host sent a {type(frame).__name__} where the gradients of part {wanted.part} of step {wanted.step} "
-            "were due"
-        )
-    if frame.error:
-        raise DeviceFailed(f"step {wanted.step}: the host's part of the model failed: {frame.error}")
-    assembler = Assembler(wanted.step, frame.specs, wanted.specs if frame.specs else [])
-    while not assembler.complete:
-        piece = receive()
-        if not isinstance(piece, Slice):
-            raise ProtocolError(f"the host sent a {type(piece).__name__} among the gradients of step {wanted.step}")
-        assembler.add(piece)
-    return Answer(frame.loss, assembler.arrays())
+    coming = Coming(wanted)
+    while not coming.done:
+        coming.take(receive())
+    return coming.answer()

@@ -94,14 +94,13 @@ class GradientWorker:
         meet: Meet | None = None,
         flow: Flow | None = None,
         cross: Cross | None = None,
-        pass_on: PassOn = iter,
     ) -> LocalStep:
         """Leave the gradient of the mean loss over the step's records in the model.
 
         Random draws, such as dropout masks, depend on the job's seed, the drive and the step's number alone. Records
         are computed in parts of nearly equal size, each of at most `task.micro_batch`; a part of m records out of b
         counts m / b. Synchronised batch normalisation exchanges by `meet`, with the stopwatch stopped; `flow` is told
-        of the passes. What crosses the cut of a model goes by `cross`, its slices through `pass_on` first.
+        of the passes. What crosses the cut of a model goes by `cross`.
 
         Raises:
             ProtocolError: the records are no whole indices.
@@ -114,7 +113,7 @@ class GradientWorker:
         torch.manual_seed(step_seed(self._job.seed, self._device, task.step))
         self._loaded.meeting.reduce = alone if meet is None else self._charged(task.step, meet)
         try:
-            crossing = self._crossing(task.step, cross, pass_on)
+            crossing = self._crossing(task.step, cross)
             return self._accumulate(index, task.micro_batch, flow or Still(), crossing)
         except ValueError as error:
             if _ONE_VALUE not in str(error):
@@ -186,12 +185,12 @@ class GradientWorker:
             )
         return index
 
-    def _crossing(self, step: int, cross: Cross | None, pass_on: PassOn) -> CutPass | None:
+    def _crossing(self, step: int, cross: Cross | None) -> CutPass | None:
         if self._loaded.point is None:
             return None
         if cross is None:
             raise ProtocolError(f"step {step}: the job's model is cut, and nobody takes what crosses")
-        return CutPass(self._loaded.point.crossing, step, cross, pass_on, self._stopwatch)
+        return CutPass(self._loaded.point.crossing, step, cross, self._stopwatch)
 
     def _accumulate(self, index: Index, micro_batch: int, flow: Flow, crossing: CutPass | None) -> LocalStep:
         loss_sum, read_bytes = 0.0, 0

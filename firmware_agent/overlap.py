@@ -11,6 +11,11 @@ run its backward; after that nothing reads the old value (unless the model went 
 accumulates more than once in a pass, as under re-entrant checkpoints, or never, is offered after the backward pass, and
 so are buffers. And no gradient of a step is offered before its own tensor of that step has come. What is never stepped
 the host sends when it has this drive's report of the step before.
+
+In a job with a cut the model is the front. What crosses is offered when a forward pass has ended and all of the step's
+tensors have come; the backward pass begins when its gradient has. Nothing else of this drive waits to be sent then,
+either way: the host has its gradients of the step before, or what is made of them would not be here, and it gets the
+first of this step later. So what crosses has nothing to overtake.
 """
 
 from __future__ import annotations
@@ -28,6 +33,8 @@ import numpy.typing as npt
 import torch
 
 from firmware_agent.clock import Stopwatch
+from firmware_agent.crossing import CROSSING_ORDER, crossing_name, named_piece
+from firmware_agent.cut_pass import Answer, Coming, Handed, Wanted
 from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.exchange import Array, Assembler, make_slice, tensor_specs
 from firmware_agent.first_use import UseWatch, sent_tensors
@@ -37,6 +44,7 @@ from firmware_agent.session import Session
 from firmware_agent.step_timing import StepTiming
 from firmware_agent.wire import (
     MAX_SLICE_BYTES,
+    ActivationGradients,
     AnyFrame,
     Failed,
     Frame,
@@ -134,15 +142,18 @@ class Overlap:
         announced = encode(Tensors(task.step, tensor_specs({name: self._arrays[name] for name in self._step_names})))
         self._outbox.put_last(lambda: announced)
         flow = _Flow(UseWatch(self._worker.model, self._use), self._set_last)
-        done = self._worker.compute(task, lambda mine: meet(self._session.send, self._receive_sum, mine), flow)
+        done = self._worker.compute(
+            task, lambda mine: meet(self._session.send, self._receive_sum, mine), flow, self._cross
+        )
         self._offer_rest()
         self._learnt = True
         return done
 
     def finish(self, report: Frame) -> None:
         """Send a step's report, behind all of its slices and what is to be told of them."""
-        number, message = self._step.number, encode(report)
-        self._outbox.put_last(lambda: encode(self._timings.pop(number).told(self._step_names)))
+        step, message = self._step, encode(report)
+        crossing = list(map(crossing_name, step.crossing))
+        self._outbox.put_last(lambda: encode(self._timings.pop(step.number).told(self._step_names, crossing)))
         self._outbox.put_last(lambda: message)
 
     def fail(self, report: Failed) -> None:
@@ -173,12 +184,8 @@ class Overlap:
             self._sums.put(error)
 
     def _take(self, frame: AnyFrame) -> None:
-        if isinstance(frame, Slice):
-            self._assembler(frame.exchange).add(frame)
-            with self._changed:
-                self._progress = time.monotonic()
-                self._changed.notify_all()
-            self._outbox.add_read(frame.exchange, len(frame.data))
+        if isinstance(frame, Slice | ActivationGradients):
+            self._take_values(frame)
         elif isinstance(frame, Tensors):
             self._announce(frame)
         elif isinstance(frame, Received):
@@ -189,6 +196,20 @@ class Overlap:
             self._sums.put(frame)
         else:
             self._tasks.put(frame)
+
+    def _take_values(self, frame: Slice | ActivationGradients) -> None:
+        coming = self._step.coming
+        if coming is not None and coming.wants(frame):
+            coming.take(frame)
+        elif isinstance(frame, Slice):
+            self._assembler(frame.exchange).add(frame)
+        else:
+            raise ProtocolError(f"the host sent gradients of a cut's crossing for step {frame.step}, none are due")
+        with self._changed:
+            self._progress = time.monotonic()
+            self._changed.notify_all()
+        if isinstance(frame, Slice):
+            self._outbox.add_read(frame.exchange, len(frame.data))
 
     def _announce(self, frame: Tensors) -> None:
         if self._inbound and frame.exchange <= max(self._inbound):
@@ -236,6 +257,20 @@ class Overlap:
             self._stopwatch.mark()
         self._step.timing.use(name)
         self._move_in(name)
+
+    def _cross(self, handed: Handed, wanted: Wanted) -> Answer:
+        """Offer what crosses the cut, and wait for what comes back."""
+        self._wait_for_all()
+        step, announced = self._step, encode(handed.announced)
+        step.coming = coming = Coming(wanted)
+        step.crossing |= dict.fromkeys(handed.arrays)
+        with self._changed:
+            self._outbox.change(self._resent.get(step.number, step.sending))
+        self._outbox.put_last(lambda: announced)
+        for name, array in handed.arrays.items():
+            self._put(CROSSING_ORDER, name, array)
+        self._wait(lambda: coming.done, "the gradient of what crossed the cut")
+        return coming.answer()
 
     def _wait_for_all(self) -> None:
         if (inbound := self._step.inbound) is None:
@@ -315,11 +350,15 @@ class Overlap:
         if not step.offered:
             self._begin_leaving(step)
         step.offered.add(name)
+        self._put(self._order[name], name, array)
+
+    def _put(self, order: int, name: str, array: Array) -> None:
+        step, piece = self._step, named_piece(Piece(self._step.number, order, 0, array.nbytes, name))
         data = np.ascontiguousarray(array, dtype=np.dtype(array.dtype).newbyteorder("<")).reshape(-1).view(np.uint8)
         if len(data):
-            self._sent[step.number, name] = data
-            step.timing.offer(name)
-        self._outbox.offer(step.number, self._order[name], name, len(data))
+            self._sent[step.number, piece.tensor] = data
+            step.timing.offer(piece.tensor)
+        self._outbox.offer(step.number, order, name, len(data))
 
     def _begin_leaving(self, step: _StepState) -> None:
         with self._changed:
@@ -331,8 +370,9 @@ class Overlap:
 
     def _frames(self, piece: Piece) -> Iterator[bytes]:
         """Yield a piece as frames; a gradient's memory is given up when its last piece is encoded."""
-        key = piece.exchange, piece.tensor
-        self._timings[piece.exchange].leave(piece)
+        named = named_piece(piece)
+        key = piece.exchange, named.tensor
+        self._timings[piece.exchange].leave(named)
         data, end = self._sent[key], piece.offset + piece.size_bytes
         for start in range(piece.offset, end, MAX_SLICE_BYTES):
             view = data[start : min(end, start + MAX_SLICE_BYTES)].data
@@ -351,6 +391,9 @@ class _StepState:
         self.moved: set[str] = set()
         self.offered: set[str] = set()
         self.ready: list[str] = []
+        # Names of what has crossed the cut so far, and what is due in answer to its last part.
+        self.crossing: dict[str, None] = {}
+        self.coming: Coming | None = None
         # Whether the backward pass at hand is the step's last.
         self.last = False
 

@@ -24,7 +24,7 @@ class StepTiming:
         self._used: dict[str, float] = {}
         self._complete: dict[str, float] = {}
         self._offered: dict[str, float] = {}
-        self._left: list[tuple[Piece, float]] = []
+        self._left: list[tuple[Piece, float, float]] = []
 
     def skip(self, seconds: float) -> None:
         """Leave out a wait that has just ended."""
@@ -43,22 +43,22 @@ class StepTiming:
         self._end = self._now() - self._begin
 
     def offer(self, name: str) -> None:
-        """Note that a tensor may be sent."""
+        """Note that a tensor may be sent; one that crosses a cut does so once for each part of the step."""
         self._offered[name] = self._now()
 
     def leave(self, piece: Piece) -> None:
         """Note that a slice leaves."""
-        self._left.append((piece, self._now()))
+        self._left.append((piece, self._offered[piece.tensor], self._now()))
 
-    def told(self, names: Sequence[str]) -> Timed:
-        """Return all that, with tensors by their places in `names`."""
-        places = {name: place for place, name in enumerate(names)}
+    def told(self, names: Sequence[str], crossing: Sequence[str] = ()) -> Timed:
+        """Return all that, with tensors by their places in `names`, and behind these in `crossing`."""
+        places = {name: place for place, name in enumerate((*names, *crossing))}
         slices = [
-            LeftSlice(places[each.tensor], each.offset, each.size_bytes, self._offered[each.tensor], begin)
-            for each, begin in self._left[:MAX_TIMED_SLICES]
+            LeftSlice(places[each.tensor], each.offset, each.size_bytes, ready, begin)
+            for each, ready, begin in self._left[:MAX_TIMED_SLICES]
         ]
         tensors = [
             TensorTimes(place, self._used.get(name, 0.0), self._complete.get(name, 0.0))
-            for name, place in places.items()
+            for place, name in enumerate(names)
         ]
         return Timed(self._number, self._now(), self._end, slices, tensors, self.resent)

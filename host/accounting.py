@@ -106,6 +106,7 @@ class Accountant:
         stragglers: Collection[str] | None = None,
         sending: Sending | None = None,
         crossed: Crossed | None = None,
+        ended: Mapping[str, PhaseSeconds] | None = None,
     ) -> Accounted:
         """Return the round, or step, made of what devices returned, and move the array's time on by its length.
 
@@ -117,10 +118,11 @@ class Accountant:
         A step with settings of its own for `sending` is composed as `csd_emu.communication.compose` says, if it can be:
         the accountant has what that takes, a drive takes part, and nobody can turn out to be late, for what is known
         only at a step's end lets no next step begin before it. Any other step of a model that is cut, where `crossed`
-        is what crossed, is composed by `csd_emu.cut_timeline`.
+        is what crossed, is composed by `csd_emu.cut_timeline`. With `ended` devices are taken to have computed for so
+        long, per phase, and not as long as they did.
         """
         parts = [self._device(part) for part in returned]
-        activities = [self._activity(part) for part in parts]
+        activities = [self._activity(part) for part in (_as_ended(parts, ended) if ended else parts)]
         drives = any(part.device != HOST for part in parts)
         in_time = deadline_seconds is None and not stragglers
         whole = crossed is None or crossed.is_of({part.device for part in parts} - {HOST})
@@ -163,8 +165,7 @@ class Accountant:
 
     def predict_seconds(self, returned: Sequence[Returned], expected: Mapping[str, PhaseSeconds]) -> float:
         """Return how long a step of what devices returned would take if they computed for the `expected` seconds."""
-        parts = [self._device(part) for part in returned]
-        parts = [msgspec.structs.replace(part, device_seconds=expected[part.device]) for part in parts]
+        parts = _as_ended([self._device(part) for part in returned], expected)
         return compose([self._activity(part) for part in parts], self._link).seconds
 
     def _device(self, part: Returned) -> DeviceRound:
@@ -244,6 +245,11 @@ class Accountant:
         }
         server = host_energy(self._host, elapsed_seconds, did.busy_core_seconds, did.busy_seconds, link_bytes)
         return {HOST: server, **idle}
+
+
+def _as_ended(parts: Iterable[DeviceRound], seconds: Mapping[str, PhaseSeconds]) -> list[DeviceRound]:
+    """Return the parts with other seconds of computing."""
+    return [msgspec.structs.replace(part, device_seconds=seconds[part.device]) for part in parts]
 
 
 def _cut(spans: Iterable[Span], end_seconds: float) -> list[Span]:

@@ -35,7 +35,7 @@ from host.shards import deal_out
 from host.strategies import make_strategy
 from host.sync.communicating import TODAY, Communication, choose_communication
 from host.sync.optimiser import make_optimiser
-from host.sync.placing import AUTO, NONE, Placed, check_job, place_model
+from host.sync.placing import AUTO, NONE, Placed, place_model
 from host.sync.plan import Records, SyncPlan, make_plan
 from host.tuning.front import WHOLE, Front, front_models
 
@@ -200,7 +200,6 @@ def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan])
     if layer == NONE:
         plan = plan_with(WHOLE)
         return replace(request, sync=plan, expected=plan.expected)
-    check_job(job, request.communication)
     placed = place_model(request.evaluator, layer, job.sync.precision)
     plan = plan_with(placed.front)
     placed.check_host(sum(plan.batches), get_profile(request.config.host.profile))

@@ -172,6 +172,7 @@ class SyncRun:
                 self.on_event,
                 before_step,
                 self.accountant.time.clock,
+                speaks=disturbances.changes,
                 on_slices=self.logs.add,
             ),
             *(self.accountant, self.plan.expected, self.job.sync.patience),

@@ -162,7 +162,7 @@ def count_wire(name: str, batch: int) -> WireCount:
     specs = activation_specs(cut.point.crossing, batch, drawn=False)
     hand = Hand(cut.point.crossing, True, 1, _NUMBER, "csd-00", (batch,))
     back = Back(1.0, {spec.name: np.zeros(spec.shape, spec.dtype) for spec in specs if spec.name != LABELS})
-    crossing = sum(map(len, hand.answer(back))) + _bytes(_activations(specs))
+    crossing = sum(map(len, hand.answer(back).messages())) + _bytes(_activations(specs))
     kept = sum(front[key].size for key in front if key in trained)
     return WireCount(
         whole_bytes=_step_bytes(weights, trained, batch),

@@ -44,7 +44,7 @@ def make_situation(request: PlacementRequest, store: CalibrationStore) -> Situat
         host=_host(request, store),
         link=link_of(request.config.link, get_profile(request.config.host.profile)),
         sending=request.sending,
-        cut_overlaps=request.sending is not None and not request.really,
+        cut_overlaps=request.sending is not None,
         slice_seconds=REAL_SLICE_SECONDS if request.really else SLICE_SECONDS.value,
         block_bytes=request.block_bytes,
         barrier=request.barrier,

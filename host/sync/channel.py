@@ -8,12 +8,14 @@ import functools
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from csd_emu.deadline import Deadline
+from firmware_agent.crossing import CROSSING_ORDER, crossing_name, named_piece
 from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.exchange import Array, make_slice, tensor_specs
 from firmware_agent.send_queue import Piece, Sending, SendQueue
@@ -36,12 +38,16 @@ from firmware_agent.wire import (
 )
 from host.session import DeviceSession
 from host.sync.blocks import Block
+from host.sync.crossing import Crossings, Hand
 from host.sync.intake import Intake
 from host.sync.reduce_exchange import Reductions
 from host.sync.release import Cells, Release
 from host.sync.slice_log import SliceLog
+from host.sync.tail import Batch
 
 OnSlices = Callable[[SliceLog], None]
+Crossed = tuple[Crossings, Hand]
+"""The parts of a step of a model that is cut, and what takes one device's."""
 
 
 @dataclass
@@ -59,6 +65,9 @@ class _Part:
     # Bytes of the others that are not stepped yet.
     held_bytes: int = 0
     slices: SliceLog = field(default_factory=SliceLog)
+    crossed: Crossed | None = None
+    # Whether the device waits for what the host makes of what has crossed.
+    turning: bool = False
 
 
 class Channel:
@@ -92,6 +101,7 @@ class Channel:
         self._specs = tensor_specs(weights)
         self._flat = {name: array.reshape(-1).view(np.uint8) for name, array in weights.items()}
         self._order = {name: place for place, name in enumerate(order)}
+        self._crossing: dict[tuple[int, str], npt.NDArray[np.uint8]] = {}
         self._queue = SendQueue(Sending())
         self._offered_exchange = 0
         # The last step whose settings changed after it was announced, and these.
@@ -120,7 +130,14 @@ class Channel:
         await self._idle.wait()
 
     def begin(
-        self, task: Step, sending: Sending, stepped: frozenset[str], release: Release, intake: Intake, sums: Reductions
+        self,
+        task: Step,
+        sending: Sending,
+        stepped: frozenset[str],
+        release: Release,
+        intake: Intake,
+        sums: Reductions,
+        crossed: Crossed | None = None,
     ) -> asyncio.Future[Stepped]:
         """Have the device take a step; a step before it may still be outstanding.
 
@@ -131,12 +148,13 @@ class Channel:
             release: tells which of them are there.
             intake: takes what comes back.
             sums: of batch normalisation in this step.
+            crossed: takes what crosses the cut in this step; None if the model is whole.
 
         Returns:
             What the device will report; or a `DeviceError` if it is lost or fails, a `ProtocolError` if it sends what
             does not belong there.
         """
-        part = _Part(task.step, intake, sums, sending, asyncio.get_running_loop().create_future())
+        part = _Part(task.step, intake, sums, sending, asyncio.get_running_loop().create_future(), crossed=crossed)
         part.slices = SliceLog(task.step, self._session.device, self._now)
         part.constants = [name for name in self._order if name not in stepped]
         part.held_bytes = sum(len(self._flat[name]) for name in stepped)
@@ -179,11 +197,14 @@ class Channel:
             self._offer(part, name, 0, len(self._flat[name]))
 
     def _offer(self, part: _Part, tensor: str, start: int, end: int) -> None:
+        self._offer_ranked(part, self._order[tensor], tensor, start, end)
+
+    def _offer_ranked(self, part: _Part, order: int, tensor: str, start: int, end: int) -> None:
         if part.number > self._offered_exchange:  # all of the step before has left
             self._offered_exchange = part.number
             self._queue.change(part.sending)
-        self._queue.offer(part.number, self._order[tensor], tensor, start, end)
-        part.slices.offer(tensor, start, end)
+        self._queue.offer(part.number, order, tensor, start, end)
+        part.slices.offer(named_piece(Piece(part.number, order, start, end - start, tensor)).tensor, start, end)
         self._wake.set()
 
     def _post(self, *messages: bytes) -> None:
@@ -212,10 +233,12 @@ class Channel:
     async def _watch(self) -> None:
         """Give the device up if it owes something and is silent for too long.
 
-        It owes nothing while its weights wait for another device's gradient: then it is not the one to be given up.
+        It owes nothing while its weights wait for another device's gradient, or what it handed over for another's: then
+        it is not the one to be given up.
         """
         while self._parts:
-            if next(iter(self._parts.values())).held_bytes:
+            part = next(iter(self._parts.values()))
+            if part.held_bytes or part.turning:
                 self._heard = self._now()
             left_seconds = self._heard + self._watchdog_seconds - self._now()
             if left_seconds <= 0:
@@ -235,21 +258,54 @@ class Channel:
             self._progress = self._now()
             self._wake.set()
         elif isinstance(frame, Reduce) and frame.step in self._parts:
-            task = asyncio.ensure_future(self._reduce(self._parts[frame.step], frame))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._reduce(self._parts[frame.step], frame))
         elif isinstance(frame, Timed):
             part.slices.take(frame)
+        elif part.crossed is not None and part.crossed[1].wants(frame):
+            self._take_crossing(part, *part.crossed, frame)
         else:
             report = part.intake.take(frame)
             if isinstance(frame, Tensors):
                 part.slices.names = [spec.name for spec in frame.specs]
             if isinstance(frame, Slice):
-                part.slices.arrive(frame)
-                self._read_bytes[frame.exchange] = self._read_bytes.get(frame.exchange, 0) + len(frame.data)
-                self._wake.set()
+                part.slices.arrive(frame.tensor, frame)
+                self._note_read(frame)
             if report is not None:
                 self._end(part, report)
+
+    def _note_read(self, frame: Slice) -> None:
+        self._read_bytes[frame.exchange] = self._read_bytes.get(frame.exchange, 0) + len(frame.data)
+        self._wake.set()
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _take_crossing(self, part: _Part, crossings: Crossings, hand: Hand, frame: AnyFrame) -> None:
+        batch = hand.take(frame)
+        if isinstance(frame, Slice):
+            part.slices.arrive(crossing_name(frame.tensor), frame)
+            hand.up_bytes += len(frame.data)
+            self._note_read(frame)
+        else:
+            part.slices.crossing = list(map(crossing_name, hand.names))
+        if batch is not None:
+            part.turning = True
+            self._start(self._cross(part, crossings, hand, batch))
+
+    async def _cross(self, part: _Part, crossings: Crossings, hand: Hand, batch: Batch) -> None:
+        """Send the host's answer to what has crossed, ahead of all weights."""
+        answer = hand.answer(await crossings.add(hand.part, batch))
+        if part.report.done():  # the device waits no longer
+            return
+        part.turning, self._heard = False, self._now()
+        self._post(encode(answer.announced))
+        for name, array in answer.arrays.items():
+            little = np.ascontiguousarray(array, dtype=np.dtype(array.dtype).newbyteorder("<"))
+            data = self._crossing[part.number, name] = little.reshape(-1).view(np.uint8)
+            hand.down_bytes += len(data)
+            self._offer_ranked(part, CROSSING_ORDER, name, 0, len(data))
 
     async def _reduce(self, part: _Part, frame: Reduce) -> None:
         try:
@@ -317,7 +373,7 @@ class Channel:
                 return None
             self._progress, self._frames = self._now(), self._encoded(piece)
             if (part := self._parts.get(piece.exchange)) is not None:
-                part.slices.leave(piece)
+                part.slices.leave(named_piece(piece))
         return frame
 
     async def _wait(self) -> None:
@@ -334,10 +390,13 @@ class Channel:
             ) from None
 
     def _encoded(self, piece: Piece) -> Iterator[bytes]:
-        end = piece.offset + piece.size_bytes
+        key, crosses = (piece.exchange, piece.tensor), piece.order == CROSSING_ORDER
+        data, end = self._crossing[key] if crosses else self._flat[piece.tensor], piece.offset + piece.size_bytes
         for start in range(piece.offset, end, MAX_SLICE_BYTES):
-            view = self._flat[piece.tensor][start : min(end, start + MAX_SLICE_BYTES)].data
+            view = data[start : min(end, start + MAX_SLICE_BYTES)].data
             yield encode(make_slice(piece.exchange, piece.tensor, start, view))
+        if crosses and end == len(data):
+            del self._crossing[key]
 
 
 def _settle(part: _Part, outcome: Stepped | CsdError) -> None:

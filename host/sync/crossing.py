@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,29 +21,50 @@ def part_sizes(records: int, micro_batch: int) -> tuple[int, ...]:
     return tuple(map(len, np.array_split(np.empty(records, np.uint8), -(-records // micro_batch))))
 
 
+class Answer(NamedTuple):
+    """What goes back for a part: the frame that announces it, and the gradients by the names that it gives."""
+
+    announced: ActivationGradients
+    arrays: Mapping[str, Array]
+
+    def messages(self) -> list[bytes]:
+        """Return all of it, encoded."""
+        return list(pack(map(encode, (self.announced, *cut_slices(self.announced.step, self.arrays)))))
+
+
 class Crossings:
     """The parts of one step, by participant: part k goes through the tail when all have sent theirs who have one.
 
     A participant that is lost is waited for no longer; what it has handed over before stays in the tail's gradient.
     """
 
-    def __init__(self, tail: Tail, step: int, parts: Mapping[str, Sequence[int]]) -> None:
+    def __init__(
+        self,
+        tail: Tail,
+        step: int,
+        parts: Mapping[str, Sequence[int]],
+        ready: asyncio.Event | None = None,
+        keep: bool = False,
+    ) -> None:
         """Begin a step.
 
         Args:
             tail: computes.
             step: its number.
             parts: participant -> records of each of its parts, in participant order.
+            ready: set when the tail has the weights of this step; None if it has.
+            keep: what has gone through, for `compute_without`.
         """
+        self._ready, self._kept = ready, list[Sequence[Batch]]() if keep else None
         self._tail, self._step, self._parts = tail, step, {device: tuple(sizes) for device, sizes in parts.items()}
         self.passing: TailPass = tail.begin(step)
         self._left: set[str] = set()
-        self._waiting: dict[int, dict[str, tuple[Batch, asyncio.Future[Back]]]] = {}
+        self._waiting: dict[int, dict[str, tuple[Batch, asyncio.Future[Back | DeviceFailed]]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def alone(self, device: str, sizes: Sequence[int]) -> Crossings:
         """Return the same step for a device that is only watched: it has the tail for itself, and nothing counts."""
-        return Crossings(self._tail, self._step, {device: sizes})
+        return Crossings(self._tail, self._step, {device: sizes}, self._ready)
 
     def hand(self, device: str) -> Hand:
         """Return what takes a participant's frames."""
@@ -54,18 +76,23 @@ class Crossings:
         """Whether a participant that was lost is in the tail's gradient."""
         return not self._left.isdisjoint(self.passing.devices)
 
-    async def add(self, part: int, batch: Batch) -> Back:
-        """Take a participant's part, and return what goes back to it when the tail has computed.
+    async def add(self, part: int, batch: Batch) -> Back | DeviceFailed:
+        """Take a participant's part, and return what goes back to it when the tail has computed, or failed.
 
         How long that may take is the caller's to limit; a caller that gives up must call `leave`.
-
-        Raises:
-            DeviceFailed: the tail failed.
         """
-        future: asyncio.Future[Back] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Back | DeviceFailed] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(part, {})[batch.device] = batch, future
         self._compute_complete()
         return await future
+
+    def compute_without(self, late: Collection[str]) -> TailPass:
+        """Return the pass as it would have been without these participants; it is computed anew, from what was kept."""
+        passing = self._tail.begin(self._step)
+        for batches in self._kept or ():
+            if rest := [batch for batch in batches if batch.device not in late]:
+                passing.compute(rest)
+        return passing
 
     def leave(self, device: str) -> None:
         """Go on without a participant."""
@@ -74,6 +101,10 @@ class Crossings:
             for waiting in self._waiting.values():
                 waiting.pop(device, None)
             self._compute_complete()
+
+    async def settle(self) -> None:
+        """Wait until nothing is computed any more of what has come so far."""
+        await asyncio.gather(*self._tasks)
 
     def _compute_complete(self) -> None:
         for part, waiting in list(self._waiting.items()):
@@ -84,18 +115,19 @@ class Crossings:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _compute(self, waiting: Sequence[tuple[Batch, asyncio.Future[Back]]]) -> None:
+    async def _compute(self, waiting: Sequence[tuple[Batch, asyncio.Future[Back | DeviceFailed]]]) -> None:
         outcomes: Sequence[Back | DeviceFailed]
+        batches = [batch for batch, _ in waiting]
+        if self._ready is not None:
+            await self._ready.wait()
         try:
-            outcomes = await asyncio.to_thread(self.passing.compute, [batch for batch, _ in waiting])
+            outcomes = await asyncio.to_thread(self.passing.compute, batches)
+            if self._kept is not None:
+                self._kept.append(batches)
         except Exception as error:  # the user's model may raise anything
             outcomes = [DeviceFailed(f"the host's part of the model: {error!r}")] * len(waiting)
         for (_, future), outcome in zip(waiting, outcomes, strict=True):
-            if future.done():
-                continue
-            if isinstance(outcome, DeviceFailed):
-                future.set_exception(outcome)
-            else:
+            if not future.done():
                 future.set_result(outcome)
 
 
@@ -104,6 +136,7 @@ class Hand:
 
     Attributes:
         up_bytes, down_bytes: that crossed the wire for it so far; whoever sends and receives adds them up.
+        names: of the tensors that it has handed over.
     """
 
     def __init__(
@@ -130,6 +163,7 @@ class Hand:
         self._part = 0
         self._assembler: Assembler | None = None
         self.up_bytes, self.down_bytes = 0, 0
+        self.names: dict[str, None] = {}
 
     @property
     def part(self) -> int:
@@ -147,8 +181,8 @@ class Hand:
             ProtocolError: the frame does not belong there, or a label is none.
         """
         if isinstance(frame, Slice) and self._assembler is not None:
-            self._assembler.add(frame)
-            return self._batch(self._assembler) if self._assembler.complete else None
+            news = self._assembler.add(frame)
+            return self._batch(self._assembler) if news and self._assembler.complete else None
         if not isinstance(frame, Activations) or self._assembler is not None:
             raise ProtocolError(f"{self._device} sent {type(frame).__name__} among its activations")
         if (frame.step, frame.part) != (self._step, self._part) or self._part >= len(self._sizes):
@@ -159,22 +193,17 @@ class Hand:
         drawn = any(spec.name == RANDOM for spec in frame.specs)
         expected = activation_specs(self._crossing, self._sizes[self._part], drawn)
         self._assembler = Assembler(self._step, frame.specs, expected)
+        self.names |= dict.fromkeys(spec.name for spec in frame.specs)
         return None
 
-    def answer(self, back: Back) -> list[bytes]:
-        """Return the messages that answer the part at hand; the next one may come then."""
-        specs = gradient_specs(self._crossing, self._sizes[self._part]) if self._answered else []
-        wanted = {spec.name: back.gradients[spec.name] for spec in specs}
-        return self._worded(ActivationGradients(self._step, self._part, back.loss, specs), wanted)
-
-    def refuse(self, error: str) -> list[bytes]:
-        """Return the messages that say that there is no answer."""
-        return self._worded(ActivationGradients(self._step, self._part, 0.0, [], error[:4000]), {})
-
-    def _worded(self, frame: ActivationGradients, arrays: Mapping[str, Array]) -> list[bytes]:
-        self._part += 1
-        self._assembler = None
-        return list(pack(map(encode, (frame, *cut_slices(self._step, arrays)))))
+    def answer(self, back: Back | DeviceFailed) -> Answer:
+        """Return what answers the part at hand, or that its tail has failed; the next part may come then."""
+        part, self._part, self._assembler = self._part, self._part + 1, None
+        if isinstance(back, DeviceFailed):
+            return Answer(ActivationGradients(self._step, part, 0.0, [], str(back)[:4000]), {})
+        specs = gradient_specs(self._crossing, self._sizes[part]) if self._answered else []
+        gradients = {spec.name: back.gradients[spec.name] for spec in specs}
+        return Answer(ActivationGradients(self._step, part, back.loss, specs), gradients)
 
     def _batch(self, assembler: Assembler) -> Batch:
         arrays = assembler.arrays()

@@ -30,7 +30,7 @@ from host.device_time import MODELLED
 from host.records import OnEvent, What
 from host.rounds import prepare_device
 from host.session import DeviceSession
-from host.sync.channel import Channel, OnSlices
+from host.sync.channel import Channel, Crossed, OnSlices
 from host.sync.crossing import Crossings, Hand, part_sizes
 from host.sync.gathering import Gathering
 from host.sync.intake import Intake
@@ -75,7 +75,7 @@ class Work:
 class Outcome:
     """What came of one device's step: its report, or the error that took its place; bytes as they crossed the wire.
 
-    Of these `up_bytes` and `down_bytes` crossed the cut of the model.
+    Of these `up_bytes` and `down_bytes` crossed the cut of the model; of overlapping steps without what frames add.
     """
 
     work: Work
@@ -243,18 +243,19 @@ class StepExchange:
             before = self._counted.get(session, (session.sent_bytes, session.received_bytes))
             if channel is None and self._frame.overlap:
                 channel = self._channels[session] = self._open(session, outbound)
+            crossed = None if crossings is None else (crossings, crossings.hand(session.device))
             if channel is not None:
-                stepped_names = frozenset(spec.name for spec in gathering.specs)
-                report = channel.begin(task, outbound.sending, stepped_names, outbound.release, intake, reductions)
-        hand = None if crossings is None else crossings.hand(session.device)
+                names = frozenset(spec.name for spec in gathering.specs)
+                report = channel.begin(task, outbound.sending, names, outbound.release, intake, reductions, crossed)
         if channel is not None:
             stepped = await report
         else:
-            crossed = None if crossings is None or hand is None else (crossings, hand)
             stepped = await self._in_turn(frames, session, task, intake, reductions, crossed)
         self._check_seconds(session, stepped)
         outcome = self._whole(work, stepped, intake, before)
-        return outcome if hand is None else replace(outcome, up_bytes=hand.up_bytes, down_bytes=hand.down_bytes)
+        if crossed is None:
+            return outcome
+        return replace(outcome, up_bytes=crossed[1].up_bytes, down_bytes=crossed[1].down_bytes)
 
     async def _make_ready(self, session: DeviceSession, number: int) -> Channel | None:
         """Have a device ready for a step, and return the channel that it has already."""
@@ -291,7 +292,7 @@ class StepExchange:
         task: Step,
         intake: Intake,
         reductions: Reductions,
-        crossed: tuple[Crossings, Hand] | None,
+        crossed: Crossed | None,
     ) -> Stepped:
         """Send everything, then take what a device sends in a step, up to its report.
 
@@ -318,12 +319,9 @@ class StepExchange:
 
     async def _cross(self, session: DeviceSession, crossings: Crossings, hand: Hand, batch: Batch) -> None:
         """Have the tail compute a part, and send what goes back; of a tail that failed the device hears, and fails."""
-        try:
-            messages = hand.answer(await crossings.add(hand.part, batch))
-        except DeviceFailed as error:
-            messages = hand.refuse(str(error))
+        answer = hand.answer(await crossings.add(hand.part, batch))
         before = session.sent_bytes
-        for data in messages:
+        for data in answer.messages():
             await session.send_encoded(data, self._deadline())
         hand.down_bytes += session.sent_bytes - before
 

@@ -128,24 +128,6 @@ def place_model(evaluator: Evaluator, layer: str, precision: str) -> Placed:
     return Placed(cut.point, tuple(names[place:]), front, moved_bytes, kept_bytes)
 
 
-def check_job(job: JobConfig, communication: Communication) -> None:
-    """Return if a job whose model is cut can be what it is beside that.
-
-    Raises:
-        ConfigurationError: it cannot.
-    """
-    if communication.overlap:
-        raise ConfigurationError(
-            "placement: what crosses a cut does not yet cross while drives compute; set communication.overlap: false, "
-            "or choose placement: none"
-        )
-    if job.sync.patience is not None:
-        raise ConfigurationError(
-            "placement: whom a step does not wait for is known when the host's part has computed with its records; "
-            "leave sync.patience out, or choose placement: none"
-        )
-
-
 def _bytes(works: Sequence[LayerWork]) -> int:
     return sum(sum(work.tensors.values()) for work in works)
 

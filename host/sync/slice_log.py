@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -35,6 +35,7 @@ class SliceLog:
         device: its name.
         now: returns monotonic seconds.
         names: of the tensors that the device announced.
+        crossing: of those that it handed over at the cut of the model.
         timed: what the device told of its own times; None if it has not.
     """
 
@@ -42,12 +43,13 @@ class SliceLog:
     device: str = ""
     now: Callable[[], float] = time.monotonic
     names: list[str] = field(default_factory=list)
+    crossing: list[str] = field(default_factory=list)
     timed: Timed | None = None
     _offered: dict[str, deque[tuple[int, int, float]]] = field(default_factory=dict)
     _pulls: list[_Pull] = field(default_factory=list)
     _unread: deque[_Pull] = field(default_factory=deque)
-    # When the last byte of a gradient's slice came, by tensor and one past that byte.
-    _came: dict[tuple[str, int], float] = field(default_factory=dict)
+    # When the last byte of a slice came, by tensor and one past that byte: once for each part of what crosses a cut.
+    _came: dict[tuple[str, int], list[float]] = field(default_factory=dict)
     _told_seconds: float = 0.0
 
     def offer(self, tensor: str, start: int, end: int) -> None:
@@ -75,9 +77,9 @@ class SliceLog:
                 head.end_seconds = self.now()
                 self._unread.popleft()
 
-    def arrive(self, frame: Slice) -> None:
-        """Note that a slice of a gradient has come."""
-        self._came[frame.tensor, frame.offset + len(frame.data)] = self.now()
+    def arrive(self, name: str, frame: Slice) -> None:
+        """Note that a slice has come of the tensor that has this name."""
+        self._came.setdefault((name, frame.offset + len(frame.data)), []).append(self.now())
 
     def take(self, timed: Timed) -> None:
         """Take what the device tells of its own times.
@@ -86,7 +88,7 @@ class SliceLog:
             ProtocolError: it tells of another step, or of tensors that it has not announced.
         """
         named = {*(each.tensor for each in timed.slices), *(each.tensor for each in timed.tensors)}
-        if timed.step != self.step or max(named, default=0) >= max(1, len(self.names)):
+        if timed.step != self.step or max(named, default=0) >= max(1, len(self.names) + len(self.crossing)):
             raise ProtocolError(f"{self.device} told of times that are not those of step {self.step}")
         self.timed, self._told_seconds = timed, self.now()
 
@@ -107,11 +109,13 @@ class SliceLog:
         offset = self.clock_offset_seconds if offset_seconds is None else offset_seconds
         if self.timed is None or offset is None:
             return
+        names, came_before = [*self.names, *self.crossing], Counter[tuple[str, int]]()
         for each in self.timed.slices:
-            name, end = self.names[each.tensor], each.offset + each.size_bytes
+            key = name, _ = names[each.tensor], each.offset + each.size_bytes
             piece = Piece(self.step, 0, each.offset, each.size_bytes, name)
-            begin = each.begin_seconds + offset
-            came = max(begin, self._came.get((name, end), begin))
+            begin, moments = each.begin_seconds + offset, self._came.get(key, [])
+            came = max(begin, moments[came_before[key]] if came_before[key] < len(moments) else begin)
+            came_before[key] += 1
             yield self._record(PUSH, piece, each.ready_seconds + offset, begin, came)
 
     def _record(self, direction: str, piece: Piece, ready: float, begin: float, end: float) -> SliceRecord:

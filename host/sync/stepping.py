@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from csd_emu.cut_timeline import Crossed
@@ -26,7 +26,7 @@ from host.sync.lateness import Expected, Part, list_late
 from host.sync.optimiser import HostOptimiser
 from host.sync.reduction import Contribution, combine
 from host.sync.release import Release
-from host.sync.tail import Tail
+from host.sync.tail import Tail, TailPass
 
 TailClock = Callable[[int, Sequence[PhaseSeconds]], float]
 """Returns the seconds of the host's part of a step: of so many records, given what the devices' own parts took."""
@@ -76,6 +76,8 @@ class Underway:
         release: which of the weights it has stepped.
         sending: its settings.
         crossings: what crosses the cut of the model; None if it is whole.
+        tail_ready: set when the host's part of the model has what this step makes of it.
+        tail_step: what steps that part, once it has begun.
     """
 
     number: int
@@ -90,6 +92,8 @@ class Underway:
     release: Release
     sending: Sending = FIFO
     crossings: Crossings | None = None
+    tail_ready: asyncio.Event = field(default_factory=asyncio.Event)
+    tail_step: asyncio.Task[None] | None = None
 
 
 class Stepper:
@@ -137,6 +141,7 @@ class Stepper:
         self._gradient_bytes = sum(spec_bytes(spec) for spec in self._specs)
         self._exchange, self._accountant, self._models, self._patience = exchange, accountant, models, patience
         self._last = Release.of_all(self._blocks())
+        self._tail_ready: asyncio.Event | None = None
 
     @property
     def may_look_ahead(self) -> bool:
@@ -185,18 +190,23 @@ class Stepper:
                 return
             else:
                 self._optimiser.step_block(block, total, step.rate)
-            loop.call_soon_threadsafe(release.add, block)
+            loop.call_soon_threadsafe(let_go, block)
+
+        def let_go(block: Block) -> None:
+            release.add(block)
+            if crossings is not None and not late_matters and not barrier:
+                self._begin_tail(step, crossings)
 
         late_matters = self._patience is not None and expected is not None
         gathering = Gathering(self._specs, records, apply, late_matters, self._block_bytes)
         outbound = Outbound(number, self._sent, self._order, sending, before)
-        parts = {work.session.device: work.parts for work in works}
-        crossings = None if self._tail is None else Crossings(self._tail, number, parts)
+        crossings = self._crossings(number, works, late_matters)
         outcomes = asyncio.ensure_future(self._exchange.visit(outbound, works, gathering, probes, crossings))
         step = Underway(
             *(number, works, records, learning_rate, rate, expected, gathering, whole, outcomes, release, sending),
             crossings,
         )
+        self._tail_ready = step.tail_ready
         return step
 
     def resend(self, step: Underway, sending: Sending) -> None:
@@ -211,17 +221,18 @@ class Stepper:
         that all had sent before are stepped, and the result has no device.
         """
         outcomes, count, rate = await step.outcomes, len(step.works), step.rate
-        crossed = self._crossed(step.crossings, outcomes[:count])
-        accounted = self._account(outcomes[:count], outcomes[count:], step.expected, step.sending, crossed)
-        late = [part.device for part in accounted.devices if part.straggler and part.device in step.records]
+        limit, late = self._late(outcomes[:count], step.expected)
+        crossed = self._crossed(step.crossings, outcomes[:count], late)
+        accounted = self._account(outcomes[:count], outcomes[count:], (limit, late), step.sending, crossed)
         if late:  # nothing is applied yet: such steps have a barrier
             rate = step.learning_rate(sum(records for device, records in step.records.items() if device not in late))
             step.rate = rate
         await step.gathering.finish(late)
         if step.crossings is not None and (step.gathering.mixed or len(_failed(outcomes[:count])) < count):
-            await asyncio.to_thread(self._step_tail, step, step.crossings, rate)
+            await self._begin_tail(step, step.crossings, late)
         if step.whole:
             await asyncio.to_thread(self._optimiser.step_all, step.whole, rate)
+        step.tail_ready.set()
         for name, first in self._structure.tied.items():
             self.weights[name][...] = self.weights[first]
         step.release.add_all()
@@ -230,14 +241,35 @@ class Stepper:
         result = self._result(outcomes[:count], accounted, late, mixed, rate)
         return replace(result, failed_probes=_failed(outcomes[count:]), placement=self._told(crossed))
 
-    def _step_tail(self, step: Underway, crossings: Crossings, rate: float) -> None:
-        """Step the host's part of the model, with all that went through it, or keep its gradient for `step_all`."""
-        for name, gradient in crossings.passing.gradients().items():
+    def _crossings(self, number: int, works: Sequence[Work], keep: bool) -> Crossings | None:
+        parts = {work.session.device: work.parts for work in works}
+        return None if self._tail is None else Crossings(self._tail, number, parts, self._tail_ready, keep)
+
+    def _begin_tail(self, step: Underway, crossings: Crossings, late: Collection[str] = ()) -> asyncio.Task[None]:
+        """Have the host's part of the model stepped, once.
+
+        That is due as soon as a block of the drives' part is: then no drive that is there hands over anything more, and
+        the step counts, whoever is lost from now on.
+        """
+        if step.tail_step is None:
+            step.tail_step = asyncio.ensure_future(self._step_tail(step, crossings, late))
+        return step.tail_step
+
+    async def _step_tail(self, step: Underway, crossings: Crossings, late: Collection[str]) -> None:
+        """Step the host's part with all that went through it in time, or keep its gradient for `step_all`."""
+        await crossings.settle()
+        passing = await asyncio.to_thread(crossings.compute_without, late) if late else crossings.passing
+        await asyncio.to_thread(self._apply_tail, step, passing)
+        if self._optimiser.needs_all is None:
+            step.tail_ready.set()
+
+    def _apply_tail(self, step: Underway, passing: TailPass) -> None:
+        for name, gradient in passing.gradients().items():
             if self._optimiser.needs_all is not None:
                 step.whole[name] = gradient
             else:
-                self._optimiser.step_tensor(name, gradient, rate)
-        for name, buffer in crossings.passing.buffers().items():
+                self._optimiser.step_tensor(name, gradient, step.rate)
+        for name, buffer in passing.buffers().items():
             self.weights[name][...] = buffer
 
     @property
@@ -251,16 +283,22 @@ class Stepper:
         array = self.weights[block.tensor]
         return array.reshape(-1)[block.start // array.itemsize : block.end // array.itemsize]
 
-    def _crossed(self, crossings: Crossings | None, outcomes: Sequence[Outcome]) -> Crossed | None:
-        """Return what crossed the cut, of those who returned; the host's seconds are the wall's if all others' are."""
+    def _crossed(
+        self, crossings: Crossings | None, outcomes: Sequence[Outcome], late: Collection[str]
+    ) -> Crossed | None:
+        """Return what crossed the cut, of those who returned; the host's seconds are the wall's if all others' are.
+
+        Its modelled seconds are those of the records that were there in time.
+        """
         there = [outcome for outcome in outcomes if outcome.stepped is not None]
         if crossings is None or not there:
             return None
         accountant, seconds, clock = self._accountant, crossings.passing.seconds, WALL
         clocks = {accountant.time.clock(each.device, each.work.session.hello.clock) for each in there}
         if clocks != {WALL} and self._tail_clock is not None:
-            fronts, clock = [accountant.device_seconds(part) for part in _returned(there)], MODELLED
-            seconds = self._tail_clock(sum(len(each.work.records) for each in there), fronts)
+            in_time = [each for each in there if each.device not in late]
+            fronts, clock = [accountant.device_seconds(part) for part in _returned(in_time)], MODELLED
+            seconds = self._tail_clock(sum(len(each.work.records) for each in in_time), fronts)
         remote = [each for each in there if each.device != HOST]
         up, down = ({each.device: getattr(each, way) for each in remote} for way in ("up_bytes", "down_bytes"))
         return Crossed(up, down, seconds, clock)
@@ -278,25 +316,35 @@ class Stepper:
             clock=crossed.clock,
         )
 
+    def _late(self, outcomes: Sequence[Outcome], expected: Expected | None) -> tuple[float, list[str]]:
+        """Return after how many seconds of computing devices were given up, and which."""
+        if not expected:
+            return 0.0, []
+        parts = [
+            Part(part.device, part.batch_size, self._accountant.compute_seconds(part), expected[part.device])
+            for part in _returned(outcomes)
+        ]
+        return list_late(parts, self._patience)
+
     def _account(
         self,
         outcomes: Sequence[Outcome],
         probes: Sequence[Outcome],
-        expected: Expected | None,
+        judged: tuple[float, Collection[str]],
         sending: Sending,
         crossed: Crossed | None,
     ) -> Accounted:
         returned, beside, accountant = _returned(outcomes), _returned(probes), self._accountant
         host_seconds = reduce_seconds(self._gradient_bytes, len(returned)) if returned else 0.0
-        seconds = {part.device: accountant.compute_seconds(part) for part in returned}
-        parts = (
-            [Part(p.device, p.batch_size, seconds[p.device], expected[p.device]) for p in returned] if expected else []
-        )
-        limit, late = list_late(parts, self._patience)
+        limit, late = judged
         if not late:
             return accountant.account(returned, None, host_seconds, beside, sending=sending, crossed=crossed)
         # The exchange of what is not waited for would have followed: the step is charged as if it had.
-        capped = {device: PhaseSeconds(forward=min(limit, own)) for device, own in seconds.items()}
+        if crossed is not None:  # and each of its passes up to the same share
+            own = {part.device: accountant.device_seconds(part) for part in returned}
+            ended = {device: _capped(seconds, limit) for device, seconds in own.items()}
+            return accountant.account(returned, None, host_seconds, beside, late, crossed=crossed, ended=ended)
+        capped = {part.device: PhaseSeconds(forward=min(limit, accountant.compute_seconds(part))) for part in returned}
         return accountant.account(returned, accountant.predict_seconds(returned, capped), host_seconds, beside, late)
 
     def _expected(self, device: str, batches: Mapping[int, int]) -> PhaseSeconds:
@@ -328,6 +376,12 @@ class Stepper:
             return 0.0
         work = outcome.work
         return self._expected(outcome.device, micro_batch_counts(len(work.records), work.micro_batch)).total
+
+
+def _capped(seconds: PhaseSeconds, limit: float) -> PhaseSeconds:
+    """Return seconds of no more than `limit` in all, shared out over the phases as they are."""
+    share = min(1.0, limit / seconds.total) if seconds.total else 1.0
+    return PhaseSeconds(*(share * getattr(seconds, phase) for phase in PhaseSeconds.__struct_fields__))
 
 
 def _failed(outcomes: Sequence[Outcome]) -> dict[str, CsdError]:

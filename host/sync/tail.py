@@ -8,6 +8,7 @@ computes record by record: all drives' records go through it together.
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -82,6 +83,7 @@ class Tail:
         layers: how many it has.
         state_bytes: of what is the host's.
         answers: whether the drives need the gradients of what they hand over: not for a front that is not trained.
+        turn: held by whoever computes.
     """
 
     def __init__(
@@ -131,6 +133,8 @@ class Tail:
             tensor.data = torch.from_numpy(weights[tied.get(name, name)])
         self.classes = self._count_classes()
         self._seed, self.answers = seed, bool(self.front_trained)
+        # One pass at a time: the gradients are the module's own.
+        self.turn = threading.Lock()
         if odd := sorted(set(self.front_trained) - set(trained)):
             raise ConfigurationError(
                 f"placement: {odd[0]} is tied to {tied.get(odd[0])}, which the part before the cut does not use; "
@@ -234,11 +238,12 @@ class TailPass:
                 self._own[batch.device] = self._fresh(batch.device)
             if batch.random is not None:
                 self._own[batch.device].random = torch.from_numpy(batch.random)
-        begin = time.perf_counter()
-        try:
-            back = self._tail.compute(batches, self._own, self._joint)
-        finally:
-            gradients = self._tail.take_gradients()  # of a pass that failed they are dropped
+        with self._tail.turn:
+            begin = time.perf_counter()
+            try:
+                back = self._tail.compute(batches, self._own, self._joint)
+            finally:
+                gradients = self._tail.take_gradients()  # of a pass that failed they are dropped
         for name, gradient in gradients.items():
             self._gradients[name] = np.add(self._gradients[name], gradient) if name in self._gradients else gradient
         for batch in batches:

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from firmware_agent import lean_front
 from firmware_agent.clock import Stopwatch
-from firmware_agent.cut_pass import Answer, Wanted, receive_answer
+from firmware_agent.crossing import gradient_specs
+from firmware_agent.cut_pass import Answer, Handed, Wanted, cross_in_turn, receive_answer
 from firmware_agent.cutting import cut_model
 from firmware_agent.errors import DeviceFailed, ProtocolError
-from firmware_agent.exchange import Array, Assembler
+from firmware_agent.exchange import Array, Assembler, cut_slices
 from firmware_agent.gradients import GradientWorker
 from firmware_agent.lean_front import build_front
 from firmware_agent.loaded_job import LoadedJob
@@ -94,8 +95,8 @@ def cut_step(
         def compute(name: str, records: list[int]) -> tuple[dict[str, Array], float]:
             hand = crossings.hand(name)
 
-            def cross(frames: list[bytes], wanted: Wanted) -> Answer:
-                taken = [hand.take(decode(frame)) for frame in frames]
+            def cross(handed: Handed, wanted: Wanted) -> Answer:
+                taken = [hand.take(decode(frame)) for frame in handed.frames()]
                 batch = taken[-1]
                 assert batch is not None
                 assert not any(taken[:-1])
@@ -104,7 +105,7 @@ def cut_step(
                     back = asyncio.run_coroutine_threadsafe(crossings.add(hand.part, batch), loop).result(30)
                 finally:
                     turn.acquire()
-                answers = iter([frame for message in hand.answer(back) for frame in unpack(message)])
+                answers = iter([frame for message in hand.answer(back).messages() for frame in unpack(message)])
                 return receive_answer(answers.__next__, wanted)
 
             with turn:
@@ -194,7 +195,7 @@ def test_a_front_that_is_not_trained_gets_no_gradient(shard: Shard) -> None:
     watch = Stopwatch(ticks().__next__)
     drive = GradientWorker(job, LoadedJob(job, shard, watch), "csd-00", watch)
 
-    def cross(frames: list[bytes], wanted: Wanted) -> Answer:
+    def cross(handed: Handed, wanted: Wanted) -> Answer:
         empty = iter([ActivationGradients(wanted.step, wanted.part, 1.5, [])])
         return receive_answer(empty.__next__, wanted)
 
@@ -221,7 +222,7 @@ def test_an_answer_that_is_none_is_refused(frame: AnyFrame, error: type[Exceptio
 def test_a_missing_gradient_is_refused(shard: Shard) -> None:
     drive = worker(shard, "csd-00", "second")
 
-    def cross(frames: list[bytes], wanted: Wanted) -> Answer:
+    def cross(handed: Handed, wanted: Wanted) -> Answer:
         return Answer(1.0, {})
 
     with pytest.raises(ProtocolError, match="sent no gradient of value 0"):
@@ -236,18 +237,19 @@ def test_what_crosses_is_encoded_once_and_charged(shard: Shard) -> None:
     drive = GradientWorker(job, LoadedJob(job, shard, watch), "csd-00", watch)
     seen: list[bytes] = []
 
-    def cross(frames: list[bytes], wanted: Wanted) -> Answer:
-        seen.extend(frames)
-        return Answer(1.0, {spec.name: np.zeros(spec.shape, spec.dtype) for spec in wanted.specs})
-
+    crossing = drive._loaded.point.crossing  # type: ignore[union-attr]
+    specs = gradient_specs(crossing, 2)
+    zeros = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in specs}
+    back = iter([ActivationGradients(1, 0, 1.0, specs), *cut_slices(1, zeros)])
+    cross = cross_in_turn(seen.append, back.__next__, iter, watch)
     drive.compute(Step(1, np.array([1, 2], "<u4").tobytes(), 10), cross=cross)
     seconds = watch.take()
     assert seconds.encode > 0
     assert seconds.forward > 0
-    pieces = [decode(frame) for frame in seen[1:]]
-    assert {piece.tensor for piece in pieces if isinstance(piece, Slice)} == {"0", "labels", "random"}
-    hand = Hand(drive._loaded.point.crossing, True, 10, 1, "csd-00", (2,))  # type: ignore[union-attr]
-    assert [hand.take(decode(frame)) is not None for frame in seen] == [False] * (len(seen) - 1) + [True]
+    frames = [frame for message in seen for frame in unpack(message)]
+    assert {piece.tensor for piece in frames if isinstance(piece, Slice)} == {"0", "labels", "random"}
+    hand = Hand(crossing, True, 10, 1, "csd-00", (2,))
+    assert [hand.take(frame) is not None for frame in frames] == [False] * (len(frames) - 1) + [True]
 
 
 def test_a_front_of_a_model_too_large_takes_memory_for_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,3 +199,49 @@ async def test_what_crosses_and_the_hosts_part_are_in_the_composed_step() -> Non
         spans = [span for span in record.spans if span.device == part.device]
         assert sum(span.bytes for span in spans if span.phase == "send") == part.received_bytes
         assert sum(span.bytes for span in spans if span.phase == "receive") == part.sent_bytes
+
+
+@pytest.mark.parametrize("micro_batch", [None, 3])
+@pytest.mark.parametrize("clip_norm", [None, 1e9])
+async def test_a_late_drives_part_is_in_no_layers_gradient_and_its_records_come_again(
+    micro_batch: int | None, clip_norm: float | None
+) -> None:
+    drives = [CutDrive("csd-00"), CutDrive("csd-01", slowdown=5.0), CutDrive("csd-02")]
+    sync = {"patience": 2.0, "micro_batch": micro_batch, "clip_norm": clip_norm}
+    run = run_of(*drives, records=36, batch_size=6, sync=sync)
+    weights = NetEvaluator().initial_weights()
+    (record,) = await run.run()
+    late = [step.step for step in record.steps if step.late]
+    assert late[0] == 1
+    for step in record.steps:
+        assert step.late in ([], ["csd-01"])
+        assert sum(part.weight for part in step.devices) == pytest.approx(1.0)
+        if micro_batch is None:
+            groups = [drive.by_step[step.step] for drive in drives if drive.device in names_of(step)]
+            weights = whole_step(weights, groups, step.learning_rate)
+    if micro_batch is None:
+        for name, array in run.training.weights.items():
+            np.testing.assert_allclose(array, weights[name], rtol=1e-10, atol=1e-10, err_msg=name)
+    used = {r for d in drives for at, dealt in d.by_step.items() if d.slowdown == 1 or at not in late for r in dealt}
+    assert used == set(range(36))  # all were in a gradient that counted
+
+
+def names_of(step: StepRecord) -> set[str]:
+    return {part.device for part in step.devices}
+
+
+async def test_a_step_that_does_not_wait_for_a_late_drive_is_charged_as_if_that_had_ended_at_the_limit() -> None:
+    def run(slowdown: float, patience: float) -> SyncRun:
+        drives = CutDrive("csd-00"), CutDrive("csd-01", slowdown=slowdown), CutDrive("csd-02")
+        return run_of(*drives, records=18, batch_size=6, sync={"patience": patience}, modelled=False)
+
+    slow, slower, patient = run(3.0, 2.0), run(30.0, 2.0), run(30.0, 100.0)
+    first, second, third = [(await each.run())[0].steps[0] for each in (slow, slower, patient)]
+    assert first.late == second.late == ["csd-01"]
+    assert third.late == []
+    # However late it is: it is given up at the same moment, but for how its seconds are shared out over the passes.
+    assert second.array_seconds == pytest.approx(first.array_seconds, rel=1e-6)
+    assert third.array_seconds > 5 * second.array_seconds
+    assert first.placement is not None
+    assert third.placement is not None
+    assert first.placement.tail_seconds == pytest.approx(third.placement.tail_seconds * 2 / 3)

@@ -13,6 +13,7 @@ from csd_emu.calibration.store import SHIPPED, CalibrationStore
 from csd_emu.placement.decide import decide
 from firmware_agent.errors import CalibrationError, ConfigurationError, ModelError
 from firmware_agent.models import ModelSpec, build_model
+from firmware_agent.send_queue import Sending
 from host.job import JobConfig
 from host.outputs import schema
 from host.placement.choose import choose_placement
@@ -133,11 +134,20 @@ def test_without_a_table_it_says_how_to_make_one() -> None:
         choose_placement(request(spec=ModelSpec("digits_cnn", arguments={"num_classes": 7})), "auto", STORE)
 
 
-@pytest.mark.parametrize("change", [{"really": True}, {"job": job(sync={"patience": 1.5})}])
-def test_auto_moves_nothing_where_a_run_cannot(change: dict[str, object]) -> None:
-    decision = choose_placement(request(**change), "auto", STORE)
-    assert decision.layer is None
-    assert decision.reason
+PRIORITY = Sending("priority", 16_384, 65_536)
+
+
+def test_auto_moves_what_it_would_anywhere_where_slices_really_cross_while_drives_compute() -> None:
+    composed, real = (choose_placement(request(sending=PRIORITY, really=real), "auto", STORE) for real in (False, True))
+    assert composed.layer == real.layer == "6"
+    assert composed.overlapped
+    assert real.overlapped
+    # Beside its bytes a slice takes longer there.
+    assert real.step_seconds > composed.step_seconds
+
+
+def test_auto_moves_layers_of_jobs_that_do_not_wait_for_late_drives() -> None:
+    assert choose_placement(request(job=job(sync={"patience": 1.5})), "auto", STORE).layer == "6"
 
 
 def test_layers_of_this_machine_are_measured_by_its_clock() -> None:

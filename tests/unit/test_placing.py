@@ -17,9 +17,7 @@ from firmware_agent.models import ModelSpec
 from firmware_agent.wire import PhaseSeconds
 from host.datasets import load_dataset
 from host.evaluation import Evaluator
-from host.job import JobConfig
-from host.sync.communicating import Communication
-from host.sync.placing import Placed, check_job, place_model
+from host.sync.placing import Placed, place_model
 from host.tuning.front import WHOLE, Front, FrontModel, front_models
 
 LINK = Link(1e8, 1e-4)
@@ -57,16 +55,6 @@ def test_a_host_without_room_is_told_before_anything_starts(placed: Placed) -> N
         ConfigurationError, match=r"and a xeon-4108 has 1\.0 kB; cut later, give drives smaller batches"
     ):
         placed.check_host(96, small, available_bytes=1 << 40)
-
-
-def test_what_cannot_go_with_a_cut_is_refused() -> None:
-    job = JobConfig.model_validate({"model": "digits_cnn", "data": {"source": "digits"}, "mode": "sync"})
-    check_job(job, Communication())
-    with pytest.raises(ConfigurationError, match="does not yet cross while drives compute"):
-        check_job(job, Communication(overlap=True))
-    patient = job.model_copy(update={"sync": job.sync.model_copy(update={"patience": 1.5})})
-    with pytest.raises(ConfigurationError, match=r"leave sync\.patience out"):
-        check_job(patient, Communication())
 
 
 class Steady:

@@ -23,6 +23,7 @@ VALID: dict[str, dict[str, object]] = {
     "Train": {"round": 1, "epochs": 1},
     "Trained": {"round": 1, "samples": 5, "steps": 1, "loss": 0.5, "seconds": {"forward": 0.1}, "read_bytes": 10},
     "Step": {"step": 1, "records": b"\0\0\0\0", "micro_batch": 1},
+    "Resend": {"step": 1, "sending": {"schedule": "priority", "slice_bytes": 1, "credit_bytes": 2}},
     "Stepped": {"step": 1, "samples": 1, "loss": 0.5, "seconds": {"forward": 0.1}, "read_bytes": 10},
     "Timed": {
         "step": 1,
