@@ -7,6 +7,10 @@ of the host, would best hand over next to everything: their first activations, w
 the arithmetic. Whoever wants that can ask for a layer by name, or have the host train. If nothing else fits into the
 memory that there is, any cut may be made.
 
+**For the wire's sake alone.** Of these only such cuts are made unasked as would win by relieving the wire: with a host
+that computes the moved layers of all drives' records no sooner than the slowest drive would its own. So where computing
+dominates the wire nothing moves, however fast the host is: that is the reason for which drives train at all.
+
 **What is not worth a cut.** A cut shows activations and labels to the host. One that wins less than `MARGIN` is not
 made.
 """
@@ -15,14 +19,14 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from csd_emu.placement.amounts import Amounts
 from csd_emu.placement.barrier import barrier_seconds
-from csd_emu.placement.costs import Situation
+from csd_emu.placement.costs import HostPlace, Situation
 from csd_emu.placement.overlapped import bounds, find_best, simulate_cut
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.units import format_bytes
@@ -51,6 +55,8 @@ class CutRow:
         drive_memory_bytes: that the drive which needs most needs at least, computing in parts if it may.
         host_memory_bytes: that the tail needs.
         heavy: whether what moves is heavy enough on the wire, and saves bytes there, to be moved unasked.
+        relieves: whether it would win with a host that is no faster than a drive: by relieving the wire. Known of cuts
+            that are heavy, where there is a choice; true of nothing moved, else false.
         refused: why there can be no such cut; empty if there can.
     """
 
@@ -66,6 +72,7 @@ class CutRow:
     drive_memory_bytes: float
     host_memory_bytes: float
     heavy: bool
+    relieves: bool
     refused: str = ""
 
 
@@ -109,7 +116,8 @@ def decide(situation: Situation, *, heavy: float = HEAVY) -> Decision:
 
     Args:
         situation: model, devices, link and schedule.
-        heavy: how many times the host's share of the bytes must be its share of the computing; 0 lets any layer move.
+        heavy: how many times the host's share of the bytes must be its share of the computing; 0 lets any layer move,
+            for the host's speed alone too.
 
     Raises:
         ConfigurationError: no cut fits into the memory that there is.
@@ -118,7 +126,7 @@ def decide(situation: Situation, *, heavy: float = HEAVY) -> Decision:
     fitting = [cut for cut in range(1, table.unmoved + 1) if not table.refused[cut]]
     if not fitting:
         raise ConfigurationError(_nothing_fits(table))
-    allowed = [cut for cut in fitting if table.heavy[cut]] or fitting
+    allowed = table.allow(fitting)
     seconds = table.search(allowed)
     best = min((cut for cut in seconds if cut in allowed), key=lambda cut: (seconds[cut], -cut))
     unmoved = seconds.get(table.unmoved)
@@ -151,13 +159,38 @@ class _Table:
         traffic = self.amounts.traffic_bytes
         self.heavy = (self.amounts.heaviness >= heavy) & ((traffic < traffic[-1]) | (heavy <= 0))
         self.heavy[self.unmoved] = True
+        self._any = heavy <= 0
+        self.relieving = {self.unmoved}
         self.refused = tuple(self._refused(cut) for cut in range(self.unmoved + 1))
         self._lowest = bounds(situation, self.amounts)
         self._overlapped = situation.sending is not None
         self._simulated = self._overlapped and situation.cut_overlaps
         self._barrier = barrier_seconds(situation, self.amounts)
 
-    def search(self, allowed: list[int]) -> dict[int, float]:
+    def allow(self, fitting: Sequence[int]) -> Sequence[int]:
+        """Return which of the cuts that fit may be made unasked: all of them if no other does."""
+        heavy = [cut for cut in fitting if self.heavy[cut]] or fitting
+        if self._any or self.unmoved not in heavy:
+            return heavy
+        even = _Table(replace(self.situation, host=self._even_host()), 0.0)
+        whole = self._seconds(self.unmoved)
+        self.relieving.update(cut for cut in heavy if cut != self.unmoved and even.beats(cut, whole))
+        return [cut for cut in heavy if cut in self.relieving]
+
+    def beats(self, cut: int, seconds: float) -> bool:
+        """Return whether a step with this cut is shorter by what a cut must win."""
+        if (1 + MARGIN) * self._lowest[cut] >= seconds:
+            return False
+        return (1 + MARGIN) * self._seconds(cut) < seconds
+
+    def _even_host(self) -> HostPlace:
+        """Return a host that takes as long for all drives' records as the slowest drive does for its own."""
+        forward, backward = self.amounts.forward_seconds[:, -1], self.amounts.backward_seconds[:, -1]
+        slowest = int(np.argmax(forward + backward))
+        shares = self.situation.drives[slowest].layer_shares
+        return HostPlace(float(forward[slowest]), float(backward[slowest]), layer_shares=shares)
+
+    def search(self, allowed: Sequence[int]) -> dict[int, float]:
         """Return the seconds of cuts, the best one's of those that are allowed among them, and of nothing moved."""
         if not self._simulated:  # all of them are known
             return self.work_out([cut for cut in range(1, self.unmoved + 1) if not self.refused[cut]])
@@ -188,7 +221,7 @@ class _Table:
     def _notes(self, chosen: int, seconds: Mapping[int, float]) -> list[str]:
         notes = []
         fastest = min(seconds, key=lambda cut: (seconds[cut], -cut))
-        if not self.heavy[fastest] and seconds[chosen] > (1 + MARGIN) * seconds[fastest]:
+        if fastest != chosen and seconds[chosen] > (1 + MARGIN) * seconds[fastest]:
             notes.append(
                 f"a cut before {self.layer(fastest)} would take {seconds[fastest]:.4g} s a step, with "
                 f"{self.amounts.moved_compute[fastest]:.0%} of the arithmetic on the host; such a cut is made only if "
@@ -243,6 +276,7 @@ class _Table:
             drive_memory_bytes=float(amounts.drive_memory_bytes[:, cut].max()),
             host_memory_bytes=float(amounts.host_memory_bytes[cut]),
             heavy=bool(self.heavy[cut]),
+            relieves=cut in self.relieving,
             refused=refused,
         )
 

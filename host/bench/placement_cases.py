@@ -107,12 +107,12 @@ def bound_cases(ratios: Sequence[float], exposed: bool = False) -> Iterator[Case
 def regret(case: Case, generator: np.random.Generator, heavy_alone: bool = True) -> dict[str, Any]:
     """Return a case's outcome: what was chosen, what would have been best, and by how much it is better.
 
-    `heavy_alone`: only layers that may be moved unasked count; without, all.
+    `heavy_alone`: only cuts that may be made unasked count; without, all.
     """
     seen = case.situation()
     decision = decide(seen) if heavy_alone else decide(seen, heavy=0.0)
     truth = disturb(seen, generator)
-    allowed = [row.drive_layers for row in decision.rows if not row.refused and (row.heavy or not heavy_alone)]
+    allowed = [row.drive_layers for row in decision.rows if not row.refused and (row.relieves or not heavy_alone)]
     judge = Judge(truth)
     seconds = {cut: judge.seconds(cut) for cut in allowed}
     best = min(seconds, key=lambda cut: (seconds[cut], -cut))
