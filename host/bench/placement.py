@@ -16,7 +16,14 @@ from host.bench import placement_cases, placement_runs, placement_wall
 from host.bench.comm_models import spec_of
 from host.bench.comm_runs import WallRuns, wall_config, wall_request
 from host.bench.harness import report
-from host.bench.placement_cases import ANY_LAYER_DRIVES, COMPUTE_BOUND, WIRE_BOUND, bound_cases, list_cases
+from host.bench.placement_cases import (
+    ANY_LAYER_DRIVES,
+    COMPUTE_BOUND,
+    THRESHOLDS,
+    WIRE_BOUND,
+    bound_cases,
+    list_cases,
+)
 from host.lifecycle import StartedArray
 from host.machines import run_on_engine
 from host.outputs import BenchReport
@@ -60,8 +67,8 @@ def on_the_timeline(progress: Progress, seed: int) -> tuple[dict[str, float], di
     * `chosen_when_wire_bound`: share of the cases in which the wire takes five times as long as computing, with and
       without overlap, and the choice is the very best of the cuts that may be chosen, as its judge has them.
       `chosen_of_all_when_wire_bound`: the same of all cuts, where any layer may move; without overlap alone.
-    * `rule_costs_median`, `rule_costs_worst`: chosen / best of all cuts - 1, as predicted: what it costs that only
-      late, heavy layers move unasked.
+    * `rule_costs_median`, `rule_costs_worst`: chosen / best of all cuts - 1, as predicted, without overlap: what it
+      costs that only late, heavy layers move unasked, and for the wire's sake alone.
     * `decision_seconds`: of a decision over 200 layers, with overlap or without, whichever takes longer.
     """
     progress.stage("layers of full-size models")
@@ -95,6 +102,7 @@ def on_the_timeline(progress: Progress, seed: int) -> tuple[dict[str, float], di
         "cases": cases,
         "any_layer": any_layer,
         "rule_costs": costs,
+        "thresholds": [placement_cases.with_threshold(heavy) for heavy in THRESHOLDS],
         "compute_bound": [
             {
                 "model": case.model,

@@ -276,7 +276,8 @@ def test_a_heavy_layer_that_would_move_for_the_hosts_speed_alone_stays() -> None
     busy = replace(PLAIN.layers[2], forward_operations=8.0, backward_operations=8.0)
     # So long that what the host's summing takes, which a cut spares too, is little.
     drives = tuple(
-        replace(each, forward_seconds=100.0, backward_seconds=200.0, link_bytes_per_second=1e12) for each in PLAIN.drives
+        replace(each, forward_seconds=100.0, backward_seconds=200.0, link_bytes_per_second=1e12)
+        for each in PLAIN.drives
     )
     layers = *PLAIN.layers[:2], busy
     situation = replace(PLAIN, layers=layers, drives=drives, host=HostPlace(20.0, 40.0), link=Link(1e12, 0.0))
