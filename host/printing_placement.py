@@ -8,7 +8,7 @@ from itertools import groupby
 from rich.box import SIMPLE
 from rich.table import Table
 
-from csd_emu.placement.decide import CutRow
+from csd_emu.placement.decision import CutRow
 from firmware_agent.units import format_bytes
 from host.console import console, print_whole
 from host.placement.report import PlacementPlan, PlanReport

@@ -17,7 +17,8 @@ from csd_emu.calibration.store import SHIPPED, CalibrationStore
 from csd_emu.communication.compose import SLICE_SECONDS
 from csd_emu.communication.costs import TensorCost
 from csd_emu.placement.costs import DrivePlace, HostPlace, LayerPlace, Situation
-from csd_emu.placement.decide import Decision, decide
+from csd_emu.placement.decide import decide
+from csd_emu.placement.decision import Decision
 from csd_emu.profiles import get_profile
 from csd_emu.timeline import Link
 from firmware_agent.models import ZOO, ModelSpec

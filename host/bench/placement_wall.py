@@ -12,7 +12,8 @@ import torch
 from csd_emu.communication.costs import exchange_bytes
 from csd_emu.engines import Engine, NativeEngine
 from csd_emu.placement.costs import DrivePlace, HostPlace, LayerPlace, Situation
-from csd_emu.placement.decide import HEAVY, Decision, decide
+from csd_emu.placement.decide import HEAVY, decide
+from csd_emu.placement.decision import Decision
 from csd_emu.progress import Progress
 from csd_emu.timeline import Link
 from firmware_agent.cutting import list_cuts

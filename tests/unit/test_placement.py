@@ -15,8 +15,9 @@ from csd_emu.host_node import reduce_seconds
 from csd_emu.placement.amounts import Amounts, step_bytes, traffic_ratio
 from csd_emu.placement.barrier import barrier_seconds
 from csd_emu.placement.costs import LABEL_BYTES, DriveMemory, DrivePlace, HostMemory, HostPlace, LayerPlace, Situation
-from csd_emu.placement.decide import HEAVY, MARGIN, decide, decide_for
+from csd_emu.placement.decide import HEAVY, decide, decide_for
 from csd_emu.placement.overlapped import bounds, find_best, simulate_cut
+from csd_emu.placement.table import MARGIN
 from csd_emu.timeline import HOST, Activity, Link, compose
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.layer_costs import LayerWork
@@ -356,6 +357,7 @@ def test_a_cut_that_is_asked_for_is_made_even_if_it_is_slower() -> None:
     assert decision.layer == "classifier.0"
     assert decision.gain is not None
     assert decision.gain < 1
+    assert [note for note in decision.notes if "a cut before" in note] == []
     assert decide_for(fast, None).layer is None
 
 
