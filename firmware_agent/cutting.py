@@ -4,6 +4,9 @@ The cut is made in the model's graph as `torch.fx` traces it: what is computed b
 of the layer is the front, all else the tail. What the front computes and the tail uses crosses. So several tensors may
 cross, as where a shortcut goes round the layer. Sizes do not cross: the tail takes them from what does, for it may
 compute with the records of several drives at once.
+
+Of what the graph computes shapes are wanted, and no values: it runs on torch's meta device, which computes nothing. A
+graph that cannot run there, such as one that looks at values, runs in earnest.
 """
 
 from __future__ import annotations
@@ -165,6 +168,19 @@ class _Values(fx.Interpreter):
         return value
 
 
+class _Shapes(_Values):
+    """The same without values: with tensors on the meta device in place of the model's own, which are left alone."""
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        module = self.fetch_attr(str(target))
+        own = {name: tensor.to("meta") for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+        return torch.func.functional_call(module, own, args, kwargs)
+
+    def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        value = super().get_attr(target, args, kwargs)
+        return value.to("meta") if isinstance(value, torch.Tensor) else value
+
+
 class _Traced:
     """A model's graph, what its nodes compute, and where its layers begin in it."""
 
@@ -179,6 +195,14 @@ class _Traced:
         names = {id(tensor): name for name, tensor in sent_tensors(model).items()}
         self._uses = [self._used_by(node, names) for node in self._nodes]
         self._layers = {layer.name: set(layer.tensors) for layer in layers}
+        self._layer_of = {name: number for number, layer in enumerate(self._layers.values()) for name in layer}
+        # Name of a tensor -> the places of the first and of the last node that uses it.
+        self._used: dict[str, tuple[int, int]] = {}
+        for place, uses in enumerate(self._uses):
+            for name in uses:
+                self._used[name] = self._used.get(name, (place, place))[0], place
+        self._along = [node for node in self._nodes if self._goes_along(node)]
+        self._bytes = list(map(self._node_bytes, self._nodes))
 
     def point(self, layer: str) -> CutPoint:
         """Return what crosses before a layer, or why none can cut there."""
@@ -211,6 +235,9 @@ class _Traced:
 
     def _values(self, images: torch.Tensor) -> dict[fx.Node, Any]:
         """Run the graph, without a trace in the model."""
+        shapes = self._shapes(images)
+        if shapes is not None:
+            return shapes
         values = _Values(self._module)
         before = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
         try:
@@ -224,6 +251,16 @@ class _Traced:
                     buffer.copy_(value)
         return values.of
 
+    def _shapes(self, images: torch.Tensor) -> dict[fx.Node, Any] | None:
+        """Return what `_values` does, without computing it; None if that cannot be."""
+        shapes = _Shapes(self._module)
+        try:
+            with evaluating(self._module), torch.no_grad(), torch.device("meta"):
+                shapes.run(images.to("meta"))
+        except Exception:  # it looks at values, or torch has a kernel for them alone
+            return None
+        return shapes.of
+
     def _used_by(self, node: fx.Node, names: Mapping[int, str]) -> set[str]:
         """Return the names of the model's tensors that a node computes with."""
         used: list[torch.Tensor] = []
@@ -236,23 +273,17 @@ class _Traced:
 
     def _front(self, layer: str) -> set[fx.Node]:
         """Return the nodes before the layer's first, and what says something of their values alone."""
-        tensors = self._layers[layer]
-        begin = next((index for index, uses in enumerate(self._uses) if uses & tensors), None)
+        number = list(self._layers).index(layer)
+        begin = min((self._used[name][0] for name in self._layers[layer] if name in self._used), default=None)
         if begin is None:
             raise _CannotCut("the graph that torch.fx traces does not use it")
-        before = set[str]().union(*self._uses[:begin])
-        earlier = set[str]()
-        for name, own in self._layers.items():
-            if name == layer:
-                break
-            earlier |= own
-        if self._uses[begin] & (earlier - before):
+        if any(self._layer_of[name] < number and self._used[name][0] == begin for name in self._uses[begin]):
             raise _CannotCut(f"it begins within {self._nodes[begin].target}, which torch.fx takes as one call")
-        if shared := sorted(before & set[str]().union(*self._uses[begin:])):
+        if shared := sorted(name for name, (first, last) in self._used.items() if first < begin <= last):
             raise _CannotCut(f"the tensor {shared[0]} is used on both sides of it")
         front = set(self._nodes[:begin])
-        for node in self._nodes[begin:]:
-            if self._goes_along(node) and front.issuperset(node.all_input_nodes):
+        for node in self._along:
+            if front.issuperset(node.all_input_nodes):
                 front.add(node)
         return front
 
@@ -268,13 +299,21 @@ class _Traced:
         return isinstance(self._few[node], _TensorValue)
 
     def _record_bytes(self, front: set[fx.Node]) -> int:
-        values = [self._few[node] for node in self._nodes if node not in front and node.op.startswith("call_")]
-        tensors = [value for value in values if isinstance(value, _TensorValue)]
-        return sum(prod(each.shape) * each.dtype.itemsize for each in tensors) // _FEW
+        return sum(size for node, size in zip(self._nodes, self._bytes, strict=True) if node not in front) // _FEW
+
+    def _node_bytes(self, node: fx.Node) -> int:
+        """Return the bytes of a tensor that is computed, 0 of anything else."""
+        value = self._few[node]
+        computed = isinstance(value, _TensorValue) and node.op.startswith("call_")
+        return prod(value.shape) * value.dtype.itemsize if computed else 0
 
     def _handed_over(self, front: set[fx.Node]) -> list[fx.Node]:
         """Return the nodes of the front whose values the tail uses."""
-        return [node for node in self._nodes if node in front and node.op != "get_attr" and set(node.users) - front]
+        return [
+            node
+            for node in self._nodes
+            if node in front and node.op != "get_attr" and any(user not in front for user in node.users)
+        ]
 
     def _crossing(self, front: set[fx.Node]) -> list[fx.Node]:
         crossing = []

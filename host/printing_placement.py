@@ -8,7 +8,7 @@ from itertools import groupby
 from rich.box import SIMPLE
 from rich.table import Table
 
-from csd_emu.placement.decide import CutRow
+from csd_emu.placement.decision import CutRow
 from firmware_agent.units import format_bytes
 from host.console import console, print_whole
 from host.placement.report import PlacementPlan, PlanReport
@@ -33,8 +33,7 @@ def print_placement(plan: PlacementPlan, title: str) -> None:
     shown = _best(plan)
     for row in shown:
         chosen = row.drive_layers == plan.drive_layers
-        mark = "<- chosen" if chosen else "" if row.heavy else "much arithmetic"
-        table.add_row(*_cells(row), mark, style="bold" if chosen else None)
+        table.add_row(*_cells(row), "<- chosen" if chosen else _why_not(row), style="bold" if chosen else None)
     print_whole(table)
     if left := sum(not row.refused for row in plan.cuts) - sum(not row.refused for row in shown):
         console.print(f"{left} more cuts are slower; --json has them all")
@@ -58,6 +57,13 @@ def _verdict(plan: PlacementPlan) -> str:
     if plan.layer is not None and plan.unmoved_seconds is not None:
         times = f" ({plan.unmoved_seconds / plan.step_seconds:.3g} times as fast as with nothing moved)"
     return f"{what}: a step takes {plan.step_seconds:.4g} s{times}; {plan.reason}"
+
+
+def _why_not(row: CutRow) -> str:
+    """Return why a cut is not made unasked; nothing if it might be."""
+    if row.relieves or row.refused:
+        return ""
+    return "does not relieve the wire" if row.heavy else "much arithmetic"
 
 
 def _best(plan: PlacementPlan) -> list[CutRow]:

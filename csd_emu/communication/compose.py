@@ -92,7 +92,9 @@ class OverlapComposer:
         """
         drives = [part for part in activities if part.device != HOST]
         host = next((part for part in activities if part.device == HOST), None)
-        costs = [self._costs(part) for part in _as_one(drives)]
+        alike = _as_one(drives)
+        known = {key: self._costs(part) for key, part in {id(part): part for part in alike}.items()}
+        costs = [known[id(part)] for part in alike]
         size_bytes = exchange_bytes(costs[0])
         run = Simulation(
             costs,

@@ -111,7 +111,11 @@ def settle(run: Simulation) -> float:
         seconds.append(run.step())
         for period in range(1, _LONGEST_PERIOD + 1):
             last, before = seconds[-period:], seconds[-2 * period : -period]
-            if len(before) == period and np.allclose(last, before, rtol=_SAME_SHARE, atol=0):
+            if len(before) == period and all(map(_same, last, before)):
                 return sum(last) / period
     later = seconds[_SETTLING_STEPS // 2 :]
     return sum(later) / len(later)
+
+
+def _same(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_SAME_SHARE)

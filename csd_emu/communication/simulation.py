@@ -359,5 +359,10 @@ def _group(
     if not merge:
         return list(members), [1] * len(members), tuple(range(len(members)))
     unlike: dict[Member, int] = {}
-    groups = tuple(unlike.setdefault(member, len(unlike)) for member in members)
+    # Drives that do the same often have their costs in common, and to look at an object again takes long.
+    seen: dict[tuple[int, OwnLink, tuple[int, int]], int] = {}
+    for part, side, crossing in members:
+        if (key := (id(part), side, crossing)) not in seen:
+            seen[key] = unlike.setdefault((part, side, crossing), len(unlike))
+    groups = tuple(seen[id(part), side, crossing] for part, side, crossing in members)
     return list(unlike), [groups.count(group) for group in range(len(unlike))], groups

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def simulate_cut(situation: Situation, cut: int, amounts: Amounts | None = None)
         raise ConfigurationError(f"cut {cut}: cannot be simulated; it needs a schedule and a place to cut")
     remote = situation.remote
     local = next((drive for drive in situation.drives if drive.local), None)
-    costs = [_costs(situation, amounts, drive, cut) for drive in remote]
+    costs = _all_costs(situation, amounts, cut)
     size = exchange_bytes(costs[0])
     host_seconds = reduce_seconds(size, len(situation.drives))
     run = Simulation(
@@ -88,8 +89,8 @@ def _exchanging(situation: Situation, amounts: Amounts, link: SharedLink) -> Flo
     last of them is waited for before at least the forward passes from l on.
     """
     near = np.array([drive.local for drive in situation.drives])
-    forward = amounts.forward_seconds[~near][:, :-1]
-    backward = amounts.backward_seconds[~near][:, :-1]
+    passes = np.hstack([amounts.forward_seconds[~near][:, :-1], amounts.backward_seconds[~near][:, :-1]])
+    forward, backward = np.hsplit(np.unique(passes, axis=0), 2)
     crossing = len(situation.remote) * amounts.push_bytes[1:] / link.bytes_per_second
     sizes = np.diff(amounts.push_bytes) > 0
     # Drives may differ: of each pass the quickest from l to the cut.
@@ -121,6 +122,14 @@ def find_best(
         found[cut] = seconds(cut)
         best = min(best, found[cut])
     return found
+
+
+def _all_costs(situation: Situation, amounts: Amounts, cut: int) -> list[Costs]:
+    """Return what the layers cost each remote drive; of drives that differ by their names alone the same object."""
+    plain = [replace(drive, device="") for drive in situation.remote]
+    unlike = dict(zip(plain, situation.remote, strict=True))
+    known = {each: _costs(situation, amounts, drive, cut) for each, drive in unlike.items()}
+    return [known[each] for each in plain]
 
 
 def _costs(situation: Situation, amounts: Amounts, drive: DrivePlace, cut: int) -> Costs:

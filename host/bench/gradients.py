@@ -38,8 +38,14 @@ from host.sync.reduction import Contribution, combine
 from host.sync.tail import Tail
 
 BATCHES = (2, 5, 9)
+MODELS = ("digits_cnn", "squeezenet", "mobilenet_v2", "resnet50", "inception_v3")
 # Side of the images: digits, enlarged for the models that want larger ones.
-MODELS = {"digits_cnn": 8, "squeezenet": 64, "mobilenet_v2": 64, "resnet50": 64, "inception_v3": 128}
+SIDES = {
+    **{"digits_cnn": 8, "squeezenet": 64, "mobilenet_v2": 64, "resnet50": 64, "inception_v3": 128},
+    **{"vgg16": 32, "alexnet": 64},
+}
+# Width of the linear layers of those which have a gigabyte of them, in float64.
+_HIDDEN = {"vgg16": 64, "alexnet": 64}
 WHOLE, SMALL = 64, 4
 # How records are normalised, and how many are computed at a time.
 CASES = (("device", WHOLE), ("device", SMALL), ("synchronised", WHOLE), ("frozen", SMALL))
@@ -51,10 +57,10 @@ from torch import nn
 from firmware_agent.models import ZOO
 
 class Enlarged(nn.Module):
-    def __init__(self, name, side):
+    def __init__(self, name, side, **more):
         super().__init__()
         self.side, self.channels = side, ZOO[name].input_shape[0]
-        self.net = ZOO[name].builder(num_classes=10)
+        self.net = ZOO[name].builder(num_classes=10, **more)
 
     def forward(self, images):
         images = nn.functional.interpolate(images, size=self.side, mode="bilinear", align_corners=False)
@@ -91,7 +97,10 @@ class Case:
     @property
     def spec(self) -> ModelSpec:
         """The model, which takes digits."""
-        return ModelSpec("enlarged.py:Enlarged", _SOURCE, {"name": self.model, "side": MODELS[self.model]})
+        arguments: dict[str, int | float | str | bool] = {"name": self.model, "side": SIDES[self.model]}
+        if self.model in _HIDDEN:
+            arguments["hidden"] = _HIDDEN[self.model]
+        return ModelSpec("enlarged.py:Enlarged", _SOURCE, arguments)
 
 
 def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:

@@ -1,9 +1,6 @@
 """The cases of `bench placement` on the timeline: is the chosen cut the one that the runs' own accounting likes best?
 
-The decision (`csd_emu.placement`) has closed forms over all cuts at once. Its judge here is what composes the steps of
-real runs, asked once for every cut: `csd_emu.cut_timeline` and, where the exchange overlaps what drives compute,
-`csd_emu.communication.compose`, event by event. Without overlap it shares no formula with the decision; with overlap
-both ask the same scheduling core. It knows better: its layers take other seconds than were measured, by `NOISE` each.
+The decision (`csd_emu.placement`) has closed forms over all cuts at once; its judge is in `host.bench.placement_judge`.
 """
 
 from __future__ import annotations
@@ -17,17 +14,16 @@ from typing import Any
 import numpy as np
 
 from csd_emu.calibration.store import SHIPPED, CalibrationStore
-from csd_emu.communication.compose import SLICE_SECONDS, OverlapComposer
+from csd_emu.communication.compose import SLICE_SECONDS
 from csd_emu.communication.costs import TensorCost
-from csd_emu.cut_timeline import Crossed, compose_cut
-from csd_emu.host_node import reduce_seconds
-from csd_emu.placement.costs import LABEL_BYTES, DrivePlace, HostPlace, LayerPlace, Situation
-from csd_emu.placement.decide import Decision, decide
+from csd_emu.placement.costs import DrivePlace, HostPlace, LayerPlace, Situation
+from csd_emu.placement.decide import decide
+from csd_emu.placement.decision import Decision
 from csd_emu.profiles import get_profile
-from csd_emu.timeline import Activity, Link
-from firmware_agent.layer_costs import LayerWork
+from csd_emu.timeline import Link
 from firmware_agent.models import ZOO, ModelSpec
 from firmware_agent.send_queue import Sending
+from host.bench.placement_judge import Judge, disturb
 from host.device_time import TableModel, gradient_seconds, host_model, micro_batch_counts
 from host.placement.layers import Exchange, inspect_layers
 
@@ -39,13 +35,12 @@ ANY_LAYER_DRIVES = (3, 36)
 # Seconds of all bytes of one direction on the shared link, over seconds that a drive computes.
 RATIOS = (0.1, 0.5, 2.0, 8.0, 30.0)
 COMPUTE_BOUND, WIRE_BOUND = (1 / 50, 1 / 10, 1 / 5), (5.0, 10.0, 30.0)
+# Of `csd_emu.placement.decide.HEAVY`, to be tried.
+THRESHOLDS = (2.0, 5.0, 15.0)
 BATCH = 32
 PRIORITY = Sending("priority", slice_bytes=4 << 20, credit_bytes=16 << 20)
 DRIVE, HOST_PROFILE = "newport", "xeon-4108"
-# Standard deviation of what a layer takes, as a log, from what it was measured to take.
-NOISE = 0.03
 _FAST_LINK = 1e15  # the host's side is what is narrow
-_FLASH = 1e9
 
 
 @dataclass(frozen=True)
@@ -99,79 +94,28 @@ def list_cases() -> Iterator[Case]:
                     yield Case(model, drives, ratio, overlapped, mixed=drives > 1 and ratio in RATIOS[1:3])
 
 
-def bound_cases(ratios: Sequence[float]) -> Iterator[Case]:
-    """Yield the cases of models that are to be left alone, with these ratios of wire to compute, overlapped."""
+def bound_cases(ratios: Sequence[float], exposed: bool = False) -> Iterator[Case]:
+    """Yield the cases of models that are to be left alone, with these ratios of wire to compute.
+
+    With and without overlap; `exposed`: without it alone.
+    """
     for model in LEFT_ALONE:
         for drives in DRIVES:
-            yield from (Case(model, drives, ratio, True) for ratio in ratios)
-
-
-def composed_seconds(situation: Situation, cut: int) -> float:
-    """Return what the accounting of runs says of a step with `cut` layers on the drives."""
-    layers, host = situation.layers, situation.host
-    kept, moved = layers[:cut], cut < len(layers)
-    crossing = layers[cut].crossing_bytes or 0 if moved else 0
-    pushed, pulled = sum(layer.push_bytes for layer in kept), sum(layer.pull_bytes for layer in kept)
-    activities, up, down = [], {}, {}
-    for drive in situation.drives:
-        forward, backward = _of_first(layers, drive.layer_shares, cut)
-        up[drive.device] = drive.batch_size * (crossing + LABEL_BYTES) if moved else 0
-        down[drive.device] = drive.batch_size * crossing
-        encoded = (pushed + down[drive.device]) / sum(layer.push_bytes for layer in layers)
-        activities.append(
-            Activity(
-                device=drive.device,
-                receive_bytes=pulled + down[drive.device],
-                read_bytes=round(drive.read_seconds * _FLASH),
-                read_operations=0,
-                phases={
-                    "forward": drive.forward_seconds * forward,
-                    "backward": drive.backward_seconds * backward,
-                    "encode": drive.encode_seconds * encoded,
-                },
-                send_bytes=pushed + up[drive.device],
-                flash_bytes_per_second=_FLASH,
-                flash_latency_seconds=0.0,
-                link_bytes_per_second=drive.link_bytes_per_second,
-                link_latency_seconds=drive.link_latency_seconds,
-            )
-        )
-    reduce = reduce_seconds(pushed, len(situation.drives))
-    forward, backward = _of_first(layers, host.layer_shares, cut)
-    tail = host.forward_seconds * (1 - forward) + host.backward_seconds * (1 - backward) if moved else 0.0
-    crossed = Crossed(up, down, tail)
-    if situation.sending is None:
-        return float(compose_cut(activities, situation.link, crossed, reduce).seconds)
-    works = tuple(_work(layer, shares) for layer, shares in zip(kept, _seconds(situation)[:cut], strict=True))
-    sizes = {tensor.name: tensor.size_bytes for layer in kept for tensor in layer.tensors}
-    composer = OverlapComposer(works, sizes, situation.block_bytes, situation.barrier)
-    own = crossed if moved else None
-    return float(composer.compose(activities, situation.link, situation.sending, reduce, own).seconds)
-
-
-def disturb(situation: Situation, generator: np.random.Generator) -> Situation:
-    """Return the situation as it may be: every layer takes something else than was measured, alike everywhere."""
-    factors = np.exp(generator.normal(0.0, NOISE, (2, len(situation.layers))))
-    forward = [layer.forward_operations * f for layer, f in zip(situation.layers, factors[0], strict=True)]
-    backward = [layer.backward_operations * f for layer, f in zip(situation.layers, factors[1], strict=True)]
-    shares = tuple(forward), tuple(backward)
-    return replace(
-        situation,
-        drives=tuple(replace(drive, layer_shares=shares) for drive in situation.drives),
-        host=replace(situation.host, layer_shares=shares),
-    )
+            for overlapped in (False,) if exposed else (True, False):
+                yield from (Case(model, drives, ratio, overlapped) for ratio in ratios)
 
 
 def regret(case: Case, generator: np.random.Generator, heavy_alone: bool = True) -> dict[str, Any]:
     """Return a case's outcome: what was chosen, what would have been best, and by how much it is better.
 
-    `heavy_alone`: only layers that may be moved unasked count; without, all.
+    `heavy_alone`: only cuts that may be made unasked count; without, all.
     """
     seen = case.situation()
     decision = decide(seen) if heavy_alone else decide(seen, heavy=0.0)
     truth = disturb(seen, generator)
-    allowed = [row.drive_layers for row in decision.rows if not row.refused and (row.heavy or not heavy_alone)]
-    seconds = {cut: composed_seconds(truth, cut) for cut in allowed}
+    allowed = [row.drive_layers for row in decision.rows if not row.refused and (row.relieves or not heavy_alone)]
+    judge = Judge(truth)
+    seconds = {cut: judge.seconds(cut) for cut in allowed}
     best = min(seconds, key=lambda cut: (seconds[cut], -cut))
     return {
         "model": case.model,
@@ -188,6 +132,39 @@ def regret(case: Case, generator: np.random.Generator, heavy_alone: bool = True)
         "unmoved_seconds": seconds[len(seen.layers)],
         "traffic_ratio": traffic_ratio(decision),
         "regret": float(seconds[decision.drive_layers] / seconds[best] - 1),
+    }
+
+
+def rule_costs(case: Case) -> dict[str, Any]:
+    """Return what it costs in a case that only late, heavy layers move unasked, and for the wire's sake; predicted."""
+    situation = case.situation()
+    chosen, best = decide(situation), decide(situation, heavy=0.0)
+    return {
+        "model": case.model,
+        "drives": case.drives,
+        "wire_over_compute": case.ratio,
+        "chosen": chosen.layer,
+        "best_of_all": best.layer,
+        "moved_compute_of_best": best.row.moved_compute,
+        "costs": chosen.step_seconds / best.step_seconds - 1,
+    }
+
+
+def with_threshold(heavy: float) -> dict[str, Any]:
+    """Return what would come of another threshold than `HEAVY`.
+
+    That is `declined`, and of each model how many times as many bytes cross with nothing moved, where the wire
+    dominates.
+    """
+    left = [decide(case.situation(), heavy=heavy).layer for case in bound_cases(COMPUTE_BOUND) if case.overlapped]
+    ratios: dict[str, set[float]] = {}
+    for case in bound_cases(WIRE_BOUND, exposed=True):
+        ratio = traffic_ratio(decide(case.situation(), heavy=heavy))
+        ratios.setdefault(case.model, set()).add(round(ratio, 3))
+    return {
+        "threshold": heavy,
+        "declined": sum(layer is None for layer in left) / len(left),
+        "traffic_ratios": {model: sorted(each) for model, each in ratios.items()},
     }
 
 
@@ -255,24 +232,3 @@ def _host(model: str, records: int) -> HostPlace:
     table = CalibrationStore(SHIPPED).require(ModelSpec(model), ZOO[model].input_shape, DRIVE)
     seconds = host_model(table, get_profile(HOST_PROFILE)).step_seconds(records)
     return HostPlace(seconds.forward, seconds.backward)
-
-
-def _seconds(situation: Situation) -> list[tuple[float, float]]:
-    """Return (forward, backward) of each layer, to any scale: those of the first drive."""
-    shares = situation.drives[0].layer_shares
-    if shares is None:
-        return [(layer.forward_operations, layer.backward_operations) for layer in situation.layers]
-    return list(zip(*shares, strict=True))
-
-
-def _of_first(
-    layers: Sequence[LayerPlace], shares: tuple[tuple[float, ...], tuple[float, ...]] | None, cut: int
-) -> tuple[float, float]:
-    """Return what share of the forward and of the backward seconds the first layers take."""
-    forward = [layer.forward_operations for layer in layers] if shares is None else shares[0]
-    backward = [layer.backward_operations for layer in layers] if shares is None else shares[1]
-    return sum(forward[:cut]) / sum(forward), sum(backward[:cut]) / sum(backward)
-
-
-def _work(layer: LayerPlace, seconds: tuple[float, float]) -> LayerWork:
-    return LayerWork(layer.name, {tensor.name: tensor.size_bytes for tensor in layer.tensors}, *seconds)

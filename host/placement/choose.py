@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from csd_emu.calibration import CalibrationStore
 from csd_emu.paths import Paths
 from csd_emu.placement.costs import Situation
-from csd_emu.placement.decide import Decision, decide, decide_for
+from csd_emu.placement.decide import decide, decide_for
+from csd_emu.placement.decision import Decision
 from host.placement.request import PlacementRequest, of_run
 from host.placement.situation import make_situation
 

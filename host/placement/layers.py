@@ -38,9 +38,21 @@ class Exchange:
 def inspect_layers(spec: ModelSpec, shape: Shape, exchange: Exchange) -> tuple[LayerPlace, ...]:
     """Build the model and return its layers in forward order.
 
+    No values are wanted: the model is built without memory, on torch's meta device, where nothing is computed. One that
+    cannot be is built and run in earnest, which takes as long as its forward pass.
+
     Raises:
         ModelError: it cannot be built, or does not take images of this shape.
     """
+    try:
+        with torch.device("meta"):
+            model, images = build_model(spec), torch.zeros(_RECORDS, *shape)
+            return layer_places(model, images, trace_layers(model, images), exchange)
+    except Exception:  # the user's model may look at values; in earnest it says what is wrong with it
+        return _inspect_in_earnest(spec, shape, exchange)
+
+
+def _inspect_in_earnest(spec: ModelSpec, shape: Shape, exchange: Exchange) -> tuple[LayerPlace, ...]:
     model, images = build_model(spec), torch.zeros(_RECORDS, *shape)
     try:
         layers = trace_layers(model, images)

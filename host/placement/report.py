@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from csd_emu.placement.costs import Situation
-from csd_emu.placement.decide import CutRow, Decision
+from csd_emu.placement.decision import CutRow, Decision
 from host.device_time import MODELLED, WALL
 
 if TYPE_CHECKING:  # it imports torch

@@ -205,8 +205,8 @@ def _device_class(
             f"{device.name}: one record of {table.model} at {table.key.shape_text} needs "
             f"{format_bytes(memory.needed_bytes(1))} of memory, this {device.profile} has "
             f"{format_bytes(max(0, memory.available_bytes))} for it ({format_bytes(memory.device_bytes)} less the "
-            "system's share and a shard in memory); give it more (memory in the array file), take a smaller model, or "
-            "leave it out"
+            "system's share and a shard in memory); give it more (memory in the array file), take a smaller model, let "
+            "the host have its late layers (placement: auto), or leave the drive out"
         )
     # A statistic over all records of a step cannot be had from parts of them.
     bound = micro_batch if sync.batch_norm == "synchronised" else largest

@@ -117,7 +117,9 @@ def test_what_an_installed_package_reads_goes_before_the_clones(
 
 def test_every_example_has_a_title_and_its_files(workshop: Workshop, csd_emu: Command) -> None:
     listed = csd_emu("example", "--json").json("example")["examples"]
-    assert {each["name"] for each in listed} >= {"quickstart", "hypertune", "strategy", "tuner", "monitoring"}
+    assert {each["name"] for each in listed} >= {
+        *("quickstart", "hypertune", "strategy", "tuner", "placement", "monitoring"),
+    }
     for each in listed:
         assert each["text"], each
         folder = workshop.folder / each["name"]

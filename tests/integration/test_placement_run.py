@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from safetensors.numpy import load
 
 from tests.commands import Done, Workshop, wait_until
 
 Command = Callable[..., Done]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "placement"
 ARRAY: dict[str, Any] = {
     "name": "placed",
     "engine": "native",
@@ -164,3 +168,40 @@ def test_a_run_with_a_cut_goes_on_when_a_drive_dies_while_steps_overlap(workshop
     assert [len(record["steps"]) for record in rounds] == [8] * 4
     assert "csd-01" not in [part["device"] for part in rounds[-1]["devices"]]
     workshop.assert_clean()
+
+
+def example(workshop: Workshop, job: str, array: Path = EXAMPLE / "array.yaml", *options: str) -> Done:
+    files = EXAMPLE / job, "--array", array, "--runs", workshop.runs
+    return workshop.run("run", *files, *options, "--json", seconds=300.0)
+
+
+def test_the_example_moves_its_late_layers_and_learns(workshop: Workshop) -> None:
+    done = example(workshop, "job.yaml", EXAMPLE / "array.yaml", "--engine", "native")
+    assert done.code == 0, done.err
+    assert {step["placement"]["layer"] for step in steps_of(workshop)} == {"6"}
+    assert done.json("run")["accuracy"] >= 0.95
+    workshop.assert_clean()
+
+
+@pytest.mark.long
+def test_a_model_too_large_for_its_drives_trains_with_layers_on_the_host(workshop: Workshop) -> None:
+    """Native drives have the memory of their profile, so it is one of a gibibyte."""
+    folder = workshop.home / "state" / "profiles"
+    folder.mkdir(parents=True)
+    profile = {"base": "newport", "dram": {"value": "1 GiB", "source": "assumed by a test"}}
+    (folder / "tight.yaml").write_text(yaml.safe_dump(profile), encoding="utf-8")
+    array = workshop.write(
+        "tight-array.yaml", {"name": "tight", "engine": "native", "devices": [{"profile": "tight", "count": 2}]}
+    )
+    whole = example(workshop, "too-large.yaml", array, "--placement", "none")
+    assert whole.code == 2
+    assert "one record of alexnet at 3x224x224 needs 1.2 GB of memory" in whole.err
+    assert "placement: auto" in whole.err
+    assert not workshop.runs.exists()
+    cut = example(workshop, "too-large.yaml", array)
+    assert cut.code == 0, cut.err
+    steps = steps_of(workshop)
+    assert [(step["placement"]["layer"], len(step["devices"]), step["lost"]) for step in steps] == [("16", 2, [])] * 2
+    # What the drives have in memory: 2.5 of 61.1 million parameters.
+    assert all(step["placement"]["state_bytes"] > 0.95 * 4 * 61_100_840 for step in steps)
+    assert all(math.isfinite(step["loss"]) for step in steps)

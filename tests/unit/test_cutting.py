@@ -91,6 +91,18 @@ class Summing(nn.Module):
         return self.second(self.first(images).sum(0, keepdim=True)).expand(images.size(0), 4)  # type: ignore[no-any-return]
 
 
+class Looking(nn.Module):
+    """Asks which values are not zero: how many there are nobody knows before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        values = self.second(self.first(images))
+        return values + 0 * torch.nonzero(values.detach()).double().mean()  # type: ignore[no-any-return]
+
+
 class Overwriting(nn.Module):
     """Changes in place what another value that crosses looks at."""
 
@@ -105,9 +117,9 @@ class Overwriting(nn.Module):
         return seen.flatten(1)
 
 
-def build(name: str) -> tuple[nn.Module, torch.Tensor]:
+def build(name: str, **arguments: int) -> tuple[nn.Module, torch.Tensor]:
     torch.manual_seed(3)
-    model = build_model(ModelSpec(name, arguments={"num_classes": 10})).double()
+    model = build_model(ModelSpec(name, arguments={"num_classes": 10} | arguments)).double()
     side = SIDES.get(name, 64 if name in ("alexnet", "squeezenet") else 32)
     return model, torch.rand(3, ZOO[name].input_shape[0], side, side, dtype=torch.float64)
 
@@ -160,10 +172,9 @@ def assert_same(name: str, model: nn.Module, images: torch.Tensor, layer: str) -
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_the_zoo_cut_anywhere_computes_what_it_does_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name in ("vgg16", "alexnet"):  # the same graph with a gigabyte less in its linear layers
-        monkeypatch.setattr(f"firmware_agent.models.zoo.{name}._HIDDEN", 32)
-    model, images = build(name)
+def test_the_zoo_cut_anywhere_computes_what_it_does_whole(name: str) -> None:
+    # The same graph with a gigabyte less in its linear layers.
+    model, images = build(name, **({"hidden": 32} if name in ("vgg16", "alexnet") else {}))
     points = list_cuts(model, images)
     assert [point.layer for point in points] == [layer.name for layer in trace_layers(model, images)[1:]]
     assert not [point for point in points if point.reason]
@@ -217,6 +228,16 @@ def test_a_cut_takes_no_memory_of_its_own_and_leaves_no_trace() -> None:
     assert torch.equal(state, torch.random.get_rng_state())
     assert all(module.training for module in model.modules())
     torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
+
+
+def test_nothing_is_computed_to_find_cuts_unless_values_are_looked_at() -> None:
+    for model, often in ((Shortcut(), 1), (Looking(), 3)):
+        seen: list[str] = []
+        model.first.register_forward_pre_hook(lambda _, values, seen=seen: seen.append(values[0].device.type))  # type: ignore[misc]
+        points = list_cuts(model, torch.rand(1, model.first.in_features))
+        assert not [point for point in points if point.reason]
+        # Once for the layers, which this does in earnest, and for two numbers of records.
+        assert seen.count("cpu") == often
 
 
 def test_a_model_without_memory_can_be_cut_alike() -> None:

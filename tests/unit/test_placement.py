@@ -15,8 +15,9 @@ from csd_emu.host_node import reduce_seconds
 from csd_emu.placement.amounts import Amounts, step_bytes, traffic_ratio
 from csd_emu.placement.barrier import barrier_seconds
 from csd_emu.placement.costs import LABEL_BYTES, DriveMemory, DrivePlace, HostMemory, HostPlace, LayerPlace, Situation
-from csd_emu.placement.decide import HEAVY, MARGIN, decide, decide_for
+from csd_emu.placement.decide import HEAVY, decide, decide_for
 from csd_emu.placement.overlapped import bounds, find_best, simulate_cut
+from csd_emu.placement.table import MARGIN
 from csd_emu.timeline import HOST, Activity, Link, compose
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.layer_costs import LayerWork
@@ -147,10 +148,8 @@ def test_more_bandwidth_never_makes_the_best_step_longer(situation: Situation, t
     assert after.step_seconds <= before.step_seconds * (1 + MARGIN) * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=40)
-@given(situations(st.none() | schedules, local=False), st.floats(1.0, 4.0))
-def test_nothing_moves_where_compute_dominates_and_the_host_is_no_faster(situation: Situation, slower: float) -> None:
-    """A link that costs nothing, drives that compute for long, and a host that is busy with everybody's tail."""
+def with_free_wire(situation: Situation, times: float) -> Situation:
+    """A link that costs nothing, drives that compute for long, a host that takes `times` as long as all of them."""
     drives = tuple(
         replace(
             each,
@@ -164,10 +163,31 @@ def test_nothing_moves_where_compute_dominates_and_the_host_is_no_faster(situati
         for each in situation.drives
     )
     host = HostPlace(
-        slower * sum(each.forward_seconds for each in drives), slower * sum(each.backward_seconds for each in drives)
+        times * sum(each.forward_seconds for each in drives), times * sum(each.backward_seconds for each in drives)
     )
-    free = replace(situation, drives=drives, host=host, link=Link(1e15, 0.0), slice_seconds=0.0)
-    assert decide(free, heavy=0.0).layer is None
+    return replace(situation, drives=drives, host=host, link=Link(1e15, 0.0), slice_seconds=0.0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(situations(st.none() | schedules, local=False), st.floats(1.0, 4.0))
+def test_nothing_moves_where_compute_dominates_and_the_host_is_no_faster(situation: Situation, slower: float) -> None:
+    assert decide(with_free_wire(situation, slower), heavy=0.0).layer is None
+
+
+@settings(deadline=None, max_examples=40)
+@given(situations(st.none() | schedules, local=False), st.floats(0.0, 4.0), st.floats(1e-9, 20.0))
+def test_nothing_moves_unasked_for_the_hosts_speed_alone(situation: Situation, times: float, heavy: float) -> None:
+    assert decide(with_free_wire(situation, times), heavy=heavy).layer is None
+
+
+@settings(deadline=None, max_examples=40)
+@given(situations(st.none() | schedules), st.floats(1e-9, 5.0))
+def test_what_is_chosen_relieves_the_wire_and_is_the_best_that_does(situation: Situation, heavy: float) -> None:
+    decision = decide(situation, heavy=heavy)
+    assert decision.row.relieves
+    assert all(row.heavy for row in decision.rows if row.relieves)
+    known = [row.step_seconds for row in decision.rows if row.relieves and row.step_seconds is not None]
+    assert decision.step_seconds <= (1 + MARGIN) * min(known)
 
 
 @given(situations())
@@ -253,6 +273,26 @@ def test_a_layer_with_much_arithmetic_moves_only_if_it_is_asked_for() -> None:
     assert decide(situation, heavy=0.0).layer == "classifier.0"
 
 
+def test_a_heavy_layer_that_would_move_for_the_hosts_speed_alone_stays() -> None:
+    busy = replace(PLAIN.layers[2], forward_operations=8.0, backward_operations=8.0)
+    # So long that what the host's summing takes, which a cut spares too, is little.
+    drives = tuple(
+        replace(each, forward_seconds=100.0, backward_seconds=200.0, link_bytes_per_second=1e12)
+        for each in PLAIN.drives
+    )
+    layers = *PLAIN.layers[:2], busy
+    situation = replace(PLAIN, layers=layers, drives=drives, host=HostPlace(20.0, 40.0), link=Link(1e12, 0.0))
+    assert Amounts(situation).heaviness[2] > HEAVY
+    decision = decide(situation)
+    assert decision.layer is None
+    assert [row.relieves for row in decision.rows if row.layer == "classifier.0"] == [False]
+    assert "classifier.0" in decision.notes[0]
+    assert decide(situation, heavy=0.0).layer == "classifier.0"
+    slow = decide(replace(situation, link=Link(1e7, 0.0)))
+    assert slow.layer == "classifier.0"
+    assert slow.row.relieves
+
+
 def test_a_model_too_large_for_a_drive_is_cut() -> None:
     memory = DriveMemory(500e6, 600e6, 1, 600e6, 2.0, 1.0)
     tight = replace(PLAIN, link=Link(1e12, 0.0), drives=tuple(replace(each, memory=memory) for each in PLAIN.drives))
@@ -317,6 +357,7 @@ def test_a_cut_that_is_asked_for_is_made_even_if_it_is_slower() -> None:
     assert decision.layer == "classifier.0"
     assert decision.gain is not None
     assert decision.gain < 1
+    assert [note for note in decision.notes if "a cut before" in note] == []
     assert decide_for(fast, None).layer is None
 
 

@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,20 +16,46 @@ from csd_emu.placement.decide import decide
 from firmware_agent.errors import CalibrationError, ConfigurationError, ModelError
 from firmware_agent.models import ModelSpec, build_model
 from firmware_agent.send_queue import Sending
+from host.datasets import load_dataset
+from host.evaluation import Evaluator
 from host.job import JobConfig
 from host.outputs import schema
 from host.placement.choose import choose_placement
-from host.placement.layers import Exchange, inspect_layers
+from host.placement.layers import Exchange, _inspect_in_earnest, inspect_layers
 from host.placement.measure import measure
 from host.placement.plan import plan_placement
 from host.placement.request import PlacementRequest, read_placement
 from host.placement.situation import make_situation
 from host.printing_placement import print_plan
+from host.sync.placing import place_model
 from host.tuning.classes import device_classes, speed_tables
 from host.tuning.stannis import plan_batches
 
 STORE = CalibrationStore(SHIPPED)
 DIGITS = ModelSpec("digits_cnn")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "placement"
+# Models that cannot be cut, for two reasons.
+ODD = """
+from torch import nn
+from torch.nn import functional
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(256, 10)
+
+    def forward(self, images):
+        values = self.first(images)
+        return self.second((values if values.sum() > -1e9 else -values).flatten(1))
+
+class Sharing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside, self.middle = nn.Linear(64, 10), nn.Linear(10, 64)
+
+    def forward(self, images):
+        return functional.linear(self.middle(self.inside(images.flatten(1))), self.inside.weight)
+"""
 
 
 def job(**changes: object) -> JobConfig:
@@ -127,6 +155,56 @@ def test_alexnet_on_drives_of_a_gibibyte_trains_with_its_linear_layers_on_the_ho
     assert "csd-00 needs 1.2 GB of memory" in decision.reason
     with pytest.raises(ConfigurationError, match=r"none: csd-00 needs 1\.2 GB"):
         choose_placement(large, "none", STORE)
+
+
+def test_the_example_moves_late_layers_and_its_large_model_fits_only_so() -> None:
+    small, large = (
+        choose_placement(read_placement(EXAMPLE / name, EXAMPLE / "array.yaml", STORE), "auto", STORE)
+        for name in ("job.yaml", "too-large.yaml")
+    )
+    assert small.layer == "6"
+    assert small.gain is not None
+    assert small.gain > 1.5
+    assert large.layer == "16"
+    assert "nothing moved does not fit: csd-00 needs 1.2 GB of memory" in large.reason
+
+
+def test_a_model_that_computes_with_values_is_looked_at_in_earnest() -> None:
+    layers = inspect_layers(ModelSpec("odd.py:Branching", ODD), (1, 8, 8), Exchange())
+    assert [layer.name for layer in layers] == ["first", "second"]
+    assert "torch.fx cannot follow its forward pass" in layers[1].reason
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v2", "alexnet"])
+def test_layers_are_the_same_without_values(name: str) -> None:
+    spec, shape = ModelSpec(name), (3, 64, 64)
+    assert inspect_layers(spec, shape, Exchange()) == _inspect_in_earnest(spec, shape, Exchange())
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("Branching", "'second': the model cannot be cut there: torch.fx cannot follow its forward pass"),
+        ("Sharing", "'middle': the model cannot be cut there: the tensor inside.weight is used on both sides of it"),
+    ],
+)
+def test_a_model_that_cannot_be_cut_stays_whole_and_says_why_if_asked(model: str, reason: str) -> None:
+    odd = request(spec=ModelSpec(f"odd.py:{model}", ODD), wall=True)
+    assert choose_placement(odd, "auto", STORE).layer is None
+    layer = reason.split("'")[1]
+    with pytest.raises(ConfigurationError, match=re.escape(reason.replace("'", ""))):
+        choose_placement(odd, layer, STORE)
+    with pytest.raises(ConfigurationError, match=f"cannot be cut before '{layer}'"):
+        place_model(Evaluator(odd.spec, load_dataset("digits", 0), 0), layer, "float32")
+
+
+def test_a_host_without_memory_takes_no_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is this machine's, whatever the profile says."""
+    assert choose_placement(request(), "auto", STORE).layer == "6"
+    monkeypatch.setattr("host.placement.memory.psutil.virtual_memory", lambda: SimpleNamespace(available=100_000))
+    assert choose_placement(request(), "auto", STORE).layer is None
+    with pytest.raises(ConfigurationError, match=r"6: the host needs .* of memory for 96 records and has 100\.0 kB"):
+        choose_placement(request(), "6", STORE)
 
 
 def test_without_a_table_it_says_how_to_make_one() -> None:

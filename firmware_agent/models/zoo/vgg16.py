@@ -8,11 +8,11 @@ from firmware_agent.models.zoo.layers import init_weights
 
 # Channels and convolutions of each stage; a pooling follows each.
 _STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
-_GRID, _HIDDEN, _DROPOUT = 7, 4096, 0.5
+_GRID, _DROPOUT = 7, 0.5
 
 
-def vgg16(num_classes: int = 1000) -> nn.Module:
-    """Return VGG-16: 138 357 544 parameters at 1000 classes.
+def vgg16(num_classes: int = 1000, hidden: int = 4096) -> nn.Module:
+    """Return VGG-16: 138 357 544 parameters at 1000 classes and linear layers `hidden` values wide.
 
     Input (batch, 3, 224, 224); any size from 32x32 works, for the last images are pooled to 7x7.
     """
@@ -24,7 +24,7 @@ def vgg16(num_classes: int = 1000) -> nn.Module:
             channels = width
         layers.append(nn.MaxPool2d(2))
     layers += [nn.AdaptiveAvgPool2d(_GRID), nn.Flatten()]
-    layers += [nn.Linear(channels * _GRID * _GRID, _HIDDEN), nn.ReLU(inplace=True), nn.Dropout(_DROPOUT)]
-    layers += [nn.Linear(_HIDDEN, _HIDDEN), nn.ReLU(inplace=True), nn.Dropout(_DROPOUT)]
-    layers.append(nn.Linear(_HIDDEN, num_classes))
+    layers += [nn.Linear(channels * _GRID * _GRID, hidden), nn.ReLU(inplace=True), nn.Dropout(_DROPOUT)]
+    layers += [nn.Linear(hidden, hidden), nn.ReLU(inplace=True), nn.Dropout(_DROPOUT)]
+    layers.append(nn.Linear(hidden, num_classes))
     return init_weights(nn.Sequential(*layers))

@@ -1,0 +1,151 @@
+"""The cuts of a situation: which fit, which may be made unasked, how long a step takes with each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from csd_emu.placement.amounts import Amounts
+from csd_emu.placement.barrier import barrier_seconds
+from csd_emu.placement.costs import HostPlace, Situation
+from csd_emu.placement.decision import CutRow, Decision
+from csd_emu.placement.overlapped import bounds, find_best, simulate_cut
+from firmware_agent.units import format_bytes
+
+# Share of a step that a cut must win at least. So little is within what a measured layer is uncertain by.
+MARGIN = 0.01
+
+
+class CutTable:
+    """What is known of a situation's cuts; the cut 0 is there to be skipped."""
+
+    def __init__(self, situation: Situation, heavy: float) -> None:
+        """Look at all cuts; `heavy` as for `csd_emu.placement.decide.decide`."""
+        self.situation, self.amounts = situation, Amounts(situation)
+        self.unmoved = self.amounts.unmoved
+        traffic = self.amounts.traffic_bytes
+        self.heavy = (self.amounts.heaviness >= heavy) & ((traffic < traffic[-1]) | (heavy <= 0))
+        self.heavy[self.unmoved] = True
+        self._any = heavy <= 0
+        self.relieving = {self.unmoved}
+        self.refused = tuple(self._refused(cut) for cut in range(self.unmoved + 1))
+        self._lowest = bounds(situation, self.amounts)
+        self._overlapped = situation.sending is not None
+        self._simulated = self._overlapped and situation.cut_overlaps
+        self._barrier = barrier_seconds(situation, self.amounts)
+
+    def allow(self, fitting: Sequence[int]) -> Sequence[int]:
+        """Return which of the cuts that fit may be made unasked: all of them if no other does."""
+        heavy = [cut for cut in fitting if self.heavy[cut]] or fitting
+        if self._any or self.unmoved not in heavy:
+            return heavy
+        even = CutTable(replace(self.situation, host=self._even_host()), 0.0)
+        whole = self._seconds(self.unmoved)
+        self.relieving.update(cut for cut in heavy if cut != self.unmoved and even.beats(cut, whole))
+        return [cut for cut in heavy if cut in self.relieving]
+
+    def beats(self, cut: int, seconds: float) -> bool:
+        """Return whether a step with this cut is shorter by what a cut must win."""
+        if (1 + MARGIN) * self._lowest[cut] >= seconds:
+            return False
+        return (1 + MARGIN) * self._seconds(cut) < seconds
+
+    def _even_host(self) -> HostPlace:
+        """Return a host that takes as long for all drives' records as the slowest drive does for its own."""
+        forward, backward = self.amounts.forward_seconds[:, -1], self.amounts.backward_seconds[:, -1]
+        slowest = int(np.argmax(forward + backward))
+        shares = self.situation.drives[slowest].layer_shares
+        return HostPlace(float(forward[slowest]), float(backward[slowest]), layer_shares=shares)
+
+    def search(self, allowed: Sequence[int]) -> dict[int, float]:
+        """Return the seconds of cuts, the best one's of those that are allowed among them, and of nothing moved."""
+        if not self._simulated:  # all of them are known
+            return self.work_out([cut for cut in range(1, self.unmoved + 1) if not self.refused[cut]])
+        known = self.work_out([cut for cut in allowed if cut == self.unmoved])
+        return find_best(self._seconds, self._lowest, allowed, known)
+
+    def work_out(self, cuts: Collection[int]) -> dict[int, float]:
+        """Return the seconds of these cuts."""
+        return {cut: self._seconds(cut) for cut in cuts}
+
+    def decision(self, chosen: int, seconds: Mapping[int, float], reason: str) -> Decision:
+        """Return the decision for a cut."""
+        return Decision(
+            layer=self.layer(chosen),
+            drive_layers=chosen,
+            step_seconds=seconds[chosen],
+            unmoved_seconds=seconds.get(self.unmoved),
+            reason=reason,
+            notes=tuple(self._notes(chosen, seconds)),
+            overlapped=self._overlapped,
+            rows=tuple(self._row(cut, seconds) for cut in range(self.unmoved, 0, -1)),
+        )
+
+    def layer(self, cut: int) -> str | None:
+        """Return the name of a cut."""
+        return None if cut == self.unmoved else self.situation.layers[cut].name
+
+    def _notes(self, chosen: int, seconds: Mapping[int, float]) -> list[str]:
+        notes = []
+        fastest = min(seconds, key=lambda cut: (seconds[cut], -cut))
+        if fastest not in (chosen, self.unmoved) and seconds[chosen] > (1 + MARGIN) * seconds[fastest]:
+            notes.append(
+                f"a cut before {self.layer(fastest)} would take {seconds[fastest]:.4g} s a step, with "
+                f"{self.amounts.moved_compute[fastest]:.0%} of the arithmetic on the host; such a cut is made only if "
+                "its layer is asked for by name"
+            )
+        if not self.heavy[chosen]:
+            notes.append(
+                f"{self.amounts.moved_compute[chosen]:.0%} of the arithmetic moves for "
+                f"{self.amounts.moved_parameters[chosen]:.0%} of the bytes: the host is busy with it"
+            )
+        if chosen != self.unmoved:
+            notes.append("activations and labels of every record leave the drives (docs/placement.md)")
+        return notes
+
+    def _seconds(self, cut: int) -> float:
+        if self._simulated or (self._overlapped and cut == self.unmoved):
+            return simulate_cut(self.situation, cut, self.amounts)
+        return float(self._barrier[cut])
+
+    def _refused(self, cut: int) -> str:
+        """Return why there can be no such cut, the graph's reason first."""
+        if cut == 0:
+            return "raw records would leave the drives"
+        if math.isnan(self.amounts.crossing_bytes[cut]):
+            return f"the model cannot be cut there: {self.situation.layers[cut].reason or 'nobody says why'}"
+        for drive, needed in zip(self.situation.drives, self.amounts.drive_memory_bytes[:, cut], strict=True):
+            if drive.memory is not None and needed > drive.memory.available_bytes:
+                return (
+                    f"{drive.device} needs {format_bytes(needed)} of memory, with {drive.memory.least_records} of its "
+                    f"records at a time, and has {format_bytes(max(0.0, drive.memory.available_bytes))}"
+                )
+        memory, needed_bytes = self.situation.host.memory, self.amounts.host_memory_bytes[cut]
+        if memory is not None and needed_bytes > memory.available_bytes:
+            return (
+                f"the host needs {format_bytes(needed_bytes)} of memory for {self.situation.records} records and has "
+                f"{format_bytes(max(0.0, memory.available_bytes))}"
+            )
+        return ""
+
+    def _row(self, cut: int, seconds: Mapping[int, float]) -> CutRow:
+        amounts, refused = self.amounts, self.refused[cut]
+        return CutRow(
+            layer=self.layer(cut),
+            drive_layers=cut,
+            step_seconds=seconds.get(cut),
+            at_least_seconds=None if refused else float(self._lowest[cut]),
+            drive_seconds=float(np.nan_to_num(amounts.compute_seconds[:, cut].max())),
+            host_seconds=float(amounts.host_seconds[cut]),
+            traffic_bytes=float(np.nan_to_num(amounts.traffic_bytes[cut])),
+            moved_parameters=float(amounts.moved_parameters[cut]),
+            moved_compute=float(amounts.moved_compute[cut]),
+            drive_memory_bytes=float(amounts.drive_memory_bytes[:, cut].max()),
+            host_memory_bytes=float(amounts.host_memory_bytes[cut]),
+            heavy=bool(self.heavy[cut]),
+            relieves=cut in self.relieving,
+            refused=refused,
+        )
