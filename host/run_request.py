@@ -10,6 +10,7 @@ from typing import Any
 from csd_emu.array import NATIVE, QEMU, ArrayConfig
 from csd_emu.calibration import CalibrationStore
 from csd_emu.paths import Paths
+from csd_emu.placement.decision import Decision
 from csd_emu.profiles import get_profile
 from csd_emu.shape import Shape
 from firmware_agent.errors import ConfigurationError
@@ -29,7 +30,7 @@ from host.device_time import (
 from host.evaluation import Evaluator
 from host.job import JobConfig
 from host.lifecycle import ArrayRequest
-from host.placement.choose import choose_placement
+from host.placement.choose import choose_placement, explain
 from host.plugins.plugins import NO_PLUGINS, Plugins, check_files
 from host.shards import deal_out
 from host.strategies import make_strategy
@@ -50,7 +51,7 @@ class RunRequest:
     """A run, read and checked: nothing in it can fail for being misspelt.
 
     Attributes:
-        config, job, spec: what was asked for.
+        config, job, spec: what was asked for; a cut that was left to us has its layer's name.
         dataset: that is trained on.
         evaluator: of its held-out records.
         models: device -> what its steps cost, of those whose seconds are modelled.
@@ -61,6 +62,7 @@ class RunRequest:
         proximal: the strategy's mu, which drives add to their loss.
         placed: where the model is cut; None if nothing is moved.
         host_model: what the whole model's steps cost on the host, if a table says it.
+        decision: why the model is cut there, or not; None if that was not left to us.
     """
 
     config: ArrayConfig
@@ -76,6 +78,7 @@ class RunRequest:
     proximal: float = 0.0
     placed: Placed | None = None
     host_model: StepModel | None = None
+    decision: Decision | None = None
 
     @property
     def array(self) -> ArrayRequest:
@@ -88,7 +91,8 @@ class RunRequest:
         clocks = _clock_notes(self.config, self.models)
         if self.sync is not None:
             placed = [] if self.placed is None else self.placed.notes(self.job, self.communication)
-            return [*self.sync.notes, *clocks, *self.communication.notes(self.job), *placed]
+            decided = [] if self.decision is None else explain(self.decision)
+            return [*self.sync.notes, *clocks, *self.communication.notes(self.job), *decided, *placed]
         size = self.job.batch_size
         guessed = [name for name, model in self.models.items() if not model.covers(size)]
         return ([f"{', '.join(guessed)}: {_NOT_COVERED.format(size)}"] if guessed else []) + clocks
@@ -195,8 +199,10 @@ def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan])
     job, layer = request.job, request.job.placement
     if layer == AUTO:
         # Without a plan: a model too large for a drive has one with a cut alone.
-        chosen = choose_placement(request).layer
-        layer = NONE if chosen is None else chosen
+        decision = choose_placement(request)
+        layer = NONE if decision.layer is None else decision.layer
+        # Decided once: a run that is resumed goes on with this cut, whatever this machine is like by then.
+        request = replace(request, job=job.model_copy(update={"placement": layer}), decision=decision)
     if layer == NONE:
         plan = plan_with(WHOLE)
         return replace(request, sync=plan, expected=plan.expected)

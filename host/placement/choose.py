@@ -43,3 +43,9 @@ def choose_in(request: PlacementRequest, situation: Situation, placement: str = 
     if placement != AUTO:
         return decide_for(situation, None if placement == NONE else placement)
     return decide(situation)
+
+
+def explain(decision: Decision) -> list[str]:
+    """Return what must be known of a run whose cut was left to us, in sentences."""
+    chosen = "every layer stays on the drives" if decision.layer is None else f"cut before {decision.layer!r}"
+    return [f"placement: auto: {chosen}: {decision.reason} (expected)", *decision.notes]
