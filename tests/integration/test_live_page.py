@@ -336,9 +336,9 @@ def test_no_name_can_act_in_the_page(browser: Browser) -> None:
 def test_the_page_of_a_real_run_shows_a_drive_that_is_killed(browser: Browser, workshop: Workshop) -> None:
     port = free_port()
     workshop.write(
-        "array.yaml", ARRAY | {"devices": [{"profile": "newport", "count": 3}], "host": {"metrics_port": port}}
+        "array.yaml", ARRAY | {"devices": [{"profile": "newport", "count": 2}], "host": {"metrics_port": port}}
     )
-    process = workshop.start(*workshop.job_arguments(rounds=2, target={"accuracy": 1.0}), "--stay")
+    process = workshop.start(*workshop.job_arguments(rounds=2, epochs=1, target={"accuracy": 1.0}), "--stay")
     try:
         wait_until(lambda: len(workshop.rounds()) == 2)
         address = f"http://127.0.0.1:{port}/"

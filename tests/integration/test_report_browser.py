@@ -32,7 +32,7 @@ def report() -> Iterator[Path]:
     """The report that a run on the native engine writes by itself."""
     with temporary_workshop(Workshop) as workshop:
         workshop.write("array.yaml", ARRAY | {"devices": [{"profile": "newport", "count": 3}]})
-        done = workshop.run(*workshop.job_arguments(rounds=4, target={"accuracy": 1.0}), "--json")
+        done = workshop.run_here(*workshop.job_arguments(rounds=4, target={"accuracy": 1.0}), "--json")
         assert done.code == 1, done.err
         assert done.err == ""
         yield workshop.run_directory() / "report.html"
