@@ -2,9 +2,9 @@
 
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -115,24 +115,36 @@ def test_a_run_whose_report_fails_ends_as_it_should(
     workshop.assert_clean()
 
 
-def end_by_signal(workshop: Workshop, process: Any) -> int:
-    process.send_signal(signal.SIGINT)
-    return 130
+def endless(workshop: Workshop) -> list[str | Path]:
+    return workshop.job_arguments(rounds=500, epochs=1, target={"accuracy": 1.0})
 
 
-def end_by_killing_all_agents(workshop: Workshop, process: Any) -> int:
-    for agent in workshop.agents():
-        agent.kill()
-    return 1
-
-
-@pytest.mark.parametrize("end", [end_by_signal, end_by_killing_all_agents])
-def test_a_run_that_ends_early_reports_what_there_is(workshop: Workshop, end: Callable[[Workshop, Any], int]) -> None:
-    process = workshop.start(*workshop.job_arguments(rounds=500, target={"accuracy": 1.0}))
+def test_a_run_that_is_interrupted_reports_what_there_is(workshop: Workshop) -> None:
+    process = workshop.start(*endless(workshop))
     wait_until(lambda: len(workshop.rounds()) >= 2)
-    code = end(workshop, process)
+    process.send_signal(signal.SIGINT)
     _out, err = process.communicate(timeout=120)
-    assert process.returncode == code, err
+    assert process.returncode == 130, err
+    assert_ended_early(workshop, err)
+
+
+def test_a_run_that_loses_all_its_drives_reports_what_there_is(
+    workshop: Workshop, csd_emu: Callable[..., Done]
+) -> None:
+    def kill() -> None:
+        wait_until(lambda: len(workshop.rounds()) >= 2)
+        for agent in workshop.agents():
+            agent.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    done = csd_emu(*endless(workshop))
+    killer.join()
+    assert done.code == 1, done.err
+    assert_ended_early(workshop, done.err)
+
+
+def assert_ended_early(workshop: Workshop, err: str) -> None:
     assert "report.html" in err
     page = page_in(workshop.run_directory())
     assert "The run did not finish" in page.text

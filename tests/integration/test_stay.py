@@ -75,10 +75,11 @@ def test_an_array_and_a_run_that_stay_see_a_drive_end(workshop: Workshop, csd_em
 
 
 def test_a_run_that_brought_its_array_up_stays_and_ends_it(workshop: Workshop, start: Start) -> None:
+    workshop.write("array.yaml", ARRAY | {"devices": [{"profile": "newport"}]})
     run = start(*workshop.job_arguments(rounds=1, epochs=1, target=None), "--stay", "--json")
     assert run.stdout is not None
     checked("run", "".join(iter(run.stdout.readline, "}\n")) + "}")
-    assert len(workshop.agents()) == 2
+    assert len(workshop.agents()) == 1
     code, out, err = end(run, signal.SIGTERM)
     assert (code, out, err) == (0, "", "")
     workshop.assert_clean()

@@ -103,14 +103,15 @@ def test_the_same_job_repeats_to_the_bit_and_resumes_to_it(
 
 
 def test_a_drive_that_is_killed_costs_a_step_and_the_run_goes_on(workshop: Workshop) -> None:
-    process = workshop.start(*arguments(workshop, tuner="stannis", rounds=5))
+    sync = {"tuning": {"slow_batch": 16}, "round_steps": 15}
+    process = workshop.start(*arguments(workshop, tuner="stannis", rounds=8, sync=sync))
     wait_until(lambda: len(workshop.rounds()) >= 1)
     victim = next(agent for agent in workshop.agents() if agent.cmdline()[-1].endswith("csd-01"))
     os.kill(victim.pid, signal.SIGKILL)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
     rounds = workshop.rounds()
-    assert len(rounds) == 5
+    assert len(rounds) == 8
     assert "csd-01" not in [part["device"] for part in rounds[-1]["devices"]]
     assert [retune["after"]["csd-01"] for retune in retunes(workshop)] == [0]
     lost = [step for record in rounds for step in record["steps"] if step["lost"]]
@@ -118,7 +119,10 @@ def test_a_drive_that_is_killed_costs_a_step_and_the_run_goes_on(workshop: Works
     workshop.assert_clean()
 
 
-@pytest.mark.parametrize("mode", [pytest.param("device", marks=pytest.mark.long), "synchronised", pytest.param("frozen", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "mode",
+    [pytest.param("device", marks=pytest.mark.long), "synchronised", pytest.param("frozen", marks=pytest.mark.long)],
+)
 def test_models_with_batch_norm_train_in_every_mode(workshop: Workshop, csd_emu: Command, mode: str) -> None:
     model = """
 from torch import nn
