@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -175,6 +176,15 @@ def _run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
     if code == cli.INTERRUPTED and cli.INTERRUPTS is INTERRUPTS:
         raise KeyboardInterrupt  # it is the tests that are to end: a test's own signals go to others
     return code if isinstance(code, int) else int(code is not None)
+
+
+@contextlib.contextmanager
+def meanwhile(action: Callable[[], None]) -> Iterator[None]:
+    """Do something in another thread while this one is busy with a command; what is raised there is raised here."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(action)
+        yield
+        done.result()
 
 
 def processes() -> list[psutil.Process]:

@@ -2,13 +2,12 @@
 
 import shutil
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.commands import Done, Workshop, temporary_workshop, wait_until
+from tests.commands import Done, Workshop, meanwhile, temporary_workshop, wait_until
 from tests.pages import Page
 
 
@@ -136,10 +135,8 @@ def test_a_run_that_loses_all_its_drives_reports_what_there_is(
         for agent in workshop.agents():
             agent.kill()
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    done = csd_emu(*endless(workshop))
-    killer.join()
+    with meanwhile(kill):
+        done = csd_emu(*endless(workshop))
     assert done.code == 1, done.err
     assert_ended_early(workshop, done.err)
 

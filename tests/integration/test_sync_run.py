@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands import Done, Workshop, temporary_workshop, wait_until
+from tests.commands import Done, Workshop, meanwhile, temporary_workshop, wait_until
 
 Command = Callable[..., Done]
 ARRAY: dict[str, Any] = {
@@ -102,14 +102,16 @@ def test_the_same_job_repeats_to_the_bit_and_resumes_to_it(
     workshop.assert_clean()
 
 
-def test_a_drive_that_is_killed_costs_a_step_and_the_run_goes_on(workshop: Workshop) -> None:
+def test_a_drive_that_is_killed_costs_a_step_and_the_run_goes_on(workshop: Workshop, csd_emu: Command) -> None:
+    def kill() -> None:
+        wait_until(lambda: len(workshop.rounds()) >= 1)
+        victim = next(agent for agent in workshop.agents() if agent.cmdline()[-1].endswith("csd-01"))
+        os.kill(victim.pid, signal.SIGKILL)
+
     sync = {"tuning": {"slow_batch": 16}, "round_steps": 15}
-    process = workshop.start(*arguments(workshop, tuner="stannis", rounds=8, sync=sync))
-    wait_until(lambda: len(workshop.rounds()) >= 1)
-    victim = next(agent for agent in workshop.agents() if agent.cmdline()[-1].endswith("csd-01"))
-    os.kill(victim.pid, signal.SIGKILL)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 1, err
+    with meanwhile(kill):
+        done = csd_emu(*arguments(workshop, tuner="stannis", rounds=8, sync=sync))
+    assert done.code == 1, done.err
     rounds = workshop.rounds()
     assert len(rounds) == 8
     assert "csd-01" not in [part["device"] for part in rounds[-1]["devices"]]
