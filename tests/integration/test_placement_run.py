@@ -128,7 +128,7 @@ def wall_files(workshop: Workshop, communication: Any, **job: Any) -> list[Any]:
 def wall_run(workshop: Workshop, communication: Any, *options: str, **job: Any) -> bytes:
     """Return the weights that a run ends with."""
     before = set(workshop.runs.iterdir()) if workshop.runs.exists() else set()
-    done = workshop.run(*wall_files(workshop, communication, **job), *options, "--json", seconds=_SECONDS)
+    done = workshop.run_here(*wall_files(workshop, communication, **job), *options, "--json")
     assert done.code == 0, done.err
     (directory,) = set(workshop.runs.iterdir()) - before
     assert not [record for record in workshop.records(directory) if record.get("what") in ("lost", "failed")]
