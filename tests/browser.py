@@ -1,6 +1,8 @@
 """The browser that tests drive; without one they are skipped, unless CSD_REQUIRE_VM=1 says that they must run."""
 
 import os
+from collections.abc import Collection
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,24 @@ from host.bench import browser
 from host.bench.browser import Browser, Tab
 from tests.machines import REQUIRE_VARIABLE
 
-__all__ = ["Browser", "Tab", "find_browser"]
+__all__ = ["Browser", "Tab", "find_browser", "layouts"]
+
+
+def layouts(*light: int, dark: Collection[int]) -> list[Any]:
+    """Return parameters: a width and whether the page is dark, for every width in both themes.
+
+    Those of `light` and of `dark` are for every change, the others are long.
+    """
+    return [
+        pytest.param(
+            width,
+            is_dark,
+            id=f"{width}-{'dark' if is_dark else 'light'}",
+            marks=[] if width in chosen else [pytest.mark.long],
+        )
+        for width in sorted({*light, *dark})
+        for is_dark, chosen in ((False, light), (True, dark))
+    ]
 
 
 def find_browser() -> str:

@@ -1,6 +1,7 @@
 """Running csd-emu as a user does, and looking for what it left behind."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -8,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -83,6 +85,19 @@ class Workshop:
         out, err = process.communicate(timeout=seconds)
         return Done(process.returncode, out, err)
 
+    def run_here(self, *arguments: str | Path) -> Done:
+        """Run a command in this process, for fixtures of a whole module, which cannot capture what it prints."""
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            for name in (HOME_VARIABLE, "TMPDIR"):
+                patch.setenv(name, self.environment[name])
+            code = _run_main(patch, *arguments)
+        return Done(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
+
     def job_arguments(self, **changes: Any) -> list[str | Path]:
         """Arguments of a run of the test's array with a changed job."""
         return ["run", self.write("job.yaml", JOB | changes), "--array", self.array, "--runs", self.runs]
@@ -146,15 +161,30 @@ def temporary_workshop(kind: type[AnyWorkshop]) -> Iterator[AnyWorkshop]:
 
 def in_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> Done:
     """Run a command in this process: the same `main`, without three seconds of imports."""
-    monkeypatch.setattr(sys, "argv", ["csd-emu", *map(str, arguments)])
     capsys.readouterr()
+    code = _run_main(monkeypatch, *arguments)
+    captured = capsys.readouterr()
+    return Done(code, captured.out, captured.err)
+
+
+def _run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    """Return the exit code of `main`."""
+    monkeypatch.setattr(sys, "argv", ["csd-emu", *map(str, arguments)])
     with pytest.raises(SystemExit) as end:
         cli.main()
-    captured = capsys.readouterr()
     code = end.value.code
     if code == cli.INTERRUPTED and cli.INTERRUPTS is INTERRUPTS:
         raise KeyboardInterrupt  # it is the tests that are to end: a test's own signals go to others
-    return Done(code if isinstance(code, int) else int(code is not None), captured.out, captured.err)
+    return code if isinstance(code, int) else int(code is not None)
+
+
+@contextlib.contextmanager
+def meanwhile(action: Callable[[], None]) -> Iterator[None]:
+    """Do something in another thread while this one is busy with a command; what is raised there is raised here."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(action)
+        yield
+        done.result()
 
 
 def processes() -> list[psutil.Process]:

@@ -15,10 +15,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A busy machine must not make a law of arithmetic fail, so no example has a deadline. What every change must pass draws
 # the same examples every time, so that a change is never refused for what another one broke; `make test-all` draws
-# new ones each time, and more.
-settings.register_profile("csd-emu", deadline=None, print_blob=True, derandomize=True)
+# new ones each time, and six times as many.
+settings.register_profile("csd-emu", deadline=None, print_blob=True, derandomize=True, max_examples=50)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=300)
 settings.load_profile("csd-emu")
+
+
+# Of the unit tests, those that nobody should wait for in the end.
+LONGEST = tuple(
+    f"tests/unit/test_{name}.py" for name in ("cutting", "report_page", "report_steps", "zoo", "cut_training")
+)
 
 
 def group_of(nodeid: str) -> str:
@@ -37,7 +43,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("vm") and group_of(item.nodeid) != "virtual machines":
             raise pytest.UsageError(f"{item.nodeid}: tests marked vm lie in tests/vm, or have a parameter qemu")
-    items.sort(key=lambda item: item.get_closest_marker("vm") is None)
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    if item.get_closest_marker("vm"):
+        return 0
+    if not item.nodeid.startswith("tests/unit/"):
+        return 1
+    return 2 if item.nodeid.startswith(LONGEST) else 3
 
 
 @pytest.hookimpl(optionalhook=True)

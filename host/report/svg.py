@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -105,10 +106,13 @@ def draw(
     """
     with _quiet_fonts(), mpl.rc_context(_STYLE):
         # One point is one CSS pixel: at 72 per inch.
-        figure = Figure(
-            figsize=(pixels[0] / 72, pixels[1] / 72), layout=ConstrainedLayoutEngine(w_pad=2 / 72, h_pad=2 / 72)
-        )
+        layout = ConstrainedLayoutEngine(w_pad=2 / 72, h_pad=2 / 72)
+        figure = Figure(figsize=(pixels[0] / 72, pixels[1] / 72), dpi=72, layout=layout)
+        FigureCanvasSVG(figure)  # whose letters are measured
         paint(figure)
+        # With a layout still to make, savefig would draw everything twice.
+        layout.execute(figure)
+        figure.set_layout_engine(None)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return _tidy(buffer.getvalue(), name, alternative, tooltips or {})

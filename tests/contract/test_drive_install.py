@@ -119,6 +119,7 @@ class Cut:
             raise DriveUnreachable("cut")
 
 
+@pytest.mark.parametrize("drive", [pytest.param("dash", marks=pytest.mark.long), "busybox"], indirect=True)
 def test_a_line_cut_at_any_command_leaves_the_version_in_use_and_the_next_attempt_ends_it(drive: LocalDrive) -> None:
     old = drive.bundle("old", packages="old")
     drive.install(old)

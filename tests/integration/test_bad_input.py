@@ -200,9 +200,9 @@ def test_no_space(workshop: Workshop, csd_emu: Command, monkeypatch: pytest.Monk
     assert_refused(Done(done.code, done.out, message), workshop, "No space left on device", "free")
 
 
-def test_a_place_for_runs_that_cannot_be_used(workshop: Workshop) -> None:
+def test_a_place_for_runs_that_cannot_be_used(workshop: Workshop, csd_emu: Command) -> None:
     (workshop.folder / "runs").write_text("")
-    done = workshop.run(*workshop.job_arguments())
+    done = csd_emu(*workshop.job_arguments())
     message = done.err[done.err.index("csd-emu: ") :]
     assert done.code == 2
     assert "no run directory can be made" in message

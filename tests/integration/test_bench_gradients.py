@@ -10,25 +10,31 @@ from csd_emu.progress import Silent
 from host.bench import gradients, run_bench
 from host.bench.gradient_reference import Group, reference_step
 
+MODELS = {"mobilenet_v2": 32, "digits_cnn": 8}
 
-def test_drives_and_one_process_agree_in_every_mode(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "MODELS", {"mobilenet_v2": 32})
+
+def test_drives_and_one_process_agree_in_every_mode_and_a_record_that_counts_otherwise_is_seen(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the digits' own net alone, the one process leaves the first record out."""
+
+    def without_the_first_record(model: nn.Module, batch_norm: str, groups: list[Group], *others: Any) -> Any:
+        if model.side == MODELS["digits_cnn"]:
+            first = groups[0]
+            cut = first._replace(images=first.images[1:], labels=first.labels[1:], parts=(len(first.labels) - 1,))
+            groups = [cut, *groups[1:]]
+        return reference_step(model, batch_norm, groups, *others)
+
+    monkeypatch.setattr(gradients, "MODELS", MODELS)
+    monkeypatch.setattr(gradients, "reference_step", without_the_first_record)
     report = run_bench("gradients", paths, Silent(), 0)
     assert (report.bench, report.engine, report.clock) == ("gradients", "native", "none")
     cases = report.samples["relative_errors"]
-    assert len(cases) == len(gradients.CASES)
     assert report.figures == {"worst_relative_error": max(case["worst"] for case in cases.values())}
-    assert report.figures["worst_relative_error"] < 1e-9
+    spoiled = {name: cases.pop(name) for name in list(cases) if name.startswith("digits_cnn")}
+    assert spoiled
+    assert min(case["worst"] for case in spoiled.values()) > 1e-3
+    assert len(cases) == len(gradients.CASES)
+    assert max(case["worst"] for case in cases.values()) < 1e-9
     assert cases["mobilenet_v2, batch_norm synchronised"]["tensors"] == 314
     assert cases["mobilenet_v2, batch_norm synchronised"]["vanishing"] > 0
-
-
-def test_it_sees_a_record_that_counts_otherwise(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_the_first_record(model: nn.Module, batch_norm: str, groups: list[Group], *others: Any) -> Any:
-        first = groups[0]
-        cut = first._replace(images=first.images[1:], labels=first.labels[1:], parts=(len(first.labels) - 1,))
-        return reference_step(model, batch_norm, [cut, *groups[1:]], *others)
-
-    monkeypatch.setattr(gradients, "MODELS", {"digits_cnn": 8})
-    monkeypatch.setattr(gradients, "reference_step", without_the_first_record)
-    assert run_bench("gradients", paths, Silent(), 0).figures["worst_relative_error"] > 1e-3

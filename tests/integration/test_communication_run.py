@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.commands import Workshop, wait_until
+from tests.commands import Done, Workshop, wait_until
+
+Command = Callable[..., Done]
 
 # A watchdog for a hang: a busy machine takes minutes.
 _SECONDS = 600.0
@@ -50,7 +53,7 @@ class build(nn.Module):
 """
 
 
-def run(workshop: Workshop, communication: Any, **job: Any) -> bytes:
+def run(workshop: Workshop, csd_emu: Command, communication: Any, **job: Any) -> bytes:
     """Return the bytes of the weights that a run ends with."""
     workshop.write("net.py", MODEL)
     files = (
@@ -58,7 +61,7 @@ def run(workshop: Workshop, communication: Any, **job: Any) -> bytes:
         workshop.write("array.yaml", ARRAY),
     )
     before = set(workshop.runs.iterdir()) if workshop.runs.exists() else set()
-    done = workshop.run("run", files[0], "--array", files[1], "--runs", workshop.runs, "--json", seconds=_SECONDS)
+    done = csd_emu("run", files[0], "--array", files[1], "--runs", workshop.runs, "--json")
     assert done.code == 0, done.err
     (directory,) = set(workshop.runs.iterdir()) - before
     assert not [record for record in workshop.records(directory) if record.get("what") in ("lost", "failed")]
@@ -67,15 +70,15 @@ def run(workshop: Workshop, communication: Any, **job: Any) -> bytes:
 
 
 @pytest.mark.long
-def test_weights_after_50_steps_are_those_of_whole_tensors_bit_for_bit(workshop: Workshop) -> None:
-    want = run(workshop, "fifo")
+def test_weights_after_50_steps_are_those_of_whole_tensors_bit_for_bit(workshop: Workshop, csd_emu: Command) -> None:
+    want = run(workshop, csd_emu, "fifo")
     for communication in (
         {"schedule": "fifo", "overlap": True},
         {"schedule": "priority", "overlap": True},
         {"schedule": "priority", "slice": "10001 B", "credit": "30 kB", "overlap": True},
         {"schedule": "priority", "slice": "100 kB"},
     ):
-        assert run(workshop, communication) == want, communication
+        assert run(workshop, csd_emu, communication) == want, communication
 
 
 @pytest.mark.parametrize(
@@ -86,11 +89,12 @@ def test_weights_after_50_steps_are_those_of_whole_tensors_bit_for_bit(workshop:
     ],
 )
 def test_overlapping_steps_exchange_statistics_and_wait_for_all_gradients_where_they_must(
-    workshop: Workshop, sync: dict[str, Any]
+    workshop: Workshop, csd_emu: Command, sync: dict[str, Any]
 ) -> None:
     sync = {"round_steps": 8, "optimiser": {"name": "AdamW"}} | sync
-    want = run(workshop, "fifo", sync=sync)
-    assert run(workshop, {"schedule": "priority", "slice": "64 KiB", "overlap": True}, sync=sync) == want
+    want = run(workshop, csd_emu, "fifo", sync=sync)
+    overlapping = {"schedule": "priority", "slice": "64 KiB", "overlap": True}
+    assert run(workshop, csd_emu, overlapping, sync=sync) == want
 
 
 @pytest.mark.long
@@ -115,9 +119,9 @@ def test_a_run_goes_on_when_a_drive_dies_while_steps_overlap(workshop: Workshop)
 
 
 @pytest.mark.long
-def test_steps_that_overlap_resume_to_the_same_weights(workshop: Workshop) -> None:
+def test_steps_that_overlap_resume_to_the_same_weights(workshop: Workshop, csd_emu: Command) -> None:
     communication = {"schedule": "priority", "slice": "32 KiB", "overlap": True}
-    want = run(workshop, communication, rounds=3)
+    want = run(workshop, csd_emu, communication, rounds=3)
     workshop.write("job.yaml", JOB | {"rounds": 3, "communication": communication})
     other = workshop.folder / "other"
     process = workshop.start(
@@ -127,7 +131,7 @@ def test_steps_that_overlap_resume_to_the_same_weights(workshop: Workshop) -> No
     process.kill()
     process.communicate()
     (directory,) = other.iterdir()
-    done = workshop.run("run", "--resume", directory, seconds=_SECONDS)
+    done = csd_emu("run", "--resume", directory)
     assert done.code == 0, done.err
     assert (directory / "model.safetensors").read_bytes() == want
     workshop.assert_clean()

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 Command = Callable[..., Done]
 # bash's own part: what Tab does with the words of a line, the last of them unfinished.
 ASK = """
-eval "$(_CSD_EMU_COMPLETE=source_bash csd-emu)"
+source "$COMPLETION"
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
 function=$(complete -p csd-emu | sed 's/.*-F \\([^ ]*\\).*/\\1/')
 "$function" csd-emu "${COMP_WORDS[COMP_CWORD]}"
@@ -32,6 +32,12 @@ def complete(workshop: Workshop) -> Callable[..., set[str]]:
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m host "$@"\n')
     program.chmod(0o755)
     environment = workshop.environment | {"PATH": f"{folder}:{os.defpath}", "PYTHONPATH": str(ROOT)}
+
+    completion = folder / "completion"
+    source = environment | {"_CSD_EMU_COMPLETE": "source_bash"}
+    with open(completion, "wb") as stream:
+        subprocess.run([program], stdout=stream, env=source, check=True)
+    environment["COMPLETION"] = str(completion)
 
     def ask(*words: str) -> set[str]:
         command = ["bash", "--norc", "-c", ASK, "bash", "csd-emu", *words]

@@ -9,7 +9,7 @@ import pytest
 
 from host.bench.browser import Browser, Tab
 from host.records import What
-from tests.browser import find_browser
+from tests.browser import find_browser, layouts
 from tests.commands import ARRAY, Workshop, wait_until
 from tests.integration.test_native_run import free_port
 from tests.live import LiveRun
@@ -98,8 +98,7 @@ def check_guests(tab: Tab, address: str) -> None:
     assert {url for url in tab.requests() if not url.startswith((address, "data:"))} == set()
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [400, 768, 1280, 1920])
+@pytest.mark.parametrize(("width", "dark"), layouts(400, 768, 1280, 1920, dark=(400, 1920)))
 def test_the_page_fits_is_complete_and_can_be_read(browser: Browser, run: LiveRun, width: int, dark: bool) -> None:
     tab = opened(browser, run.address, width, dark)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
@@ -114,8 +113,7 @@ def test_the_page_fits_is_complete_and_can_be_read(browser: Browser, run: LiveRu
     tab.close()
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1920])
+@pytest.mark.parametrize(("width", "dark"), layouts(400, dark=(1920,)))
 def test_a_thousand_drives_fit_too(browser: Browser, width: int, dark: bool) -> None:
     with LiveRun(MANY) as run:
         run.begin()
@@ -224,6 +222,7 @@ def test_the_keyboard_reaches_everything_and_gets_out_again(browser: Browser, ru
         tab.press("Tab")
     assert len(set(seen)) == wanted
     assert seen == sorted(seen), "the focus jumps about"
+    tab.close()
 
 
 def test_cells_are_one_stop_and_arrows_move_among_them(browser: Browser) -> None:
@@ -336,9 +335,9 @@ def test_no_name_can_act_in_the_page(browser: Browser) -> None:
 def test_the_page_of_a_real_run_shows_a_drive_that_is_killed(browser: Browser, workshop: Workshop) -> None:
     port = free_port()
     workshop.write(
-        "array.yaml", ARRAY | {"devices": [{"profile": "newport", "count": 3}], "host": {"metrics_port": port}}
+        "array.yaml", ARRAY | {"devices": [{"profile": "newport", "count": 2}], "host": {"metrics_port": port}}
     )
-    process = workshop.start(*workshop.job_arguments(rounds=2, target={"accuracy": 1.0}), "--stay")
+    process = workshop.start(*workshop.job_arguments(rounds=2, epochs=1, target={"accuracy": 1.0}), "--stay")
     try:
         wait_until(lambda: len(workshop.rounds()) == 2)
         address = f"http://127.0.0.1:{port}/"

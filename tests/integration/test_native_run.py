@@ -8,6 +8,7 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from firmware_agent.units import SECONDS, parse_quantity
 from host.records import EventRecord, RoundRecord, What
-from tests.commands import ARRAY, JOB, Workshop, wait_until
+from tests.commands import ARRAY, JOB, Done, Workshop, meanwhile, wait_until
 from tests.machines import REQUIRE_VARIABLE
 from tests.metrics import parse
 
@@ -32,7 +33,10 @@ def decoded(directory: Path) -> list[RoundRecord | EventRecord]:
     return [msgspec.json.decode(line, type=RoundRecord | EventRecord) for line in lines]
 
 
-def test_a_run_reaches_its_target_repeats_to_the_bit_and_leaves_only_its_run_directory(workshop: Workshop) -> None:
+def test_a_run_reaches_its_target_repeats_to_the_bit_and_leaves_only_its_run_directory(
+    workshop: Workshop, csd_emu: Callable[..., Done]
+) -> None:
+    """Once as a process of its own, once in this one."""
     arguments = workshop.job_arguments()
     done = workshop.run(*arguments, "--json")
     assert done.code == 0, done.err
@@ -46,7 +50,7 @@ def test_a_run_reaches_its_target_repeats_to_the_bit_and_leaves_only_its_run_dir
     check_run_directory(directory, summary)
     workshop.assert_clean()
 
-    again = workshop.run(*arguments)
+    again = csd_emu(*arguments)
     assert again.code == 0, again.err
     assert f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds, target 0.950 reached" in again.out
     (other,) = set(workshop.runs.iterdir()) - {directory}
@@ -155,17 +159,22 @@ def counted(text: str) -> tuple[tuple[str, int], ...]:
 
 
 @pytest.mark.parametrize("fault", ["kill", pytest.param("suspend", marks=pytest.mark.long)])
-def test_a_run_goes_on_without_an_agent_that_dies_or_hangs_and_records_it(workshop: Workshop, fault: str) -> None:
+def test_a_run_goes_on_without_an_agent_that_dies_or_hangs_and_records_it(
+    workshop: Workshop, csd_emu: Callable[..., Done], fault: str
+) -> None:
     """A hanging one is given up after the watchdog, which is generous in a user's job and short here."""
+
+    def harm() -> None:
+        wait_until(workshop.rounds)
+        (agent,) = [agent for agent in workshop.agents() if agent.cmdline()[-1].endswith("csd-01")]
+        getattr(agent, fault)()
+
     watchdog = "5 s" if fault == "suspend" else "60 s"
-    rounds = 6 if fault == "suspend" else 12
+    rounds = 6
     arguments = workshop.job_arguments(rounds=rounds, epochs=8, target={"accuracy": 1.0}, watchdog=watchdog)
-    process = workshop.start(*arguments, "--json")
-    wait_until(workshop.rounds)
-    (agent,) = [agent for agent in workshop.agents() if agent.cmdline()[-1].endswith("csd-01")]
-    getattr(agent, fault)()
-    _out, err = process.communicate(timeout=120)
-    assert process.returncode == 1, err
+    with meanwhile(harm):
+        done = csd_emu(*arguments, "--json")
+    assert done.code == 1, done.err
     records = decoded(workshop.run_directory())
     all_rounds = [record for record in records if isinstance(record, RoundRecord)]
     assert [record.round for record in all_rounds] == list(range(1, rounds + 1))

@@ -45,9 +45,11 @@ def steps_of(workshop: Workshop) -> list[dict[str, Any]]:
     return [step for record in workshop.rounds() for step in record["steps"]]
 
 
-def test_unequal_drives_and_the_host_train_with_a_cut_and_a_slowed_one_is_retuned(workshop: Workshop) -> None:
+def test_unequal_drives_and_the_host_train_with_a_cut_and_a_slowed_one_is_retuned(
+    workshop: Workshop, csd_emu: Command
+) -> None:
     disturb = [{"device": "csd-01", "at_step": 5, "weight": 100, "steps": 12}]
-    done = workshop.run(*arguments(workshop, disturb=disturb), "--placement", "6", "--json")
+    done = csd_emu(*arguments(workshop, disturb=disturb), "--placement", "6", "--json")
     assert done.code == 0, done.err
     summary = done.json("run")
     steps = steps_of(workshop)
@@ -74,9 +76,9 @@ def test_unequal_drives_and_the_host_train_with_a_cut_and_a_slowed_one_is_retune
     ],
 )  # fmt: skip
 def test_a_cut_that_cannot_be_is_refused_and_nothing_starts(
-    workshop: Workshop, changes: dict[str, Any], options: list[str], reason: str
+    workshop: Workshop, csd_emu: Command, changes: dict[str, Any], options: list[str], reason: str
 ) -> None:
-    done = workshop.run(*arguments(workshop, **changes), *options)
+    done = csd_emu(*arguments(workshop, **changes), *options)
     assert done.code == 2
     assert reason in done.err
     assert not workshop.runs.exists() or not list(workshop.runs.iterdir())
@@ -126,7 +128,7 @@ def wall_files(workshop: Workshop, communication: Any, **job: Any) -> list[Any]:
 def wall_run(workshop: Workshop, communication: Any, *options: str, **job: Any) -> bytes:
     """Return the weights that a run ends with."""
     before = set(workshop.runs.iterdir()) if workshop.runs.exists() else set()
-    done = workshop.run(*wall_files(workshop, communication, **job), *options, "--json", seconds=_SECONDS)
+    done = workshop.run_here(*wall_files(workshop, communication, **job), *options, "--json")
     assert done.code == 0, done.err
     (directory,) = set(workshop.runs.iterdir()) - before
     assert not [record for record in workshop.records(directory) if record.get("what") in ("lost", "failed")]

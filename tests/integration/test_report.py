@@ -1,13 +1,13 @@
 """`csd-emu report`, and the report that every run leaves, however it ends."""
 
+import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.commands import Done, Workshop, wait_until
+from tests.commands import Done, Workshop, meanwhile, temporary_workshop, wait_until
 from tests.pages import Page
 
 
@@ -17,9 +17,23 @@ def page_in(directory: Path) -> Page:
     return page
 
 
-def test_a_run_is_reported_again_also_without_its_end(workshop: Workshop, csd_emu: Callable[..., Done]) -> None:
-    assert csd_emu(*workshop.job_arguments(rounds=2, target={"accuracy": 1.0})).code == 1
-    directory = workshop.run_directory()
+@pytest.fixture(scope="module")
+def once_finished() -> Iterator[Path]:
+    """The directory of a run that missed its target."""
+    with temporary_workshop(Workshop) as workshop:
+        assert workshop.run_here(*workshop.job_arguments(rounds=2, target={"accuracy": 1.0})).code == 1
+        yield workshop.run_directory()
+
+
+@pytest.fixture
+def directory(workshop: Workshop, once_finished: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(once_finished, workshop.runs / once_finished.name)
+
+
+def test_a_run_is_reported_again_also_without_its_end(
+    workshop: Workshop, csd_emu: Callable[..., Done], directory: Path
+) -> None:
     assert "Finished after 2 rounds; the target accuracy 1 was missed." in page_in(directory).text
     before = (directory / "report.html").read_bytes()
     (directory / "report.html").unlink()
@@ -53,43 +67,81 @@ def test_what_cannot_be_reported_is_refused(workshop: Workshop, csd_emu: Callabl
     assert not (workshop.folder / "report.html").exists()
 
 
-@pytest.mark.parametrize("error", [RuntimeError("a bug"), OSError("no space"), MemoryError()])
-def test_a_report_that_fails_loses_nothing_of_the_run(
-    workshop: Workshop, csd_emu: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def fail(*_: object) -> None:
-        raise error
+@pytest.fixture
+def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
+    """Make every report fail from now on."""
 
-    monkeypatch.setattr("host.report.page.write_report", fail)
+    def fail(error: Exception) -> None:
+        def write_report(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr("host.report.page.write_report", write_report)
+
+    return fail
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), OSError("no space"), MemoryError()])
+def test_a_report_that_fails_loses_nothing_else(
+    csd_emu: Callable[..., Done], fail: Callable[[Exception], None], directory: Path, error: Exception
+) -> None:
+    """Also of a run that was killed just before it."""
+    for name in ("summary.json", "report.html"):
+        (directory / name).unlink()
+    fail(error)
+    done = csd_emu("run", "--resume", directory, "--json")
+    assert done.code == 1, done.err
+    assert done.json("run")["rounds"] == 2
+    assert_unreported(done, directory, error)
+
+
+def assert_unreported(done: Done, directory: Path, error: Exception) -> None:
+    assert "no report was written" in done.err
+    assert str(error) in done.err
+    names = {path.name for path in directory.iterdir()}
+    assert {"summary.json", "model.safetensors", "records.jsonl"} <= names
+    assert "report.html" not in names
+
+
+def test_a_run_whose_report_fails_ends_as_it_should(
+    workshop: Workshop, csd_emu: Callable[..., Done], fail: Callable[[Exception], None]
+) -> None:
+    error = RuntimeError("a bug")
+    fail(error)
     done = csd_emu(*workshop.job_arguments(rounds=1, epochs=1, target=None), "--json")
     assert done.code == 0, done.err
     assert done.json("run")["rounds"] == 1
-    assert "no report was written" in done.err
-    assert str(error) in done.err
-    names = {path.name for path in workshop.run_directory().iterdir()}
-    assert {"summary.json", "model.safetensors", "records.jsonl"} <= names
-    assert "report.html" not in names
+    assert_unreported(done, workshop.run_directory(), error)
     workshop.assert_clean()
 
 
-def end_by_signal(workshop: Workshop, process: Any) -> int:
-    process.send_signal(signal.SIGINT)
-    return 130
+def endless(workshop: Workshop) -> list[str | Path]:
+    return workshop.job_arguments(rounds=500, epochs=1, target={"accuracy": 1.0})
 
 
-def end_by_killing_all_agents(workshop: Workshop, process: Any) -> int:
-    for agent in workshop.agents():
-        agent.kill()
-    return 1
-
-
-@pytest.mark.parametrize("end", [end_by_signal, end_by_killing_all_agents])
-def test_a_run_that_ends_early_reports_what_there_is(workshop: Workshop, end: Callable[[Workshop, Any], int]) -> None:
-    process = workshop.start(*workshop.job_arguments(rounds=500, target={"accuracy": 1.0}))
+def test_a_run_that_is_interrupted_reports_what_there_is(workshop: Workshop) -> None:
+    process = workshop.start(*endless(workshop))
     wait_until(lambda: len(workshop.rounds()) >= 2)
-    code = end(workshop, process)
+    process.send_signal(signal.SIGINT)
     _out, err = process.communicate(timeout=120)
-    assert process.returncode == code, err
+    assert process.returncode == 130, err
+    assert_ended_early(workshop, err)
+
+
+def test_a_run_that_loses_all_its_drives_reports_what_there_is(
+    workshop: Workshop, csd_emu: Callable[..., Done]
+) -> None:
+    def kill() -> None:
+        wait_until(lambda: len(workshop.rounds()) >= 2)
+        for agent in workshop.agents():
+            agent.kill()
+
+    with meanwhile(kill):
+        done = csd_emu(*endless(workshop))
+    assert done.code == 1, done.err
+    assert_ended_early(workshop, done.err)
+
+
+def assert_ended_early(workshop: Workshop, err: str) -> None:
     assert "report.html" in err
     page = page_in(workshop.run_directory())
     assert "The run did not finish" in page.text

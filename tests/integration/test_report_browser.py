@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from host.report.page import write_report
-from tests.browser import Browser, Tab, find_browser
+from tests.browser import Browser, Tab, find_browser, layouts
 from tests.commands import ARRAY, Workshop, temporary_workshop
 from tests.records import array_rounds, write_run
 from tests.sync_records import Disturbed, SyncRun
@@ -32,7 +32,7 @@ def report() -> Iterator[Path]:
     """The report that a run on the native engine writes by itself."""
     with temporary_workshop(Workshop) as workshop:
         workshop.write("array.yaml", ARRAY | {"devices": [{"profile": "newport", "count": 3}]})
-        done = workshop.run(*workshop.job_arguments(rounds=4, target={"accuracy": 1.0}), "--json")
+        done = workshop.run_here(*workshop.job_arguments(rounds=4, target={"accuracy": 1.0}), "--json")
         assert done.code == 1, done.err
         assert done.err == ""
         yield workshop.run_directory() / "report.html"
@@ -60,8 +60,7 @@ def written_report(folder: Path) -> Path:
     return Path(write_report(folder).report)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1440, 1920])
+@pytest.mark.parametrize(("width", "dark"), layouts(400, 1440, 1920, dark=(400, 1920)))
 def test_the_page_stands_alone_fits_and_can_be_read(browser: Browser, report: Path, width: int, dark: bool) -> None:
     tab = browser.open(report.as_uri(), width, dark)
     assert tab.complaints() == []
@@ -113,8 +112,7 @@ def test_a_big_array_fits_too(browser: Browser, big_report: Path, width: int) ->
     check_charts(tab)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1440, 1920])
+@pytest.mark.parametrize(("width", "dark"), layouts(400, 1440, 1920, dark=(400,)))
 def test_a_synchronous_run_fits_too(browser: Browser, sync_report: Path, width: int, dark: bool) -> None:
     tab = browser.open(sync_report.as_uri(), width, dark)
     assert tab.complaints() == []

@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from csd_emu.engines.native import NativeEngine
+from host.run_directory import RunDirectory
 from tests.commands import Done, Workshop, temporary_workshop, wait_until
 
 Command = Callable[..., Done]
@@ -89,7 +90,7 @@ def once_finished() -> Iterator[Path]:
             "my_net.py",
             "from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n",
         )
-        done = workshop.run(*workshop.job_arguments(**JOB | {"rounds": 2, "model": "my_net.py:build"}))
+        done = workshop.run_here(*workshop.job_arguments(**JOB | {"rounds": 2, "model": "my_net.py:build"}))
         assert done.code == 1, done.err
         workshop.assert_clean()
         shutil.rmtree(workshop.home)
@@ -242,6 +243,15 @@ def test_another_engine_is_refused(csd_emu: Command, finished: Path) -> None:
     assert "is on native and can only go on there; leave --engine out" in done.err
 
 
+@pytest.mark.usefixtures("_nothing_may_start")
+def test_a_run_directory_that_is_in_use_is_refused(csd_emu: Command, finished: Path) -> None:
+    with RunDirectory(finished):
+        done = csd_emu("run", "--resume", finished)
+    assert done.code == 2
+    assert "another csd-emu process works on this run" in done.err
+
+
+@pytest.mark.long
 def test_two_hosts_on_one_run_directory_are_refused(workshop: Workshop, csd_emu: Command) -> None:
     process = workshop.start(*workshop.job_arguments(**JOB | {"rounds": 500}))
     try:

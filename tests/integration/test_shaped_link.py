@@ -55,7 +55,7 @@ def shaped(workshop: Workshop) -> Iterator[Callable[[str], Workshop]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_takes_as_long_as_its_bytes(kind: str, shaped: Callable[[str], Workshop], csd_emu: Command) -> None:
     workshop = shaped(kind)
-    done = csd_emu(*workshop.job_arguments(rounds=3, epochs=1, target=None), "--json")
+    done = csd_emu(*workshop.job_arguments(rounds=2, epochs=1, target=None), "--json")
     assert done.code == 0, done.err
     summary = done.json("run")
     one_way = summary["host_link_bytes"] / 2
@@ -65,7 +65,7 @@ def test_a_run_takes_as_long_as_its_bytes(kind: str, shaped: Callable[[str], Wor
     assert_gone(workshop)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param("relay", marks=pytest.mark.long), KINDS[1]])
 def test_an_array_that_is_up_keeps_its_link(kind: str, shaped: Callable[[str], Workshop], csd_emu: Command) -> None:
     workshop = shaped(kind)
     assert csd_emu("up", workshop.array, "--job", workshop.job).code == 0
@@ -78,6 +78,8 @@ def test_an_array_that_is_up_keeps_its_link(kind: str, shaped: Callable[[str], W
 def test_a_relay_that_dies_is_one_clear_error(shaped: Callable[[str], Workshop], csd_emu: Command) -> None:
     workshop = shaped("relay")
     assert csd_emu("up", workshop.array, "--job", workshop.job).code == 0
+    done = csd_emu(*workshop.job_arguments(rounds=1, epochs=1, target=None))
+    assert done.code == 0, done.err
     (relay,) = relays(workshop.home)
     relay.send_signal(signal.SIGKILL)
     psutil.wait_procs([relay], timeout=10)

@@ -75,10 +75,11 @@ def test_an_array_and_a_run_that_stay_see_a_drive_end(workshop: Workshop, csd_em
 
 
 def test_a_run_that_brought_its_array_up_stays_and_ends_it(workshop: Workshop, start: Start) -> None:
-    run = start(*workshop.job_arguments(rounds=1, target=None), "--stay", "--json")
+    workshop.write("array.yaml", ARRAY | {"devices": [{"profile": "newport"}]})
+    run = start(*workshop.job_arguments(rounds=1, epochs=1, target=None), "--stay", "--json")
     assert run.stdout is not None
     checked("run", "".join(iter(run.stdout.readline, "}\n")) + "}")
-    assert len(workshop.agents()) == 2
+    assert len(workshop.agents()) == 1
     code, out, err = end(run, signal.SIGTERM)
     assert (code, out, err) == (0, "", "")
     workshop.assert_clean()
@@ -120,7 +121,8 @@ def test_a_run_stays_until_what_it_was_told_to_watch_fails(workshop: Workshop, m
 
 
 def test_a_finished_run_that_is_resumed_to_stay_says_how_it_ended(workshop: Workshop, csd_emu: Command) -> None:
-    assert csd_emu(*workshop.job_arguments(rounds=1, target=None)).code == 0
+    workshop.write("array.yaml", ARRAY | {"devices": [{"profile": "newport"}]})
+    assert csd_emu(*workshop.job_arguments(rounds=1, epochs=1, target=None)).code == 0
     directory = workshop.run_directory()
     again = csd_emu("run", "--resume", directory, "--stay", "--json")
     assert again.json("run") == csd_emu("run", "--resume", directory, "--json").json("run")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.commands import Done, Workshop, wait_until
+from tests.commands import Done, Workshop, meanwhile, temporary_workshop, wait_until
 
 Command = Callable[..., Done]
 ARRAY: dict[str, Any] = {
@@ -46,12 +47,27 @@ def retunes(workshop: Workshop) -> list[dict[str, Any]]:
     return [retune for record in workshop.rounds() for retune in record["retunes"]]
 
 
-def test_unequal_drives_and_the_host_train_in_step_and_a_slowed_one_is_retuned_both_ways(workshop: Workshop) -> None:
-    disturb = [{"device": "csd-01", "at_step": 5, "weight": 100, "steps": 12}]
-    done = workshop.run(*arguments(workshop, disturb=disturb, rounds=6), "--json")
-    assert done.code == 1, done.err  # the target is out of reach
-    summary = done.json("run")
-    rounds = workshop.rounds()
+DISTURBED: dict[str, Any] = {
+    "disturb": [{"device": "csd-01", "at_step": 5, "weight": 100, "steps": 12}],
+    "rounds": 6,
+    "checkpoint": {"every": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[Workshop]:
+    """The folder of a disturbed run that nobody interrupted."""
+    with temporary_workshop(Workshop) as workshop:
+        done = workshop.run_here(*arguments(workshop, **DISTURBED), "--json")
+        assert done.code == 1, done.err  # the target is out of reach
+        assert done.json("run")["run_directory"] == str(workshop.run_directory())
+        workshop.assert_clean()
+        yield workshop
+
+
+def test_unequal_drives_and_the_host_train_in_step_and_a_slowed_one_is_retuned_both_ways(whole: Workshop) -> None:
+    summary = json.loads((whole.run_directory() / "summary.json").read_bytes())
+    rounds = whole.rounds()
     assert [[part["device"] for part in record["devices"]] for record in rounds] == [NODES] * 6
     assert summary["clock"] == "modelled"
     assert summary["accuracy"] > 0.3
@@ -61,7 +77,7 @@ def test_unequal_drives_and_the_host_train_in_step_and_a_slowed_one_is_retuned_b
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
     for step in steps:
         assert sum(part["weight"] for part in step["devices"]) == pytest.approx(1.0, rel=1e-12)
-    down, up = (retune for retune in retunes(workshop) if retune["before"] != retune["after"])
+    down, up = (retune for retune in retunes(whole) if retune["before"] != retune["after"])
     assert down["after"]["csd-01"] < down["before"]["csd-01"]
     assert 8 <= down["step"] <= 10
     assert up["after"] == down["before"]
@@ -70,33 +86,34 @@ def test_unequal_drives_and_the_host_train_in_step_and_a_slowed_one_is_retuned_b
     host = rounds[0]["devices"][-1]
     assert host["sent_bytes"] == 0
     assert host["received_bytes"] == host["flash_read_bytes"] == 72 * host["samples"]
-    workshop.assert_clean()
 
 
-def test_the_same_job_repeats_to_the_bit_and_resumes_to_it(workshop: Workshop, csd_emu: Command) -> None:
-    wanted = arguments(workshop, rounds=6, checkpoint={"every": 2})
-    assert csd_emu(*wanted[:-1], workshop.folder / "other").code == 1
-    (whole,) = (workshop.folder / "other").iterdir()
-    process = workshop.start(*wanted)
+def test_the_same_job_repeats_to_the_bit_and_resumes_to_it(
+    whole: Workshop, workshop: Workshop, csd_emu: Command
+) -> None:
+    process = workshop.start(*arguments(workshop, **DISTURBED))
     wait_until(lambda: len(workshop.rounds()) >= 3)
     process.kill()
     process.communicate()
     directory = workshop.run_directory()
     done = csd_emu("run", "--resume", directory)
     assert done.code == 1, done.err
-    assert weights(directory) == weights(whole)
+    assert weights(directory) == weights(whole.run_directory())
     workshop.assert_clean()
 
 
-def test_a_drive_that_is_killed_costs_a_step_and_the_run_goes_on(workshop: Workshop) -> None:
-    process = workshop.start(*arguments(workshop, tuner="stannis", rounds=12))
-    wait_until(lambda: len(workshop.rounds()) >= 1)
-    victim = next(agent for agent in workshop.agents() if agent.cmdline()[-1].endswith("csd-01"))
-    os.kill(victim.pid, signal.SIGKILL)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 1, err
+def test_a_drive_that_is_killed_costs_a_step_and_the_run_goes_on(workshop: Workshop, csd_emu: Command) -> None:
+    def kill() -> None:
+        wait_until(lambda: len(workshop.rounds()) >= 1)
+        victim = next(agent for agent in workshop.agents() if agent.cmdline()[-1].endswith("csd-01"))
+        os.kill(victim.pid, signal.SIGKILL)
+
+    sync = {"tuning": {"slow_batch": 16}, "round_steps": 15}
+    with meanwhile(kill):
+        done = csd_emu(*arguments(workshop, tuner="stannis", rounds=8, sync=sync))
+    assert done.code == 1, done.err
     rounds = workshop.rounds()
-    assert len(rounds) == 12
+    assert len(rounds) == 8
     assert "csd-01" not in [part["device"] for part in rounds[-1]["devices"]]
     assert [retune["after"]["csd-01"] for retune in retunes(workshop)] == [0]
     lost = [step for record in rounds for step in record["steps"] if step["lost"]]
@@ -104,7 +121,10 @@ def test_a_drive_that_is_killed_costs_a_step_and_the_run_goes_on(workshop: Works
     workshop.assert_clean()
 
 
-@pytest.mark.parametrize("mode", ["device", "synchronised", pytest.param("frozen", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "mode",
+    [pytest.param("device", marks=pytest.mark.long), "synchronised", pytest.param("frozen", marks=pytest.mark.long)],
+)
 def test_models_with_batch_norm_train_in_every_mode(workshop: Workshop, csd_emu: Command, mode: str) -> None:
     model = """
 from torch import nn

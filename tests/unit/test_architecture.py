@@ -1,6 +1,7 @@
 """The rules that keep the structure: imports point one way, the algorithms stay pure, nothing is ever unpickled."""
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -155,8 +156,13 @@ def sources(*packages: str) -> list[Path]:
     return found
 
 
-def imported(path: Path) -> Iterator[str]:
+@functools.cache
+def imported(path: Path) -> tuple[str, ...]:
     """Every module that a file imports, also inside functions and under TYPE_CHECKING."""
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
     package = path.relative_to(ROOT).parent.parts
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -238,4 +244,4 @@ def test_the_rules_see_what_they_forbid(tmp_path: Path, monkeypatch: pytest.Monk
     file = tmp_path / "firmware_agent" / "deep" / "x.py"
     file.parent.mkdir(parents=True)
     file.write_text("def f():\n    from host.fleet import Fleet\n    import csd_emu.paths\n    from ..a import b\n")
-    assert list(imported(file)) == ["host.fleet.Fleet", "csd_emu.paths", "firmware_agent.a"]
+    assert imported(file) == ("host.fleet.Fleet", "csd_emu.paths", "firmware_agent.a")

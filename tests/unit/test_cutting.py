@@ -171,7 +171,9 @@ def assert_same(name: str, model: nn.Module, images: torch.Tensor, layer: str) -
     assert sum(8 * shape.numel() for shape in seen) == len(images) * cut.point.record_bytes
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in ("inception_v3", "vgg16") else []) for name in ZOO]
+)
 def test_the_zoo_cut_anywhere_computes_what_it_does_whole(name: str) -> None:
     # The same graph with a gigabyte less in its linear layers.
     model, images = build(name, **({"hidden": 32} if name in ("vgg16", "alexnet") else {}))

@@ -18,11 +18,11 @@ pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
 
 
 def test_a_federated_run_on_virtual_machines_reaches_its_target(workshop: VmWorkshop) -> None:
-    job = {"data": {"source": "digits"}, "epochs": 1, "batch_size": 16, "target": {"accuracy": 0.85}}
+    job = {"data": {"source": "digits"}, "epochs": 1, "batch_size": 16, "target": {"accuracy": 0.75}}
     done = workshop.run(*workshop.job_arguments(**job), "--json", seconds=300)
     assert done.code == 0, done.err
     summary = done.json("run")
-    assert summary["accuracy"] >= 0.85
+    assert summary["accuracy"] >= 0.75
     assert (summary["engine"], summary["clock"]) == ("qemu", "counted")
     rounds = workshop.rounds()
     assert len(rounds) == summary["rounds"]
