@@ -24,6 +24,7 @@ import psutil
 from csd_emu.deadline import Deadline
 from csd_emu.paths import Paths
 from csd_emu.remedies import INSTALL_QEMU
+from csd_emu.short_path import forget, shorten
 from firmware_agent.errors import EnvironmentUnfit
 
 SERVICE_USER = "csd-emu"
@@ -32,6 +33,8 @@ _IDLE_SECONDS = 10
 _START_SECONDS = 30.0
 _POLL_SECONDS = 0.02
 _MAX_SOCKET_PATH = 100
+# libvirt puts each machine's monitor below its configuration: /libvirt/qemu/lib/domain-NNNN-<20>/monitor.sock
+_MAX_CONFIGURATION_PATH = 107 - 63
 _REMEDY = INSTALL_QEMU
 # daemon -> its socket's name
 _DAEMONS = {"libvirtd": "libvirt-sock", "virtqemud": "virtqemud-sock"}
@@ -152,7 +155,7 @@ class SessionDaemon:
 
     def _configure(self) -> None:
         """Have QEMU's messages written by libvirt itself: the log daemon would outlive the last machine."""
-        folder = self._home / "config" / "libvirt"
+        folder = self._configuration / "libvirt"
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             descriptor = os.open(folder / "qemu.conf", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
@@ -160,6 +163,10 @@ class SessionDaemon:
                 stream.write('stdio_handler = "file"\n')
         for path in (folder / "qemu.conf", folder, folder.parent):
             self.give(path)
+
+    @property
+    def _configuration(self) -> Path:
+        return self._home / "config"
 
     def _end(self) -> None:
         owner = os.geteuid() if self.owner is None else self.owner.pw_uid
@@ -169,10 +176,12 @@ class SessionDaemon:
             if process.uids().real == owner and process.name() == name:
                 process.send_signal(signal.SIGTERM)
                 psutil.wait_procs([process], timeout=_START_SECONDS)
+        forget(self._configuration)
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment = {"PATH": os.environ.get("PATH", os.defpath), "XDG_RUNTIME_DIR": str(self._runtime)}
-        environment |= {"HOME": str(self._home), "XDG_CONFIG_HOME": str(self._home / "config")}
+        configuration = shorten(self._configuration, _MAX_CONFIGURATION_PATH)
+        environment |= {"HOME": str(self._home), "XDG_CONFIG_HOME": str(configuration)}
         with open(self._log, "ab") as log:
             return subprocess.Popen(
                 [self._program, "--timeout", str(_IDLE_SECONDS)],
