@@ -203,6 +203,7 @@ class _Traced:
                 self._used[name] = self._used.get(name, (place, place))[0], place
         self._along = [node for node in self._nodes if self._goes_along(node)]
         self._bytes = list(map(self._node_bytes, self._nodes))
+        self._records = self._find_records()
 
     def point(self, layer: str) -> CutPoint:
         """Return what crosses before a layer, or why none can cut there."""
@@ -271,6 +272,20 @@ class _Traced:
         used += [operator.attrgetter(str(each.target))(self._module) for each in attributes]
         return {names[id(tensor)] for tensor in used if id(tensor) in names}
 
+    def _find_records(self) -> set[fx.Node]:
+        """Return the nodes whose values are the records, or made of them by nothing that could not be undone.
+
+        Each way from the records must go through a weight of two dimensions or more, as a linear layer or a convolution
+        has. What shifts, scales, reshapes or joins is none, trained or not.
+        """
+        mixing = {name for name, each in self._model.named_parameters() if sum(size > 1 for size in each.shape) > 1}
+        records: set[fx.Node] = set()
+        for node, uses in zip(self._nodes, self._uses, strict=True):
+            of_records = not records.isdisjoint(node.all_input_nodes) and _holds_tensor(self._few.get(node))
+            if node.op == "placeholder" or (of_records and not uses & mixing):
+                records.add(node)
+        return records
+
     def _front(self, layer: str) -> set[fx.Node]:
         """Return the nodes before the layer's first, and what says something of their values alone."""
         number = list(self._layers).index(layer)
@@ -330,6 +345,11 @@ class _Traced:
         few, more = self._few[node], self._more[node]
         if node.op == "placeholder":
             raise _CannotCut("the records themselves are used from there on, and no record leaves its drive")
+        if node in self._records:
+            raise _CannotCut(
+                f"{node.name}, which crosses, still shows the records, and no record leaves its drive: no weight of a "
+                "linear layer or a convolution lies before it"
+            )
         if (few.shape[:1], more.shape[:1]) != ((_FEW,), (_MORE,)) or few.shape[1:] != more.shape[1:]:
             raise _CannotCut(
                 f"{node.name}, which crosses, has the shape {list(few.shape)}: not a value for each record"
