@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -185,11 +186,14 @@ class _Traced:
     """A model's graph, what its nodes compute, and where its layers begin in it."""
 
     def __init__(self, model: nn.Module, images: torch.Tensor, layers: Iterable[LayerWork]) -> None:
-        try:
-            self._module = fx.GraphModule(model, _Tracer().trace(model))
-        except Exception as error:  # the user's code may raise anything when it is given no real tensor
-            raise _CannotCut(f"torch.fx cannot follow its forward pass ({_first_line(error)})") from error
         self._model = model
+        with self._unchanged() as changes:
+            try:
+                self._module = fx.GraphModule(model, _Tracer().trace(model))
+            except Exception as error:  # the user's code may raise anything when it is given no real tensor
+                raise _CannotCut(f"torch.fx cannot follow its forward pass ({_first_line(error)})") from error
+        if changes:
+            raise _CannotCut(f"its forward pass {changes[0]}, of which torch.fx takes note once and for all")
         self._nodes = list(self._module.graph.nodes)
         self._few, self._more = (self._values(images[:1].repeat_interleave(n, 0)) for n in (_FEW, _MORE))
         names = {id(tensor): name for name, tensor in sent_tensors(model).items()}
@@ -240,16 +244,12 @@ class _Traced:
         if shapes is not None:
             return shapes
         values = _Values(self._module)
-        before = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
-        try:
-            with evaluating(self._module), torch.no_grad(), torch.random.fork_rng(devices=[]):
-                values.run(images)
-        except Exception as error:  # as above
-            raise _CannotCut(f"its graph as torch.fx has it does not run ({_first_line(error)})") from error
-        finally:
-            with torch.no_grad():
-                for buffer, value in before:
-                    buffer.copy_(value)
+        with self._unchanged():
+            try:
+                with evaluating(self._module), torch.no_grad():
+                    values.run(images)
+            except Exception as error:  # as above
+                raise _CannotCut(f"its graph as torch.fx has it does not run ({_first_line(error)})") from error
         return values.of
 
     def _shapes(self, images: torch.Tensor) -> dict[fx.Node, Any] | None:
@@ -261,6 +261,24 @@ class _Traced:
         except Exception:  # it looks at values, or torch has a kernel for them alone
             return None
         return shapes.of
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[list[str]]:
+        """Put the model's buffers and torch's generator back; say what was done to them."""
+        before = [(buffer, buffer._version, buffer.clone()) for buffer in self._model.buffers()]
+        changes = list[str]()
+        with torch.random.fork_rng(devices=[]):
+            random = torch.get_rng_state()
+            try:
+                yield changes
+            finally:
+                if not torch.equal(random, torch.get_rng_state()):
+                    changes.append("draws random numbers without a tensor that is computed")
+                if any(buffer._version != version for buffer, version, _ in before):
+                    changes.append("changes a buffer without a tensor that is computed")
+                with torch.no_grad():
+                    for buffer, _, value in before:
+                        buffer.copy_(value)
 
     def _used_by(self, node: fx.Node, names: Mapping[int, str]) -> set[str]:
         """Return the names of the model's tensors that a node computes with."""

@@ -107,6 +107,20 @@ class Scaling(nn.Module):
         return self.second(self.first(self.norm(images - self.mean)))  # type: ignore[no-any-return]
 
 
+class Eager(nn.Module):
+    """Does something while it is traced that its graph does not have."""
+
+    def __init__(self, draws: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(()))
+        self.draws = draws
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        factor = torch.rand(1) if self.draws else self.count.add_(1)
+        return self.second(self.first(images) * factor)  # type: ignore[no-any-return]
+
+
 class Summing(nn.Module):
     """Hands on one value for all records."""
 
@@ -288,6 +302,8 @@ def test_a_model_without_memory_can_be_cut_alike() -> None:
         (Scaling(), "first", "still shows the records"),
         (Scaling(trained=True), "norm", "still shows the records"),
         (Scaling(trained=True), "first", "still shows the records"),
+        (Eager(draws=True), "second", "draws random numbers without a tensor"),
+        (Eager(draws=False), "second", "changes a buffer without a tensor"),
         (Summing(), "second", "not a value for each record"),
         (Overwriting(), "second", "changed in place"),
     ],
