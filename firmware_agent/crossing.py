@@ -9,6 +9,7 @@ import torch
 
 from firmware_agent.cutting import Crossing
 from firmware_agent.errors import ModelError
+from firmware_agent.exchange import Array
 from firmware_agent.send_queue import Piece
 from firmware_agent.wire import TensorSpec
 
@@ -26,6 +27,15 @@ def step_seed(seed: int, device: str, step: int) -> int:
 def device_number(device: str) -> int:
     """Return the number that makes a device's random draws its own."""
     return int.from_bytes(device.encode(), "big")
+
+
+def is_random_state(values: Array) -> bool:
+    """Return whether these bytes are a state of torch's generator."""
+    try:
+        torch.Generator().set_state(torch.from_numpy(values.copy()))
+    except (RuntimeError, TypeError):
+        return False
+    return True
 
 
 def activation_specs(crossing: Sequence[Crossing], records: int, drawn: bool) -> list[TensorSpec]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -124,13 +125,13 @@ class Grouped(fx.Interpreter):
         name, outputs = str(n.target), list[torch.Tensor]()
         norms = {name: self._norms[name]} if n.op == "call_module" and name in self._norms else {}
         for place, own in enumerate(self._own):
-            arguments = fx.node.map_arg(n.args, lambda each, place=place: self._part(n, each, place))
-            keywords = fx.node.map_arg(n.kwargs, lambda each, place=place: self._part(n, each, place))
+            part = functools.partial(self._part, n, place)
+            arguments, keywords = fx.node.map_arg(n.args, part), fx.node.map_arg(n.kwargs, part)
             with own.placed(norms):
                 outputs.append(getattr(self, n.op)(n.target, arguments, keywords))
         return torch.cat(outputs)
 
-    def _part(self, user: fx.Node, node: fx.Node, place: int) -> Any:
+    def _part(self, user: fx.Node, place: int, node: fx.Node) -> Any:
         """Return a drive's part of what a node put out; what draws may write into it."""
         value = self.env[node]
         if node not in self._alone.rows:

@@ -9,16 +9,27 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firmware_agent.crossing import LABELS
+from firmware_agent.crossing import LABELS, RANDOM
 from firmware_agent.errors import DeviceFailed, DeviceLost
 from firmware_agent.exchange import Array, make_slice
-from firmware_agent.wire import Activations, Slice, Step
+from firmware_agent.wire import Activations, Slice, Step, TensorSpec
 from host.records import StepRecord, What
-from host.sync.tail import Tail
-from tests.cut_drives import LAYERS, CutDrive, NetEvaluator, make_tail, whole_step
+from host.sync.crossing import Crossings
+from host.sync.tail import Back, Batch, Tail
+from tests.cut_drives import (
+    LAYERS,
+    CutDrive,
+    NetEvaluator,
+    cut_small_net,
+    images_of,
+    labels_of,
+    make_tail,
+    whole_step,
+)
 from tests.fakes import Answer, Cut
 from tests.sync import TAIL_SECONDS, SyncRun
 
@@ -174,6 +185,51 @@ async def test_a_label_of_no_class_loses_its_drive_alone(label: int) -> None:
         (record,) = await run.run()
     assert [f"sent the label {label}" in told for told in run.told(What.LOST)] == [True]
     assert all(np.isfinite(step.loss) for step in record.steps)
+
+
+class OddRandom(CutDrive):
+    """Says that it has drawn, and sends no state of a generator."""
+
+    def hand_over(self, task: Step, part: int) -> Iterator[Answer]:
+        size = len(torch.get_rng_state())
+        for answer in super().hand_over(task, part):
+            if isinstance(answer, Activations):
+                yield msgspec.structs.replace(answer, specs=[*answer.specs, TensorSpec(RANDOM, "|u1", (size,))])
+            else:
+                yield answer
+        yield make_slice(task.step, RANDOM, 0, bytes(range(256)) * (size // 256) + bytes(size % 256))
+
+
+async def test_a_state_of_no_generator_loses_its_drive_alone() -> None:
+    run = run_of(CutDrive("csd-00"), OddRandom("csd-01"), records=24)
+    async with asyncio.timeout(30):
+        (record,) = await run.run()
+    assert ["a state of its random generator that is none" in told for told in run.told(What.LOST)] == [True]
+    assert [part.device for part in record.steps[0].devices] == ["csd-00"]
+    assert not run.told(What.FAILED)
+
+
+async def test_a_part_that_cannot_be_normalised_fails_its_drive_alone() -> None:
+    """The host normalises behind this cut: a lone record has no variance."""
+    tail = make_tail("3")(NetEvaluator().initial_weights())
+    crossings = Crossings(tail, 1, {"csd-00": (2,), "csd-01": (1,)})
+
+    def batch(device: str, records: list[int]) -> Batch:
+        values = [each.detach().numpy() for each in cut_small_net("3").front.eval()(images_of(records))]
+        return Batch(device, values, labels_of(records).numpy())
+
+    first = asyncio.ensure_future(crossings.add(0, batch("csd-00", [1, 2])))
+    second = await crossings.add(0, batch("csd-01", [3]))
+    assert isinstance(second, DeviceFailed)
+    assert "single value per channel" in str(second)
+    crossings.leave("csd-01")
+    async with asyncio.timeout(30):
+        assert isinstance(await first, Back)
+    assert not crossings.mixed
+    assert [make_tail(layer, kind)(NetEvaluator().initial_weights()).smallest for layer, kind in SMALLEST] == [2, 1, 1]
+
+
+SMALLEST = [("4", "device"), ("4", "frozen"), ("4", "synchronised")]
 
 
 async def test_a_host_part_that_fails_fails_the_step_of_those_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
