@@ -218,7 +218,7 @@ class Stepper:
         """See a step through.
 
         What a device that is lost has sent stays in it, if anyone else returns anything. If nobody does, only tensors
-        that all had sent before are stepped, and the result has no device.
+        that all had sent before are stepped, none if the optimiser needs all at once, and the result has no device.
         """
         outcomes, count, rate = await step.outcomes, len(step.works), step.rate
         limit, late = self._late(outcomes[:count], step.expected)
@@ -228,9 +228,10 @@ class Stepper:
             rate = step.learning_rate(sum(records for device, records in step.records.items() if device not in late))
             step.rate = rate
         await step.gathering.finish(late)
-        if step.crossings is not None and (step.gathering.mixed or len(_failed(outcomes[:count])) < count):
+        counts = len(_failed(outcomes[:count])) < count or (self._optimiser.needs_all is None and step.gathering.mixed)
+        if step.crossings is not None and counts:
             await self._begin_tail(step, step.crossings, late)
-        if step.whole:
+        if step.whole and counts:
             await asyncio.to_thread(self._optimiser.step_all, step.whole, rate)
         step.tail_ready.set()
         for name, first in self._structure.tied.items():
