@@ -50,14 +50,23 @@ def activation_specs(crossing: Sequence[Crossing], records: int, drawn: bool) ->
     Raises:
         ModelError: a value has a dtype that cannot cross the wire.
     """
-    state = [TensorSpec(RANDOM, "|u1", tuple(torch.get_rng_state().shape))] if drawn else []
-    return [*value_specs(crossing, records), TensorSpec(LABELS, _LABEL_DTYPE, (records,)), *state]
+    return [*value_specs(crossing, records), TensorSpec(LABELS, _LABEL_DTYPE, (records,)), *_random_specs(drawn)]
 
 
-def gradient_specs(crossing: Sequence[Crossing], records: int) -> list[TensorSpec]:
-    """Return the tensors that a host sends back: the gradients of those that can have one."""
-    specs = value_specs(crossing, records)
-    return [spec for each, spec in zip(crossing, specs, strict=True) if has_gradient(each)]
+def gradient_specs(
+    crossing: Sequence[Crossing], records: int, drawn: bool = False, trained: bool = True
+) -> list[TensorSpec]:
+    """Return the tensors that a host sends back: the gradients of those that can have one.
+
+    Args:
+        crossing: the values that crossed.
+        records: in the part.
+        drawn: whether the front has drawn random numbers and has another part to draw for: then the state of the
+            generator behind the tail follows.
+        trained: whether the front needs gradients.
+    """
+    specs = zip(crossing, value_specs(crossing, records), strict=True)
+    return [*(spec for each, spec in specs if trained and has_gradient(each)), *_random_specs(drawn)]
 
 
 def value_specs(crossing: Sequence[Crossing], records: int) -> list[TensorSpec]:
@@ -78,6 +87,10 @@ def crossing_name(name: str) -> str:
 def named_piece(piece: Piece) -> Piece:
     """Return a piece under the name that its tensor has beside all others."""
     return piece._replace(tensor=crossing_name(piece.tensor)) if piece.order == CROSSING_ORDER else piece
+
+
+def _random_specs(drawn: bool) -> list[TensorSpec]:
+    return [TensorSpec(RANDOM, "|u1", tuple(torch.get_rng_state().shape))] if drawn else []
 
 
 def _wire_dtype(value: Crossing) -> str:

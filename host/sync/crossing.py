@@ -208,8 +208,10 @@ class Hand:
         part, self._part, self._assembler = self._part, self._part + 1, None
         if isinstance(back, DeviceFailed):
             return Answer(ActivationGradients(self._step, part, 0.0, [], str(back)[:4000]), {})
-        specs = gradient_specs(self._crossing, self._sizes[part]) if self._answered else []
-        gradients = {spec.name: back.gradients[spec.name] for spec in specs}
+        goes_on = RANDOM in self.names and part + 1 < len(self._sizes)
+        specs = gradient_specs(self._crossing, self._sizes[part], goes_on, self._answered)
+        there = {**back.gradients, RANDOM: back.random}
+        gradients = {spec.name: there[spec.name] for spec in specs}
         return Answer(ActivationGradients(self._step, part, back.loss, specs), gradients)
 
     def _batch(self, assembler: Assembler) -> Batch:

@@ -49,10 +49,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class Back:
-    """What one drive gets back: the mean loss over its records, and the gradients of its values, by place."""
+    """What one drive gets back.
+
+    Attributes:
+        loss: the mean over its records.
+        gradients: of its values, by place.
+        random: the state of its generator behind the tail.
+    """
 
     loss: float
     gradients: dict[str, Array]
+    random: Array
 
 
 # Records of two drives on which it is tried whether a tail can compute for both at once.
@@ -172,8 +179,8 @@ class Tail:
         losses = [_loss(part, batch) for part, batch in parts]
         torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
         return [
-            Back(loss.item() / size, self._gradients(values, size))
-            for loss, size, values in zip(losses, sizes, leaves, strict=True)
+            Back(loss.item() / size, self._gradients(values, size), own[batch.device].random.numpy())
+            for loss, size, values, batch in zip(losses, sizes, leaves, batches, strict=True)
         ]
 
     def _compute_alone(self, batch: Batch, own: Own) -> list[Back]:
@@ -181,7 +188,8 @@ class Tail:
         with own.placed(dict(self._module.named_modules())):
             loss = _loss(self._module(*(leaf.clone() for leaf in leaves)), batch)
             loss.backward()  # type: ignore[no-untyped-call]
-        return [Back(loss.item() / len(batch.labels), self._gradients(leaves, len(batch.labels)))]
+        size = len(batch.labels)
+        return [Back(loss.item() / size, self._gradients(leaves, size), own.random.numpy())]
 
     def _find_alone(self) -> Alone | None:
         """Return what must be computed for each drive alone, or None if all must.
@@ -223,7 +231,7 @@ class Tail:
                 buffer.copy_(before[name])
         for batch, back in zip(batches, backs, strict=True):
             mine = own[batch.device]
-            found |= {f"loss {batch.device}": np.array(back.loss), f"random {batch.device}": mine.random.numpy()}
+            found |= {f"loss {batch.device}": np.array(back.loss), f"random {batch.device}": back.random}
             found |= {f"back {batch.device} {place}": gradient for place, gradient in back.gradients.items()}
             found |= {f"{batch.device} {name}": mine.buffers.get(name, each).numpy() for name, each in before.items()}
         return found | self.take_gradients()
