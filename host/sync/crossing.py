@@ -210,7 +210,7 @@ class Hand:
             return Answer(ActivationGradients(self._step, part, 0.0, [], str(back)[:4000]), {})
         goes_on = RANDOM in self.names and part + 1 < len(self._sizes)
         specs = gradient_specs(self._crossing, self._sizes[part], goes_on, self._answered)
-        there = {**back.gradients, RANDOM: back.random}
+        there = back.gradients | ({} if back.random is None else {RANDOM: back.random})
         gradients = {spec.name: there[spec.name] for spec in specs}
         return Answer(ActivationGradients(self._step, part, back.loss, specs), gradients)
 

@@ -59,7 +59,7 @@ class Back:
 
     loss: float
     gradients: dict[str, Array]
-    random: Array
+    random: Array | None = None
 
 
 # Records of two drives on which it is tried whether a tail can compute for both at once.
@@ -231,7 +231,7 @@ class Tail:
                 buffer.copy_(before[name])
         for batch, back in zip(batches, backs, strict=True):
             mine = own[batch.device]
-            found |= {f"loss {batch.device}": np.array(back.loss), f"random {batch.device}": back.random}
+            found |= {f"loss {batch.device}": np.array(back.loss), f"random {batch.device}": mine.random.numpy()}
             found |= {f"back {batch.device} {place}": gradient for place, gradient in back.gradients.items()}
             found |= {f"{batch.device} {name}": mine.buffers.get(name, each).numpy() for name, each in before.items()}
         return found | self.take_gradients()
