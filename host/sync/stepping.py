@@ -139,6 +139,7 @@ class Stepper:
         order = structure.order or tuple(name for name in weights if name not in structure.tied)
         self._order = tuple(name for name in order if name in self._sent)
         self._gradient_bytes = sum(spec_bytes(spec) for spec in self._specs)
+        self._tail_bytes = 0 if tail is None else sum(weights[name].nbytes for name in (*tail.trained, *tail.kept))
         self._exchange, self._accountant, self._models, self._patience = exchange, accountant, models, patience
         self._last = Release.of_all(self._blocks())
         self._tail_ready: asyncio.Event | None = None
@@ -302,7 +303,7 @@ class Stepper:
             seconds = self._tail_clock(sum(len(each.work.records) for each in in_time), fronts)
         remote = [each for each in there if each.device != HOST]
         up, down = ({each.device: getattr(each, way) for each in remote} for way in ("up_bytes", "down_bytes"))
-        return Crossed(up, down, seconds, clock)
+        return Crossed(up, down, seconds, clock, reduce_seconds(self._tail_bytes, 0))
 
     def _told(self, crossed: Crossed | None) -> PlacementRecord | None:
         if crossed is None or self._tail is None:

@@ -117,6 +117,8 @@ def test_a_step_with_a_cut_is_the_forward_passes_the_hosts_part_and_the_rest(
     assert math.isfinite(composed.seconds)
     slower = compose_cut(parts, LINK, replace(crossed, tail_seconds=tail + 1), 0.25)
     assert slower.seconds == pytest.approx(composed.seconds + 1)
+    stepped = compose_cut(parts, LINK, replace(crossed, step_seconds=2.0), 0.25)
+    assert stepped.seconds == pytest.approx(composed.seconds + 2)
 
 
 def test_a_step_across_which_nothing_goes_is_the_plain_one() -> None:
