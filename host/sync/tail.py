@@ -8,6 +8,7 @@ values. A part of which it is not, since it mixes records in a way of its own, c
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +65,8 @@ class Back:
 
 # Records of two drives on which it is tried whether a tail can compute for both at once.
 _TRIED = {"one": 2, "other": 3}
+# Share of its size by which a result may differ: small batches and normalisation make much of the last digit.
+_TOLERANCE = float(np.finfo(np.float32).eps) ** 0.25
 
 
 class Tail:
@@ -379,6 +382,7 @@ def _same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
 def _near(one: Array, other: Array) -> bool:
     if one.shape != other.shape or not np.issubdtype(one.dtype, np.floating):
         return np.array_equal(one, other)
-    one, other = (np.nan_to_num(each.astype(np.float64)) for each in (one, other))
-    tolerance = np.finfo(np.float32).eps ** 0.25  # small batches and normalisation make much of the last digit
-    return bool(np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other))
+    with np.errstate(all="ignore"):
+        difference, size = (float(np.linalg.norm(each.ravel())) for each in (np.subtract(one, other), other))
+    # What has no value, such as the logarithm of what happens to be negative, tells nothing.
+    return math.isfinite(size) and difference <= _TOLERANCE * size

@@ -200,3 +200,16 @@ def test_trying_it_leaves_no_trace() -> None:
         assert all(array.tobytes() == before[name].tobytes() for name, array in weights.items())
         assert all(each.training for each in cut.tail.modules())
         assert all(each.grad is None for each in cut.tail.parameters())
+
+
+def undefined(net: Net, values: torch.Tensor) -> torch.Tensor:
+    """Has no value for some of what it is tried with."""
+    return (values - 0.5).log().detach() + values
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_where_nothing_can_be_tried_each_drives_records_are_computed_alone(mixes: bool) -> None:
+    def middle(net: Net, values: torch.Tensor) -> torch.Tensor:
+        return undefined(net, centred(net, values) if mixes else values)
+
+    assert not make(middle)[0].together
