@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -213,3 +215,20 @@ def test_where_nothing_can_be_tried_each_drives_records_are_computed_alone(mixes
         return undefined(net, centred(net, values) if mixes else values)
 
     assert not make(middle)[0].together
+
+
+def test_a_probes_pass_beside_a_steps_leaves_that_alone() -> None:
+    """They are computed in threads, with one module, one generator of torch's and its buffers."""
+    tail, front = make(dropped)
+    groups, probed = groups_of([40, 30]), groups_of([50])
+    want = pass_through(tail, copy.deepcopy(front), groups)
+    for _ in range(20):
+        begin, fronts = threading.Barrier(2), [copy.deepcopy(front) for _ in range(2)]
+
+        def go(number: int, begin: threading.Barrier = begin, fronts: list[nn.Module] = fronts) -> dict[str, Array]:
+            begin.wait(30.0)
+            return pass_through(tail, fronts[number], groups if number == 0 else probed)
+
+        with ThreadPoolExecutor(2) as pool:
+            got, _ = pool.map(go, range(2))
+        assert all(array.tobytes() == want[name].tobytes() for name, array in got.items())
