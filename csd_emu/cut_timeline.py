@@ -2,8 +2,8 @@
 
 Nothing overlaps: a drive receives its parameters, reads, computes the forward pass of its part, and sends what crosses
 the cut. The host's part begins when all have arrived. Then each drive receives the gradients of what it sent, computes
-its backward pass, encodes and sends the gradients of its part. Records that a drive computes in several parts cross in
-as many turns; they are composed as one.
+its backward pass, encodes and sends the gradients of its part. Behind the last of them the host steps its own part.
+Records that a drive computes in several parts cross in as many turns; they are composed as one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ class Crossed:
         down_bytes: device -> gradients of them, host to drive, of all that it received.
         tail_seconds: of the host's part, for all devices together.
         clock: whose seconds these are.
+        step_seconds: in which the host steps the parameters of its part, behind the last gradient; modelled.
     """
 
     up_bytes: Mapping[str, int]
     down_bytes: Mapping[str, int]
     tail_seconds: float
     clock: str = "modelled"
+    step_seconds: float = 0.0
 
     def is_of(self, devices: Collection[str]) -> bool:
         """Return whether something has crossed both ways for each of these devices."""
@@ -46,11 +48,12 @@ def compose_cut(activities: Sequence[Activity], link: Link, crossed: Crossed, ho
         activities: one per device that takes part; the bytes of what crosses are among theirs.
         link: the host's side of the link.
         crossed: what crosses, and what the host does with it.
-        host_seconds: of the host's own work behind the last gradient.
+        host_seconds: of the host's own work behind the last gradient, beside `crossed.step_seconds`.
     """
     front = compose([_forward(each, crossed) for each in activities], link)
     turn = front.seconds + crossed.tail_seconds
-    rest = compose([_backward(each, crossed, turn) for each in activities], link, host_seconds)
+    stepping = host_seconds + crossed.step_seconds
+    rest = compose([_backward(each, crossed, turn) for each in activities], link, stepping)
     tail = [Span(HOST, TAIL, front.seconds, turn)] if crossed.tail_seconds else []
     exposed = {part.device: max(0.0, rest.finish_seconds[part.device] - part.work_seconds) for part in activities}
     return Composed((*front.spans, *tail, *rest.spans), rest.seconds, rest.finish_seconds, exposed)

@@ -9,6 +9,7 @@ import torch
 
 from firmware_agent.cutting import Crossing
 from firmware_agent.errors import ModelError
+from firmware_agent.exchange import Array
 from firmware_agent.send_queue import Piece
 from firmware_agent.wire import TensorSpec
 
@@ -28,6 +29,15 @@ def device_number(device: str) -> int:
     return int.from_bytes(device.encode(), "big")
 
 
+def is_random_state(values: Array) -> bool:
+    """Return whether these bytes are a state of torch's generator."""
+    try:
+        torch.Generator().set_state(torch.from_numpy(values.copy()))
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
 def activation_specs(crossing: Sequence[Crossing], records: int, drawn: bool) -> list[TensorSpec]:
     """Return the tensors that a drive sends of a part of a step.
 
@@ -40,14 +50,23 @@ def activation_specs(crossing: Sequence[Crossing], records: int, drawn: bool) ->
     Raises:
         ModelError: a value has a dtype that cannot cross the wire.
     """
-    state = [TensorSpec(RANDOM, "|u1", tuple(torch.get_rng_state().shape))] if drawn else []
-    return [*value_specs(crossing, records), TensorSpec(LABELS, _LABEL_DTYPE, (records,)), *state]
+    return [*value_specs(crossing, records), TensorSpec(LABELS, _LABEL_DTYPE, (records,)), *_random_specs(drawn)]
 
 
-def gradient_specs(crossing: Sequence[Crossing], records: int) -> list[TensorSpec]:
-    """Return the tensors that a host sends back: the gradients of those that can have one."""
-    specs = value_specs(crossing, records)
-    return [spec for each, spec in zip(crossing, specs, strict=True) if has_gradient(each)]
+def gradient_specs(
+    crossing: Sequence[Crossing], records: int, drawn: bool = False, trained: bool = True
+) -> list[TensorSpec]:
+    """Return the tensors that a host sends back: the gradients of those that can have one.
+
+    Args:
+        crossing: the values that crossed.
+        records: in the part.
+        drawn: whether the front has drawn random numbers and has another part to draw for: then the state of the
+            generator behind the tail follows.
+        trained: whether the front needs gradients.
+    """
+    specs = zip(crossing, value_specs(crossing, records), strict=True)
+    return [*(spec for each, spec in specs if trained and has_gradient(each)), *_random_specs(drawn)]
 
 
 def value_specs(crossing: Sequence[Crossing], records: int) -> list[TensorSpec]:
@@ -68,6 +87,10 @@ def crossing_name(name: str) -> str:
 def named_piece(piece: Piece) -> Piece:
     """Return a piece under the name that its tensor has beside all others."""
     return piece._replace(tensor=crossing_name(piece.tensor)) if piece.order == CROSSING_ORDER else piece
+
+
+def _random_specs(drawn: bool) -> list[TensorSpec]:
+    return [TensorSpec(RANDOM, "|u1", tuple(torch.get_rng_state().shape))] if drawn else []
 
 
 def _wire_dtype(value: Crossing) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from firmware_agent.clock import Stopwatch
-from firmware_agent.crossing import LABELS, RANDOM, activation_specs, gradient_specs
+from firmware_agent.crossing import LABELS, RANDOM, activation_specs, gradient_specs, is_random_state
 from firmware_agent.cutting import Crossing
 from firmware_agent.errors import DeviceFailed, ProtocolError
 from firmware_agent.exchange import Array, Assembler, cut_slices, tensor_specs
@@ -31,7 +31,10 @@ class Handed(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the host made of a part: the mean loss over its records, and the gradients of what crossed, by place."""
+    """What the host made of a part: the mean loss over its records, and the gradients of what crossed, by place.
+
+    With them is the state of the generator behind the host's part, if the next part draws.
+    """
 
     loss: float
     gradients: Mapping[str, Array]
@@ -72,8 +75,11 @@ class CutPass:
         self._crossing, self._step, self._cross, self._stopwatch = list(crossing), step, cross, stopwatch
         self._part, self._random = 0, torch.get_rng_state()
 
-    def ends(self, values: Sequence[torch.Tensor], labels: Array) -> Ends:
+    def ends(self, values: Sequence[torch.Tensor], labels: Array, last: bool = True) -> Ends:
         """Hand over what the front computed of a part of the step, and return where its backward pass begins.
+
+        If it is not the step's last part, torch's generator goes on behind what the host's part has drawn, as it would
+        in the whole model.
 
         Raises:
             DeviceFailed: the host's part failed.
@@ -81,13 +87,21 @@ class CutPass:
         """
         handed, part = self._handed(values, labels), self._part
         self._part += 1
-        answer = self._cross(handed, Wanted(self._step, part, gradient_specs(self._crossing, len(labels))))
+        goes_on = RANDOM in handed.arrays and not last
+        answer = self._cross(handed, Wanted(self._step, part, gradient_specs(self._crossing, len(labels), goes_on)))
         self._stopwatch.mark()
+        if goes_on:
+            self._go_on(answer.gradients.get(RANDOM))
         wanted = {str(place): value for place, value in enumerate(values) if value.requires_grad}
         if missing := sorted(wanted.keys() - answer.gradients.keys()):
             raise ProtocolError(f"step {self._step}: the host sent no gradient of value {missing[0]} of what crossed")
         gradients = [torch.from_numpy(answer.gradients[place]) for place in wanted]
         return Ends(list(wanted.values()), gradients, answer.loss)
+
+    def _go_on(self, random: Array | None) -> None:
+        if random is None or not is_random_state(random):
+            raise ProtocolError(f"step {self._step}: the host sent no state of the random generator behind its part")
+        torch.set_rng_state(torch.from_numpy(random.copy()))
 
     def _handed(self, values: Sequence[torch.Tensor], labels: Array) -> Handed:
         random = torch.get_rng_state()
@@ -143,7 +157,9 @@ class Coming:
             self._error = frame.error
         else:
             self._loss = frame.loss
-            self._assembler = Assembler(wanted.step, frame.specs, wanted.specs if frame.specs else [])
+            trained = any(spec.name != RANDOM for spec in frame.specs)
+            expected = [spec for spec in wanted.specs if trained or spec.name == RANDOM]
+            self._assembler = Assembler(wanted.step, frame.specs, expected)
 
     def answer(self) -> Answer:
         """Return the answer, which is whole.

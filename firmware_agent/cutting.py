@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -185,11 +186,14 @@ class _Traced:
     """A model's graph, what its nodes compute, and where its layers begin in it."""
 
     def __init__(self, model: nn.Module, images: torch.Tensor, layers: Iterable[LayerWork]) -> None:
-        try:
-            self._module = fx.GraphModule(model, _Tracer().trace(model))
-        except Exception as error:  # the user's code may raise anything when it is given no real tensor
-            raise _CannotCut(f"torch.fx cannot follow its forward pass ({_first_line(error)})") from error
         self._model = model
+        with self._unchanged() as changes:
+            try:
+                self._module = fx.GraphModule(model, _Tracer().trace(model))
+            except Exception as error:  # the user's code may raise anything when it is given no real tensor
+                raise _CannotCut(f"torch.fx cannot follow its forward pass ({_first_line(error)})") from error
+        if changes:
+            raise _CannotCut(f"its forward pass {changes[0]}, of which torch.fx takes note once and for all")
         self._nodes = list(self._module.graph.nodes)
         self._few, self._more = (self._values(images[:1].repeat_interleave(n, 0)) for n in (_FEW, _MORE))
         names = {id(tensor): name for name, tensor in sent_tensors(model).items()}
@@ -203,6 +207,7 @@ class _Traced:
                 self._used[name] = self._used.get(name, (place, place))[0], place
         self._along = [node for node in self._nodes if self._goes_along(node)]
         self._bytes = list(map(self._node_bytes, self._nodes))
+        self._records = self._find_records()
 
     def point(self, layer: str) -> CutPoint:
         """Return what crosses before a layer, or why none can cut there."""
@@ -239,16 +244,12 @@ class _Traced:
         if shapes is not None:
             return shapes
         values = _Values(self._module)
-        before = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
-        try:
-            with evaluating(self._module), torch.no_grad(), torch.random.fork_rng(devices=[]):
-                values.run(images)
-        except Exception as error:  # as above
-            raise _CannotCut(f"its graph as torch.fx has it does not run ({_first_line(error)})") from error
-        finally:
-            with torch.no_grad():
-                for buffer, value in before:
-                    buffer.copy_(value)
+        with self._unchanged():
+            try:
+                with evaluating(self._module), torch.no_grad():
+                    values.run(images)
+            except Exception as error:  # as above
+                raise _CannotCut(f"its graph as torch.fx has it does not run ({_first_line(error)})") from error
         return values.of
 
     def _shapes(self, images: torch.Tensor) -> dict[fx.Node, Any] | None:
@@ -261,6 +262,24 @@ class _Traced:
             return None
         return shapes.of
 
+    @contextmanager
+    def _unchanged(self) -> Iterator[list[str]]:
+        """Put the model's buffers and torch's generator back; say what was done to them."""
+        before = [(buffer, buffer._version, buffer.clone()) for buffer in self._model.buffers()]
+        changes = list[str]()
+        with torch.random.fork_rng(devices=[]):
+            random = torch.get_rng_state()
+            try:
+                yield changes
+            finally:
+                if not torch.equal(random, torch.get_rng_state()):
+                    changes.append("draws random numbers without a tensor that is computed")
+                if any(buffer._version != version for buffer, version, _ in before):
+                    changes.append("changes a buffer without a tensor that is computed")
+                with torch.no_grad():
+                    for buffer, _, value in before:
+                        buffer.copy_(value)
+
     def _used_by(self, node: fx.Node, names: Mapping[int, str]) -> set[str]:
         """Return the names of the model's tensors that a node computes with."""
         used: list[torch.Tensor] = []
@@ -270,6 +289,20 @@ class _Traced:
         attributes = (each for each in node.all_input_nodes if each.op == "get_attr")
         used += [operator.attrgetter(str(each.target))(self._module) for each in attributes]
         return {names[id(tensor)] for tensor in used if id(tensor) in names}
+
+    def _find_records(self) -> set[fx.Node]:
+        """Return the nodes whose values are the records, or made of them by nothing that could not be undone.
+
+        Each way from the records must go through a weight of two dimensions or more, as a linear layer or a convolution
+        has. What shifts, scales, reshapes or joins is none, trained or not.
+        """
+        mixing = {name for name, each in self._model.named_parameters() if sum(size > 1 for size in each.shape) > 1}
+        records: set[fx.Node] = set()
+        for node, uses in zip(self._nodes, self._uses, strict=True):
+            of_records = not records.isdisjoint(node.all_input_nodes) and _holds_tensor(self._few.get(node))
+            if node.op == "placeholder" or (of_records and not uses & mixing):
+                records.add(node)
+        return records
 
     def _front(self, layer: str) -> set[fx.Node]:
         """Return the nodes before the layer's first, and what says something of their values alone."""
@@ -330,6 +363,11 @@ class _Traced:
         few, more = self._few[node], self._more[node]
         if node.op == "placeholder":
             raise _CannotCut("the records themselves are used from there on, and no record leaves its drive")
+        if node in self._records:
+            raise _CannotCut(
+                f"{node.name}, which crosses, still shows the records, and no record leaves its drive: no weight of a "
+                "linear layer or a convolution lies before it"
+            )
         if (few.shape[:1], more.shape[:1]) != ((_FEW,), (_MORE,)) or few.shape[1:] != more.shape[1:]:
             raise _CannotCut(
                 f"{node.name}, which crosses, has the shape {list(few.shape)}: not a value for each record"

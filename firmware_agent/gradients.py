@@ -199,7 +199,7 @@ class GradientWorker:
         for number, part in enumerate(parts, 1):
             images, labels = self._loaded.take(part)
             self._phase = "forward"
-            ends = self._forward(images, labels, flow, crossing)
+            ends = self._forward(images, labels, flow, crossing, last=number == len(parts))
             self._phase = "backward"
             flow.backward(last=number == len(parts))
             share = len(part) / len(index)
@@ -209,11 +209,11 @@ class GradientWorker:
             self._stopwatch.lap("backward")
         return LocalStep(len(index), loss_sum / len(index), read_bytes)
 
-    def _forward(self, images: Array, labels: Array, flow: Flow, crossing: CutPass | None) -> Ends:
+    def _forward(self, images: Array, labels: Array, flow: Flow, crossing: CutPass | None, last: bool) -> Ends:
         if crossing is not None:
             with flow.forward():
                 values = self._loaded.front(images)
-            return crossing.ends(values, labels)
+            return crossing.ends(values, labels, last)
         with flow.forward():
             loss = self._loaded.forward(images, labels)
         return Ends([loss], [torch.ones_like(loss)], loss.item())

@@ -2,8 +2,8 @@
 
 The composition is that of `csd_emu.timeline` with a turn in the middle: each drive receives the parameters of its
 layers, reads, computes its forward pass and sends activations and labels; the host begins when the last of them has
-arrived, computes the tail of all records, sends each drive the gradient of its activations, and steps the tail's
-parameters beside what follows; each drive computes its backward pass and sends its gradients, which the host adds up.
+arrived, computes the tail of all records and sends each drive the gradient of its activations; each drive computes its
+backward pass and sends its gradients; when all are there the host adds them up and steps, the tail's parameters too.
 
 Everything is in closed form over all cuts at once. Transfers that begin together end in the order of their sizes; the
 last of transfers that begin at any time ends at the maximum over t of t + (bytes that begin at t or later) / bandwidth.
@@ -87,15 +87,14 @@ def barrier_seconds(situation: Situation, amounts: Amounts | None = None) -> Flo
     turned = begun[:, None] + wire.together(amounts.batches * amounts.crossing_bytes[:, None])
     turned[-1] = ready[-1]  # nothing moved: nothing to wait for in the middle
     end = wire.last(amounts.push_bytes[:, None] * each, turned + backward[:, ~near])
-    moved = amounts.push_bytes[-1] - amounts.push_bytes
-    end[:-1] = np.maximum(end, begun + _reduce(moved, 0))[:-1]
     for place in np.flatnonzero(near):
         ahead, own = situation.drives[place].read_seconds, backward[:, place]
         # Its next records come beside what follows the turn; with nothing moved, beside all of it.
         turned_back = begun + np.maximum(own, ahead)
         turned_back[-1] = max(forward[-1, place] + own[-1], ahead)
         end = np.maximum(end, turned_back)
-    return np.asarray(end + _reduce(amounts.push_bytes, len(situation.drives)))
+    moved = amounts.push_bytes[-1] - amounts.push_bytes
+    return np.asarray(end + _reduce(amounts.push_bytes, len(situation.drives)) + _reduce(moved, 0))
 
 
 def _reduce(sizes: Floats, gradients: int) -> Floats:

@@ -77,7 +77,8 @@ class Judge:
         forward, backward = self._of_first(host, cut)
         tail = host.forward_seconds * (1 - forward) + host.backward_seconds * (1 - backward)
         activities = [self._activity(drive, cut, up[drive.device], down[drive.device]) for drive in drives]
-        return activities, Crossed(up, down, tail if moved else 0.0)
+        stepping = reduce_seconds(self._pushed[-1] - self._pushed[cut], 0)
+        return activities, Crossed(up, down, tail if moved else 0.0, step_seconds=stepping)
 
     def _activity(self, drive: DrivePlace, cut: int, up_bytes: int, down_bytes: int) -> Activity:
         forward, backward = self._of_first(drive, cut)

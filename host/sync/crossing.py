@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from firmware_agent.crossing import LABELS, RANDOM, activation_specs, gradient_specs
+from firmware_agent.crossing import LABELS, RANDOM, activation_specs, gradient_specs, is_random_state
 from firmware_agent.cutting import Crossing
 from firmware_agent.errors import DeviceFailed, ProtocolError
 from firmware_agent.exchange import Array, Assembler, cut_slices
@@ -79,8 +79,15 @@ class Crossings:
     async def add(self, part: int, batch: Batch) -> Back | DeviceFailed:
         """Take a participant's part, and return what goes back to it when the tail has computed, or failed.
 
-        How long that may take is the caller's to limit; a caller that gives up must call `leave`.
+        A part too small for the tail fails for this participant alone. How long it may take is the caller's to limit; a
+        caller that gives up must call `leave`.
         """
+        if len(batch.labels) < self._tail.smallest:
+            return DeviceFailed(
+                f"batch normalisation cannot train on a single value per channel, which part {part} of the records of "
+                f"{batch.device}, {len(batch.labels)} of them, comes to in the host's part of the model; give this "
+                "drive a larger batch or micro_batch, or choose batch_norm: synchronised or frozen"
+            )
         future: asyncio.Future[Back | DeviceFailed] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(part, {})[batch.device] = batch, future
         self._compute_complete()
@@ -178,7 +185,7 @@ class Hand:
         """Take a frame; return the part when it is whole.
 
         Raises:
-            ProtocolError: the frame does not belong there, or a label is none.
+            ProtocolError: the frame does not belong there, or a label or a generator's state is none.
         """
         if isinstance(frame, Slice) and self._assembler is not None:
             news = self._assembler.add(frame)
@@ -201,8 +208,10 @@ class Hand:
         part, self._part, self._assembler = self._part, self._part + 1, None
         if isinstance(back, DeviceFailed):
             return Answer(ActivationGradients(self._step, part, 0.0, [], str(back)[:4000]), {})
-        specs = gradient_specs(self._crossing, self._sizes[part]) if self._answered else []
-        gradients = {spec.name: back.gradients[spec.name] for spec in specs}
+        goes_on = RANDOM in self.names and part + 1 < len(self._sizes)
+        specs = gradient_specs(self._crossing, self._sizes[part], goes_on, self._answered)
+        there = back.gradients | ({} if back.random is None else {RANDOM: back.random})
+        gradients = {spec.name: there[spec.name] for spec in specs}
         return Answer(ActivationGradients(self._step, part, back.loss, specs), gradients)
 
     def _batch(self, assembler: Assembler) -> Batch:
@@ -210,4 +219,6 @@ class Hand:
         labels, random = np.asarray(arrays.pop(LABELS), np.int64), arrays.pop(RANDOM, None)
         if len(odd := labels[(labels < 0) | (labels >= self._classes)]):
             raise ProtocolError(f"{self._device} sent the label {odd[0]}; the model knows 0 to {self._classes - 1}")
+        if random is not None and not is_random_state(random):
+            raise ProtocolError(f"{self._device} sent a state of its random generator that is none")
         return Batch(self._device, list(arrays.values()), labels, random)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -35,7 +35,7 @@ class Placed:
         point: the cut.
         moved: the host's layers.
         front: the drives' part, against the whole.
-        moved_bytes: of the host's layers' tensors.
+        moved_bytes: of the host's layers' tensors, in the job's precision.
         kept_bytes: of the drives' layers' tensors.
     """
 
@@ -117,19 +117,21 @@ def place_model(evaluator: Evaluator, layer: str, precision: str) -> Placed:
     cut, works = evaluator.cut(layer, precision), evaluator.layers()
     names = [work.name for work in works]
     place = names.index(layer)
-    moved_bytes, kept_bytes = _bytes(works[place:]), _bytes(works[:place])
+    sizes = {name: each.nbytes for part in (cut.front, cut.tail) for name, each in part.state_dict().items()}
+    moved_bytes, kept_bytes = _bytes(works[place:], sizes), _bytes(works[:place], sizes)
     front = Front(
         forward_share=_share(works, place, "forward_operations"),
         backward_share=_share(works, place, "backward_operations"),
         encode_share=kept_bytes / (kept_bytes + moved_bytes),
-        spared_bytes=SPARED_PARAMETER_COPIES * moved_bytes,
+        spared_bytes=SPARED_PARAMETER_COPIES * _bytes(works[place:], {}),  # as the tables' steps, in float32
         spared_record_bytes=cut.point.tail_bytes,
     )
     return Placed(cut.point, tuple(names[place:]), front, moved_bytes, kept_bytes)
 
 
-def _bytes(works: Sequence[LayerWork]) -> int:
-    return sum(sum(work.tensors.values()) for work in works)
+def _bytes(works: Sequence[LayerWork], sizes: Mapping[str, int]) -> int:
+    """Return the bytes of the layers' tensors: those of `sizes`, or as they were traced."""
+    return sum(sizes.get(name, size) for work in works for name, size in work.tensors.items())
 
 
 def _share(works: Sequence[LayerWork], place: int, name: str) -> float:

@@ -139,6 +139,7 @@ class Stepper:
         order = structure.order or tuple(name for name in weights if name not in structure.tied)
         self._order = tuple(name for name in order if name in self._sent)
         self._gradient_bytes = sum(spec_bytes(spec) for spec in self._specs)
+        self._tail_bytes = 0 if tail is None else sum(weights[name].nbytes for name in (*tail.trained, *tail.kept))
         self._exchange, self._accountant, self._models, self._patience = exchange, accountant, models, patience
         self._last = Release.of_all(self._blocks())
         self._tail_ready: asyncio.Event | None = None
@@ -218,7 +219,7 @@ class Stepper:
         """See a step through.
 
         What a device that is lost has sent stays in it, if anyone else returns anything. If nobody does, only tensors
-        that all had sent before are stepped, and the result has no device.
+        that all had sent before are stepped, none if the optimiser needs all at once, and the result has no device.
         """
         outcomes, count, rate = await step.outcomes, len(step.works), step.rate
         limit, late = self._late(outcomes[:count], step.expected)
@@ -228,9 +229,10 @@ class Stepper:
             rate = step.learning_rate(sum(records for device, records in step.records.items() if device not in late))
             step.rate = rate
         await step.gathering.finish(late)
-        if step.crossings is not None and (step.gathering.mixed or len(_failed(outcomes[:count])) < count):
+        counts = len(_failed(outcomes[:count])) < count or (self._optimiser.needs_all is None and step.gathering.mixed)
+        if step.crossings is not None and counts:
             await self._begin_tail(step, step.crossings, late)
-        if step.whole:
+        if step.whole and counts:
             await asyncio.to_thread(self._optimiser.step_all, step.whole, rate)
         step.tail_ready.set()
         for name, first in self._structure.tied.items():
@@ -301,7 +303,7 @@ class Stepper:
             seconds = self._tail_clock(sum(len(each.work.records) for each in in_time), fronts)
         remote = [each for each in there if each.device != HOST]
         up, down = ({each.device: getattr(each, way) for each in remote} for way in ("up_bytes", "down_bytes"))
-        return Crossed(up, down, seconds, clock)
+        return Crossed(up, down, seconds, clock, reduce_seconds(self._tail_bytes, 0))
 
     def _told(self, crossed: Crossed | None) -> PlacementRecord | None:
         if crossed is None or self._tail is None:

@@ -1,26 +1,25 @@
 """The host's part of a model that is cut: computed for all drives' records at once, what is each drive's own apart.
 
 Batch normalisation takes the statistics of each drive's records alone, as the whole model in the drive would, and each
-drive's running statistics go their own way within a step; dropout draws from a generator of each drive's. All else
-computes record by record: all drives' records go through it together.
+drive's running statistics go their own way within a step; what draws does so from a generator of each drive's. All else
+computes record by record: all drives' records go through it together. Whether that is so is tried once, on random
+values. A part of which it is not, since it mixes records in a way of its own, computes for one drive after the other.
 """
 
 from __future__ import annotations
 
-import functools
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import fx, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from firmware_agent.crossing import has_gradient, step_seed
 from firmware_agent.cutting import Cut
@@ -29,13 +28,7 @@ from firmware_agent.exchange import Array
 from firmware_agent.first_use import evaluating
 from firmware_agent.weights import buffer_names, trained_names
 from host.aggregate import weighted_mean
-
-# Functions of torch that draw, or mix records.
-_DRAWING = {
-    functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d, functional.alpha_dropout,
-    functional.feature_alpha_dropout, functional.rrelu, torch.dropout, torch.rrelu,
-}  # fmt: skip
-_MIXING = {functional.batch_norm, torch.batch_norm}
+from host.sync.tail_graph import Alone, Grouped, Own, batch_norms, find_alone, make_samples
 
 
 @dataclass(frozen=True)
@@ -57,18 +50,23 @@ class Batch:
 
 @dataclass(frozen=True)
 class Back:
-    """What one drive gets back: the mean loss over its records, and the gradients of its values, by place."""
+    """What one drive gets back.
+
+    Attributes:
+        loss: the mean over its records.
+        gradients: of its values, by place.
+        random: the state of its generator behind the tail.
+    """
 
     loss: float
     gradients: dict[str, Array]
+    random: Array | None = None
 
 
-@dataclass
-class Own:
-    """What is a drive's own within a step: its generator's state, and the running statistics by name."""
-
-    random: torch.Tensor
-    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+# Records of two drives on which it is tried whether a tail can compute for both at once.
+_TRIED = {"one": 2, "other": 3}
+# Share of its size by which a result may differ: small batches and normalisation make much of the last digit.
+_TOLERANCE = float(np.finfo(np.float32).eps) ** 0.25
 
 
 class Tail:
@@ -79,10 +77,13 @@ class Tail:
         front: names of the drives' part of the state, in the order in which they have it.
         front_trained, front_buffers: which of them are parameters with a gradient, and buffers.
         trained, buffers: the same of the host's part; what no part uses is the host's.
+        kept: the buffers that steps change.
         classes: how many it tells apart.
         layers: how many it has.
         state_bytes: of what is the host's.
         answers: whether the drives need the gradients of what they hand over: not for a front that is not trained.
+        together: whether it computes for all drives at once.
+        smallest: so few records of a drive it can compute with.
         turn: held by whoever computes.
     """
 
@@ -108,8 +109,8 @@ class Tail:
             layers: how many it has, for the record.
 
         Raises:
-            ConfigurationError: the tail normalises in a way that cannot be kept apart, or a tied parameter has another
-                name in its part.
+            ConfigurationError: the tail mixes records in a way that cannot be kept apart while others must be mixed,
+                or a tied parameter has another name in its part.
         """
         self.point, self._weights = cut.point, weights
         self.front = tuple(cut.front.state_dict())
@@ -119,20 +120,17 @@ class Tail:
         self.state_bytes = sum(a.nbytes for name, a in weights.items() if name not in {*self.front, *tied})
         self.trained = tuple(name for name in trained if name not in self.front)
         self.buffers = tuple(buffer_names(cut.tail))
-        self._apart = batch_norm == "device"
-        self._module = cut.tail
-        _check(self._module, self._apart)
+        self.kept = frozenset(self.buffers if batch_norm != "frozen" else ())
+        self._batch_norm, self._module = batch_norm, _graph(cut.tail)
         if batch_norm == "frozen":
-            for module in self._module.modules():
-                if isinstance(module, _BatchNorm):
-                    module.eval()
+            _eval_norms(self._module)
         self._parameters = {
             tied.get(name, name): each for name, each in self._module.named_parameters(remove_duplicate=False)
         }
         for name, tensor in self._module.state_dict(keep_vars=True).items():
             tensor.data = torch.from_numpy(weights[tied.get(name, name)])
-        self.classes = self._count_classes()
         self._seed, self.answers = seed, bool(self.front_trained)
+        self.classes = self._count_classes()
         # One pass at a time: the gradients are the module's own.
         self.turn = threading.Lock()
         if odd := sorted(set(self.front_trained) - set(trained)):
@@ -140,16 +138,24 @@ class Tail:
                 f"placement: {odd[0]} is tied to {tied.get(odd[0])}, which the part before the cut does not use; "
                 "cut elsewhere"
             )
+        self._alone = self._find_alone()
+        self.together, self.smallest = self._alone is not None, self._find_smallest()
+        if batch_norm == "synchronised" and not self.together:
+            raise ConfigurationError(
+                f"placement: the host's part from {self.point.layer!r} on mixes the records of a batch, or draws "
+                "random numbers, in a way that cannot be kept apart by drives, while batch_norm: synchronised needs "
+                "the records of all; cut behind it, or choose batch_norm: device or frozen"
+            )
 
     def _count_classes(self) -> int:
-        dtypes = [(each.shape, getattr(torch, each.dtype)) for each in self.point.crossing]
-        with evaluating(self._module), torch.no_grad():
-            outputs = self._module(*(torch.zeros(1, *shape, dtype=dtype) for shape, dtype in dtypes))
+        with evaluating(self._module), torch.no_grad(), self._put_aside():
+            outputs = self._module(*(torch.zeros(2, *shape, dtype=dtype) for shape, dtype in self._record_shapes()))
         return int(outputs.shape[1])
 
     def begin(self, step: int) -> TailPass:
         """Begin a step."""
-        return TailPass(self, lambda device: self._fresh(step, device), None if self._apart else self._fresh(step, ""))
+        synchronised = self._batch_norm == "synchronised"
+        return TailPass(self, lambda device: self._fresh(step, device), self._fresh(step, "") if synchronised else None)
 
     def compute(self, batches: Sequence[Batch], own: Mapping[str, Own], joint: Own | None) -> list[Back]:
         """Return what goes back; the gradient of the sum of all records' losses is then in the parameters.
@@ -159,21 +165,100 @@ class Tail:
             own: what is each device's own.
             joint: has the running statistics of all together; None if those are each device's own too.
         """
+        if self._alone is not None:
+            return self._compute_together(self._alone, batches, own, joint)
+        return [back for batch in batches for back in self._compute_alone(batch, own[batch.device])]
+
+    def _compute_together(
+        self, alone: Alone, batches: Sequence[Batch], own: Mapping[str, Own], joint: Own | None
+    ) -> list[Back]:
         sizes = [len(batch.labels) for batch in batches]
         leaves = [self._leaves(batch) for batch in batches]
         inputs = [torch.cat(column) for column in zip(*leaves, strict=True)]
-        grouped = _Grouped(self._module, sizes, [own[batch.device] for batch in batches], joint)
-        with torch.random.fork_rng(devices=[]):
+        grouped = Grouped(self._module, alone, sizes, [own[batch.device] for batch in batches])
+        with nullcontext() if joint is None else joint.placed(batch_norms(self._module)):
             outputs: torch.Tensor = grouped.run(*inputs)
-        losses = [
-            functional.cross_entropy(part, torch.from_numpy(batch.labels), reduction="sum")
-            for part, batch in zip(torch.split(outputs, sizes), batches, strict=True)
-        ]
+        parts = zip(torch.split(outputs, sizes), batches, strict=True)
+        losses = [_loss(part, batch) for part, batch in parts]
         torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
         return [
-            Back(loss.item() / size, self._gradients(values, size))
-            for loss, size, values in zip(losses, sizes, leaves, strict=True)
+            Back(loss.item() / size, self._gradients(values, size), own[batch.device].random.numpy())
+            for loss, size, values, batch in zip(losses, sizes, leaves, batches, strict=True)
         ]
+
+    def _compute_alone(self, batch: Batch, own: Own) -> list[Back]:
+        leaves = self._leaves(batch)
+        with own.placed(dict(self._module.named_modules())):
+            loss = _loss(self._module(*(leaf.clone() for leaf in leaves)), batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+        size = len(batch.labels)
+        return [Back(loss.item() / size, self._gradients(leaves, size), own.random.numpy())]
+
+    def _find_alone(self) -> Alone | None:
+        """Return what must be computed for each drive alone, or None if all must.
+
+        It is tried whether two drives' records together give the gradients, losses and buffers that they give one after
+        the other. Layers that are to normalise over all records leave them alone meanwhile.
+        """
+        modes = [(each, each.training) for each in self._module.modules()]
+        if self._batch_norm == "synchronised":
+            _eval_norms(self._module)
+        try:
+            samples = make_samples(self._record_shapes())
+            alone = find_alone(self._module, *samples)
+            values = [torch.split(sample, list(_TRIED.values())) for sample in samples[0]]
+            batches = [
+                Batch(name, [each[place].numpy() for each in values], np.arange(size) % self.classes)
+                for place, (name, size) in enumerate(_TRIED.items())
+            ]
+            return alone if _same(self._try(batches, alone), self._try(batches, None)) else None
+        except Exception:  # the user's model may raise anything; in earnest it says what is wrong
+            return None
+        finally:
+            self.take_gradients()
+            for each, training in modes:
+                each.training = training
+
+    def _try(self, batches: Sequence[Batch], alone: Alone | None) -> dict[str, Array]:
+        """Return all that comes of a pass, by name; the module's own buffers are as before."""
+        own = {batch.device: self._fresh(0, batch.device) for batch in batches}
+        before = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        try:
+            if alone is None:
+                backs = [back for batch in batches for back in self._compute_alone(batch, own[batch.device])]
+            else:
+                backs = self._compute_together(alone, batches, own, None)
+            found = {f"own {name}": buffer.numpy().copy() for name, buffer in self._module.named_buffers()}
+        finally:
+            for name, buffer in self._module.named_buffers():
+                buffer.copy_(before[name])
+        for batch, back in zip(batches, backs, strict=True):
+            mine = own[batch.device]
+            found |= {f"loss {batch.device}": np.array(back.loss), f"random {batch.device}": mine.random.numpy()}
+            found |= {f"back {batch.device} {place}": gradient for place, gradient in back.gradients.items()}
+            found |= {f"{batch.device} {name}": mine.buffers.get(name, each).numpy() for name, each in before.items()}
+        return found | self.take_gradients()
+
+    def _find_smallest(self) -> int:
+        """Return how few records of a drive can be normalised: one, or two."""
+        if self._batch_norm == "synchronised":
+            return 1
+        lone = [sample[:1] for sample in make_samples(self._record_shapes())[0]]
+        try:
+            with torch.no_grad(), self._put_aside():
+                self._module(*lone)
+        except ValueError:  # as torch says of a single value per channel
+            return 2
+        except Exception:  # as above
+            return 1
+        return 1
+
+    def _put_aside(self) -> AbstractContextManager[None]:
+        """Return a context in which the module computes with copies of its buffers."""
+        return self._fresh(0, "").placed(dict(self._module.named_modules()))
+
+    def _record_shapes(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        return [(each.shape, getattr(torch, each.dtype)) for each in self.point.crossing]
 
     def take_gradients(self) -> dict[str, Array]:
         """Return the parameters' gradients, as sums over records, and drop them; zeros where no record came through."""
@@ -260,7 +345,7 @@ class TailPass:
         """Return the running statistics: the mean of what each device leaves behind, or what all leave together."""
         if self._joint is not None:
             return {name: buffer.numpy() for name, buffer in self._joint.buffers.items()}
-        names = {name for own in self._own.values() for name in own.buffers}
+        names = {name for own in self._own.values() for name in own.buffers if name in self._tail.kept}
         if not names or not self._records:
             return {}
         parts = [
@@ -270,78 +355,34 @@ class TailPass:
         return weighted_mean(parts)
 
 
-class _Grouped(fx.Interpreter):
-    """Runs a tail; what is a drive's own, or draws, runs for each drive's records alone."""
-
-    def __init__(self, module: nn.Module, sizes: Sequence[int], own: Sequence[Own], joint: Own | None) -> None:
-        super().__init__(module)
-        self._sizes, self._own, self._joint = list(sizes), own, joint
-
-    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        module = self.fetch_attr(str(target))
-        compute = functools.partial(super().call_module, target)
-        norms = {name: each for name, each in module.named_modules(prefix=str(target)) if isinstance(each, _BatchNorm)}
-        if module.training and norms and self._joint is not None:
-            with _of(self._joint, norms):
-                return compute(args, kwargs)
-        if module.training and (norms or _draws(module)):
-            return self._each(compute, args, kwargs, norms)
-        return compute(args, kwargs)
-
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        compute = functools.partial(super().call_function, target)
-        return self._each(compute, args, kwargs, {}) if target in _DRAWING else compute(args, kwargs)
-
-    def _each(
-        self,
-        compute: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        norms: Mapping[str, _BatchNorm],
-    ) -> torch.Tensor:
-        """Compute for each device's records alone, and return the results one after the other."""
-        split = [self._split(each) for each in args]
-        named = {name: self._split(each) for name, each in kwargs.items()}
-        outputs = []
-        for number, own in enumerate(self._own):
-            with _of(own, norms):
-                mine = {name: each[number] for name, each in named.items()}
-                outputs.append(compute(tuple(each[number] for each in split), mine))
-        return torch.cat(outputs)
-
-    def _split(self, value: Any) -> Sequence[Any]:
-        if isinstance(value, torch.Tensor) and value.ndim and len(value) == sum(self._sizes):
-            parts: tuple[torch.Tensor, ...] = torch.split(value, self._sizes)
-            return parts
-        return [value] * len(self._sizes)
-
-
-@contextmanager
-def _of(own: Own, norms: Mapping[str, _BatchNorm]) -> Iterator[None]:
-    """Have a drive's own generator and running statistics in place."""
-    before = {(name, key): buffer for name, norm in norms.items() for key, buffer in norm.named_buffers(recurse=False)}
-    torch.set_rng_state(own.random)
-    try:
-        for (name, key), buffer in before.items():
-            setattr(norms[name], key, own.buffers.setdefault(f"{name}.{key}", buffer.clone()))
-        yield
-    finally:
-        for (name, key), buffer in before.items():
-            own.buffers[f"{name}.{key}"] = getattr(norms[name], key)
-            setattr(norms[name], key, buffer)
-        own.random = torch.get_rng_state()
-
-
-def _draws(module: nn.Module) -> bool:
-    return any(isinstance(each, _DropoutNd | nn.RReLU) or getattr(each, "dropout", 0) for each in module.modules())
-
-
-def _check(module: nn.Module, apart: bool) -> None:
+def _graph(module: nn.Module) -> fx.GraphModule:
     if not isinstance(module, fx.GraphModule):
         raise TypeError("a tail is a graph, as firmware_agent.cutting makes it")
-    for node in module.graph.nodes:
-        if apart and node.target in _MIXING:
-            raise ConfigurationError(
-                f"placement: {node.name}, behind the cut, normalises by a function, and the statistics of drives "
-                "cannot be kept apart; use torch.nn.BatchNorm1d, 2d or 3d, cut behind it, or choose batch_norm: frozen"
-            )
+    return module
+
+
+def _loss(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+    return functional.cross_entropy(outputs, torch.from_numpy(batch.labels), reduction="sum")
+
+
+def _eval_norms(module: nn.Module) -> None:
+    for each in module.modules():
+        if isinstance(each, _BatchNorm):
+            each.eval()
+
+
+def _same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+    """Return whether gradients, losses and buffers are the same but for how sums round.
+
+    What mixes records, or draws other numbers, changes them by a good part of their size.
+    """
+    return one.keys() == other.keys() and all(_near(one[name], other[name]) for name in one)
+
+
+def _near(one: Array, other: Array) -> bool:
+    if one.shape != other.shape or not np.issubdtype(one.dtype, np.floating):
+        return np.array_equal(one, other)
+    with np.errstate(all="ignore"):
+        difference, size = (float(np.linalg.norm(each.ravel())) for each in (np.subtract(one, other), other))
+    # What has no value, such as the logarithm of what happens to be negative, tells nothing.
+    return math.isfinite(size) and difference <= _TOLERANCE * size

@@ -161,9 +161,12 @@ def test_a_step_is_that_of_one_process_whatever_cut_batches_and_drives(
     assert not missing or batch_norm == "frozen"
 
 
-def test_in_parts_a_step_is_that_of_one_process_where_the_front_draws_nothing(shard: Shard) -> None:
-    groups = [[1, 2, 3, 4, 5]]  # one drive: here they share a generator, and would see each other's draws
-    got, _ = cut_step(shard, "norm", groups, 2, 3, "frozen")
+@pytest.mark.parametrize("batch_norm", ["device", "frozen"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_in_parts_a_step_is_that_of_one_process_wherever_it_draws(shard: Shard, layer: str, batch_norm: str) -> None:
+    """Behind the host's part of a part its draws go on in the drive's part of the next."""
+    groups = [[1, 2, 3, 4, 5, 6, 7]]  # one drive: here they share a generator, and would see each other's draws
+    got, _ = cut_step(shard, layer, groups, 3, 3, batch_norm)
     torch.manual_seed(SEED)
     model = build_model(ModelSpec(JOB.model, SOURCE)).double()
     whole = [
@@ -171,11 +174,11 @@ def test_in_parts_a_step_is_that_of_one_process_where_the_front_draws_nothing(sh
             f"csd-0{place}",
             torch.from_numpy(shard.images[r]).double() * JOB.image_scale,
             torch.from_numpy(shard.labels[r]),
-            part_sizes(len(r), 2),
+            part_sizes(len(r), 3),
         )
         for place, r in enumerate(groups)
     ]
-    want = reference_step(model, "frozen", whole, SEED, 3)
+    want = reference_step(model, batch_norm, whole, SEED, 3)
     for name, array in got.items():
         np.testing.assert_allclose(array, want[name], rtol=1e-10, atol=1e-10, err_msg=name)
 
@@ -217,6 +220,38 @@ WANTED = Wanted(3, 0, [])
 def test_an_answer_that_is_none_is_refused(frame: AnyFrame, error: type[Exception], reason: str) -> None:
     with pytest.raises(error, match=reason):
         receive_answer(iter([frame]).__next__, WANTED)
+
+
+def test_a_front_that_is_not_trained_goes_on_behind_what_the_host_has_drawn(shard: Shard) -> None:
+    source = SOURCE.replace(
+        "nn.BatchNorm2d(4)\n        self.second",
+        "nn.BatchNorm2d(4)\n        for p in (*self.first.parameters(), *self.norm.parameters()):\n"
+        "            p.requires_grad_(False)\n        self.second",
+        1,
+    )
+    job = msgspec.structs.replace(JOB, cut="second", source=source)
+    watch = Stopwatch(ticks().__next__)
+    drive = GradientWorker(job, LoadedJob(job, shard, watch), "csd-00", watch)
+    behind, seen = torch.Generator().manual_seed(99).get_state(), list[Array]()
+
+    def cross(handed: Handed, wanted: Wanted) -> Answer:
+        seen.append(handed.arrays["random"])
+        specs = [spec for spec in wanted.specs if spec.name == "random"]
+        assert len(specs) == 1 - wanted.part
+        pieces = cut_slices(wanted.step, {"random": behind.numpy()}) if specs else []
+        answer = iter([ActivationGradients(wanted.step, wanted.part, 1.5, specs), *pieces])
+        return receive_answer(answer.__next__, wanted)
+
+    drive.compute(Step(1, np.array([1, 2, 3, 4], "<u4").tobytes(), 2), cross=cross)
+    torch.set_rng_state(behind)
+    torch.nn.functional.dropout(torch.ones(2, 4, 8, 8, dtype=torch.float64), 0.4)
+    assert np.array_equal(seen[1], torch.get_rng_state().numpy())
+
+    def wrong(handed: Handed, wanted: Wanted) -> Answer:
+        return Answer(1.5, {"random": np.arange(len(behind), dtype=np.uint8)})
+
+    with pytest.raises(ProtocolError, match="no state of the random generator"):
+        drive.compute(Step(1, np.array([1, 2, 3, 4], "<u4").tobytes(), 2), cross=wrong)
 
 
 def test_a_missing_gradient_is_refused(shard: Shard) -> None:

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firmware_agent.crossing import LABELS
+from firmware_agent.crossing import LABELS, RANDOM
 from firmware_agent.errors import DeviceFailed, DeviceLost
 from firmware_agent.exchange import Array, make_slice
-from firmware_agent.wire import Activations, Slice, Step
+from firmware_agent.wire import Activations, Slice, Step, TensorSpec
 from host.records import StepRecord, What
-from host.sync.tail import Tail
-from tests.cut_drives import LAYERS, CutDrive, NetEvaluator, make_tail, whole_step
+from host.sync.crossing import Crossings
+from host.sync.stepping import StepResult, Underway
+from host.sync.tail import Back, Batch, Tail
+from tests.cut_drives import (
+    LAYERS,
+    CutDrive,
+    NetEvaluator,
+    cut_small_net,
+    images_of,
+    labels_of,
+    make_tail,
+    whole_step,
+)
 from tests.fakes import Answer, Cut
-from tests.sync import TAIL_SECONDS, SyncRun
+from tests.sync import TAIL_SECONDS, StepDrive, SyncRun
 
 
 def run_of(*drives: CutDrive, layer: str = "3", **job: Any) -> SyncRun:
@@ -176,6 +189,51 @@ async def test_a_label_of_no_class_loses_its_drive_alone(label: int) -> None:
     assert all(np.isfinite(step.loss) for step in record.steps)
 
 
+class OddRandom(CutDrive):
+    """Says that it has drawn, and sends no state of a generator."""
+
+    def hand_over(self, task: Step, part: int) -> Iterator[Answer]:
+        size = len(torch.get_rng_state())
+        for answer in super().hand_over(task, part):
+            if isinstance(answer, Activations):
+                yield msgspec.structs.replace(answer, specs=[*answer.specs, TensorSpec(RANDOM, "|u1", (size,))])
+            else:
+                yield answer
+        yield make_slice(task.step, RANDOM, 0, bytes(range(256)) * (size // 256) + bytes(size % 256))
+
+
+async def test_a_state_of_no_generator_loses_its_drive_alone() -> None:
+    run = run_of(CutDrive("csd-00"), OddRandom("csd-01"), records=24)
+    async with asyncio.timeout(30):
+        (record,) = await run.run()
+    assert ["a state of its random generator that is none" in told for told in run.told(What.LOST)] == [True]
+    assert [part.device for part in record.steps[0].devices] == ["csd-00"]
+    assert not run.told(What.FAILED)
+
+
+async def test_a_part_that_cannot_be_normalised_fails_its_drive_alone() -> None:
+    """The host normalises behind this cut: a lone record has no variance."""
+    tail = make_tail("3")(NetEvaluator().initial_weights())
+    crossings = Crossings(tail, 1, {"csd-00": (2,), "csd-01": (1,)})
+
+    def batch(device: str, records: list[int]) -> Batch:
+        values = [each.detach().numpy() for each in cut_small_net("3").front.eval()(images_of(records))]
+        return Batch(device, values, labels_of(records).numpy())
+
+    first = asyncio.ensure_future(crossings.add(0, batch("csd-00", [1, 2])))
+    second = await crossings.add(0, batch("csd-01", [3]))
+    assert isinstance(second, DeviceFailed)
+    assert "single value per channel" in str(second)
+    crossings.leave("csd-01")
+    async with asyncio.timeout(30):
+        assert isinstance(await first, Back)
+    assert not crossings.mixed
+    assert [make_tail(layer, kind)(NetEvaluator().initial_weights()).smallest for layer, kind in SMALLEST] == [2, 1, 1]
+
+
+SMALLEST = [("4", "device"), ("4", "frozen"), ("4", "synchronised")]
+
+
 async def test_a_host_part_that_fails_fails_the_step_of_those_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise MemoryError("no room")
@@ -245,3 +303,129 @@ async def test_a_step_that_does_not_wait_for_a_late_drive_is_charged_as_if_that_
     assert first.placement is not None
     assert third.placement is not None
     assert first.placement.tail_seconds == pytest.approx(third.placement.tail_seconds * 2 / 3)
+
+
+class Half(CutDrive):
+    """Ends its stream when the first of its front's gradients has left."""
+
+    def finish(self, task: Step) -> Iterator[Answer]:
+        yield from until_first_tensor(super().finish(task), task.step)
+
+
+class HalfWhole(StepDrive):
+    """The same, of a model that is whole."""
+
+    def step_on(self, task: Step, weights: Mapping[str, Array]) -> Iterator[Answer]:
+        yield from until_first_tensor(super().step_on(task, weights), task.step)
+
+
+def until_first_tensor(answers: Iterator[Answer], step: int) -> Iterator[Answer]:
+    for answer in answers:
+        yield answer
+        if step == 2 and isinstance(answer, Slice):
+            raise Cut
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+@pytest.mark.parametrize("cut", [True, False])
+async def test_when_all_are_lost_with_a_part_of_their_gradients_that_is_what_is_said(
+    cut: bool, clip_norm: float | None
+) -> None:
+    """An optimiser that needs all gradients steps none of them."""
+    sync = {"clip_norm": clip_norm}
+    run = run_of(Half("csd-00"), records=12, sync=sync) if cut else SyncRun(HalfWhole("csd-00"), records=12, sync=sync)
+    before: dict[str, Array] = {}
+    add = run.training._stepper.finish
+
+    async def finish(step: Underway) -> StepResult:
+        before.update({name: array.copy() for name, array in run.training.weights.items()})
+        return await add(step)
+
+    run.training._stepper.finish = finish  # type: ignore[method-assign]
+    with pytest.raises(DeviceLost):
+        async with asyncio.timeout(30):
+            await run.run()
+    trained = run.training._stepper._structure.trained
+    same = [np.array_equal(run.training.weights[name], before[name]) for name in trained]
+    assert all(same) or clip_norm is None
+
+
+async def test_probes_of_a_parked_drive_leave_the_steps_of_the_others_alone() -> None:
+    drives = [CutDrive("csd-00"), CutDrive("csd-01"), CutDrive("csd-02")]
+    run = run_of(
+        *drives,
+        records=20_000,
+        tuner="hypertune",
+        sync={"round_steps": 60, "tuning": {"slow_batch": 32}, "learning_rate_rule": "constant"},
+        disturb=[{"device": "csd-01", "at_step": 5, "weight": 10_000, "steps": 15}],
+        learning_rate=0.1,
+    )
+    weights = NetEvaluator().initial_weights()
+    (record,) = await run.run()
+    parked, back = record.retunes
+    assert (parked.after["csd-01"], back.before["csd-01"]) == (0, 0)
+    probed = [step for step in record.steps if step.step in drives[1].by_step and "csd-01" not in names_of(step)]
+    assert len(probed) > 2
+    assert not run.told(What.FAILED) + run.told(What.LOST)
+    for step in record.steps:
+        groups = [drive.by_step[step.step] for drive in drives if drive.device in names_of(step)]
+        weights = whole_step(weights, groups, step.learning_rate)
+    for name, array in run.training.weights.items():
+        np.testing.assert_allclose(array, weights[name], rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("optimiser", ["SGD", "Adam"])
+async def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(optimiser: str) -> None:
+    job = {
+        "rounds": 4,
+        "momentum": 0.9,
+        "learning_rate": 0.1,
+        "tuner": "hypertune",
+        "sync": {"round_steps": 5, "optimiser": {"name": optimiser}, "tuning": {"slow_batch": 8}},
+        "disturb": [{"device": "csd-01", "at_step": 4, "weight": 100, "steps": 10}],
+    }
+
+    def make() -> SyncRun:
+        return run_of(CutDrive("csd-00"), CutDrive("csd-01"), records=333, **job)
+
+    whole, first, second = make(), make(), make()
+    await whole.run()
+    await first.training.run_round()
+    await first.training.run_round()
+    state = first.training.state()
+    progress = msgspec.json.decode(msgspec.json.encode(state.progress))
+    second.training.restore(dataclasses.replace(state, progress=progress))
+    await second.run()
+    for name, array in whole.training.weights.items():
+        assert np.array_equal(array, second.training.weights[name]), name
+    for before, after in zip(whole.drives, second.drives, strict=True):
+        assert before.dealt[-len(after.dealt) :] == after.dealt
+
+
+async def test_a_drive_that_comes_back_takes_part_from_the_next_step_on() -> None:
+    run = run_of(CutDrive("csd-00"), Dying("csd-01", 2, "between"), records=60, batch_size=3, existing={"csd-01"})
+    back = CutDrive("csd-01")
+    add = run.training._stepper.finish
+
+    async def finish(step: Underway) -> StepResult:
+        if step.number == 4:
+            run.fleet.join(back)
+        return await add(step)
+
+    run.training._stepper.finish = finish  # type: ignore[method-assign]
+    async with asyncio.timeout(60):
+        (record,) = await run.run()
+    assert len(run.told(What.LOST)) == 1
+    took = {step.step: names_of(step) for step in record.steps}
+    assert [took[number] for number in (2, 3)] == [{"csd-00"}] * 2
+    assert {"csd-00", "csd-01"} in [took[number] for number in took if number > 4]
+    for step in record.steps:
+        if step.step == 2:
+            continue
+        groups = [
+            drive.by_step[step.step]
+            for drive in (run.drives[0], run.drives[1] if step.step == 1 else back)
+            if drive.device in took[step.step]
+        ]
+        assert step.samples == sum(map(len, groups))
+    assert all(np.isfinite(array).all() for array in run.training.weights.values())

@@ -80,6 +80,47 @@ class Returning(nn.Module):
         return self.second(self.first(images)) + images  # type: ignore[no-any-return]
 
 
+class Flattening(nn.Module):
+    """Has its records in another shape when it comes back to them, or joined to what is computed of them."""
+
+    def __init__(self, joins: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(8, 4)
+        self.joins = joins
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        flat = images.flatten(1)
+        both = torch.cat([self.first(flat), flat], 1)
+        return self.second(both if self.joins else torch.cat([both[:, :4], flat], 1))  # type: ignore[no-any-return]
+
+
+class Scaling(nn.Module):
+    """Begins with what shifts and scales: tensors that are not trained, or weights of batch normalisation that are."""
+
+    def __init__(self, trained: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.full((4,), 0.5))
+        self.norm = nn.BatchNorm1d(4) if trained else nn.Identity()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(self.norm(images - self.mean)))  # type: ignore[no-any-return]
+
+
+class Eager(nn.Module):
+    """Does something while it is traced that its graph does not have."""
+
+    def __init__(self, draws: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(()))
+        self.draws = draws
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        factor = torch.rand(1) if self.draws else self.count.add_(1)
+        return self.second(self.first(images) * factor)  # type: ignore[no-any-return]
+
+
 class Summing(nn.Module):
     """Hands on one value for all records."""
 
@@ -188,7 +229,7 @@ def test_the_zoo_cut_anywhere_computes_what_it_does_whole(name: str) -> None:
 @settings(max_examples=20, deadline=None)
 def test_random_stacks_cut_anywhere_compute_what_they_do_whole(data: st.DataObject) -> None:
     torch.manual_seed(data.draw(st.integers(0, 99)))
-    width = data.draw(st.integers(1, 5))
+    width = data.draw(st.integers(2, 5))
     layers: list[nn.Module] = [nn.Flatten()]
     for _ in range(data.draw(st.integers(2, 4))):
         layers += [nn.Linear(width, width), *([nn.ReLU(inplace=True)] if data.draw(st.booleans()) else [])]
@@ -256,6 +297,13 @@ def test_a_model_without_memory_can_be_cut_alike() -> None:
         (Joined(), "middle", "the tensor inside.weight is used on both sides"),
         (Branching(), "second", "torch.fx cannot follow its forward pass"),
         (Returning(), "second", "the records themselves are used from there on"),
+        (Flattening(), "second", "still shows the records, and no record leaves its drive"),
+        (Flattening(joins=True), "second", "still shows the records"),
+        (Scaling(), "first", "still shows the records"),
+        (Scaling(trained=True), "norm", "still shows the records"),
+        (Scaling(trained=True), "first", "still shows the records"),
+        (Eager(draws=True), "second", "draws random numbers without a tensor"),
+        (Eager(draws=False), "second", "changes a buffer without a tensor"),
         (Summing(), "second", "not a value for each record"),
         (Overwriting(), "second", "changed in place"),
     ],
@@ -266,6 +314,13 @@ def test_what_cannot_be_cut_says_why(model: nn.Module, layer: str, reason: str) 
     assert points[layer].crossing == ()
     with pytest.raises(ConfigurationError, match=f"cannot be cut before '{layer}'.*{reason}"):
         cut_model(model, torch.ones(2, 4), layer)
+
+
+def test_behind_a_weight_that_mixes_what_crosses_is_no_record() -> None:
+    for model in (Scaling(), Scaling(trained=True)):
+        points = {point.layer: point for point in list_cuts(model, torch.ones(2, 4))}
+        assert points["second"].reason == ""
+        assert_same("scaling", model.double(), torch.rand(3, 4, dtype=torch.float64), "second")
 
 
 def test_a_layer_within_one_call_cannot_begin_the_tail() -> None:

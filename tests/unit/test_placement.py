@@ -61,7 +61,9 @@ def activities(situation: Situation, cut: int) -> tuple[list[Activity], Crossed,
             )
         )
     tail = float(amounts.host_seconds[cut]) if cut < amounts.unmoved else 0.0
-    return parts, Crossed(up, down, tail), reduce_seconds(int(amounts.push_bytes[cut]), len(situation.drives))
+    stepping = reduce_seconds(int(amounts.push_bytes[-1] - amounts.push_bytes[cut]), 0)
+    crossed = Crossed(up, down, tail, step_seconds=stepping)
+    return parts, crossed, reduce_seconds(int(amounts.push_bytes[cut]), len(situation.drives))
 
 
 @settings(deadline=None)
@@ -72,11 +74,7 @@ def test_the_closed_form_is_what_runs_account(situation: Situation) -> None:
         parts, crossed, reduce = activities(situation, cut)
         whole = cut == amounts.unmoved
         composed = compose(parts, situation.link) if whole else compose_cut(parts, situation.link, crossed)
-        seconds = composed.seconds
-        turned = [span.end_seconds for span in composed.spans if span.phase == TAIL]
-        if turned:  # the optimiser steps the host's layers beside what follows
-            seconds = max(seconds, turned[0] + reduce_seconds(int(amounts.push_bytes[-1] - amounts.push_bytes[cut]), 0))
-        assert predicted[cut] == pytest.approx(seconds + reduce, rel=1e-6, abs=1e-8)
+        assert predicted[cut] == pytest.approx(composed.seconds + reduce, rel=1e-6, abs=1e-8)
     others = set(range(len(predicted))) - set(possible(situation))
     assert all(math.isnan(predicted[cut]) for cut in others)
 

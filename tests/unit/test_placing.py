@@ -38,6 +38,11 @@ def test_what_is_moved_is_counted(placed: Placed) -> None:
     assert placed.moved == ("6", "8")
     assert placed.moved_bytes == 4 * (512 * 64 + 64 + 64 * 10 + 10)
     assert placed.kept_bytes == 4 * (9 * 16 + 16 + 9 * 16 * 32 + 32)
+    double = place_model(Evaluator(ModelSpec("digits_cnn"), load_dataset("digits", 0), 0), "6", "float64")
+    assert (double.moved_bytes, double.kept_bytes) == (2 * placed.moved_bytes, 2 * placed.kept_bytes)
+    assert double.host_bytes(3) == 2 * placed.host_bytes(3)
+    assert double.front.encode_share == placed.front.encode_share
+    assert double.front.spared_bytes == placed.front.spared_bytes  # what tables are of, they are of float32
     assert placed.point.record_bytes == 4 * 512
     assert 0.8 < placed.front.forward_share < 1
     assert placed.front.encode_share == placed.kept_bytes / (placed.kept_bytes + placed.moved_bytes)
@@ -117,6 +122,8 @@ def test_a_step_with_a_cut_is_the_forward_passes_the_hosts_part_and_the_rest(
     assert math.isfinite(composed.seconds)
     slower = compose_cut(parts, LINK, replace(crossed, tail_seconds=tail + 1), 0.25)
     assert slower.seconds == pytest.approx(composed.seconds + 1)
+    stepped = compose_cut(parts, LINK, replace(crossed, step_seconds=2.0), 0.25)
+    assert stepped.seconds == pytest.approx(composed.seconds + 2)
 
 
 def test_a_step_across_which_nothing_goes_is_the_plain_one() -> None:
