@@ -53,8 +53,13 @@ def decide(situation: Situation, *, heavy: float = HEAVY) -> Decision:
     return table.decision(chosen, seconds, _why(table, chosen, best, seconds))
 
 
-def decide_for(situation: Situation, layer: str | None) -> Decision:
+def decide_for(situation: Situation, layer: str | None, reason: str = "it was asked for") -> Decision:
     """Return the decision for a cut that somebody asks for, None for nothing moved; only this and none are worked out.
+
+    Args:
+        situation: model, devices, link and schedule.
+        layer: that the host begins with.
+        reason: why it is this cut.
 
     Raises:
         ConfigurationError: the model has no such layer, cannot be cut there, or the cut does not fit into memory.
@@ -66,7 +71,7 @@ def decide_for(situation: Situation, layer: str | None) -> Decision:
             f"placement: {layer or 'none'}: {table.refused[cut]}; csd-emu plan --placement shows what fits"
         )
     known = [each for each in (cut, table.unmoved) if not table.refused[each]]
-    return table.decision(cut, table.work_out(known), "it was asked for")
+    return table.decision(cut, table.work_out(known), reason)
 
 
 def _why(table: CutTable, chosen: int, best: int, seconds: Mapping[int, float]) -> str:
