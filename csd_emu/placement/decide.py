@@ -50,7 +50,8 @@ def decide(situation: Situation, *, heavy: float = HEAVY) -> Decision:
     best = min((cut for cut in seconds if cut in allowed), key=lambda cut: (seconds[cut], -cut))
     unmoved = seconds.get(table.unmoved)
     chosen = table.unmoved if unmoved is not None and unmoved <= (1 + MARGIN) * seconds[best] else best
-    return table.decision(chosen, seconds, _why(table, chosen, best, seconds))
+    of = "" if len(allowed) == len(fitting) else " that may be made unasked"
+    return table.decision(chosen, seconds, _why(table, chosen, best, seconds, of))
 
 
 def decide_for(situation: Situation, layer: str | None, reason: str = "it was asked for") -> Decision:
@@ -74,12 +75,13 @@ def decide_for(situation: Situation, layer: str | None, reason: str = "it was as
     return table.decision(cut, table.work_out(known), reason)
 
 
-def _why(table: CutTable, chosen: int, best: int, seconds: Mapping[int, float]) -> str:
+def _why(table: CutTable, chosen: int, best: int, seconds: Mapping[int, float], of: str) -> str:
+    """Return why; `of` says of which cuts the best one was taken, if not of all."""
     if chosen == table.unmoved:
         if best == table.unmoved:
-            return "no cut saves the wire more than it costs"
+            return f"no cut{of} saves the wire more than it costs"
         gain = seconds[chosen] / seconds[best] - 1
-        return f"the best cut would win {gain:.2%} of a step, less than the {MARGIN:.0%} that it must"
+        return f"the best cut{of} would win {gain:.2%} of a step, less than the {MARGIN:.0%} that it must"
     if table.unmoved not in seconds:
         return f"nothing moved does not fit: {table.refused[table.unmoved]}"
     return f"{seconds[chosen]:.4g} s a step, {seconds[table.unmoved]:.4g} s with nothing moved"

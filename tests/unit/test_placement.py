@@ -21,6 +21,7 @@ from csd_emu.placement.table import MARGIN
 from csd_emu.timeline import HOST, Activity, Link, compose
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.layer_costs import LayerWork
+from firmware_agent.send_queue import Sending
 from tests.placement import schedules, situations
 
 FLASH = 1e9
@@ -269,6 +270,31 @@ def test_a_layer_with_much_arithmetic_moves_only_if_it_is_asked_for() -> None:
     asked = decide_for(situation, "classifier.0")
     assert asked.layer == "classifier.0"
     assert decide(situation, heavy=0.0).layer == "classifier.0"
+
+
+@settings(deadline=None, max_examples=30)
+@given(situations(st.none() | schedules))
+def test_a_faster_cut_that_is_not_made_unasked_is_named_and_no_reason_denies_it(situation: Situation) -> None:
+    decision, free = decide(situation), decide(situation, heavy=0.0)
+    faster = decision.step_seconds > (1 + MARGIN) * free.step_seconds
+    named = [note for note in decision.notes if note.startswith("a cut before")]
+    assert len(named) == faster
+    if faster:
+        assert repr(free.layer)[1:-1] in named[0]
+        assert f"{free.step_seconds:.4g} s a step" in named[0]
+    if decision.layer is None and free.layer is not None:
+        assert "that may be made unasked" in decision.reason
+
+
+def test_a_faster_cut_is_named_where_the_exchange_overlaps_computing_too() -> None:
+    busy = replace(PLAIN.layers[2], forward_operations=50.0, backward_operations=50.0)
+    layers = *PLAIN.layers[:2], busy
+    overlapped = replace(PLAIN, layers=layers, sending=Sending("priority", 1 << 20, 4 << 20), cut_overlaps=True)
+    decision, whole = decide(overlapped), decide_for(overlapped, "classifier.0")
+    assert decision.layer is None
+    assert decision.step_seconds > 2 * whole.step_seconds
+    assert f"a cut before classifier.0 would take {whole.step_seconds:.4g} s a step" in decision.notes[0]
+    assert decision.reason == "no cut that may be made unasked saves the wire more than it costs"
 
 
 def test_a_heavy_layer_that_would_move_for_the_hosts_speed_alone_stays() -> None:
