@@ -12,7 +12,7 @@ from csd_emu.placement.amounts import Amounts
 from csd_emu.placement.barrier import barrier_seconds
 from csd_emu.placement.costs import HostPlace, Situation
 from csd_emu.placement.decision import CutRow, Decision
-from csd_emu.placement.overlapped import bounds, find_best, simulate_cut
+from csd_emu.placement.overlapped import bounds, find_best, patience_of, simulate_cut
 from firmware_agent.units import format_bytes
 
 # Share of a step that a cut must win at least. So little is within what a measured layer is uncertain by.
@@ -66,9 +66,10 @@ class CutTable:
         fitting = [cut for cut in range(1, self.unmoved + 1) if not self.refused[cut]]
         if not self._simulated:  # all of them are known
             return self.work_out(fitting)
+        patience = patience_of(self.situation)
         known = self.work_out([cut for cut in allowed if cut == self.unmoved])
-        known = find_best(self._seconds, self._lowest, allowed, known)
-        return find_best(self._seconds, self._lowest, fitting, known)
+        known = find_best(self._seconds, self._lowest, allowed, known, patience)
+        return find_best(self._seconds, self._lowest, fitting, known, patience)
 
     def work_out(self, cuts: Collection[int]) -> dict[int, float]:
         """Return the seconds of these cuts."""
