@@ -69,6 +69,8 @@ class CutTable:
         patience = patience_of(self.situation)
         known = self.work_out([cut for cut in allowed if cut == self.unmoved])
         known = find_best(self._seconds, self._lowest, allowed, known, patience)
+        if len(allowed) == len(fitting):  # patience is not begun anew
+            return known
         return find_best(self._seconds, self._lowest, fitting, known, patience)
 
     def work_out(self, cuts: Collection[int]) -> dict[int, float]:
