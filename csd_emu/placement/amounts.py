@@ -88,14 +88,14 @@ class Amounts:
         """(devices, cuts) of each device's forward pass."""
         devices = self.situation.drives
         seconds = np.array([drive.forward_seconds * self._shares(drive)[0] for drive in devices])
-        return np.asarray(seconds * self._factors)
+        return np.asarray(seconds * self.factors)
 
     @cached_property
     def backward_seconds(self) -> Floats:
         """(devices, cuts) of each device's backward pass, without any encoding."""
         devices = self.situation.drives
         seconds = np.array([drive.backward_seconds * self._shares(drive)[1] for drive in devices])
-        return np.asarray(seconds * self._factors)
+        return np.asarray(seconds * self.factors)
 
     @cached_property
     def encode_seconds(self) -> Floats:
@@ -120,7 +120,7 @@ class Amounts:
         comes with the last layer's forward pass, encoding gradients with each layer's backward pass.
         """
         place = next(number for number, each in enumerate(self.situation.drives) if each is drive)
-        factor = float(self._factors[place, cut])
+        factor = float(self.factors[place, cut])
         forward, backward = (np.diff(shares)[:cut] * factor for shares in self._shares(drive))
         forward, backward = forward * drive.forward_seconds, backward * drive.backward_seconds
         whole = self.push_bytes[-1]
@@ -194,7 +194,7 @@ class Amounts:
         return np.asarray(spared)
 
     @cached_property
-    def _factors(self) -> Floats:
+    def factors(self) -> Floats:
         """(devices, cuts) what seconds are multiplied by: memory may not hold all records at once."""
         rows = []
         for drive in self.situation.drives:

@@ -50,11 +50,17 @@ def decide(situation: Situation, *, heavy: float = HEAVY) -> Decision:
     best = min((cut for cut in seconds if cut in allowed), key=lambda cut: (seconds[cut], -cut))
     unmoved = seconds.get(table.unmoved)
     chosen = table.unmoved if unmoved is not None and unmoved <= (1 + MARGIN) * seconds[best] else best
-    return table.decision(chosen, seconds, _why(table, chosen, best, seconds))
+    of = "" if len(allowed) == len(fitting) else " that may be made unasked"
+    return table.decision(chosen, seconds, _why(table, chosen, best, seconds, of))
 
 
-def decide_for(situation: Situation, layer: str | None) -> Decision:
+def decide_for(situation: Situation, layer: str | None, reason: str = "it was asked for") -> Decision:
     """Return the decision for a cut that somebody asks for, None for nothing moved; only this and none are worked out.
+
+    Args:
+        situation: model, devices, link and schedule.
+        layer: that the host begins with.
+        reason: why it is this cut.
 
     Raises:
         ConfigurationError: the model has no such layer, cannot be cut there, or the cut does not fit into memory.
@@ -66,15 +72,16 @@ def decide_for(situation: Situation, layer: str | None) -> Decision:
             f"placement: {layer or 'none'}: {table.refused[cut]}; csd-emu plan --placement shows what fits"
         )
     known = [each for each in (cut, table.unmoved) if not table.refused[each]]
-    return table.decision(cut, table.work_out(known), "it was asked for")
+    return table.decision(cut, table.work_out(known), reason)
 
 
-def _why(table: CutTable, chosen: int, best: int, seconds: Mapping[int, float]) -> str:
+def _why(table: CutTable, chosen: int, best: int, seconds: Mapping[int, float], of: str) -> str:
+    """Return why; `of` says of which cuts the best one was taken, if not of all."""
     if chosen == table.unmoved:
         if best == table.unmoved:
-            return "no cut saves the wire more than it costs"
+            return f"no cut{of} saves the wire more than it costs"
         gain = seconds[chosen] / seconds[best] - 1
-        return f"the best cut would win {gain:.2%} of a step, less than the {MARGIN:.0%} that it must"
+        return f"the best cut{of} would win {gain:.2%} of a step, less than the {MARGIN:.0%} that it must"
     if table.unmoved not in seconds:
         return f"nothing moved does not fit: {table.refused[table.unmoved]}"
     return f"{seconds[chosen]:.4g} s a step, {seconds[table.unmoved]:.4g} s with nothing moved"

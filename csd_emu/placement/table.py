@@ -12,7 +12,7 @@ from csd_emu.placement.amounts import Amounts
 from csd_emu.placement.barrier import barrier_seconds
 from csd_emu.placement.costs import HostPlace, Situation
 from csd_emu.placement.decision import CutRow, Decision
-from csd_emu.placement.overlapped import bounds, find_best, simulate_cut
+from csd_emu.placement.overlapped import bounds, find_best, patience_of, simulate_cut
 from firmware_agent.units import format_bytes
 
 # Share of a step that a cut must win at least. So little is within what a measured layer is uncertain by.
@@ -36,6 +36,7 @@ class CutTable:
         self._overlapped = situation.sending is not None
         self._simulated = self._overlapped and situation.cut_overlaps
         self._barrier = barrier_seconds(situation, self.amounts)
+        self._known: dict[int, float] = {}
 
     def allow(self, fitting: Sequence[int]) -> Sequence[int]:
         """Return which of the cuts that fit may be made unasked: all of them if no other does."""
@@ -61,11 +62,16 @@ class CutTable:
         return HostPlace(float(forward[slowest]), float(backward[slowest]), layer_shares=shares)
 
     def search(self, allowed: Sequence[int]) -> dict[int, float]:
-        """Return the seconds of cuts, the best one's of those that are allowed among them, and of nothing moved."""
+        """Return seconds: of nothing moved, of the best of the cuts that are allowed, of the best that fits."""
+        fitting = [cut for cut in range(1, self.unmoved + 1) if not self.refused[cut]]
         if not self._simulated:  # all of them are known
-            return self.work_out([cut for cut in range(1, self.unmoved + 1) if not self.refused[cut]])
+            return self.work_out(fitting)
+        patience = patience_of(self.situation)
         known = self.work_out([cut for cut in allowed if cut == self.unmoved])
-        return find_best(self._seconds, self._lowest, allowed, known)
+        known = find_best(self._seconds, self._lowest, allowed, known, patience)
+        if len(allowed) == len(fitting):  # patience is not begun anew
+            return known
+        return find_best(self._seconds, self._lowest, fitting, known, patience)
 
     def work_out(self, cuts: Collection[int]) -> dict[int, float]:
         """Return the seconds of these cuts."""
@@ -107,9 +113,11 @@ class CutTable:
         return notes
 
     def _seconds(self, cut: int) -> float:
-        if self._simulated or (self._overlapped and cut == self.unmoved):
-            return simulate_cut(self.situation, cut, self.amounts)
-        return float(self._barrier[cut])
+        if not self._simulated and not (self._overlapped and cut == self.unmoved):
+            return float(self._barrier[cut])
+        if cut not in self._known:
+            self._known[cut] = simulate_cut(self.situation, cut, self.amounts)
+        return self._known[cut]
 
     def _refused(self, cut: int) -> str:
         """Return why there can be no such cut, the graph's reason first."""

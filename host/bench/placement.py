@@ -69,7 +69,8 @@ def on_the_timeline(progress: Progress, seed: int) -> tuple[dict[str, float], di
       `chosen_of_all_when_wire_bound`: the same of all cuts, where any layer may move; without overlap alone.
     * `rule_costs_median`, `rule_costs_worst`: chosen / best of all cuts - 1, as predicted, without overlap: what it
       costs that only late, heavy layers move unasked, and for the wire's sake alone.
-    * `decision_seconds`: of a decision over 200 layers, with overlap or without, whichever takes longer.
+    * `decision_seconds`: of a decision over 200 layers, with overlap or without, of equal drives or unequal ones,
+      whichever takes longest.
     """
     progress.stage("layers of full-size models")
     generator = np.random.default_rng(seed)

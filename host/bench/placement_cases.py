@@ -174,23 +174,46 @@ def traffic_ratio(decision: Decision) -> float:
 
 
 def decision_seconds(layers: int = 200, drives: int = 36, repeats: int = 5) -> dict[str, float]:
-    """Return seconds of a decision over a deep model, the median, without and with overlap."""
+    """Return the median seconds of a decision over a deep model: with and without overlap, equal and unequal drives.
+
+    Unequal are four kinds with batches and speeds of their own: batches are planned for each profile, and so arrays
+    have as many kinds as profiles. Narrow is a link on which many cuts are about as good as the best.
+    """
+    return {name: _median_seconds(each, repeats) for name, each in decision_cases(layers, drives).items()}
+
+
+def decision_cases(layers: int, drives: int) -> dict[str, Situation]:
+    """Return what is decided in for `decision_seconds`."""
     sizes = np.linspace(20_000, 2_000_000, layers).astype(int)
     deep = tuple(
         LayerPlace(f"layer{place}", (TensorCost(f"layer{place}.weight", int(size)),), 1e9, 2e9, 4e6, 400_000)
         for place, size in enumerate(sizes)
     )
-    each = DrivePlace("csd", BATCH, 2.0, 4.0, 0.05, 0.01, 5e8, 5e-5)
     plain = Situation(
         deep,
-        tuple(replace(each, device=f"csd-{place:02d}") for place in range(drives)),
+        tuple(_of_kind(place, 0) for place in range(drives)),
         HostPlace(5.0, 10.0),
         Link(2e9, 0.0),
         slice_seconds=SLICE_SECONDS.value,
         block_bytes=256 << 10,
     )
-    cases = {"without overlap": plain, "overlapped": replace(plain, sending=PRIORITY, cut_overlaps=True)}
-    return {name: _median_seconds(situation, repeats) for name, situation in cases.items()}
+    overlapped = replace(plain, sending=PRIORITY, cut_overlaps=True)
+    unequal = replace(overlapped, drives=tuple(_of_kind(place, place % 4) for place in range(drives)))
+    return {
+        "without overlap": plain,
+        "overlapped": overlapped,
+        "overlapped, narrow": replace(overlapped, link=Link(5e8, 0.0)),
+        "unequal, without overlap": replace(unequal, sending=None, cut_overlaps=False),
+        "unequal, overlapped": unequal,
+        "unequal, overlapped, narrow": replace(unequal, link=Link(5e8, 0.0)),
+    }
+
+
+def _of_kind(place: int, kind: int) -> DrivePlace:
+    """Return one of four kinds; each has a quarter of a batch less than the one before, and is a tenth quicker."""
+    quicker = 1 - kind / 10
+    batch = BATCH * (4 - kind) // 4
+    return DrivePlace(f"csd-{place:02d}", batch, 2.0 * quicker, 4.0 * quicker, 0.05, 0.01, 5e8, 5e-5)
 
 
 def _median_seconds(situation: Situation, repeats: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from csd_emu.calibration import CalibrationStore
@@ -9,6 +10,7 @@ from csd_emu.paths import Paths
 from csd_emu.placement.costs import Situation
 from csd_emu.placement.decide import decide, decide_for
 from csd_emu.placement.decision import Decision
+from csd_emu.placement.table import MARGIN
 from host.placement.request import PlacementRequest, of_run
 from host.placement.situation import make_situation
 
@@ -16,6 +18,29 @@ if TYPE_CHECKING:
     from host.run_request import RunRequest
 
 AUTO, NONE = "auto", "none"
+# So many cuts are decided on with the batches of the one before, until one is chosen with its own.
+_ROUNDS = 3
+_BEST_TRIED = "of the cuts that were tried, each with the batches planned for it, it has the most records a second"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A decision, and what it was made in.
+
+    Attributes:
+        request: the job, with the batches that a run with this decision begins with.
+        situation: with these batches.
+        decision: in this situation.
+    """
+
+    request: PlacementRequest
+    situation: Situation
+    decision: Decision
+
+    @property
+    def records_per_second(self) -> float:
+        """Predicted records of all devices together; steps of unequal batches are compared by it."""
+        return self.situation.records / self.decision.step_seconds
 
 
 def choose_placement(
@@ -35,14 +60,65 @@ def choose_placement(
     """
     tables = store or CalibrationStore(Paths.default().calibration)
     asked = request if isinstance(request, PlacementRequest) else of_run(request, tables)
-    return choose_in(asked, make_situation(asked, tables), placement)
+    return settle(asked, tables, placement).decision
 
 
-def choose_in(request: PlacementRequest, situation: Situation, placement: str = AUTO) -> Decision:
-    """Return what `choose_placement` does, in the situation of a request."""
-    if placement != AUTO:
-        return decide_for(situation, None if placement == NONE else placement)
-    return decide(situation)
+def settle(request: PlacementRequest, store: CalibrationStore, placement: str = AUTO) -> Choice:
+    """Return what `choose_placement` does, decided with the batches that the run will begin with.
+
+    A tuner plans batches for what the drives compute, and this is known once the cut is. So a cut that is chosen with
+    other batches than its own is decided on again with its own, until one is chosen with these, `_ROUNDS` times at
+    most. Of the cuts that were chosen on the way and nothing moved, each with its own batches, the one with the most
+    records per second is taken; a cut must win `MARGIN`.
+    """
+    situation = make_situation(request, store)
+    if placement == AUTO:
+        first = Choice(request, situation, decide(situation))
+        return first if first.decision.layer is None else _settle_cut(first, store)
+    layer = None if placement == NONE else placement
+    first = Choice(request, situation, decide_for(situation, layer))
+    again = first if layer is None else _with_batches_of(first, layer, store)
+    return first if again is first else replace(again, decision=decide_for(again.situation, layer))
+
+
+def _settle_cut(first: Choice, store: CalibrationStore) -> Choice:
+    current, rivals = first, dict[str, Choice]()
+    for _ in range(_ROUNDS):
+        layer = current.decision.layer
+        if layer is None or layer in rivals:
+            break
+        again = _with_batches_of(current, layer, store)
+        if again.decision.layer == layer:
+            rivals[layer] = again
+            break
+        if not next(row for row in again.decision.rows if row.layer == layer).refused:
+            rivals[layer] = replace(again, decision=decide_for(again.situation, layer, _BEST_TRIED))
+        current = again
+    best = max(rivals.values(), key=lambda each: each.records_per_second, default=first)
+    if not rivals or first.decision.unmoved_seconds is None:
+        return best if rivals else _unmoved(first, "no cut fits with the batches that are planned for it")
+    unmoved = first.situation.records / first.decision.unmoved_seconds
+    if best.records_per_second > (1 + MARGIN) * unmoved:
+        return best
+    return _unmoved(
+        first,
+        f"{unmoved:.4g} records a second, and {best.records_per_second:.4g} with the best cut and the batches that are "
+        "planned for it",
+    )
+
+
+def _unmoved(first: Choice, reason: str) -> Choice:
+    return replace(first, decision=decide_for(first.situation, None, reason))
+
+
+def _with_batches_of(current: Choice, layer: str, store: CalibrationStore) -> Choice:
+    """Return the decision with the batches that a run with this cut begins with; the same one if it has them."""
+    planned = current.request.batches_for
+    if planned is None or (batches := planned(layer)) == current.request.batches:
+        return current
+    request = replace(current.request, batches=batches)
+    situation = make_situation(request, store, current.situation.layers)
+    return Choice(request, situation, decide(situation))
 
 
 def explain(decision: Decision) -> list[str]:

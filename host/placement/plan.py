@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from csd_emu.calibration import CalibrationStore
-from host.placement.choose import choose_in
+from host.placement.choose import settle
 from host.placement.report import PlanReport, placement_plan
 from host.placement.request import read_placement
-from host.placement.situation import make_situation
 
 
 def plan_placement(job_path: Path, array_path: Path, store: CalibrationStore) -> PlanReport:
@@ -20,10 +19,10 @@ def plan_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
         ModelError: the model cannot be looked at.
     """
     request = read_placement(job_path, array_path, store)
-    situation = make_situation(request, store)
+    choice = settle(request, store)
     return PlanReport(
         model=request.job.model,
         input_shape=list(request.shape),
         array=request.config.name,
-        placement=placement_plan(request, situation, choose_in(request, situation)),
+        placement=placement_plan(request, choice.situation, choice.decision),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +19,12 @@ from host.evaluation import Evaluator
 from host.job import JobConfig, load_job
 from host.requests import read_array
 from host.shards import deal_out
+from host.simulation.load import exchange_seconds, inspect_load
 from host.sync.communicating import TODAY, choose_communication
 from host.sync.optimiser import make_optimiser
+from host.sync.placing import place_model
 from host.tuning.classes import device_classes, speed_tables
+from host.tuning.front import WHOLE, Front
 from host.tuning.stannis import plan_batches
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ class PlacementRequest:
         really: whether slices really cross while drives compute, and are not composed as if they did.
         block_bytes: the host's optimiser steps ranges of so many bytes; None for whole tensors.
         barrier: whether it needs the whole gradient first.
+        batches_for: the layer that the host begins with -> the batches that a run with this cut begins with; None if
+            these are always `batches`.
     """
 
     config: ArrayConfig
@@ -56,6 +61,7 @@ class PlacementRequest:
     really: bool = False
     block_bytes: int | None = None
     barrier: bool = False
+    batches_for: Callable[[str], Mapping[str, int]] | None = None
 
 
 def of_run(request: RunRequest, store: CalibrationStore) -> PlacementRequest:
@@ -76,6 +82,11 @@ def of_run(request: RunRequest, store: CalibrationStore) -> PlacementRequest:
     shard_bytes = (max(len(own) for own in dealt.private) + len(dealt.public)) * record_bytes
     optimiser = make_optimiser(job, evaluator.structure(), evaluator.initial_weights())
     barrier, communication = optimiser.needs_all is not None, request.communication
+
+    def batches_for(layer: str) -> dict[str, int]:
+        front = place_model(evaluator, layer, job.sync.precision).front
+        return first_batches(config, job, spec, shape, store, shard_bytes, front)
+
     return PlacementRequest(
         config=config,
         job=job,
@@ -89,6 +100,7 @@ def of_run(request: RunRequest, store: CalibrationStore) -> PlacementRequest:
         really=communication.overlap,
         block_bytes=None if barrier else optimiser.block_bytes,
         barrier=barrier,
+        batches_for=None if job.tuner == "none" else batches_for,
     )
 
 
@@ -112,17 +124,29 @@ def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) ->
 
 
 def first_batches(
-    config: ArrayConfig, job: JobConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore, shard_bytes: int
+    config: ArrayConfig,
+    job: JobConfig,
+    spec: ModelSpec,
+    shape: Shape,
+    store: CalibrationStore,
+    shard_bytes: int,
+    front: Front = WHOLE,
 ) -> dict[str, int]:
-    """Return node -> records per step to begin with.
+    """Return node -> records per step to begin with, if the nodes have `front` of the model.
 
-    Where a tuner chooses, these are STANNIS's for the whole model, in as much memory as a drive can have: what of the
-    model fits is for the placement to say.
+    Where a tuner chooses, these are STANNIS's, as `host.sync.plan.make_plan` has them. A whole model that does not fit
+    gets those of drives with as much memory as there can be: what of it fits is for the placement to say.
     """
     nodes = config.list_nodes()
     if job.tuner == "none":
         return {node.name: job.batch_size for node in nodes}
-    roomy = config.model_copy(update={"memory": float(MAX_MEMORY_BYTES)})
-    classes = device_classes(roomy, spec, shape, store, job.sync, shard_bytes=shard_bytes)
-    planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning)
+    try:
+        classes = device_classes(config, spec, shape, store, job.sync, shard_bytes=shard_bytes, front=front)
+    except ConfigurationError:
+        if front != WHOLE:
+            raise
+        roomy = config.model_copy(update={"memory": float(MAX_MEMORY_BYTES)})
+        classes = device_classes(roomy, spec, shape, store, job.sync, shard_bytes=shard_bytes)
+    sync_seconds = exchange_seconds(config, inspect_load(spec, shape))
+    planned = plan_batches(list(speed_tables(classes).values()), job.sync.tuning, sync_seconds)
     return {name: int(batch) for name, batch in zip(classes, planned.batches, strict=True)}

@@ -8,7 +8,7 @@ from csd_emu.array import Device
 from csd_emu.calibration import CalibrationStore, CalibrationTable
 from csd_emu.communication.compose import SLICE_SECONDS
 from csd_emu.host_node import host_activity, storage_of
-from csd_emu.placement.costs import DriveMemory, DrivePlace, HostPlace, Situation
+from csd_emu.placement.costs import DriveMemory, DrivePlace, HostPlace, LayerPlace, Situation
 from csd_emu.profiles import get_profile
 from csd_emu.timeline import HOST
 from firmware_agent.errors import CalibrationError
@@ -23,11 +23,18 @@ from host.placement.request import PlacementRequest
 REAL_SLICE_SECONDS = 0.0003
 
 
-def make_situation(request: PlacementRequest, store: CalibrationStore) -> Situation:
+def make_situation(
+    request: PlacementRequest, store: CalibrationStore, layers: tuple[LayerPlace, ...] | None = None
+) -> Situation:
     """Return what a decision rests on.
 
     Seconds come from calibration tables, the host's from a drive's over its profile's ratio, both shared out over the
     layers by arithmetic. Where the drives' seconds are this machine's own, the layers are measured here, now.
+
+    Args:
+        request: a job on an array.
+        store: the calibration tables.
+        layers: the model's, if they are known already.
 
     Raises:
         CalibrationError: a table is missing or damaged.
@@ -35,7 +42,7 @@ def make_situation(request: PlacementRequest, store: CalibrationStore) -> Situat
     """
     sync = request.job.sync
     exchange = Exchange(buffers=sync.batch_norm != "frozen", double=sync.precision == "float64")
-    layers = inspect_layers(request.spec, request.shape, exchange)
+    layers = layers or inspect_layers(request.spec, request.shape, exchange)
     nodes = [node for node in request.config.list_nodes() if request.batches[node.name]]
     drives = _measured(request, nodes) if request.wall else _modelled(request, nodes, store)
     return Situation(

@@ -1,5 +1,7 @@
 """What `bench placement` holds against what: its judge, its cases, its rivals."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -80,3 +82,12 @@ def test_wire_errors_are_of_bytes_and_of_their_ratio() -> None:
     assert WireCount(1000, 100, 1000, 100).error == 0
     assert WireCount(1010, 101, 1000, 100).error == pytest.approx(0.01)
     assert WireCount(1000, 105, 1000, 100).error == pytest.approx(0.05)
+
+
+def test_decisions_are_timed_for_equal_and_for_unequal_drives() -> None:
+    cases = placement_cases.decision_cases(5, 8)
+    kinds = {name: len({replace(each, device="") for each in case.drives}) for name, case in cases.items()}
+    assert set(kinds.values()) == {1, 4}
+    assert all((count == 4) == name.startswith("unequal") for name, count in kinds.items())
+    assert {case.sending is None for name, case in cases.items() if kinds[name] == 4} == {False, True}
+    assert placement_cases.decision_seconds(5, 8, 1).keys() == cases.keys()

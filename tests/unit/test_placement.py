@@ -16,11 +16,12 @@ from csd_emu.placement.amounts import Amounts, step_bytes, traffic_ratio
 from csd_emu.placement.barrier import barrier_seconds
 from csd_emu.placement.costs import LABEL_BYTES, DriveMemory, DrivePlace, HostMemory, HostPlace, LayerPlace, Situation
 from csd_emu.placement.decide import HEAVY, decide, decide_for
-from csd_emu.placement.overlapped import bounds, find_best, simulate_cut
+from csd_emu.placement.overlapped import PATIENCE, bounds, find_best, patience_of, simulate_cut
 from csd_emu.placement.table import MARGIN
 from csd_emu.timeline import HOST, Activity, Link, compose
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.layer_costs import LayerWork
+from firmware_agent.send_queue import Sending
 from tests.placement import schedules, situations
 
 FLASH = 1e9
@@ -241,6 +242,37 @@ def test_what_is_left_out_of_a_search_is_no_better(truth: list[float], data: st.
     assert len(asked) == len(set(asked)) == len(found)
 
 
+def test_a_search_with_patience_ends_after_so_many_that_win_nothing() -> None:
+    truth = [5.0, 4.0, 6.0, 6.0, 3.0, 6.0, 6.0, 6.0, 1.0]
+    lowest = np.linspace(0.0, 0.5, len(truth))
+    assert list(find_best(truth.__getitem__, lowest, range(len(truth)), {}, 3)) == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert list(find_best(truth.__getitem__, lowest, range(len(truth)), {}, 2)) == [0, 1, 2, 3]
+    assert list(find_best(truth.__getitem__, lowest, range(len(truth)), {})) == list(range(len(truth)))
+
+
+def test_drives_that_differ_by_name_alone_are_alike() -> None:
+    assert patience_of(PLAIN) is None
+    other = replace(PLAIN.drives[0], batch_size=1)
+    assert patience_of(replace(PLAIN, drives=(*PLAIN.drives, replace(other, local=True)))) is None
+    assert patience_of(replace(PLAIN, drives=(*PLAIN.drives, other))) == PATIENCE
+
+
+def test_the_bound_holds_where_only_early_cuts_fit_at_once() -> None:
+    """A late cut has its records computed in parts, which takes longer; an early one has not."""
+    memory = DriveMemory(500e6, 400e6, 1, 600e6, 2.0, 1.0)
+    layers = tuple(
+        LayerPlace(f"l{n}", (TensorCost(f"l{n}.weight", 30_000_000),), 1.0, 1.0, 100.0, 4_000 if n else None)
+        for n in range(4)
+    )
+    drives = tuple(replace(each, memory=memory, parts_factor=20.0) for each in PLAIN.drives)
+    sending = Sending("priority", 1 << 20, 4 << 20)
+    situation = replace(PLAIN, layers=layers, drives=drives, sending=sending, cut_overlaps=True, link=Link(2e7, 0.0))
+    assert len(np.unique(Amounts(situation).factors)) == 2
+    lowest = bounds(situation)
+    for cut in range(1, 5):
+        assert simulate_cut(situation, cut) >= lowest[cut] * (1 - 1e-9)
+
+
 PLAIN = Situation(
     layers=(
         LayerPlace("conv", (TensorCost("conv.weight", 1_000_000),), 98.0, 98.0, 900.0, None, reason="it is the first"),
@@ -269,6 +301,31 @@ def test_a_layer_with_much_arithmetic_moves_only_if_it_is_asked_for() -> None:
     asked = decide_for(situation, "classifier.0")
     assert asked.layer == "classifier.0"
     assert decide(situation, heavy=0.0).layer == "classifier.0"
+
+
+@settings(deadline=None, max_examples=30)
+@given(situations(st.none() | schedules))
+def test_a_faster_cut_that_is_not_made_unasked_is_named_and_no_reason_denies_it(situation: Situation) -> None:
+    decision, free = decide(situation), decide(situation, heavy=0.0)
+    faster = decision.step_seconds > (1 + MARGIN) * free.step_seconds
+    named = [note for note in decision.notes if note.startswith("a cut before")]
+    assert len(named) == faster
+    if faster:
+        assert repr(free.layer)[1:-1] in named[0]
+        assert f"{free.step_seconds:.4g} s a step" in named[0]
+    if decision.layer is None and free.layer is not None:
+        assert "that may be made unasked" in decision.reason
+
+
+def test_a_faster_cut_is_named_where_the_exchange_overlaps_computing_too() -> None:
+    busy = replace(PLAIN.layers[2], forward_operations=50.0, backward_operations=50.0)
+    layers = *PLAIN.layers[:2], busy
+    overlapped = replace(PLAIN, layers=layers, sending=Sending("priority", 1 << 20, 4 << 20), cut_overlaps=True)
+    decision, whole = decide(overlapped), decide_for(overlapped, "classifier.0")
+    assert decision.layer is None
+    assert decision.step_seconds > 2 * whole.step_seconds
+    assert f"a cut before classifier.0 would take {whole.step_seconds:.4g} s a step" in decision.notes[0]
+    assert decision.reason == "no cut that may be made unasked saves the wire more than it costs"
 
 
 def test_a_heavy_layer_that_would_move_for_the_hosts_speed_alone_stays() -> None:

@@ -12,7 +12,7 @@ import torch
 
 from csd_emu.array import ArrayConfig
 from csd_emu.calibration.store import SHIPPED, CalibrationStore
-from csd_emu.placement.decide import decide
+from csd_emu.placement.decide import decide, decide_for
 from firmware_agent.errors import CalibrationError, ConfigurationError, ModelError
 from firmware_agent.models import ModelSpec, build_model
 from firmware_agent.send_queue import Sending
@@ -20,16 +20,15 @@ from host.datasets import load_dataset
 from host.evaluation import Evaluator
 from host.job import JobConfig
 from host.outputs import schema
-from host.placement.choose import choose_placement
+from host.placement.choose import choose_placement, settle
 from host.placement.layers import Exchange, _inspect_in_earnest, inspect_layers
 from host.placement.measure import measure
 from host.placement.plan import plan_placement
-from host.placement.request import PlacementRequest, read_placement
+from host.placement.request import PlacementRequest, of_run, read_placement
 from host.placement.situation import make_situation
 from host.printing_placement import print_plan
+from host.run_request import check_run
 from host.sync.placing import place_model
-from host.tuning.classes import device_classes, speed_tables
-from host.tuning.stannis import plan_batches
 
 STORE = CalibrationStore(SHIPPED)
 DIGITS = ModelSpec("digits_cnn")
@@ -260,9 +259,64 @@ def test_a_plan_is_printed_and_has_a_schema(tmp_path: Path, capsys: pytest.Captu
 
 def test_the_tuner_chooses_the_first_batches(tmp_path: Path) -> None:
     read = read_placement(*files(tmp_path, tuner="stannis"), STORE)
-    classes = device_classes(read.config, DIGITS, (1, 8, 8), STORE, read.job.sync, shard_bytes=read.shard_bytes)
-    planned = plan_batches(list(speed_tables(classes).values()), read.job.sync.tuning)
-    assert list(read.batches.values()) == planned.batches.tolist()
+    plan = check_run(read.config, read.job, DIGITS).sync
+    assert plan is not None
+    assert tuple(read.batches.values()) == plan.batches
+    assert len(set(plan.batches)) == 1
+    assert plan.batches[0] != read.job.batch_size
+
+
+UNEQUAL = [{"profile": "newport", "count": 2}, {"profile": "generic-a53", "name": "slow"}]
+
+
+@pytest.mark.parametrize("tuner", ["stannis", "hypertune"])
+def test_a_cut_is_decided_with_the_batches_that_a_run_with_it_begins_with(tuner: str) -> None:
+    config = array(devices=UNEQUAL, host={"trains": True})
+    asked = job(tuner=tuner, placement="auto", sync={"tuning": {"slow_batch": 8}})
+    run = check_run(config, asked, DIGITS)
+    assert run.sync is not None
+    assert run.placed is not None
+    choice = settle(of_run(run, STORE), STORE)
+    assert choice.decision.layer == run.placed.layer
+    assert tuple(choice.request.batches.values()) == run.sync.batches
+    assert tuple(drive.batch_size for drive in choice.situation.drives) == run.sync.batches
+    whole = of_run(run, STORE)
+    assert tuple(whole.batches.values()) != run.sync.batches
+    named = settle(whole, STORE, run.placed.layer)
+    assert tuple(named.request.batches.values()) == run.sync.batches
+    unmoved = check_run(config, asked.model_copy(update={"placement": "none"}), DIGITS).sync
+    assert unmoved is not None
+    assert tuple(whole.batches.values()) == unmoved.batches
+
+
+def planned(**layers: int) -> PlacementRequest:
+    """Where a run with each of these cuts begins with so many records per drive, and with 32 with nothing moved."""
+    asked = request()
+    return replace(asked, batches_for=lambda layer: dict.fromkeys(asked.batches, layers[f"before_{layer}"]))
+
+
+def test_a_cut_that_its_own_batches_do_not_suit_is_held_against_what_they_do() -> None:
+    """Steps of one record a drive are short, and there are many of them."""
+    assert choose_placement(request(), "auto", STORE).layer == "6"
+    good = settle(planned(before_6=33), STORE)
+    assert (good.decision.layer, good.situation.records) == ("6", 99)
+    slow = settle(planned(before_6=1), STORE)
+    assert (slow.decision.layer, slow.situation.records) == (None, 96)
+    assert "records a second" in slow.decision.reason
+    assert slow.decision.step_seconds == pytest.approx(choose_placement(request(), "none", STORE).step_seconds)
+
+
+def test_a_cut_that_is_not_chosen_with_its_own_batches_is_left_for_what_is() -> None:
+    """With 4096 records a drive, activations of any cut are more than all parameters."""
+    choice = settle(planned(before_6=4096), STORE)
+    rivals = {}
+    for layer in (None, "6"):
+        batch = 32 if layer is None else 4096
+        situation = make_situation(request(batches=dict.fromkeys(choice.request.batches, batch)), STORE)
+        rivals[layer] = situation.records / decide_for(situation, layer).step_seconds
+    best = max(rivals, key=rivals.__getitem__)
+    assert choice.decision.layer == best
+    assert choice.records_per_second == pytest.approx(rivals[best])
 
 
 def test_a_federated_job_has_no_placement(tmp_path: Path) -> None:
