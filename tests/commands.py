@@ -108,6 +108,10 @@ class Workshop:
         lines = ((process, process.info["cmdline"]) for process in processes())
         return [process for process, line in lines if "firmware_agent" in line and any(home in part for part in line)]
 
+    def kill_agent(self, device: str) -> None:
+        """End a device's agent by SIGKILL."""
+        next(agent for agent in self.agents() if agent.cmdline()[-1].endswith(device)).kill()
+
     def assert_clean(self) -> None:
         """No process, no folder of an array, no temporary file."""
         assert self.agents() == []

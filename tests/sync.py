@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -184,3 +185,19 @@ class SyncRun:
             *(self.job, participants, stepper, optimiser, self.plan, disturbances, self.accountant),
             *(judge, self.on_event, self.communication, self.logs),
         )
+
+
+async def assert_resumes(make: Callable[[], SyncRun]) -> None:
+    """Whoever goes on from the state of a run after two rounds ends with what it would have, dealt out alike."""
+    whole, first, second = make(), make(), make()
+    await whole.run()
+    await first.training.run_round()
+    await first.training.run_round()
+    state = first.training.state()
+    progress = msgspec.json.decode(msgspec.json.encode(state.progress))
+    second.training.restore(dataclasses.replace(state, progress=progress))
+    await second.run()
+    for name, array in whole.training.weights.items():
+        assert np.array_equal(array, second.training.weights[name]), name
+    for before, after in zip(whole.drives, second.drives, strict=True):
+        assert before.dealt[-len(after.dealt) :] == after.dealt

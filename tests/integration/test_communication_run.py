@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,8 +102,7 @@ def test_a_run_goes_on_when_a_drive_dies_while_steps_overlap(workshop: Workshop)
     files = workshop.write("job.yaml", job), workshop.write("array.yaml", ARRAY)
     process = workshop.start("run", files[0], "--array", files[1], "--runs", workshop.runs)
     wait_until(lambda: len(workshop.rounds()) >= 1, _SECONDS)
-    victim = next(agent for agent in workshop.agents() if agent.cmdline()[-1].endswith("csd-01"))
-    os.kill(victim.pid, signal.SIGKILL)
+    workshop.kill_agent("csd-01")
     _, err = process.communicate(timeout=_SECONDS)
     assert process.returncode == 0, err
     rounds = workshop.rounds()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,8 +158,7 @@ def test_weights_with_a_cut_are_the_same_bit_for_bit_whether_slices_cross_while_
 def test_a_run_with_a_cut_goes_on_when_a_drive_dies_while_steps_overlap(workshop: Workshop) -> None:
     process = workshop.start(*wall_files(workshop, OVERLAPPED, rounds=4), "--placement", "second")
     wait_until(lambda: len(workshop.rounds()) >= 1, _SECONDS)
-    victim = next(agent for agent in workshop.agents() if agent.cmdline()[-1].endswith("csd-01"))
-    os.kill(victim.pid, signal.SIGKILL)
+    workshop.kill_agent("csd-01")
     _, err = process.communicate(timeout=_SECONDS)
     assert process.returncode == 0, err
     rounds = workshop.rounds()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -105,8 +103,7 @@ def test_the_same_job_repeats_to_the_bit_and_resumes_to_it(
 def test_a_drive_that_is_killed_costs_a_step_and_the_run_goes_on(workshop: Workshop, csd_emu: Command) -> None:
     def kill() -> None:
         wait_until(lambda: len(workshop.rounds()) >= 1)
-        victim = next(agent for agent in workshop.agents() if agent.cmdline()[-1].endswith("csd-01"))
-        os.kill(victim.pid, signal.SIGKILL)
+        workshop.kill_agent("csd-01")
 
     sync = {"tuning": {"slow_batch": 16}, "round_steps": 15}
     with meanwhile(kill):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -33,7 +32,7 @@ from tests.cut_drives import (
     whole_step,
 )
 from tests.fakes import Answer, Cut
-from tests.sync import TAIL_SECONDS, StepDrive, SyncRun
+from tests.sync import TAIL_SECONDS, StepDrive, SyncRun, assert_resumes
 
 
 def run_of(*drives: CutDrive, layer: str = "3", **job: Any) -> SyncRun:
@@ -388,18 +387,7 @@ async def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(optimiser: str) 
     def make() -> SyncRun:
         return run_of(CutDrive("csd-00"), CutDrive("csd-01"), records=333, **job)
 
-    whole, first, second = make(), make(), make()
-    await whole.run()
-    await first.training.run_round()
-    await first.training.run_round()
-    state = first.training.state()
-    progress = msgspec.json.decode(msgspec.json.encode(state.progress))
-    second.training.restore(dataclasses.replace(state, progress=progress))
-    await second.run()
-    for name, array in whole.training.weights.items():
-        assert np.array_equal(array, second.training.weights[name]), name
-    for before, after in zip(whole.drives, second.drives, strict=True):
-        assert before.dealt[-len(after.dealt) :] == after.dealt
+    await assert_resumes(make)
 
 
 async def test_a_drive_that_comes_back_takes_part_from_the_next_step_on() -> None:

@@ -18,7 +18,7 @@ from firmware_agent.exchange import Array
 from firmware_agent.wire import Failed, Slice, Step, Stepped, Tensors
 from host.records import What
 from tests.fakes import Answer, Cut
-from tests.sync import StepDrive, SyncRun, gradient
+from tests.sync import StepDrive, SyncRun, assert_resumes, gradient
 
 
 class Dying(StepDrive):
@@ -238,20 +238,7 @@ async def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(optimiser: str) 
         "sync": {"round_steps": 5, "optimiser": {"name": optimiser}, "tuning": {"slow_batch": 8}},
         "disturb": [{"device": "csd-01", "at_step": 4, "weight": 100, "steps": 10}],
     }
-    whole = SyncRun(StepDrive("csd-00"), StepDrive("csd-01"), records=333, **job)
-    await whole.run()
-    first = SyncRun(StepDrive("csd-00"), StepDrive("csd-01"), records=333, **job)
-    await first.training.run_round()
-    await first.training.run_round()
-    state = first.training.state()
-    progress = msgspec.json.decode(msgspec.json.encode(state.progress))
-    second = SyncRun(StepDrive("csd-00"), StepDrive("csd-01"), records=333, **job)
-    second.training.restore(dataclasses.replace(state, progress=progress))
-    await second.run()
-    for name, array in whole.training.weights.items():
-        assert np.array_equal(array, second.training.weights[name]), name
-    for before, after in zip(whole.drives, second.drives, strict=True):
-        assert before.dealt[-len(after.dealt) :] == after.dealt
+    await assert_resumes(lambda: SyncRun(StepDrive("csd-00"), StepDrive("csd-01"), records=333, **job))
 
 
 async def test_what_is_no_synchronous_state_is_refused() -> None:
