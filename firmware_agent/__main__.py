@@ -17,6 +17,7 @@ from pathlib import Path
 from firmware_agent import deployed, drive
 from firmware_agent.errors import CsdError
 from firmware_agent.handover import FAILED_MARKER
+from firmware_agent.heap import set_aside
 
 
 def main() -> int:
@@ -65,6 +66,7 @@ def _mourn(mode: str, why: str) -> None:
 
 
 def _serve(arguments: argparse.Namespace, stop: threading.Event) -> None:
+    set_aside()
     if arguments.mode == "drive":
         drive.serve_drive(stop)
     elif arguments.mode == "deployed":

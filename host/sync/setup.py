@@ -10,6 +10,7 @@ from csd_emu.communication.compose import OverlapComposer
 from csd_emu.deadline import Deadline
 from csd_emu.profiles import get_profile
 from firmware_agent.exchange import Array
+from firmware_agent.heap import set_aside
 from firmware_agent.wire import PhaseSeconds
 from host.accounting import Accountant
 from host.faults import RunFaults
@@ -51,6 +52,7 @@ def make_sync_training(
     weights = _as_precision(request.evaluator.initial_weights(), job.sync.precision)
     optimiser = make_optimiser(job, structure, weights)
     disturbances = Disturbances(job.disturb, faults.slow)
+    set_aside()  # with the optimiser has come all of torch that steps need
 
     async def before_step(session: DeviceSession, step: int, deadline: Deadline) -> None:
         await faults.before_task(session, deadline)

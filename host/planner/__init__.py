@@ -1,0 +1,1 @@
+"""Which devices should train: configurations of a cluster, by time, power, energy or energy-delay product."""
