@@ -17,7 +17,7 @@ DRIVES = 3
 # Seconds of all bytes of one direction on the shared link, over seconds that a drive computes.
 RATIOS = (0.25, 1.0, 4.0)
 # Seconds that a drive computes where the wire takes as long.
-COMPUTE_SECONDS = 0.4
+COMPUTE_SECONDS = 0.8
 # Of a message through the bench's relay, and what a slice costs beside its bytes (encoding, checksum, TLS, system calls
 # and wake-ups at both ends): what traces of slices on two cores show, rounded; assumed on other machines.
 LATENCY_SECONDS, SLICE_SECONDS = 0.0005, 0.0003
@@ -46,12 +46,14 @@ class Case:
 
     @property
     def compute_seconds(self) -> float:
-        """Of a drive's step: such that steps take about as long at all ratios.
+        """Of a drive's step: such that the wire is not so fast that the machine's processors are what is measured.
 
-        With a fixed time the link of the smallest ratio has 16 times the bandwidth of the largest one's, and what the
-        bench itself needs of the machine's processors to fill it would be what is measured.
+        Two cores encode, relay and step some 400 slices in a step. With a fixed time the link of the smallest ratio
+        would have 16 times the bandwidth of the largest one's. And where computing takes as long as the wire, or
+        longer, slices cross while drives compute, and a drive that waits for a processor is late with both: steps are
+        twice as long there.
         """
-        return COMPUTE_SECONDS / math.sqrt(self.ratio)
+        return COMPUTE_SECONDS / math.sqrt(self.ratio) / (2 if self.ratio > 1 else 1)
 
     @property
     def costs(self) -> list[Costs]:

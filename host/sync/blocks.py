@@ -50,6 +50,18 @@ def cut_blocks(specs: Sequence[TensorSpec], block_bytes: int | None) -> dict[str
     }
 
 
+def joined(blocks: Sequence[Block]) -> list[Block]:
+    """Return neighbours in a row, each of which ends where the next one of its tensor begins, as one block each."""
+    found: list[Block] = []
+    for block in blocks:
+        last = found[-1] if found else block
+        if last.tensor == block.tensor and last.start < last.end == block.start < block.end:
+            found[-1] = Block(block.tensor, last.start, block.end)
+        else:
+            found.append(block)
+    return found
+
+
 def overlapped(blocks: Sequence[Block], start: int, end: int) -> Sequence[Block]:
     """Return those of a tensor's `blocks` that bytes [start, end) lie in; all but the last are equally long."""
     length = blocks[0].end - blocks[0].start

@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from firmware_agent.exchange import Array, Assembler, Spans
 from firmware_agent.wire import TensorSpec
-from host.sync.blocks import Block, cut_blocks, overlapped
+from host.sync.blocks import Block, cut_blocks, joined, overlapped
 from host.sync.reduction import Contribution
 
 Apply = Callable[[Block, Sequence[Contribution]], None]
-"""Takes a block and its contributions, in participant order, as flat arrays; it may compute for long."""
+"""Takes a block, or neighbours that are ready together as one, and its contributions, in participant order, as flat
+arrays; it may compute for long."""
 
 
 class Gathering:
@@ -34,7 +35,7 @@ class Gathering:
         Args:
             specs: the tensors that everyone sends.
             weights: device -> records in its gradient, in participant order.
-            apply: called once for each block, in a thread.
+            apply: called once for each block, in a thread; for neighbours that are ready together at once.
             barrier: apply nothing before `finish`.
             block_bytes: size of a block; None for whole tensors.
         """
@@ -113,8 +114,12 @@ class Gathering:
         self._drain = None  # one that failed stays, for `finish` to raise it
 
     def _apply_all(self, blocks: Sequence[Block], late: Collection[str]) -> None:
-        for block in blocks:
+        for block in self._together(blocks):
             self._apply(block, self._contributions(block, late))
+
+    def _together(self, blocks: Sequence[Block]) -> list[Block]:
+        """Return neighbours as one block: each call has its price. Not where a lost device's part may have holes."""
+        return list(blocks) if self._lost else joined(blocks)
 
     def _contributions(self, block: Block, late: Collection[str]) -> list[Contribution]:
         found = []
@@ -133,7 +138,7 @@ class Gathering:
         """Return a block as far as a device has sent it, as a flat array, and which of its bytes have come."""
         array, spans = assembler.partial(block.tensor)
         items = slice(block.start // array.itemsize, block.end // array.itemsize)
-        if spans is None or device not in self._waiting[block]:
+        if spans is None or device not in self._waiting.get(block, ()):
             return array.reshape(-1)[items], None
         inside = [(max(start, block.start), min(end, block.end)) for start, end in spans]
         return array.reshape(-1)[items], [(s - block.start, e - block.start) for s, e in inside if s < e]

@@ -92,16 +92,19 @@ class HostOptimiser:
         self._step({name: gradient}, learning_rate, 1.0)
 
     def step_block(self, block: Block, gradient: Array, learning_rate: float) -> None:
-        """Step one block of a parameter, as `host.sync.blocks.cut_blocks` cuts it by `block_bytes`.
+        """Step one block of a parameter, as `host.sync.blocks.cut_blocks` cuts it, or neighbours as one.
 
         Raises:
             ConfigurationError: this optimiser needs all gradients at once (see `needs_all`).
         """
         if self.needs_all is not None:
             raise ConfigurationError(f"{block.tensor} cannot be stepped alone: {self.needs_all}")
-        view, optimiser = self._blocks[block.tensor][block.start], self._optimisers[block.tensor]
-        view.grad = torch.from_numpy(np.require(gradient, requirements="W")).to(view.dtype).view_as(view)
-        _step_once(optimiser, learning_rate)
+        last = max(block.end - 1, block.start)
+        views = [view for start, view in self._blocks[block.tensor].items() if block.start <= start <= last]
+        whole = torch.from_numpy(np.require(gradient, requirements="W"))
+        for view, part in zip(views, _split(whole, views), strict=True):
+            view.grad = part.to(view.dtype).view_as(view)
+        _step_once(self._optimisers[block.tensor], learning_rate)
 
     def step_all(self, gradients: Mapping[str, Array], learning_rate: float) -> None:
         """Step every parameter, with the whole gradient clipped if that was asked for.

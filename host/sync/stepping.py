@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from host.accounting import Accountant, Accounted, Returned
 from host.device_time import MODELLED, WALL, StepModel, gradient_seconds, micro_batch_counts
 from host.evaluation import Structure
 from host.records import DeviceStep, PlacementRecord
-from host.sync.blocks import Block, cut_blocks
+from host.sync.blocks import Block, cut_blocks, overlapped
 from host.sync.crossing import Crossings
 from host.sync.exchange import FIFO, Outbound, Outcome, StepExchange, Work
 from host.sync.gathering import Gathering
@@ -141,7 +142,7 @@ class Stepper:
         self._gradient_bytes = sum(spec_bytes(spec) for spec in self._specs)
         self._tail_bytes = 0 if tail is None else sum(weights[name].nbytes for name in (*tail.trained, *tail.kept))
         self._exchange, self._accountant, self._models, self._patience = exchange, accountant, models, patience
-        self._last = Release.of_all(self._blocks())
+        self._last = Release.of_all(itertools.chain.from_iterable(self._blocks().values()))
         self._tail_ready: asyncio.Event | None = None
 
     @property
@@ -179,7 +180,8 @@ class Stepper:
         records = {work.session.device: len(work.records) for work in works}
         whole: dict[str, Array] = {}
         barrier, rate = self._optimiser.needs_all is not None, learning_rate(sum(records.values()))
-        before, self._last = self._last, Release(self._blocks())
+        blocks = self._blocks()
+        before, self._last = self._last, Release(itertools.chain.from_iterable(blocks.values()))
         release, loop = self._last, asyncio.get_running_loop()
 
         def apply(block: Block, contributions: Sequence[Contribution]) -> None:
@@ -194,7 +196,8 @@ class Stepper:
             loop.call_soon_threadsafe(let_go, block)
 
         def let_go(block: Block) -> None:
-            release.add(block)
+            for each in overlapped(blocks[block.tensor], block.start, block.end):
+                release.add(each)
             if crossings is not None and not late_matters and not barrier:
                 self._begin_tail(step, crossings)
 
@@ -278,8 +281,8 @@ class Stepper:
     def _block_bytes(self) -> int | None:
         return None if self._optimiser.needs_all is not None else self._optimiser.block_bytes
 
-    def _blocks(self) -> list[Block]:
-        return [block for blocks in cut_blocks(self._specs, self._block_bytes).values() for block in blocks]
+    def _blocks(self) -> dict[str, list[Block]]:
+        return cut_blocks(self._specs, self._block_bytes)
 
     def _part_of(self, block: Block) -> Array:
         array = self.weights[block.tensor]

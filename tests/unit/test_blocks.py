@@ -16,7 +16,7 @@ from csd_emu.communication.blocks import tensor_block_bytes
 from firmware_agent.errors import CheckpointError
 from firmware_agent.exchange import Array
 from firmware_agent.wire import TensorSpec
-from host.sync.blocks import BLOCK_BYTES, Block, cut_blocks, item_blocks, overlapped
+from host.sync.blocks import BLOCK_BYTES, Block, cut_blocks, item_blocks, joined, overlapped
 from host.sync.optimiser import HostOptimiser
 from host.sync.release import Cells, Release
 from host.sync.sections import OptimiserSection
@@ -49,11 +49,12 @@ def made(weights: dict[str, Array], name: str, arguments: dict[str, Any]) -> Hos
 
 
 def step_by_blocks(optimiser: HostOptimiser, steps: range, leave_out: Sequence[Block] = ()) -> None:
-    """Take steps, the blocks of each in an order of chance."""
+    """Take steps, the blocks of each in an order of chance; in every second step neighbours together."""
     specs = [TensorSpec(name, "<f4", shape) for name, shape in SHAPES.items()]
     for step in steps:
         gradients = arrays(100 + step)
         blocks = [b for each in cut_blocks(specs, optimiser.block_bytes).values() for b in each if b not in leave_out]
+        blocks = joined(blocks) if step % 2 else blocks
         np.random.default_rng(step).shuffle(blocks)  # type: ignore[arg-type]
         for block in map(Block._make, blocks):
             part = gradients[block.tensor].reshape(-1)[int(block.start) // 4 : int(block.end) // 4]
@@ -181,3 +182,22 @@ def test_a_release_tells_everyone_of_every_block_once_whenever_they_ask() -> Non
     release.add(blocks[0])
     release.add_all()
     assert first == later == [blocks[2], blocks[0], blocks[1], blocks[3]]
+
+
+@given(st.lists(st.booleans(), max_size=12), st.integers(0, 2**31 - 1))
+def test_neighbours_in_a_row_become_one_block_and_nothing_else_does(kept: list[bool], seed: int) -> None:
+    blocks = [Block(name, 8 * n, 8 * n + 8) for name in "ab" for n in range(6)]
+    chosen = [block for block, keep in zip(blocks, kept, strict=False) if keep]
+    if seed % 2:
+        np.random.default_rng(seed).shuffle(chosen)  # type: ignore[arg-type]
+        chosen = [Block(str(tensor), int(start), int(end)) for tensor, start, end in chosen]
+    found = joined(chosen)
+    apart = [Block(each.tensor, start, start + 8) for each in found for start in range(each.start, each.end, 8)]
+    assert apart == chosen
+    for one, other in itertools.pairwise(found):
+        assert one.tensor != other.tensor or one.end != other.start
+
+
+def test_a_tensor_without_a_byte_stays_a_block_of_its_own() -> None:
+    nothing = Block("a", 0, 0)
+    assert joined([nothing, Block("a", 0, 8), nothing]) == [nothing, Block("a", 0, 8), nothing]
