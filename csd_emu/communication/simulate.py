@@ -118,7 +118,7 @@ def settle(run: Simulation) -> float:
 
 
 def settle_turns(run: Simulation) -> float:
-    """Run a simulation that has not begun, of a model that is cut, and return what `settle` says, in a third of its time.
+    """Return what `settle` says of a model that is cut, in a third of its time; the simulation has not begun.
 
     Whatever came before, all is the same when the host begins behind the cut: every parameter and every activation has
     come, so nothing waits or is under way. What is then not yet acknowledged is before its sender sends again. So the
