@@ -38,6 +38,7 @@ class LimitedTuner:
     ) -> None:
         """Hold `tuner` to so many records per step; `tell` is told of each retune that asks for more."""
         self._tuner, self._tables, self._most, self._tell = tuner, list(tables), most_records, tell
+        self._told: list[int] = []
 
     @property
     def batches(self) -> Batches:
@@ -87,8 +88,13 @@ class LimitedTuner:
         given = limit(retune.batches, self._most)
         if given is retune.batches:
             return retune
-        self._tell(
-            f"a retune asked for {int(retune.batches.sum())} records a step, and the host's part of the model has room "
-            f"for {self._most}: batches are {given.tolist()} in place of {retune.batches.tolist()}"
-        )
+        if retune.batches.tolist() != self._told:  # once, however often it is asked for
+            self._told = retune.batches.tolist()
+            self._say(retune.batches, given)
         return replace(retune, batches=given)
+
+    def _say(self, asked: Batches, given: Batches) -> None:
+        self._tell(
+            f"a retune asked for {int(asked.sum())} records a step, and the host's part of the model has room "
+            f"for {self._most}: batches are {given.tolist()} in place of {asked.tolist()}"
+        )
