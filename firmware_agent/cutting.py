@@ -11,7 +11,6 @@ graph that cannot run there, such as one that looks at values, runs in earnest.
 
 from __future__ import annotations
 
-import difflib
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.first_use import evaluating, sent_tensors
 from firmware_agent.layer_costs import LayerWork, trace_layers
+from firmware_agent.layer_names import find_layer
 
 # Numbers of records at which the graph's values are looked at: what follows the batch and what does not is told apart.
 _FEW, _MORE = 2, 3
@@ -104,7 +104,7 @@ def cut_model(model: nn.Module, images: torch.Tensor, layer: str) -> Cut:
         ConfigurationError: the model has no such layer; it is the first one; or it cannot be cut there.
     """
     layers = trace_layers(model, images)
-    _check_known(layer, [each.name for each in layers])
+    find_layer([each.name for each in layers], layer)
     try:
         traced = _Traced(model, images, layers)
     except _CannotCut as error:
@@ -113,20 +113,6 @@ def cut_model(model: nn.Module, images: torch.Tensor, layer: str) -> Cut:
     if point.reason:
         raise _refused(layer, point.reason)
     return Cut(*traced.parts(layer), point)
-
-
-def _check_known(layer: str, names: list[str]) -> None:
-    if layer == names[0]:
-        raise ConfigurationError(
-            f"placement: {layer!r} is the model's first layer: before it lie the records alone, and none leaves its "
-            f"drive; cut at a later layer{f', such as {names[1]!r}' if names[1:] else ''}, or choose none"
-        )
-    if layer not in names:
-        near = difflib.get_close_matches(layer, names[1:], n=3, cutoff=0.0)
-        raise ConfigurationError(
-            f"placement: the model has no layer {layer!r}; nearest: {', '.join(map(repr, near)) or 'none'}. "
-            "csd-emu plan --placement lists them all"
-        )
 
 
 def _refused(layer: str, reason: str) -> ConfigurationError:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from firmware_agent.units import format_bytes
 from host.console import print_whole
 from host.printing_reproduction import make_table, print_files, print_notes
-from host.reproduce.placement_figures import PlacementReport, Placing
+from host.reproduce.placement_figures import PlacementReport, Placing, RanPlacement
 
 
 def print_placement_reproduction(report: PlacementReport) -> None:
@@ -15,6 +15,8 @@ def print_placement_reproduction(report: PlacementReport) -> None:
     _print_traffic(report)
     for model in dict.fromkeys(row.model for row in report.placing):
         _print_placing([row for row in report.placing if row.model == model])
+    if report.ran:
+        _print_ran(report.ran)
     table = make_table("Published beside ours: speed-up by placement", ("published result", "published", "ours", "at"))
     table.columns[0].justify = "left"
     for row in report.beside:
@@ -54,6 +56,26 @@ def _print_traffic(report: PlacementReport) -> None:
             f"{row.ratio:.2f}",
             "-" if row.counted_ratio is None else f"{row.counted_ratio:.2f}",
             "-" if row.derived_ratio is None else f"{row.derived_ratio:g}",
+        )
+    print_whole(table)
+
+
+def _print_ran(rows: Sequence[RanPlacement]) -> None:
+    table = make_table(
+        "Scaled models on native drives behind a shaped link: medians of real steps (wall)",
+        ("model", "drives", "link", "wire/compute", "host begins with", "whole s", "cut s", "speed-up", "foretold"),
+    )
+    for row in rows:
+        table.add_row(
+            row.model,
+            str(row.drives),
+            f"{format_bytes(row.link_bytes_per_second)}/s",
+            f"{row.wire_over_compute:.2g}",
+            row.layer or "none",
+            f"{row.unmoved_seconds:.3g}",
+            f"{row.step_seconds:.3g}",
+            f"{row.speedup:.2f}x",
+            "-" if row.foretold_speedup is None else f"{row.foretold_speedup:.2f}x",
         )
     print_whole(table)
 

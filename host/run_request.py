@@ -31,12 +31,12 @@ from host.evaluation import Evaluator
 from host.job import JobConfig
 from host.lifecycle import ArrayRequest
 from host.placement.choose import choose_placement, explain
+from host.placement.placed import AUTO, NONE, Placed, place_model
 from host.plugins.plugins import NO_PLUGINS, Plugins, check_files
 from host.shards import deal_out
 from host.strategies import make_strategy
 from host.sync.communicating import TODAY, Communication, choose_communication
 from host.sync.optimiser import make_optimiser
-from host.sync.placing import AUTO, NONE, Placed, place_model
 from host.sync.plan import Records, SyncPlan, make_plan
 from host.tuning.front import WHOLE, Front, front_models
 
@@ -208,7 +208,10 @@ def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan])
         return replace(request, sync=plan, expected=plan.expected)
     placed = place_model(request.evaluator, layer, job.sync.precision)
     plan = plan_with(placed.front)
-    placed.check_host(sum(plan.batches), get_profile(request.config.host.profile))
+    host = get_profile(request.config.host.profile)
+    placed.check_host(sum(plan.batches), host)
+    # Known before the host holds any of it: what a tuner may raise batches to later.
+    plan = replace(plan, most_records=max(sum(plan.batches), placed.most_records(host)))
     models = front_models(request.models, placed.front)
     return replace(request, sync=plan, expected=plan.expected, models=models, placed=placed)
 

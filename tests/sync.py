@@ -112,6 +112,7 @@ class SyncRun:
         watchdog_seconds: float = 30.0,
         on_log: Callable[[SliceLog], None] = lambda _: None,
         tail: Callable[[dict[str, Array]], Tail] | None = None,
+        most_records: int | None = None,
         **job: Any,
     ) -> None:
         fields: dict[str, Any] = {
@@ -129,6 +130,7 @@ class SyncRun:
         self.plan = make_plan(
             self.config, self.job, ModelSpec("digits_cnn"), SHAPE, STORE, Records(sizes, records, 64), False
         )
+        self.plan = dataclasses.replace(self.plan, most_records=most_records)
         # Without models, what drives say of themselves counts.
         self.accountant = make_accountant(self.config, self.plan.expected if modelled else {})
         self.logs = StepLogs(on_log)

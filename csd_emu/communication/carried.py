@@ -50,8 +50,11 @@ class Arrivals:
 
     def add(self, carried: Carried) -> None:
         """Add a piece; it arrives no earlier than the one before, if the latency has become shorter meanwhile."""
-        arrival = self._last[carried.group] = max(carried.arrival_seconds, self._last[carried.group])
-        heapq.heappush(self._heap, carried._replace(arrival_seconds=arrival))
+        last = self._last[carried.group]
+        if carried.arrival_seconds < last:
+            carried = carried._replace(arrival_seconds=last)
+        self._last[carried.group] = carried.arrival_seconds
+        heapq.heappush(self._heap, carried)
 
     def take(self, now: float) -> list[Carried]:
         """Return what has arrived by now and was not returned before."""

@@ -44,6 +44,10 @@ class DriveCompute:
         self._at, self._begin = 0, 0.0
         self.begun_seconds, self.until_seconds = [0.0], self._seconds[0]
 
+    def skip_forward(self) -> None:
+        """Begin with the end of the first forward pass instead; nothing may have happened yet."""
+        self._at, self.until_seconds = self._layers - 1, 0.0
+
     def end(self, now: float) -> Computed:
         """End what is computed, go on with the next layer if that need not wait, and return what has ended."""
         at, layers = self._at, self._layers

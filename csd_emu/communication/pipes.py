@@ -95,7 +95,7 @@ class SharedPipes:
     def __init__(self, weights: Sequence[int], own: Sequence[OwnLink], link: SharedLink) -> None:
         """Begin empty."""
         self.next_seconds = math.inf
-        self._weights, self._own, self._link, self._now = list(weights), list(own), link, 0.0
+        self._weights, self._own, self._now = list(weights), list(own), 0.0
         self._waiting: list[deque[Piece]] = [deque() for _ in weights]
         # What each pipe carries: since when; until when it is prepared; of its bytes, how many are left, how many go
         # each second, and when none will be left.
@@ -104,6 +104,7 @@ class SharedPipes:
         self._left, self._rate = [0.0] * len(weights), [0.0] * len(weights)
         self._off = [math.inf] * len(weights)
         self._arrivals = Arrivals(len(weights))
+        self._take(link)
 
     def put(self, group: int, piece: Piece, now: float) -> None:
         """See `Pipes`."""
@@ -114,14 +115,14 @@ class SharedPipes:
 
     def advance(self, now: float) -> list[Carried]:
         """See `Pipes`."""
-        over = [group for group, off in enumerate(self._off) if off <= now]
-        for group in over:
-            self._get_off(group, now)
-        ready = [group for group, prepared in enumerate(self._prepared) if prepared <= now]
-        if over or ready:
+        if min(self._off) <= now or min(self._prepared) <= now:
+            for group, off in enumerate(self._off):
+                if off <= now:
+                    self._get_off(group, now)
             self._carry(now)
-            for group in ready:
-                self._prepared[group], self._left[group] = math.inf, self._waiting[group][0].size_bytes
+            for group, prepared in enumerate(self._prepared):
+                if prepared <= now:
+                    self._prepared[group], self._left[group] = math.inf, self._waiting[group][0].size_bytes
             self._share(now)
         arrived = self._arrivals.take(now)
         self._look_ahead()
@@ -129,39 +130,47 @@ class SharedPipes:
 
     def change(self, link: SharedLink, now: float) -> None:
         """See `Pipes`."""
-        self._link = link
+        self._take(link)
         self._carry(now)
         self._share(now)
         self._look_ahead()
 
+    def _take(self, link: SharedLink) -> None:
+        self._free, self._slice_seconds = link.free_bytes_per_second, link.slice_seconds
+        self._latency_seconds = [link.latency_seconds + own.latency_seconds for own in self._own]
+        rates = [min(link.device_bytes_per_second, own.bytes_per_second) for own in self._own]
+        # (own rate, group, drives), the narrowest own side first.
+        self._sides = sorted(zip(rates, range(len(rates)), self._weights, strict=True))
+
     def _turn(self, group: int, now: float) -> None:
-        self._begin[group], self._prepared[group] = now, now + self._link.slice_seconds
+        self._begin[group], self._prepared[group] = now, now + self._slice_seconds
 
     def _get_off(self, group: int, now: float) -> None:
         piece = self._waiting[group].popleft()
         self._left[group], self._off[group] = 0.0, math.inf
-        latency = self._link.latency_seconds + self._own[group].latency_seconds
-        self._arrivals.add(Carried(now + latency, self._begin[group], now, group, piece))
+        self._arrivals.add(Carried(now + self._latency_seconds[group], self._begin[group], now, group, piece))
         if self._waiting[group]:
             self._turn(group, now)
 
     def _carry(self, now: float) -> None:
         """Take off what has been carried since the last time."""
+        since, left, rate = now - self._now, self._left, self._rate
         for group, off in enumerate(self._off):
             if off < math.inf:
-                self._left[group] -= self._rate[group] * (now - self._now)
+                left[group] -= rate[group] * since
         self._now = now
 
     def _share(self, now: float) -> None:
         """Share out the host's side anew among those that are on it, the narrowest own side first."""
-        on = [group for group, left in enumerate(self._left) if left > 0]
-        own = {g: min(self._link.device_bytes_per_second, self._own[g].bytes_per_second) for g in on}
-        free, drives = self._link.free_bytes_per_second, sum(self._weights[group] for group in on)
-        for group in sorted(on, key=own.__getitem__):
-            self._rate[group] = min(own[group], free / drives)
-            self._off[group] = now + self._left[group] / self._rate[group]
-            free -= self._rate[group] * self._weights[group]
-            drives -= self._weights[group]
+        left = self._left
+        on = [side for side in self._sides if left[side[1]] > 0]
+        free, drives = self._free, sum([weight for _, _, weight in on])
+        for own, group, weight in on:
+            part = free / drives
+            rate = self._rate[group] = own if own < part else part
+            self._off[group] = now + left[group] / rate
+            free -= rate * weight
+            drives -= weight
 
     def _look_ahead(self) -> None:
-        self.next_seconds = min(self._arrivals.next_seconds, *self._off, *self._prepared)
+        self.next_seconds = min(self._arrivals.next_seconds, min(self._off), min(self._prepared))

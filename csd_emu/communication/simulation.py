@@ -70,7 +70,7 @@ class Simulation:
         transfers: the slices that have arrived.
         passes: of all layers.
         stepped: blocks that the host has stepped.
-        turned: (begin, end) of what the host has computed behind a cut.
+        turned: (begin, end) of what the host has computed behind a cut, recorded or not.
         now_seconds: how far it has come.
     """
 
@@ -163,6 +163,19 @@ class Simulation:
         begun = max(drive.begun_seconds[number] for drive in self._drives)
         seconds, self._begun_seconds = begun - self._begun_seconds, begun
         return seconds
+
+    def skip_forward(self) -> None:
+        """Begin with the end of the first forward passes, before anything else has happened."""
+        for drive in self._drives:
+            drive.skip_forward()
+
+    def turn(self) -> float:
+        """Run until the host has computed behind the cut once more; return when. To be asked instead of `step`."""
+        self._sendings.append(self._sendings[-1])
+        before = len(self.turned)
+        while len(self.turned) == before:
+            self._advance()
+        return self.turned[-1][1]
 
     @property
     def steps(self) -> int:
@@ -273,6 +286,8 @@ class Simulation:
     def _compute(self, now: float) -> None:
         """End the passes that end now; those that take no time with them, for all of it is offered at once."""
         for group, drive in enumerate(self._drives):
+            if drive.until_seconds > now:
+                continue
             left = 2 * len(self._orders)
             while drive.until_seconds <= now and left:
                 left -= 1
@@ -291,8 +306,7 @@ class Simulation:
                 if group != self._local:
                     self._offer_crossing(PUSH, group, turn.push_bytes[group])
         if turn.begin(now, len(self._drives)):
-            if self.record:
-                self.turned.append((now - turn.host_seconds, now))
+            self.turned.append((now - turn.host_seconds, now))
             for group in range(self._local):
                 self._offer_crossing(PULL, group, turn.pull_bytes[group])
             for drive in self._drives[self._local :]:

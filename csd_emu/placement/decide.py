@@ -17,7 +17,6 @@ made.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 
@@ -25,6 +24,7 @@ from csd_emu.placement.costs import Situation
 from csd_emu.placement.decision import Decision
 from csd_emu.placement.table import MARGIN, CutTable
 from firmware_agent.errors import ConfigurationError
+from firmware_agent.layer_names import find_layer
 
 # Chosen with models in view: docs/placement.md has what it parts, and what does not hang on it.
 HEAVY = 9.0
@@ -66,7 +66,7 @@ def decide_for(situation: Situation, layer: str | None, reason: str = "it was as
         ConfigurationError: the model has no such layer, cannot be cut there, or the cut does not fit into memory.
     """
     table = CutTable(situation, 0.0)
-    cut = table.unmoved if layer is None else _find(situation, layer)
+    cut = table.unmoved if layer is None else find_layer([each.name for each in situation.layers], layer)
     if table.refused[cut]:
         raise ConfigurationError(
             f"placement: {layer or 'none'}: {table.refused[cut]}; csd-emu plan --placement shows what fits"
@@ -94,19 +94,3 @@ def _nothing_fits(table: CutTable) -> str:
         f"placement: no cut fits. With nothing moved: {table.refused[table.unmoved]}{least}; take smaller batches, or "
         "give the drives more memory (memory in the array file)"
     )
-
-
-def _find(situation: Situation, layer: str) -> int:
-    names = [each.name for each in situation.layers]
-    if layer == names[0]:
-        raise ConfigurationError(
-            f"placement: {layer!r} is the model's first layer: before it lie only the records, and none of them "
-            "leaves its drive; cut at a later layer, or choose none"
-        )
-    if layer not in names:
-        near = difflib.get_close_matches(layer, names[1:], n=3, cutoff=0.3) or names[1:4]
-        raise ConfigurationError(
-            f"placement: the model has no layer {layer!r}; nearest: {', '.join(map(repr, near)) or 'none'}. "
-            "csd-emu plan --placement lists them all"
-        )
-    return names.index(layer)

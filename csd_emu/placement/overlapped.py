@@ -1,10 +1,10 @@
 """How long a step takes with a cut where the exchange overlaps what drives compute: the event simulation's answer.
 
 `csd_emu.communication.simulation` says it, with the real send queue at both ends; see there for who waits for whom. A
-simulation takes milliseconds, so cuts are first given a bound that no schedule can beat, and only those are simulated
-whose bound is below the best found so far. With drives that are alike the choice is the same as if all had been. With
-unlike ones a simulation takes many times as long and bounds are wider, so the search ends, too, when `PATIENCE` cuts in
-turn, those of the lowest bounds first, were no better than the best.
+cut is simulated for one step, from turn to turn. That takes milliseconds, so cuts are first given a bound that no
+schedule can beat, and only those are simulated whose bound is below the best found so far. With drives that are alike
+the choice is the same as if all had been. With unlike ones a simulation takes many times as long and bounds are wider,
+so the search ends, too, when `PATIENCE` cuts in turn, those of the lowest bounds first, were no better than the best.
 
 Why the bound holds. In a step, first all gradients of the drives' layers are pushed, since no forward pass ends before
 the parameters made of them have come; then all activations; then the host computes; then the activations' gradients are
@@ -22,7 +22,7 @@ import numpy as np
 
 from csd_emu.communication.costs import Costs, LayerCost, exchange_bytes
 from csd_emu.communication.link import OwnLink, SharedLink
-from csd_emu.communication.simulate import settle
+from csd_emu.communication.simulate import settle, settle_turns
 from csd_emu.communication.simulation import Simulation
 from csd_emu.communication.turn import Turn
 from csd_emu.host_node import reduce_seconds
@@ -61,7 +61,7 @@ def simulate_cut(situation: Situation, cut: int, amounts: Amounts | None = None)
         barrier=situation.barrier,
         turn=None if cut == amounts.unmoved else _turn(amounts, remote, cut),
     )
-    return settle(run)
+    return settle(run) if cut == amounts.unmoved else settle_turns(run)
 
 
 def bounds(situation: Situation, amounts: Amounts | None = None) -> Floats:

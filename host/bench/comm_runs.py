@@ -26,9 +26,9 @@ from host.datasets import synthetic_source
 from host.faults import RunFaults
 from host.job import JobConfig
 from host.lifecycle import StartedArray
+from host.placement.placed import NONE
 from host.run_request import RunRequest, check_run
 from host.sync.communicating import Communication
-from host.sync.placing import NONE
 from host.sync.setup import make_sync_training
 
 # So many steps behind a change of schedule still have something of the other one in them, and so has the last one

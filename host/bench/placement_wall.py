@@ -22,7 +22,7 @@ from host.bench.comm_cases import DRIVES, LATENCY_SECONDS
 from host.bench.comm_models import costs_of, spec_of
 from host.bench.comm_nets import INPUT_SHAPE, NETS
 from host.bench.comm_runs import WallRuns
-from host.sync.placing import NONE
+from host.placement.placed import NONE
 
 BATCH = 32
 # What a drive computes for in a step of the whole model.

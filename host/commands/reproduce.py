@@ -43,6 +43,10 @@ def placement(
     output: Annotated[
         Path | None, typer.Option("--output", metavar="DIR", help="write CSV and JSON into this folder too")
     ] = None,
+    wall: Annotated[
+        bool,
+        typer.Option("--wall", help="run scaled models on native drives, too; a minute or two more"),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Layers on the host: traffic and time for five models, 1 to 36 drives and four links."""
@@ -51,5 +55,6 @@ def placement(
         from host.printing_placement_reproduction import print_placement_reproduction
         from host.reproduce.placement import reproduce_placement
     with StageProgress(quiet=as_json) as progress:
-        report = reproduce_placement(CalibrationStore(Paths.default().calibration), output, progress)
+        paths = Paths.default()
+        report = reproduce_placement(CalibrationStore(paths.calibration), output, progress, paths if wall else None)
     print_json(report) if as_json else print_placement_reproduction(report)

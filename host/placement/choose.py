@@ -11,13 +11,13 @@ from csd_emu.placement.costs import Situation
 from csd_emu.placement.decide import decide, decide_for
 from csd_emu.placement.decision import Decision
 from csd_emu.placement.table import MARGIN
+from host.placement.placed import AUTO, NONE
 from host.placement.request import PlacementRequest, of_run
 from host.placement.situation import make_situation
 
 if TYPE_CHECKING:
     from host.run_request import RunRequest
 
-AUTO, NONE = "auto", "none"
 # So many cuts are decided on with the batches of the one before, until one is chosen with its own.
 _ROUNDS = 3
 _BEST_TRIED = "of the cuts that were tried, each with the batches planned for it, it has the most records a second"

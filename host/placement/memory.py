@@ -8,7 +8,7 @@ from csd_emu.array import ArrayConfig, Device
 from csd_emu.calibration import CalibrationTable
 from csd_emu.placement.costs import DriveMemory, HostMemory
 from csd_emu.profiles import Profile
-from host.sync.placing import ACTIVATION_COPIES, PARAMETER_COPIES, SPARED_PARAMETER_COPIES
+from host.placement.placed import ACTIVATION_COPIES, PARAMETER_COPIES, SPARED_PARAMETER_COPIES
 from host.sync.sections import SyncSection
 from host.tuning.classes import available_bytes
 

@@ -17,12 +17,12 @@ from host.datasets import load_dataset
 from host.device_time import find_models
 from host.evaluation import Evaluator
 from host.job import JobConfig, load_job
+from host.placement.placed import place_model
 from host.requests import read_array
 from host.shards import deal_out
 from host.simulation.load import exchange_seconds, inspect_load
 from host.sync.communicating import TODAY, choose_communication
 from host.sync.optimiser import make_optimiser
-from host.sync.placing import place_model
 from host.tuning.classes import device_classes, speed_tables
 from host.tuning.front import WHOLE, Front
 from host.tuning.stannis import plan_batches

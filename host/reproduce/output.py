@@ -33,6 +33,8 @@ def write_hypertune(report: HypertuneReport, folder: Path) -> HypertuneReport:
 def write_placement(report: PlacementReport, folder: Path) -> PlacementReport:
     """Write tables and the report itself; see `write_report`."""
     contents = {"traffic.csv": csv_of(report.traffic), "placing.csv": csv_of(report.placing)}
+    if report.ran:
+        contents["ran.csv"] = csv_of(report.ran)
     return write_report(report, "placement.json", contents, folder)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from csd_emu.calibration import CalibrationStore
 from csd_emu.communication.compose import SLICE_SECONDS
+from csd_emu.paths import Paths
 from csd_emu.placement.amounts import Amounts, step_bytes
 from csd_emu.placement.costs import DrivePlace, HostPlace, LayerPlace, Situation
 from csd_emu.placement.decide import decide
@@ -19,7 +20,13 @@ from firmware_agent.models import ZOO, ModelSpec
 from host.device_time import MODELLED, TableModel, gradient_seconds, host_model, micro_batch_counts
 from host.placement.layers import Exchange, inspect_layers
 from host.reproduce.output import write_placement
-from host.reproduce.placement_figures import PlacementReport, Placing, PublishedPlacement, Traffic
+from host.reproduce.placement_figures import (
+    PlacementReport,
+    Placing,
+    PublishedPlacement,
+    RanPlacement,
+    Traffic,
+)
 from host.reproduce.server import DRIVE, HOST_PROFILE
 
 # Model -> (records of a drive's step, what the design notes derive from published sizes).
@@ -50,14 +57,20 @@ NOTES = (
     "The host computes the moved layers for all drives: with more drives it has more to do, and a drive does not.",
     "Batches of 32 and 128 are larger than calibration has measured at once; they are computed in parts.",
 )
+WALL_NOTE = (
+    "The runs of scaled models are of processes on this machine, on its clock: bytes, link and layers are real, and "
+    "what a layer takes is paced. So is the host, which is as fast as its three drives together."
+)
 
 
-def reproduce_placement(store: CalibrationStore, output: Path | None, progress: Progress) -> PlacementReport:
-    """Work everything out; with `output`, write tables into that folder.
+def reproduce_placement(
+    store: CalibrationStore, output: Path | None, progress: Progress, wall: Paths | None = None
+) -> PlacementReport:
+    """Work everything out; with `output`, write tables into that folder; with `wall`, run scaled models there.
 
     Raises:
         CalibrationError: a table is missing or damaged.
-        EnvironmentUnfit: the files cannot be written.
+        EnvironmentUnfit: the files cannot be written, or this machine cannot run drives behind a link.
     """
     begin = time.monotonic()
     traffic, placing = [], list[Placing]()
@@ -67,17 +80,25 @@ def reproduce_placement(store: CalibrationStore, output: Path | None, progress: 
         traffic.append(describe_traffic(model, layers))
         progress.stage(f"{model}: {len(DRIVES)} arrays behind {len(LINKS_BYTES_PER_SECOND)} links")
         placing += place(model, layers, store)
+    ran = [] if wall is None else _run_scaled(wall, progress)
     report = PlacementReport(
         clock=MODELLED,
         overlapped=False,
         beside=put_beside(placing),
         traffic=traffic,
         placing=placing,
-        notes=list(NOTES),
+        notes=[*NOTES, *([WALL_NOTE] if ran else [])],
         files=[],
         wall_seconds=time.monotonic() - begin,
+        ran=ran,
     )
     return report if output is None else write_placement(report, output)
+
+
+def _run_scaled(paths: Paths, progress: Progress) -> list[RanPlacement]:
+    from host.reproduce.placement_wall import run_scaled  # it starts drives, and needs what runs need
+
+    return run_scaled(paths, progress)
 
 
 def describe_traffic(model: str, layers: Sequence[LayerPlace]) -> Traffic:

@@ -1,13 +1,15 @@
 """What `csd-emu reproduce placement` prints; see docs/reproduce.md.
 
 `basis` says where a figure comes from: ``published``, ``derived`` (arithmetic over the model's bytes), ``counted``
-(encoded frames) or ``simulated`` (timeline over emulated seconds). Nothing was measured on a real drive.
+(encoded frames), ``simulated`` (timeline over emulated seconds) or ``wall`` (this machine's clock, scaled models on
+paced processes). Nothing was measured on a real drive.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from host.device_time import WALL
 from host.reproduce.figures import SIMULATED
 
 
@@ -73,6 +75,38 @@ class Placing(msgspec.Struct, frozen=True):
     basis: str = SIMULATED
 
 
+class RanPlacement(msgspec.Struct, frozen=True):
+    """Real steps of a scaled model, with and without a cut; medians on this machine's clock.
+
+    Attributes:
+        model: a model of the same shape with far fewer channels.
+        drives: native ones, behind a shaped link; each has `batch` records.
+        batch: of each.
+        steps: of each median.
+        link_bytes_per_second: of the host's side, each way.
+        wire_over_compute: seconds of all bytes of one direction over seconds that a drive is paced to compute.
+        layer: that the host begins with; null: every layer stays.
+        unmoved_seconds: of a step with nothing moved.
+        step_seconds: of a step with the cut.
+        speedup: of the two.
+        foretold_speedup: what the decision expected of it.
+        basis: of all this but what was foretold.
+    """
+
+    model: str
+    drives: int
+    batch: int
+    steps: int
+    link_bytes_per_second: float
+    wire_over_compute: float
+    layer: str | None
+    unmoved_seconds: float
+    step_seconds: float
+    speedup: float
+    foretold_speedup: float | None
+    basis: str = WALL
+
+
 class PublishedPlacement(msgspec.Struct, frozen=True):
     """A published headline beside ours, over all models, drives and links.
 
@@ -96,7 +130,7 @@ class PlacementReport(msgspec.Struct, frozen=True):
     """`csd-emu reproduce placement`.
 
     Attributes:
-        clock: of all seconds but `wall_seconds`.
+        clock: of all seconds but `wall_seconds` and those of `ran`.
         overlapped: whether the exchange overlaps computing in `placing`.
         beside: published headlines and ours.
         traffic: bytes of full-size models.
@@ -104,6 +138,7 @@ class PlacementReport(msgspec.Struct, frozen=True):
         notes: what to know when reading all this.
         files: that were written.
         wall_seconds: what it took.
+        ran: scaled models on the clock ``wall``; none unless it was asked for.
     """
 
     clock: str
@@ -114,3 +149,4 @@ class PlacementReport(msgspec.Struct, frozen=True):
     notes: list[str]
     files: list[str]
     wall_seconds: float
+    ran: list[RanPlacement] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,9 @@ from host.tuning.classes import DeviceClass, device_classes, speed_tables
 from host.tuning.fixed import FixedBatches
 from host.tuning.front import WHOLE, Front, front_models
 from host.tuning.hypertune import HyperTune
+from host.tuning.limited import LimitedTuner
 from host.tuning.retuner import Rules
+from host.tuning.speed import SpeedTable
 from host.tuning.stannis import plan_batches, plan_shards
 from host.tuning.user import make_user_tuner
 
@@ -62,6 +64,7 @@ class SyncPlan:
         batches: records per step to begin with.
         sync_seconds: what the exchange and the host's own work add to each step.
         plugin: the job's tuner, if it is one of the user's own.
+        most_records: of a step, that the host has room for; None if it computes nothing of the model.
     """
 
     job: JobConfig
@@ -73,6 +76,7 @@ class SyncPlan:
     batches: tuple[int, ...]
     sync_seconds: float = 0.0
     plugin: Plugin | None = None
+    most_records: int | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -120,13 +124,19 @@ class SyncPlan:
         """Return what deals out the records, from the beginning or from `state`."""
         return EpochQueue(self.private_sizes, self.public_size, self.job.seed, self.job.sync.overflow, state)
 
-    def make_tuner(self) -> Tuner:
-        """Return what decides on batches during the run.
+    def make_tuner(self, tell: Callable[[str], None] = lambda _: None) -> Tuner:
+        """Return what decides on batches during the run; `tell` is told of what it may not do.
 
         Raises:
             PluginError: a tuner of the user's own cannot be made.
         """
         tables = list(speed_tables(self.classes).values()) or None
+        tuner = self._make_tuner(tables)
+        if self.most_records is None or tables is None:  # without tables batches stay
+            return tuner
+        return LimitedTuner(tuner, tables, self.most_records, tell)
+
+    def _make_tuner(self, tables: list[SpeedTable] | None) -> Tuner:
         if self.plugin is not None and tables is not None:
             first = np.array(self.batches)
             return make_user_tuner(self.plugin, tables, first, self.nodes, self.steps, self.sync_seconds)

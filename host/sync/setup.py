@@ -15,6 +15,7 @@ from firmware_agent.wire import PhaseSeconds
 from host.accounting import Accountant
 from host.faults import RunFaults
 from host.fleet import Fleet
+from host.placement.placed import Placed
 from host.records import OnEvent
 from host.rounds import job_frame
 from host.run_request import RunRequest
@@ -25,7 +26,6 @@ from host.sync.disturbances import Disturbances
 from host.sync.exchange import StepExchange
 from host.sync.optimiser import make_optimiser
 from host.sync.participants import Participants
-from host.sync.placing import Placed
 from host.sync.plan import SyncPlan
 from host.sync.slice_log import StepLogs
 from host.sync.stepping import Stepper, TailClock

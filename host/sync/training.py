@@ -92,7 +92,7 @@ class SyncTraining:
         self._participants, self._stepper, self._optimiser = participants, stepper, optimiser
         statistics = any(name.endswith("running_var") for name in evaluator.structure().buffers)
         self._dealer = Dealer(plan, lone_record_fails=statistics and job.sync.batch_norm == "device")
-        self._plan, self._tuner = plan, plan.make_tuner()
+        self._plan, self._tuner = plan, plan.make_tuner(lambda text: on_event(HOST, What.NOTE, text))
         self._disturbances, self._accountant, self._evaluator = disturbances, accountant, evaluator
         self._memory = MemoryWatch(plan.classes, on_event)
         self._on_event = on_event

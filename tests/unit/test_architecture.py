@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 # The modules of the agent that everyone shares.
 LEAVES = {
     "archive", "crossing", "cutting", "datafiles", "errors", "exchange", "first_use", "handover", "heap",
-    "identity", "layer_costs", "models", "pacing", "send_queue", "shard", "units", "weights", "wire"
+    "identity", "layer_costs", "layer_names", "models", "pacing", "send_queue", "shard", "units", "weights", "wire"
 }  # fmt: skip
 # What each package may import of ours.
 ALLOWED = {

@@ -12,7 +12,7 @@ from host.bench.placement_cases import COMPUTE_BOUND, WIRE_BOUND, Case, bound_ca
 from host.bench.placement_judge import Judge, disturb
 from host.bench.placement_runs import MODELS, WireCount, gradient_cases
 from host.bench.placement_wall import REGRET_CASES, candidates, placement_of, situation_of
-from host.sync.placing import NONE
+from host.placement.placed import NONE
 
 
 @pytest.mark.parametrize("overlapped", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -222,6 +223,40 @@ def test_weights_are_those_without_overlap_bit_for_bit_and_those_of_the_whole_mo
     whole = go(shard, None, Communication(), **job)
     for name, array in run.training.weights.items():
         np.testing.assert_allclose(array, whole.training.weights[name], rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.parametrize("layer", ["norm", "second"])  # drives have nothing to push at all; statistics alone
+@pytest.mark.parametrize("barrier", [{}, {"clip_norm": 0.5}])
+def test_drives_without_anything_that_is_trained_push_activations_alone(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, layer: str, barrier: dict[str, Any]
+) -> None:
+    frozen = "".join(
+        f"        self.{name}.requires_grad_(False)\n" for name in ("first", "norm")[: LAYERS.index(layer) + 1]
+    )
+    source = SOURCE.replace("    def forward", f"{frozen}    def forward")
+    monkeypatch.setattr(sys.modules[__name__], "SOURCE", source)
+    monkeypatch.setattr(sys.modules[__name__], "FRAME", msgspec.structs.replace(FRAME, source=source))
+    front = cut_before(layer)
+    monkeypatch.setattr(loaded_job, "build_front", lambda _, __, ___: copy.deepcopy(front))
+    assert not any(value.requires_grad for value in front.front.parameters())
+    job: dict[str, Any] = {"sync": {"round_steps": STEPS} | barrier, "momentum": 0.9}
+    pushed = set[str]()
+
+    def note(frame: AnyFrame) -> list[AnyFrame]:
+        pushed.update([frame.tensor] if isinstance(frame, Slice) else [])
+        return [frame]
+
+    run = go(shard, layer, PRIORITY, tampers=((honest, note),) * 2, **job)
+    assert run.told(What.LOST) == run.told(What.FAILED) == []
+    assert len(steps_of(run)) == STEPS
+    statistics = {name for name in state_arrays(front.front) if "running" in name or "batches" in name}
+    assert pushed >= {"0", "labels"}
+    assert pushed - set(CROSSING) == statistics
+    assert weights(run) == weights(go(shard, layer, Communication(), **job))
+    whole = go(shard, None, Communication(), **job)
+    for name, array in run.training.weights.items():
+        np.testing.assert_allclose(array, whole.training.weights[name], rtol=1e-10, atol=1e-10, err_msg=name)
+    assert run.training.weights["first.weight"].tobytes() == state_arrays(whole_model())["first.weight"].tobytes()
 
 
 def test_batches_that_hypertune_changes_give_the_steps_of_the_whole_model(shard: Shard) -> None:

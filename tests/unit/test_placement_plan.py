@@ -23,12 +23,12 @@ from host.outputs import schema
 from host.placement.choose import choose_placement, settle
 from host.placement.layers import Exchange, _inspect_in_earnest, inspect_layers
 from host.placement.measure import measure
+from host.placement.placed import place_model
 from host.placement.plan import plan_placement
 from host.placement.request import PlacementRequest, of_run, read_placement
 from host.placement.situation import make_situation
 from host.printing_placement import print_plan
 from host.run_request import check_run
-from host.sync.placing import place_model
 
 STORE = CalibrationStore(SHIPPED)
 DIGITS = ModelSpec("digits_cnn")

@@ -18,7 +18,7 @@ from host.reproduce.placement import (
     place_one,
     put_beside,
 )
-from host.reproduce.placement_figures import PlacementReport
+from host.reproduce.placement_figures import PlacementReport, RanPlacement
 
 STORE = CalibrationStore(SHIPPED)
 
@@ -60,6 +60,19 @@ def test_it_is_printed_and_written(report: PlacementReport, tmp_path: Path, caps
     assert all(Path(file).stat().st_size for file in written.files)
     decoded = msgspec.json.decode((tmp_path / "out" / "placement.json").read_bytes(), type=PlacementReport)
     assert decoded.placing == report.placing
+
+
+def test_runs_of_scaled_models_name_their_clock(
+    report: PlacementReport, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = RanPlacement("vgg (scaled)", 3, 32, 5, 1e7, 4.0, "fc0", 1.2, 0.6, 2.0, 1.9)
+    written = write_placement(msgspec.structs.replace(report, ran=[ran]), tmp_path / "out")
+    print_placement_reproduction(written)
+    shown = capsys.readouterr().out
+    assert "(wall)" in shown
+    assert "2.00x" in shown
+    assert (tmp_path / "out" / "ran.csv").read_text().splitlines()[1].endswith(",wall")
+    assert not report.ran
 
 
 def test_a_folder_that_cannot_be_written_is_said(report: PlacementReport, tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ from firmware_agent.errors import CheckpointError, ConfigurationError, DeviceFai
 from firmware_agent.exchange import Array
 from firmware_agent.wire import Failed, Slice, Step, Stepped, Tensors
 from host.records import What
+from host.sync.plan import SyncPlan
+from host.tuning.base import Floats, Retune
+from host.tuning.fixed import FixedBatches
 from tests.fakes import Answer, Cut
 from tests.sync import StepDrive, SyncRun, assert_resumes, gradient
 
@@ -183,6 +186,27 @@ async def test_a_stray_tensor_or_frame_loses_its_device_alone() -> None:
     assert "the tensors announced are not the model's: 4 tensors in place of 3" in lost[0]
     assert "sent Stepped, which has no place in step 1" in lost[1]
     assert not any(isinstance(frame, Tensors) and frame.exchange > 1 for frame in run.drives[1].frames)
+
+
+class Greedy(FixedBatches):
+    """Asks for twice as much after every step, up to what the tables have."""
+
+    def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
+        return self.retune(np.minimum(2 * self.batches, 64), "more")
+
+
+async def test_a_retune_beyond_the_room_of_the_hosts_part_is_held_up_and_training_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SyncPlan, "_make_tuner", lambda self, tables: Greedy(self.batches, tables, self.nodes))
+    run = SyncRun(StepDrive("csd-00"), StepDrive("csd-01"), records=600, most_records=20, sync={"round_steps": 5})
+    rounds = await run.run()
+    assert [step.step for step in rounds[0].steps] == [1, 2, 3, 4, 5]
+    assert [step.samples for step in rounds[0].steps] == [8, 16, 20, 20, 20]
+    assert any(
+        "host: a retune asked for 32 records a step, and the host's part" in told for told in run.told(What.NOTE)
+    )
+    assert [retune.after["csd-00"] for retune in rounds[0].retunes] == [8, 10]
 
 
 async def test_hypertune_shrinks_the_slowed_drives_batch_and_gives_it_back() -> None:

@@ -1,14 +1,15 @@
 """Steps of a model that is cut, event by event: a turn is a quiet time between the passes, for all drives at once."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd_emu.communication.costs import Costs
+from csd_emu.communication.costs import Costs, scale_compute
 from csd_emu.communication.link import OwnLink, SharedLink
-from csd_emu.communication.simulate import settle
+from csd_emu.communication.simulate import settle, settle_turns
 from csd_emu.communication.simulation import Simulation
 from csd_emu.communication.turn import Turn
 from firmware_agent.errors import ConfigurationError
@@ -64,6 +65,46 @@ def test_the_host_computes_when_all_have_arrived_and_before_any_goes_on(
         passes = [passed.computed for passed in run.passes if passed.computed.step == step]
         assert all(each.end_seconds <= begin + 1e-9 for each in passes if each.phase == "forward")
         assert all(each.begin_seconds >= end - 1e-9 for each in passes if each.phase == "backward")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    models(),
+    links.map(lambda link: replace(link, turn_bytes=0)),
+    sendings,
+    st.lists(st.tuples(sizes, sizes, st.floats(0.1, 5), st.floats(0, 0.1)), min_size=1, max_size=4),
+    st.floats(0, 0.1),
+    st.booleans(),
+    st.booleans(),
+)
+def test_the_first_step_from_turn_to_turn_is_what_all_others_are(
+    costs: Costs,
+    link: SharedLink,
+    sending: Sending,
+    each: list[tuple[int, int, float, float]],
+    tail: float,
+    trains: bool,
+    barrier: bool,
+) -> None:
+    parts = [scale_compute(costs, factor) for _, _, factor, _ in each]
+    turn = Turn(tuple(up for up, *_ in each), tuple(down for _, down, *_ in each), tail)
+
+    def begin() -> Simulation:
+        return Simulation(
+            parts,
+            link,
+            sending,
+            own=[OwnLink(latency_seconds=latency) for *_, latency in each],
+            host=scale_compute(costs, 2.0) if trains else None,
+            host_bytes_per_second=1e6,
+            barrier=barrier,
+            turn=turn,
+        )
+
+    seconds, run = settle_turns(begin()), begin()
+    assert seconds == pytest.approx(settle(begin()), rel=1e-6, abs=1e-12)
+    turns = [run.turn() for _ in range(4)]  # with a forward pass before the first one
+    assert [after - before for before, after in pairwise(turns)] == pytest.approx([seconds] * 3, rel=1e-6, abs=1e-12)
 
 
 @settings(deadline=None, max_examples=30)

@@ -85,6 +85,12 @@ class Placed:
                     "batches, or choose placement: none"
                 )
 
+    def most_records(self, host: Profile, available_bytes: int | None = None) -> int:
+        """Return for how many records of a step the host has room; arguments as of `check_host`."""
+        available = psutil.virtual_memory().available if available_bytes is None else available_bytes
+        room = min(int(host.dram_bytes.value), available) - self.host_bytes(0)
+        return max(0, room // (ACTIVATION_COPIES * self.point.tail_bytes))
+
     def tail_seconds(
         self, records: int, fronts: Sequence[PhaseSeconds], host: StepModel | None, ratio: float | None
     ) -> float:

@@ -17,7 +17,7 @@ from firmware_agent.models import ModelSpec
 from firmware_agent.wire import PhaseSeconds
 from host.datasets import load_dataset
 from host.evaluation import Evaluator
-from host.sync.placing import Placed, place_model
+from host.placement.placed import Placed, place_model
 from host.tuning.front import WHOLE, Front, FrontModel, front_models
 
 LINK = Link(1e8, 1e-4)
