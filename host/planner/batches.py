@@ -8,9 +8,13 @@ import numpy as np
 
 from firmware_agent.errors import ConfigurationError
 from host.planner.cluster import Counts, Floats
+from host.planner.model import Belief, Points
 from host.planner.rules import Rules
 from host.tuning.speed import SpeedTable
 from host.tuning.stannis import plan_batches
+
+# Batches change for a rate that is better by more than this share.
+WORTH_CHANGING = 0.02
 
 
 def corrected(table: SpeedTable, scale: float, shape: float, reference: float) -> SpeedTable:
@@ -49,6 +53,31 @@ def subset_batches(
         firsts = np.cumsum([0, *(devices[kind] for kind in kinds[:-1])])
         batches[number, kinds] = plan.batches[firsts]
     return batches
+
+
+def keep_batches(belief: Belief, before: Counts | None, fresh: Counts, devices: Sequence[int]) -> Counts:
+    """Return (subsets, kinds) batches: those of before, but where fresh ones promise to be clearly faster.
+
+    So what was measured stays measured, and a hardly better batch costs no new trial.
+
+    Args:
+        belief: what is believed now.
+        before: (subsets, kinds) batches; None: there are none.
+        fresh: (subsets, kinds) batches by what is believed now.
+        devices: (kinds,) how many there are.
+    """
+    if before is None:
+        return fresh
+    rows = np.flatnonzero(before.any(axis=1) & fresh.any(axis=1))
+    counts = (fresh[rows] > 0) * np.array(devices)
+    rates = []
+    for batches in (before[rows], fresh[rows]):
+        costs = belief.model.costs(belief.mode, Points(counts, batches))
+        rates.append(costs.records / costs.seconds)
+    kept = fresh.copy()
+    slower = rates[1] <= (1 + WORTH_CHANGING) * rates[0]
+    kept[rows[slower]] = before[rows[slower]]
+    return kept
 
 
 def check_batch(tables: Sequence[SpeedTable], batch_size: int | None) -> None:

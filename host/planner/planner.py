@@ -2,7 +2,7 @@
 
 After Gu et al. (ICPADS 2019): a few pre-training steps give the seconds t of a step and its watts P, and with S steps
 left T = S t, E = P T, EDP = E T. They run every configuration; here a fitted model (`model.Belief`) says what
-the others cost and how sure that is; only what could change the decision is run. Every step that is run counts as training.
+the others cost and how sure that is; only what could change the decision is run. Every step counts as training.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from firmware_agent.errors import ConfigurationError
-from host.planner.batches import check_batch, corrected, knees, subset_batches, subset_numbers
+from host.planner.batches import check_batch, corrected, keep_batches, knees, subset_batches, subset_numbers
 from host.planner.cluster import Cluster, Configuration, Counts, Floats, Seen, Trial
 from host.planner.cost import Figures
 from host.planner.curves import PaceTables, table_of
@@ -60,6 +60,7 @@ class Planner:
         self._trials: list[Measured] = []
         self._spent: list[tuple[float, float]] = []
         self._ranking: Ranking | None = None
+        self._batches: Counts | None = None
         self._refuse_nothing()
 
     def next_trial(self) -> Trial | None:
@@ -175,7 +176,8 @@ class Planner:
         scale, shape, *_ = model.layout.split(belief.mode)
         every = zip(self._tables, scale, shape, self._reference, strict=True)
         devices = [len(each) for each in nodes]
-        table = subset_batches([corrected(*each) for each in every], devices, self.rules)
+        fresh = subset_batches([corrected(*each) for each in every], devices, self.rules)
+        table = self._batches = keep_batches(belief, self._batches, fresh, devices)
         least = [sum(node in wanted.include for node in each) for each in nodes]
         counts = enumerate_configurations(least, devices)
         points = Points(counts, table[subset_numbers(counts)])
