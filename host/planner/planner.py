@@ -21,6 +21,7 @@ from host.planner.batches import (
     subset_numbers,
     sync_seconds,
 )
+from host.planner.classes import find_configurations
 from host.planner.cluster import Cluster, Configuration, Counts, Floats, Seen, Trial
 from host.planner.cost import Figures
 from host.planner.curves import PaceTables, table_of
@@ -30,7 +31,7 @@ from host.planner.observations import Observations
 from host.planner.ranking import Ranking, goal_of
 from host.planner.reasons import explain, pareto_rows
 from host.planner.rules import Measured, Plan, Rules
-from host.planner.search import Space, find_configurations
+from host.planner.search import Space
 
 __all__ = ["Plan", "Planner"]
 _MOST_TRIALS, _MOST_RANKED, _MOST_OF_SHARE = 16, 200, 0.2
