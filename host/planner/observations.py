@@ -55,8 +55,8 @@ class Observations:
                 steps += len(row.outputs)
         return steps
 
-    def add(self, trial: Trial, nodes: Sequence[str], seen: Sequence[Seen]) -> None:
-        """Take the steps of a trial of these nodes; only steps in which each returned say what a step costs.
+    def add(self, trial: Trial, seen: Sequence[Seen]) -> None:
+        """Take the steps of a trial; only steps in which each device returned say what a step costs.
 
         Raises:
             ConfigurationError: a figure is not positive, or of a node that there is not; nothing is taken then.
@@ -71,7 +71,7 @@ class Observations:
                 kind = self._kind_of[node]
                 expected = self._tables[kind].seconds(trial.batches[kind])
                 row.ratios.setdefault(node, []).append(math.log(seconds / expected))
-            if set(nodes) <= each.compute_seconds.keys():
+            if len(each.compute_seconds) == sum(trial.configuration):
                 row.outputs.append((math.log(each.step_seconds), math.log(each.joules / each.step_seconds)))
 
         row.nodes = {node: NodeSteps.of(ratios) for node, ratios in row.ratios.items()}

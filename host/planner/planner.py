@@ -66,6 +66,7 @@ class Planner:
         self._reference = knees(self._tables, rules)
         self._observations = Observations(cluster, self._tables)
         self._trials: list[Measured] = []
+        self._attempts = 0
         self._spent: list[tuple[float, float]] = []
         self._ranking: Ranking | None = None
         self._batches: Counts | None = None
@@ -73,13 +74,13 @@ class Planner:
 
     def next_trial(self) -> Trial | None:
         """Return what to run next, or None: enough is known, or what may be spent is spent."""
-        if not self.rules.steps or len(self._trials) >= _MOST_TRIALS:
+        if not self.rules.steps or self._attempts >= _MOST_TRIALS:
             return None
         ranking = self._look()
         if not self._observations:
-            return self._trial(
-                ranking, int(ranking.points.counts.sum(axis=1).argmax()), "all devices, to see each of them"
-            )
+            every = int(ranking.points.counts.sum(axis=1).argmax())
+            if (first := self._trial(ranking, every, "all devices, to see each of them")) is not None:
+                return first
         if not ranking.feasible.any():
             return None
         rows = contenders(ranking)
@@ -102,7 +103,8 @@ class Planner:
         Raises:
             ConfigurationError: what was seen is not positive, or of a node that there is not.
         """
-        self._observations.add(trial, self.choose_nodes(trial.configuration), seen)
+        self._observations.add(trial, seen)
+        self._attempts += 1
         if seen:
             seconds = float(np.mean([each.step_seconds for each in seen]))
             joules = float(np.mean([each.joules for each in seen]))
@@ -139,15 +141,10 @@ class Planner:
         rows = ranking.order[:_MOST_RANKED]
         front = pareto_rows(ranking)
         chosen, *_ = ranked = ranking.estimates(rows, self._steps(ranking, rows))
-        return Plan(
-            chosen,
-            ranked,
-            ranking.estimates(front, self._steps(ranking, front)),
-            explain(ranking, self._steps(ranking, rows[:1]), sorted(self._lost)),
-            ranking.sure(),
-            float(np.expm1(ranking.gap)),
-            tuple(self._trials),
-        )
+        sure, trials = ranking.sure(), tuple(self._trials)
+        reasons = explain(ranking, chosen.steps_measured, sure, trials, sorted(self._lost))
+        fronts = ranking.estimates(front, self._steps(ranking, front))
+        return Plan(chosen, ranked, fronts, reasons, sure, float(np.expm1(ranking.gap)), trials)
 
     def _nodes(self) -> list[list[str]]:
         """Return the nodes of each kind that may take part, in the order in which they are taken."""
