@@ -35,6 +35,8 @@ from host.planner.search import Space
 
 __all__ = ["Plan", "Planner"]
 _MOST_TRIALS, _MOST_RANKED, _MOST_OF_SHARE = 16, 200, 0.2
+# A chance to keep to the constraints that is worth a trial.
+_DOUBTFUL = 0.05
 
 
 class Planner:
@@ -93,9 +95,19 @@ class Planner:
         )
         number = most_telling(candidates, self._left(ranking))
         if number is None:
-            return None
+            return self._doubtful(ranking)
         why = "it may be the best" if number else "it is the best by all that is known"
         return self._trial(ranking, int(rows[number]), why)
+
+    def _doubtful(self, ranking: Ranking) -> Trial | None:
+        """Return a trial of what would be better if it kept to the constraints, and may; None if there is none."""
+        rows, chances = ranking.near_misses()
+        steps = self._steps(ranking, rows)
+        open_rows = rows[(chances > _DOUBTFUL) & (steps < self.rules.steps)]
+        if not len(open_rows):
+            return None
+        row = int(open_rows[ranking.score[open_rows].argmin()])
+        return self._trial(ranking, row, "it would be better, and may keep to the constraints after all")
 
     def observe(self, trial: Trial, seen: Sequence[Seen]) -> None:
         """Learn from the steps of a trial; fewer than asked for where a device failed.
@@ -175,11 +187,12 @@ class Planner:
         model = Model(self._figures, curves, paces, self._overhead_unit(), wanted.unused_powered)
         belief = Belief(model, self._observations.data())
         devices = tuple(len(each) for each in nodes)
+        goal = goal_of(self.rules, self.records)
         sync = sync_seconds(belief, devices)
         fresh = subset_batches(model.tables, devices, self.rules, sync)
-        table = self._batches = keep_batches(belief, self._batches, fresh, devices)
+        table = self._batches = keep_batches(belief, self._batches, fresh, devices, goal)
         least = tuple(sum(node in wanted.include for node in each) for each in nodes)
-        found = find_configurations(Space(least, devices, table), model, belief.mode, goal_of(self.rules, self.records))
+        found = find_configurations(Space(least, devices, table), model, belief.mode, goal)
         points = Points(found.counts, table[subset_numbers(found.counts)])
         return Ranking.of(self.cluster, self.rules, belief, points, self.records, found.gap)
 

@@ -47,7 +47,7 @@ def explain(
         f"{run} of {len(ranking.points)} configurations were run, {sum(each.steps for each in trials)} steps in all; "
         f"with a probability of {sure:.0%} no other one is better by more than {TIE:.0%}."
     )
-    if (chance := ranking.chance_of_limits()) < 1:
+    if (chance := float(ranking.chances(np.array([best]))[0])) < 1:
         sentences.append(f"It keeps to the constraints with a probability of {chance:.0%}.")
     if lost:
         sentences.append(f"{', '.join(lost)} failed and takes part in nothing.")
