@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from firmware_agent.errors import ConfigurationError
+from host.planner.belief import Belief
 from host.planner.cluster import Counts, Floats
-from host.planner.model import Belief, Points
+from host.planner.model import Points
 from host.planner.rules import Rules
 from host.planner.search import Goal
 from host.tuning.speed import SpeedTable
 from host.tuning.stannis import plan_batches
 
-# Batches change for a score that is better by more than this.
+# Batches change for a rate that is better by more than this share.
 WORTH_CHANGING = 0.004
 
 
@@ -56,8 +57,8 @@ def sync_seconds(belief: Belief, devices: Sequence[int]) -> Floats:
     return np.asarray(np.maximum(0.0, seconds - belief.model.compute_seconds(belief.mode, points).max(axis=1)))
 
 
-def keep_batches(belief: Belief, before: Counts | None, fresh: Counts, devices: Sequence[int], goal: Goal) -> Counts:
-    """Return (subsets, kinds) batches: those of before, but where fresh ones promise to be clearly better.
+def keep_batches(belief: Belief, before: Counts | None, fresh: Counts, devices: Sequence[int]) -> Counts:
+    """Return (subsets, kinds) batches: those of before, but where fresh ones promise to be clearly faster.
 
     So what was measured stays measured, and a hardly better batch costs no new trial.
 
@@ -66,15 +67,14 @@ def keep_batches(belief: Belief, before: Counts | None, fresh: Counts, devices: 
         before: (subsets, kinds) batches; None: there are none.
         fresh: (subsets, kinds) batches by what is believed now.
         devices: (kinds,) how many there are.
-        goal: what is better; its limits do not count.
     """
     if before is None:
         return fresh
     rows = np.flatnonzero(before.any(axis=1) & fresh.any(axis=1))
     counts = (fresh[rows] > 0) * np.array(devices)
-    wanted = Goal(goal.time, goal.power)
+    faster = Goal(time=1.0, power=0.0)
     old, new = (
-        wanted.score(belief.model.costs(belief.mode, Points(counts, batches)))
+        faster.score(belief.model.costs(belief.mode, Points(counts, batches)))
         for batches in (before[rows], fresh[rows])
     )
     kept = fresh.copy()

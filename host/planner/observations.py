@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from firmware_agent.errors import ConfigurationError
+from host.planner.belief import Data
 from host.planner.cluster import Cluster, Configuration, Floats, Seen, Trial
 from host.planner.curves import Curve, NodeLog, NodeSteps, Spread, fit_curve, spread_of
-from host.planner.model import Data, Points
+from host.planner.model import Points
 from host.tuning.speed import SpeedTable
 
 # Relative standard deviations of a step's seconds and watts before anything is seen, and for how many steps they count.

@@ -1,7 +1,7 @@
 """The planner: which configuration to try next, and which is best. Pure and sequential.
 
 After Gu et al. (ICPADS 2019): a few pre-training steps give the seconds t of a step and its watts P, and with S steps
-left T = S t, E = P T, EDP = E T. They run every configuration; here a fitted model (`model.Belief`) says what
+left T = S t, E = P T, EDP = E T. They run every configuration; here a fitted model (`belief.Belief`) says what
 the others cost and how sure that is; only what could change the decision is run. Every step counts as training.
 """
 
@@ -21,12 +21,13 @@ from host.planner.batches import (
     subset_numbers,
     sync_seconds,
 )
+from host.planner.belief import Belief
 from host.planner.classes import find_configurations
 from host.planner.cluster import Cluster, Configuration, Counts, Floats, Seen, Trial
 from host.planner.cost import Figures
 from host.planner.curves import PaceTables, table_of
 from host.planner.information import Candidates, contenders, most_telling
-from host.planner.model import Belief, Model, Points
+from host.planner.model import Model, Points
 from host.planner.observations import Observations
 from host.planner.ranking import Ranking, goal_of
 from host.planner.reasons import explain, pareto_rows
@@ -190,7 +191,7 @@ class Planner:
         goal = goal_of(self.rules, self.records)
         sync = sync_seconds(belief, devices)
         fresh = subset_batches(model.tables, devices, self.rules, sync)
-        table = self._batches = keep_batches(belief, self._batches, fresh, devices, goal)
+        table = self._batches = keep_batches(belief, self._batches, fresh, devices)
         least = tuple(sum(node in wanted.include for node in each) for each in nodes)
         found = find_configurations(Space(least, devices, table), model, belief.mode, goal)
         points = Points(found.counts, table[subset_numbers(found.counts)])

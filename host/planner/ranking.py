@@ -9,9 +9,10 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from firmware_agent.errors import ConfigurationError
+from host.planner.belief import Belief
 from host.planner.cluster import Cluster, Configuration, Counts, Estimate, Floats, Range
 from host.planner.cost import Flags
-from host.planner.model import Belief, Points
+from host.planner.model import Points
 from host.planner.rules import Rules
 from host.planner.search import Goal
 

@@ -40,6 +40,7 @@ PURE = [
     "host/gate/measure.py",
     "host/gate/report.py",
     "host/planner/batches.py",
+    "host/planner/belief.py",
     "host/planner/bounds.py",
     "host/planner/classes.py",
     "host/planner/cluster.py",
