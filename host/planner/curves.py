@@ -196,12 +196,12 @@ def fit_curve(
     factor = cho_factor(seen)
     weights = cho_solve(factor, ratios)
     means = covariance(every, at) @ weights
-    # How sure that is at the reference, and an e-folding away from it.
-    around = np.array([0.0, 1.0])
+    # How sure that is at the reference, and an e-folding away from it, to the side where less was seen.
+    around = np.array([0.0, 1.0, -1.0])
     cross = covariance(around, at)
     variances = np.diag(covariance(around, around) - cross @ cho_solve(factor, cross.T))
-    scale, away = np.sqrt(np.maximum(variances, 1e-8))
+    scale, *away = np.sqrt(np.maximum(variances, 1e-8)).tolist()
     left = slowing - slowing**2 * float(drives @ cho_solve(factor, drives))
     fitted = SpeedTable(table.name, np.maximum.accumulate(table.step_seconds * np.exp(means)), table.error)
     slowed = float(slowing * drives @ weights)
-    return Curve(fitted, reference, float(scale), float(away), slowed, float(np.sqrt(max(left, 0.0))))
+    return Curve(fitted, reference, scale, max(away), slowed, float(np.sqrt(max(left, 0.0))))
