@@ -1,0 +1,230 @@
+"""The planner: which configuration to try next, and which is best. Pure and sequential.
+
+After Gu et al. (ICPADS 2019): a few pre-training steps give the seconds t of a step and its watts P, and with S steps
+left T = S t, E = P T, EDP = E T. They run every configuration; here a fitted model (`belief.Belief`) says what
+the others cost and how sure that is; only what could change the decision is run. Every step counts as training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from firmware_agent.errors import ConfigurationError
+from host.planner.batches import (
+    check_batch,
+    keep_batches,
+    knees,
+    subset_batches,
+    subset_numbers,
+    sync_seconds,
+)
+from host.planner.belief import Belief
+from host.planner.classes import find_configurations
+from host.planner.cluster import Cluster, Configuration, Counts, Floats, Seen, Trial
+from host.planner.cost import Figures
+from host.planner.curves import PaceTables, table_of
+from host.planner.information import Candidates, contenders, most_telling
+from host.planner.model import Model, Points
+from host.planner.observations import Observations
+from host.planner.ranking import Ranking, goal_of
+from host.planner.reasons import explain, pareto_rows
+from host.planner.rules import Measured, Plan, Rules
+from host.planner.search import Space
+
+__all__ = ["Plan", "Planner"]
+_MOST_TRIALS, _MOST_RANKED, _MOST_OF_SHARE = 16, 200, 0.2
+# A chance to keep to the constraints that is worth a trial.
+_DOUBTFUL = 0.05
+
+
+class Planner:
+    """Chooses trials one after the other, learns from each, and decides."""
+
+    def __init__(self, cluster: Cluster, rules: Rules, records: float) -> None:
+        """Take what there is, and what is wanted.
+
+        Args:
+            cluster: all that might train.
+            rules: what is best, what must hold, what may be spent.
+            records: that the job trains on in all, whatever the batches.
+
+        Raises:
+            ConfigurationError: there is no device, a batch does not fit, a node is unknown, or there is no record.
+        """
+        self.cluster, self.rules, self.records = cluster, rules, records
+        if not 0 < records < math.inf:
+            raise ConfigurationError(f"planner: {records!r} records to train on; give the job data and steps")
+        names = [node for kind in cluster.kinds for node in kind.nodes]
+        wanted = rules.constraints
+        for word, nodes in (("include", wanted.include), ("exclude", wanted.exclude)):
+            if unknown := sorted(nodes - set(names)):
+                raise ConfigurationError(f"{word}: {unknown[0]!r} is no device here; there are {', '.join(names)}")
+        self._lost: set[str] = set()
+        self._figures = Figures.of(cluster)
+        self._tables = [table_of(kind) for kind in cluster.kinds]
+        check_batch(self._tables, rules.batch_size)
+        self._reference = knees(self._tables, rules)
+        self._observations = Observations(cluster, self._tables)
+        self._trials: list[Measured] = []
+        self._attempts = 0
+        self._spent: list[tuple[float, float]] = []
+        self._ranking: Ranking | None = None
+        self._batches: Counts | None = None
+        self._refuse_nothing()
+
+    def next_trial(self) -> Trial | None:
+        """Return what to run next, or None: enough is known, or what may be spent is spent."""
+        if not self.rules.steps or self._attempts >= _MOST_TRIALS:
+            return None
+        ranking = self._look()
+        if not self._observations:
+            every = int(ranking.points.counts.sum(axis=1).argmax())
+            if (first := self._trial(ranking, every, "all devices, to see each of them")) is not None:
+                return first
+        if not ranking.feasible.any():
+            return None
+        rows = contenders(ranking)
+        candidates = Candidates(
+            ranking.score[rows],
+            ranking.covariance(rows),
+            self._costs(ranking, rows),
+            self._steps(ranking, rows),
+            self.rules,
+        )
+        number = most_telling(candidates, self._left(ranking))
+        if number is None:
+            return self._doubtful(ranking)
+        why = "it may be the best" if number else "it is the best by all that is known"
+        return self._trial(ranking, int(rows[number]), why)
+
+    def _doubtful(self, ranking: Ranking) -> Trial | None:
+        """Return a trial of what would be better if it kept to the constraints, and may; None if there is none."""
+        rows, chances = ranking.near_misses()
+        steps = self._steps(ranking, rows)
+        open_rows = rows[(chances > _DOUBTFUL) & (steps < self.rules.steps)]
+        if not len(open_rows):
+            return None
+        row = int(open_rows[ranking.score[open_rows].argmin()])
+        return self._trial(ranking, row, "it would be better, and may keep to the constraints after all")
+
+    def observe(self, trial: Trial, seen: Sequence[Seen]) -> None:
+        """Learn from the steps of a trial; fewer than asked for where a device failed.
+
+        Raises:
+            ConfigurationError: what was seen is not positive, or of a node that there is not.
+        """
+        self._observations.add(trial, seen)
+        self._attempts += 1
+        if seen:
+            seconds = float(np.mean([each.step_seconds for each in seen]))
+            joules = float(np.mean([each.joules for each in seen]))
+            self._trials.append(Measured(trial, len(seen), seconds, joules))
+            records = float(np.dot(trial.configuration, trial.batches)) * len(seen)
+            self._spent.append((seconds * len(seen), records))
+        self._ranking = None
+
+    def lose(self, node: str) -> None:
+        """Note that a node failed: it takes part in nothing any more.
+
+        Raises:
+            ConfigurationError: there is no such node, or none is left.
+        """
+        if not any(node in kind.nodes for kind in self.cluster.kinds):
+            raise ConfigurationError(f"{node!r} is no device of this plan; it cannot be lost")
+        self._lost.add(node)
+        self._ranking = None
+        self._refuse_nothing()
+
+    def choose_nodes(self, configuration: Configuration) -> tuple[str, ...]:
+        """Return which nodes take part: of each kind the first that are left, included ones first."""
+        pairs = zip(self._nodes(), configuration, strict=True)
+        return tuple(node for nodes, count in pairs for node in nodes[:count])
+
+    def decide(self) -> Plan:
+        """Return what is best by all that is known.
+
+        Raises:
+            ConfigurationError: no configuration keeps to the constraints: which one binds, and by how much.
+        """
+        ranking = self._look()
+        ranking.refuse_infeasible()
+        rows = ranking.order[:_MOST_RANKED]
+        front = pareto_rows(ranking)
+        chosen, *_ = ranked = ranking.estimates(rows, self._steps(ranking, rows))
+        sure, trials = ranking.sure(), tuple(self._trials)
+        reasons = explain(ranking, chosen.steps_measured, sure, trials, sorted(self._lost))
+        fronts = ranking.estimates(front, self._steps(ranking, front))
+        return Plan(chosen, ranked, fronts, reasons, sure, float(np.expm1(ranking.gap)), trials)
+
+    def _nodes(self) -> list[list[str]]:
+        """Return the nodes of each kind that may take part, in the order in which they are taken."""
+        wanted = self.rules.constraints
+        left = [[node for node in kind.nodes if node not in wanted.exclude | self._lost] for kind in self.cluster.kinds]
+        return [sorted(nodes, key=lambda node: node not in wanted.include) for nodes in left]
+
+    def _refuse_nothing(self) -> None:
+        if not any(self._nodes()):
+            cause = (
+                f"all are excluded or lost ({', '.join(sorted(self._lost))})" if self._lost else "none may take part"
+            )
+            raise ConfigurationError(f"planner: there is no device to train with: {cause}; add one to the array")
+
+    def _look(self) -> Ranking:
+        if self._ranking is None:
+            self._ranking = self._believe()
+        return self._ranking
+
+    def _believe(self) -> Ranking:
+        nodes = self._nodes()
+        # Lost ones come last: they took part in trials.
+        lost = [[node for node in kind.nodes if node in self._lost] for kind in self.cluster.kinds]
+        spreads = self._observations.spreads([[*left, *gone] for left, gone in zip(nodes, lost, strict=True)])
+        wanted = self.rules.constraints
+        curves = self._observations.curves(self._reference)
+        paces = PaceTables.of(spreads)
+        model = Model(self._figures, curves, paces, self._overhead_unit(), wanted.unused_powered)
+        belief = Belief(model, self._observations.data())
+        devices = tuple(len(each) for each in nodes)
+        goal = goal_of(self.rules, self.records)
+        sync = sync_seconds(belief, devices)
+        fresh = subset_batches(model.tables, devices, self.rules, sync)
+        table = self._batches = keep_batches(belief, self._batches, fresh, devices)
+        least = tuple(sum(node in wanted.include for node in each) for each in nodes)
+        found = find_configurations(Space(least, devices, table), model, belief.mode, goal)
+        points = Points(found.counts, table[subset_numbers(found.counts)])
+        return Ranking.of(self.cluster, self.rules, belief, points, self.records, found.gap)
+
+    def _overhead_unit(self) -> float:
+        """Return the seconds of a table's step at the knee: what overhead and such are measured in."""
+        pairs = zip(self._tables, self._reference, strict=True)
+        return max(table.seconds(min(int(batch), table.largest_batch)) for table, batch in pairs)
+
+    def _steps(self, ranking: Ranking, rows: Counts) -> Counts:
+        """Return how many steps of these were measured."""
+        return np.array([self._observations.steps_of(*ranking.configuration(int(row))) for row in rows], np.int64)
+
+    def _trial(self, ranking: Ranking, number: int, why: str) -> Trial | None:
+        """Return a trial, of fewer steps if what is left allows no more; None if it allows none."""
+        cost = float(self._costs(ranking, np.array([number]))[0])
+        left = self._left(ranking)
+        # Where steps are dear, fewer say enough.
+        dear = max(1, int(_MOST_OF_SHARE * self.rules.most_share / max(cost, 1e-12)))
+        steps = min(self.rules.steps, dear) if cost * min(self.rules.steps, dear) <= left else int(left / cost)
+        configuration, batches = ranking.configuration(number)
+        return Trial(configuration, batches, steps, why) if steps else None
+
+    def _costs(self, ranking: Ranking, rows: Counts) -> Floats:
+        """Return what one step costs beyond what the best would have cost, as shares of the whole training."""
+        best = ranking.best
+        fastest = ranking.seconds[best] / self.records
+        extra = ranking.step_seconds[rows] - ranking.records[rows] * fastest
+        return np.asarray(np.maximum(extra, 0.0) / ranking.seconds[best])
+
+    def _left(self, ranking: Ranking) -> float:
+        """Return the share of the whole training that trials may still cost."""
+        whole = ranking.seconds[ranking.best]
+        spent = sum(seconds - records * whole / self.records for seconds, records in self._spent)
+        return float(self.rules.most_share - max(0.0, spent) / whole)
