@@ -24,9 +24,7 @@ def corrected(table: SpeedTable, scale: float, shape: float, reference: float) -
     return SpeedTable(table.name, np.maximum.accumulate(table.step_seconds * factor), table.error)
 
 
-def subset_batches(
-    tables: Sequence[SpeedTable], devices: Sequence[int], rules: Rules, sync_seconds: float = 0.0
-) -> Counts:
+def subset_batches(tables: Sequence[SpeedTable], devices: Sequence[int], rules: Rules, sync_seconds: Floats) -> Counts:
     """Return (2 ** kinds, kinds) batches of every subset of kinds: bit k of a row's number says whether kind k is in.
 
     A kind's batch hardly depends on how many of it there are, so it is worked out once per subset, with all devices.
@@ -35,7 +33,7 @@ def subset_batches(
         tables: one per kind, corrected.
         devices: (kinds,) how many there are; a kind without any is in no subset.
         rules: a batch that all have, or how STANNIS chooses.
-        sync_seconds: that the exchange adds to a step.
+        sync_seconds: (2 ** kinds,) that the exchange adds to a step of each subset.
 
     Raises:
         ConfigurationError: the batch that all have does not fit.
@@ -49,10 +47,19 @@ def subset_batches(
             batches[number, kinds] = rules.batch_size
             continue
         own = [tables[kind] for kind in kinds for _ in range(devices[kind])]
-        plan = plan_batches(own, rules.tuning, sync_seconds)
+        plan = plan_batches(own, rules.tuning, float(sync_seconds[number]))
         firsts = np.cumsum([0, *(devices[kind] for kind in kinds[:-1])])
         batches[number, kinds] = plan.batches[firsts]
     return batches
+
+
+def sync_seconds(belief: Belief, devices: Sequence[int]) -> Floats:
+    """Return (2 ** kinds,) what the exchange is believed to add to a step of all devices of each subset of kinds."""
+    subsets = np.arange(1 << len(devices))
+    counts = (subsets[:, None] >> np.arange(len(devices)) & 1) * np.array(devices, np.int64)
+    points = Points(counts, (counts > 0).astype(np.int64))
+    seconds = belief.model.costs(belief.mode, points).seconds
+    return np.asarray(np.maximum(0.0, seconds - belief.model.compute_seconds(belief.mode, points).max(axis=1)))
 
 
 def keep_batches(belief: Belief, before: Counts | None, fresh: Counts, devices: Sequence[int]) -> Counts:

@@ -16,7 +16,7 @@ from host.planner.ranking import Ranking
 from host.planner.rules import Rules
 
 # How many are compared, and how many of each subset of kinds at least, so that each has its say.
-_CONTENDERS, _EACH_SUBSET = 120, 2
+_CONTENDERS, _EACH_SUBSET = 60, 2
 # What is learned serves later decisions too; a value below the least is noise.
 _HORIZON, _LEAST = 2.0, 2e-4
 _POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(21)

@@ -111,6 +111,11 @@ class Model:
             scale + shape * relative + np.outer(interference * drives, ~self.figures.drive).reshape(points.counts.shape)
         )
 
+    def compute_seconds(self, theta: Floats, points: Points) -> Floats:
+        """Return (rows, kinds) seconds in which a typical device computes its batch."""
+        theta = np.broadcast_to(theta, (len(points), self.layout.size))
+        return table_seconds(self.tables, points.batches) * np.exp(self.log_slowdowns(theta, points))
+
     def costs(self, theta: Floats, points: Points) -> StepCosts:
         """Return what a step costs.
 
@@ -212,17 +217,10 @@ class Belief:
         values, slopes = self.model.slopes(theta, data.points)
         seen = np.isfinite(data.slowdowns)
         flat = self.model.log_slowdowns(np.broadcast_to(theta, (len(data.points), len(theta))), data.points)
-        unit = np.eye(len(theta))
-        base = self.model.log_slowdowns(np.zeros((len(data.points), len(theta))), data.points)
-        linear = (
-            np.stack(
-                [
-                    self.model.log_slowdowns(np.broadcast_to(each, (len(data.points), len(theta))), data.points)
-                    for each in unit
-                ],
-                axis=-1,
-            )
-            - base[..., None]
+        # They are linear in the numbers.
+        wide = (len(data.points), len(theta))
+        linear = np.stack(
+            [self.model.log_slowdowns(np.broadcast_to(each, wide), data.points) for each in np.eye(len(theta))], axis=-1
         )
         residual = np.concatenate([(data.outputs - values).T.ravel(), (data.slowdowns - flat)[seen]])
         change = np.concatenate([slopes.transpose(1, 0, 2).reshape(-1, len(theta)), linear[seen]])

@@ -13,7 +13,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from firmware_agent.errors import ConfigurationError
-from host.planner.batches import check_batch, corrected, keep_batches, knees, subset_batches, subset_numbers
+from host.planner.batches import (
+    check_batch,
+    corrected,
+    keep_batches,
+    knees,
+    subset_batches,
+    subset_numbers,
+    sync_seconds,
+)
 from host.planner.cluster import Cluster, Configuration, Counts, Floats, Seen, Trial
 from host.planner.cost import Figures
 from host.planner.curves import PaceTables, table_of
@@ -26,7 +34,7 @@ from host.planner.rules import Measured, Plan, Rules
 from host.planner.search import enumerate_configurations
 
 __all__ = ["Plan", "Planner"]
-_MOST_TRIALS, _MOST_RANKED = 24, 1000
+_MOST_TRIALS, _MOST_RANKED = 24, 200
 
 
 class Planner:
@@ -176,7 +184,8 @@ class Planner:
         scale, shape, *_ = model.layout.split(belief.mode)
         every = zip(self._tables, scale, shape, self._reference, strict=True)
         devices = [len(each) for each in nodes]
-        fresh = subset_batches([corrected(*each) for each in every], devices, self.rules)
+        sync = sync_seconds(belief, devices)
+        fresh = subset_batches([corrected(*each) for each in every], devices, self.rules, sync)
         table = self._batches = keep_batches(belief, self._batches, fresh, devices)
         least = [sum(node in wanted.include for node in each) for each in nodes]
         counts = enumerate_configurations(least, devices)

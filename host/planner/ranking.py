@@ -14,7 +14,7 @@ from host.planner.model import Belief, Points
 from host.planner.rules import Rules
 
 # The best so many are compared by samples; another one within this share of the best is as good.
-_SAMPLED, _SAMPLES, _SEED, TIE = 200, 2000, 7, 0.01
+_SAMPLED, _SAMPLES, _SEED, TIE = 100, 1000, 7, 0.01
 _UNITS = {"deadline": "s", "watts": "W", "joules": "J"}
 
 
