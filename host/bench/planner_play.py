@@ -76,13 +76,14 @@ class Outcome:
 
     def row(self) -> dict[str, Any]:
         """Return it for a report."""
-        return asdict(self)
+        counts = {name: [int(each) for each in getattr(self, name)] for name in ("configuration", "batches")}
+        return asdict(self) | counts
 
 
 def plan_rules(truth: Truth, case: Case, steps: int) -> Rules:
     """Return what the planner is told to go by."""
     constraints = Constraints(deadline_seconds=truth.deadline_seconds, unused_powered=case.unused_powered)
-    return Rules(truth.preference, constraints, steps=steps)
+    return Rules(truth.preference, constraints, steps=steps, tuning=truth.tuning)
 
 
 def play(truth: Truth, case: Case, steps: int, generator: np.random.Generator, make: MakeChooser = Planner) -> Outcome:
@@ -130,7 +131,7 @@ def judge(
 ) -> Outcome:
     """Return what a choice is worth; without `nodes` the first of each kind take part."""
     seconds, joules = truth.cost(truth.world.first_nodes(configuration) if nodes is None else nodes, batches)
-    hit, regret = truth.hit(configuration, seconds, joules), truth.regret(seconds, joules)
+    hit, regret = bool(truth.hit(configuration, seconds, joules)), float(truth.regret(seconds, joules))
     return Outcome(configuration, tuple(batches), hit, regret, seconds, joules)
 
 
@@ -151,7 +152,7 @@ def play_exhaustive(truth: Truth, steps: int, generator: np.random.Generator) ->
     world, spent, records = truth.world, 0.0, 0.0
     costs, planned = [], []
     for configuration in truth.configurations:
-        batches = nominal_batches(world.cluster, configuration)
+        batches = nominal_batches(world.cluster, configuration, truth.tuning)
         each = world.spread(world.first_nodes(configuration), batches)
         seen = world.take(each, steps, generator)
         need = truth.records / sum(each.values())
@@ -196,7 +197,7 @@ def play_model(truth: Truth, case: Case) -> Outcome:
 def time_planning(world: World, rules: Rules, records: float, generator: np.random.Generator) -> list[dict[str, float]]:
     """Return the wall seconds of each `next_trial` of a planning, with those of a `decide` after it."""
     planner = Planner(world.cluster, rules, records)
-    rows = []
+    rows = list[dict[str, float]]()
     while len(rows) < _MOST_TRIALS:
         begin = time.perf_counter()
         trial = planner.next_trial()
