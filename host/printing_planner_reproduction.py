@@ -29,7 +29,7 @@ def print_planner_reproduction(report: PlannerReport) -> None:
 
 def _print_choosing(report: PlannerReport) -> None:
     table = make_table(
-        f"Who chooses, over {report.cases} cases; in {report.hard_cases} of them no fixed rule is right, our planner is "
+        f"Who chooses, over {report.cases} cases; in {report.hard_cases} of them no fixed rule is right, ours is "
         f"in {report.hit_rate_hard:.1%} of these",
         ("who", "hit rate", "within 5 %", "mean regret", "worst regret", "overhead"),
     )

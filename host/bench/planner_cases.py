@@ -96,19 +96,19 @@ def drive_classes() -> tuple[Profile, ...]:
     return drive, get_profile("solana"), get_profile("generic-a53"), fast
 
 
-def make_cluster(model: str, link_bytes_per_second: float, counts: Sequence[int] = COUNTS) -> Cluster:
+def make_cluster(model: str, link_bytes_per_second: float, counts: Sequence[int] | None = None) -> Cluster:
     """Return what the planner is told: profiles, and nominal tables from those that ship.
 
     Args:
         model: of `MODELS`.
         link_bytes_per_second: of the host's side.
-        counts: drives of each class.
+        counts: drives of each class; None for `COUNTS`.
     """
     side, parameters, buffers = MODELS[model]
     fixed, record, encode = _line(model)
     newport, host = get_profile(_DRIVE), get_profile(_HOST)
     kinds = []
-    for profile, count in zip(drive_classes(), counts, strict=True):
+    for profile, count in zip(drive_classes(), COUNTS if counts is None else counts, strict=True):
         kernels, serial = (profile.scale(phase) / newport.scale(phase) for phase in ("forward", "encode"))
         nodes = tuple(f"{profile.name}-{number:02d}" for number in range(count))
         speed = _table(profile.name, fixed * kernels + encode * serial, record * kernels, _LARGEST_BATCH)

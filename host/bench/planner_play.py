@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from host.bench.planner_cases import Case, Truth, fixed_rules, nominal_batches
+from host.bench.planner_cases import Case, Truth, fixed_rules
 from host.bench.planner_world import World
 from host.planner.cluster import Cluster, Configuration, Seen, Trial
 from host.planner.planner import Plan, Planner
@@ -147,22 +147,20 @@ def play_rules(truth: Truth) -> dict[str, Outcome]:
 def play_exhaustive(truth: Truth, steps: int, generator: np.random.Generator) -> Outcome:
     """Run a few steps of every configuration and take the best by their means, as Gu et al. do.
 
-    Batches are those that STANNIS plans from the nominal tables: what there is before anything has run.
+    With the best batches that there are, those of the true curves: what is left are too few steps, and what they cost.
     """
     world, spent, records = truth.world, 0.0, 0.0
-    costs, planned = [], []
-    for configuration in truth.configurations:
-        batches = nominal_batches(world.cluster, configuration, truth.tuning)
+    costs = list[tuple[float, float]]()
+    for configuration, batches in zip(truth.configurations, truth.batches, strict=True):
         each = world.spread(world.first_nodes(configuration), batches)
         seen = world.take(each, steps, generator)
         need = truth.records / sum(each.values())
         seconds, joules = (float(np.mean([getattr(one, name) for one in seen])) for name in ("step_seconds", "joules"))
         costs.append((need * seconds, need * joules))
-        planned.append(batches)
         spent += steps * seconds
         records += steps * sum(each.values())
     chosen = best_of(truth, costs)
-    judged = judge(truth, truth.configurations[chosen], planned[chosen])
+    judged = judge(truth, truth.configurations[chosen], truth.batches[chosen])
     return replace(
         judged,
         trial_configurations=len(costs),

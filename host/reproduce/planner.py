@@ -21,8 +21,8 @@ NOTES = (
     "devices, how many steps and what overhead is not known; ours are other cases, so the two rates only stand beside "
     "each other.",
     "HAPI's figure (within 5 % of the best in 86.8 %) is of another problem, splitting a model between two tiers.",
-    "Gu et al.'s method in our worlds: a few steps of every configuration, with batches from nominal tables.",
-    "Fixed rules get the best batches that there are; they are only told which devices to take.",
+    "Gu et al.'s method in our worlds: a few steps of every configuration. It and the fixed rules get the best batches "
+    "that there are; our planner has to find its own.",
 )
 
 
