@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
 from host.bench import planner_cases
-from host.bench.planner import compare, is_sensitive, sensitivity, summarise
+from host.bench.planner import Task, compare, is_sensitive, play_case, sensitivity, summarise
 from host.bench.planner_cases import (
     DEADLINE,
     Case,
@@ -19,7 +20,7 @@ from host.bench.planner_cases import (
     list_cases,
     make_cluster,
 )
-from host.bench.planner_play import best_of, judge, play, play_exhaustive, play_rules
+from host.bench.planner_play import best_of, judge, play, play_exhaustive, play_rules, time_planning
 from host.planner.cluster import Cluster, Configuration, Estimate, Range, Seen, Trial
 from host.planner.preference import NAMED, Preference
 from host.planner.rules import Plan, Rules
@@ -44,6 +45,13 @@ def truth() -> Truth:
 def case_of(model: str, preference: str, link: float) -> Case:
     wanted = (model, preference, link)
     return next(case for case in CASES if (case.model, case.preference, case.link_bytes_per_second) == wanted)
+
+
+def strip(value: object) -> object:
+    """A row without the wall seconds in it."""
+    if isinstance(value, dict):
+        return {name: strip(each) for name, each in value.items() if name != "wall_seconds"}
+    return value
 
 
 class Fixed:
@@ -220,3 +228,28 @@ def test_figures_of_others_and_of_sensitivities_are_those_of_their_rows(truth: T
     assert tried["steps"]["1"]["hit_rate"] == 0
     assert tried["steps"]["5"]["hit_rate"] == 1
     assert tried["noise"]["0.01"]["energy_estimate_error_median"] == 0
+
+
+def test_a_case_is_played_by_everyone_and_can_be_reported() -> None:
+    case = next(case for case in CASES if case.model == "mobilenet_v2" and is_sensitive(case))
+    row = play_case(Task(3, case, True))
+    again = play_case(Task(3, case, True))
+    assert strip(again) == strip(row)
+    assert row["ours"]["trial_steps"] > 0
+    assert row["ours"]["seconds_error"] is not None
+    assert row["tables"]["trial_steps"] == 0
+    assert list(row["steps"]) == ["1", "2", "5", "10", "20"]
+    assert list(row["noise"]) == ["0", "0.01", "0.02", "0.05"]
+    assert row["as_good"] >= 1
+    decoded = msgspec.json.decode(msgspec.json.encode(row))
+    assert decoded["best"]["batches"] == list(row["best"]["batches"])
+    assert {"hit_rate", "overhead", "time_estimate_error_median"} <= summarise([row["ours"]]).keys()
+
+
+def test_planning_is_timed_trial_by_trial() -> None:
+    case = CASES[40]
+    world = planner_cases.make_world(case, 0)
+    rules = Rules(Preference(time=1), steps=2, tuning=planner_cases.TUNING)
+    rows = time_planning(world, rules, job_records(world.cluster), np.random.default_rng(0))
+    assert rows
+    assert all(each["next_trial"] >= 0 and each["decide"] > 0 for each in rows)
