@@ -168,7 +168,9 @@ class Planner:
 
     def _believe(self) -> Ranking:
         nodes = self._nodes()
-        spreads = self._observations.spreads(nodes)
+        # Lost ones come last: they took part in trials.
+        lost = [[node for node in kind.nodes if node in self._lost] for kind in self.cluster.kinds]
+        spreads = self._observations.spreads([[*left, *gone] for left, gone in zip(nodes, lost, strict=True)])
         wanted = self.rules.constraints
         curves = self._observations.curves(self._reference)
         paces = PaceTables.of(spreads)

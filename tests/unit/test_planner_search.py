@@ -29,9 +29,8 @@ def model_of(cluster: Cluster, seed: int, powered: bool) -> tuple[Model, Space, 
         Spread(random.normal(0, 0.05, len(kind.nodes)), np.full(len(kind.nodes), 0.005), float(random.uniform(0, 0.03)))
         for kind in cluster.kinds
     ]
-    curves = tuple(
-        Curve(table, float(knee), 0.1, 0.1) for table, knee in zip(tables, knees(tables, rules), strict=True)
-    )
+    knee = knees(tables, rules).tolist()
+    curves = tuple(Curve(table, at, 0.1, 0.1) for table, at in zip(tables, knee, strict=True))
     model = Model(Figures.of(cluster), curves, PaceTables.of(spreads), 0.1, powered)
     batches = subset_batches(tables, cluster.counts, rules, np.zeros(1 << len(tables)))
     theta = random.normal(0, 0.1, Layout(len(tables)).size)
