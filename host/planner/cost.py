@@ -167,7 +167,7 @@ def step_costs(
     many, each = counts.astype(np.float64), batches.astype(np.float64)
     # Sums over kinds are products with vectors: a sum along so short an axis is slow.
     drive, local, every = figures.drive * 1.0, ~figures.drive * 1.0, np.ones(len(figures.drive))
-    present, drives = many > 0, many * drive
+    drives = many * drive
     own_records = (many * each) @ local
     own_bytes = own_records * cluster.record_bytes
     own_reads = own_bytes / figures.storage_bytes_per_second + (own_records > 0) * figures.storage_latency_seconds
@@ -178,24 +178,38 @@ def step_costs(
     reduce = reduction_seconds(figures, many, corrections)
     seconds = np.asarray(exchanged[0] + reduce + (drives @ every > 0) * corrections.overhead_seconds)
 
-    serial = np.minimum(compute, figures.encode_seconds * slowdowns * present)
-    moved = (drives @ every) * float(cluster.state_bytes)
-    active = figures.core_watts * (figures.cores * (compute - serial) + serial) + figures.dram_watts * compute
-    busy = many * active * corrections.active
-    flash = drives * each * (figures.flash_joules_per_byte * cluster.record_bytes)
-    link = drives * (2 * cluster.state_bytes * figures.link_joules_per_byte)
-    drive_joules = busy * drive + flash + link
-    own_busy = busy @ local
+    active = _active_joules(figures, compute, np.asarray(slowdowns * (many > 0))) * corrections.active
+    work = _drive_joules(figures, drives, each, active)
+    moved = 2 * (drives @ every) * float(cluster.state_bytes) + own_bytes
     power = host.power
-    summing = reduce * (power.core_watts.value + power.dram_watts.value)
-    own = own_bytes * _read_joules(figures) + power.link_joules_per_byte.value * (2 * moved + own_bytes)
-    powered = figures.devices * drive if unused_powered else drives
-    idle = (powered @ figures.idle_watts) * corrections.idle_drives
+    own = (many * active) @ local + reduce * (power.core_watts.value + power.dram_watts.value)
+    own = own + own_bytes * _read_joules(figures) + moved * power.link_joules_per_byte.value
+    always = _idle_watts(figures, drives, corrections, unused_powered)
+    joules = work @ every + own + always * seconds
+    return StepCosts(seconds, joules, (many * each) @ every, work, np.broadcast_to(always, seconds.shape))
+
+
+def _active_joules(figures: Figures, compute: Floats, slowdowns: Floats) -> Floats:
+    """Return (configurations, kinds) joules above idle of one device that computes; one core alone encodes."""
+    serial = np.minimum(compute, figures.encode_seconds * slowdowns)
+    cores = figures.cores * (compute - serial) + serial
+    return np.asarray(figures.core_watts * cores + figures.dram_watts * compute)
+
+
+def _drive_joules(figures: Figures, drives: Floats, batches: Floats, active: Floats) -> Floats:
+    """Return (configurations, kinds) what drives draw for computing, reading and the link."""
+    cluster = figures.cluster
+    flash = batches * (figures.flash_joules_per_byte * cluster.record_bytes)
+    return np.asarray(drives * (active + flash + 2 * cluster.state_bytes * figures.link_joules_per_byte))
+
+
+def _idle_watts(figures: Figures, drives: Floats, corrections: Corrections, unused_powered: bool) -> Floats:
+    """Return (configurations,) what is drawn all the time, or one number for all."""
+    host = figures.cluster.host
+    powered = figures.devices * figures.drive if unused_powered else drives
     chassis = host.chassis_watts.value if host.chassis_watts is not None else 0.0
-    always = idle + (power.idle_watts.value + chassis) * corrections.idle_host
-    joules = drive_joules @ every + own_busy + summing + own + always * seconds
-    records = (many * each) @ every
-    return StepCosts(seconds, joules, records, drive_joules, np.broadcast_to(always, seconds.shape))
+    always = (host.power.idle_watts.value + chassis) * corrections.idle_host
+    return np.asarray((powered @ figures.idle_watts) * corrections.idle_drives + always)
 
 
 def reduction_seconds(figures: Figures, counts: Floats | Counts, corrections: Corrections) -> Floats:

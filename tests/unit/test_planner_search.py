@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from host.planner.batches import knees, subset_batches
 from host.planner.bounds import seconds_bounds
+from host.planner.classes import find_configurations
 from host.planner.cluster import Cluster, Floats
 from host.planner.cost import Figures
 from host.planner.curves import Curve, PaceTables, Spread, table_of
@@ -14,7 +15,8 @@ from host.planner.model import Layout, Model
 from host.planner.pareto import pareto_front
 from host.planner.preference import Preference
 from host.planner.rules import Rules
-from host.planner.search import Goal, Space, enumerate_configurations, find_configurations
+from host.planner.search import Goal, Space, enumerate_configurations
+from host.planner.splits import MOST_KEPT, Splits
 from tests.unit.planner_clusters import clusters
 
 WEIGHTS = st.floats(0, 3)
@@ -88,6 +90,27 @@ def test_each_configuration_is_there_once(most: list[int], data: st.DataObject) 
     assert len(every) == np.prod(sizes) - (not any(least))
     assert np.all(every >= least)
     assert np.all(every <= most)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 400), st.integers(1, 3), st.sampled_from([0.0, 1.0]))
+def test_thinning_keeps_a_bound_for_every_split(seed: int, count: int, numbers: int, idle: float) -> None:
+    """Also where more are undominated than are kept."""
+    random = np.random.default_rng(seed)
+    share = random.uniform(0, 1, count)
+    splits = Splits(
+        random.integers(0, numbers, count),
+        random.integers(0, 9, (count, 2)),
+        1 + 50 * share + random.uniform(0, 1, count),
+        1 + 30 * share**2 + random.uniform(0, 1, count),
+        1 + idle * random.uniform(0, 1, count),
+    )
+    kept = splits.thinned()
+    for row in range(count):
+        same = kept.numbers == splits.numbers[row]
+        bounded = (kept.records >= splits.records[row]) & (kept.joules <= splits.joules[row])
+        assert (same & bounded & (kept.idle <= splits.idle[row])).any()
+    assert all((kept.numbers == number).sum() <= MOST_KEPT for number in range(numbers))
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=30))
