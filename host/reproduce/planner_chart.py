@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from host.reproduce.charts import OURS, PUBLISHED, draw_svg
 from host.reproduce.planner_figures import Choosing, Sensitivity
 
-_LABELS = {"steps": "steps of each trial", "noise": "noise of a device's step (standard deviation)"}
+_LABELS = {"steps": "steps of each trial", "noise": "noise of a step"}
 
 
 def draw_planner(choosing: Sequence[Choosing], sensitivity: Sequence[Sensitivity], published: float) -> bytes:
@@ -28,7 +28,7 @@ def draw_planner(choosing: Sequence[Choosing], sensitivity: Sequence[Sensitivity
             each.set_xlabel(_LABELS.get(kind, kind))
         figure.suptitle("Choosing the devices that train, simulated; dashed: published, of other cases", fontsize=9)
 
-    return draw_svg((10.5, 3.4), paint)
+    return draw_svg((12.0, 3.4), paint)
 
 
 def _bars(axes: Axes, choosing: Sequence[Choosing], published: float) -> None:
@@ -43,9 +43,14 @@ def _bars(axes: Axes, choosing: Sequence[Choosing], published: float) -> None:
 def _lines(axes: Axes, rows: Sequence[Sensitivity], published: float) -> None:
     values = [row.value for row in rows]
     axes.plot(values, [row.hit_rate for row in rows], marker="o", markersize=3, color=OURS, label="hit rate")
+    shares = axes.twinx()  # they are a hundredth of a hit rate
     for name, style in (("mean_regret", "-"), ("overhead", "--"), ("time_error", ":")):
         figures = [float(getattr(row, name)) for row in rows]
-        axes.plot(values, figures, style, marker=".", markersize=3, color=PUBLISHED, label=name.replace("_", " "))
+        shares.plot(values, figures, style, marker=".", markersize=3, color=PUBLISHED, label=name.replace("_", " "))
     axes.axhline(published, color=PUBLISHED, linewidth=0.8, linestyle="--")
     axes.set_ylim(0, 1.02)
-    axes.legend(frameon=False, loc="center right")
+    axes.set_ylabel("hit rate")
+    shares.set_ylim(bottom=0)
+    shares.grid(visible=False)
+    shares.set_ylabel("shares")
+    shares.legend(frameon=False, loc="lower right")
