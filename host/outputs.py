@@ -15,6 +15,7 @@ from host.placement.report import PlanReport
 from host.report.comparison import Comparison
 from host.reproduce.figures import HypertuneReport
 from host.reproduce.placement_figures import PlacementReport
+from host.reproduce.planner_figures import PlannerReport
 from host.simulation.figures import SimulateReport
 from host.summary import Summary
 from host.top_report import TopReport
@@ -272,6 +273,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "simulate": SimulateReport,
     "reproduce": HypertuneReport,
     "reproduce-placement": PlacementReport,
+    "reproduce-planner": PlannerReport,
     "tune": TuneReport,
     "plan": PlanReport,
     "ci": GateReport,

@@ -58,3 +58,20 @@ def placement(
         paths = Paths.default()
         report = reproduce_placement(CalibrationStore(paths.calibration), output, progress, paths if wall else None)
     print_json(report) if as_json else print_placement_reproduction(report)
+
+
+@reproduce_app.command()
+def planner(
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="write CSV, JSON and a chart into this folder too")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="of the worlds", min=0)] = 0,
+    as_json: Json = False,
+) -> None:
+    """Which devices train: hit rate, regret and overhead over 60 made-up worlds, ours and Gu et al.'s."""
+    with INTERRUPTS.deferred():
+        from host.printing_planner_reproduction import print_planner_reproduction
+        from host.reproduce.planner import reproduce_planner
+    with StageProgress(quiet=as_json) as progress:
+        report = reproduce_planner(seed, output, progress)
+    print_json(report) if as_json else print_planner_reproduction(report)

@@ -23,7 +23,7 @@ _STYLE: dict[Any, Any] = {
     "grid.alpha": 0.3,
     "figure.facecolor": "white",
 }
-_OURS, _BAND, _LEFT, _PUBLISHED = "#1f5fa8", "#9dbfe3", "#b5651d", "#555555"
+OURS, _BAND, _LEFT, PUBLISHED = "#1f5fa8", "#9dbfe3", "#b5651d", "#555555"
 
 
 def draw_speedup(scaling: Sequence[Scaling], beside: Sequence[Beside]) -> bytes:
@@ -41,7 +41,7 @@ def draw_speedup(scaling: Sequence[Scaling], beside: Sequence[Beside]) -> bytes:
                 _band(axes, own, name)
                 for line in beside:
                     if line.figure == name:
-                        axes.axhline(line.published, color=_PUBLISHED, linewidth=0.8, linestyle="--")
+                        axes.axhline(line.published, color=PUBLISHED, linewidth=0.8, linestyle="--")
             grid[0, column].set_title(model)
             grid[1, column].set_xlabel("computing drives")
         grid[0, 0].set_ylabel("speed-up (simulated)")
@@ -51,7 +51,7 @@ def draw_speedup(scaling: Sequence[Scaling], beside: Sequence[Beside]) -> bytes:
             fontsize=9,
         )
 
-    return _draw((2.6 * len(models), 5.0), paint)
+    return draw_svg((2.6 * len(models), 5.0), paint)
 
 
 def draw_disturbance(rows: Sequence[Disturbed]) -> bytes:
@@ -65,8 +65,8 @@ def draw_disturbance(rows: Sequence[Disturbed]) -> bytes:
             own = [row for row in first if row.node == node]
             lost = [row.lost for row in own]
             for name, label, colour, style in (
-                ("ceiling", "ceiling 1 - f h", _PUBLISHED, "--"),
-                ("retuned", "retuned", _OURS, "-"),
+                ("ceiling", "ceiling 1 - f h", PUBLISHED, "--"),
+                ("retuned", "retuned", OURS, "-"),
                 ("during_without", "left as it was", _LEFT, "-"),
             ):
                 shares = [float(getattr(row, name)) / row.before for row in own]
@@ -78,7 +78,7 @@ def draw_disturbance(rows: Sequence[Disturbed]) -> bytes:
         grid[0, -1].legend(frameon=False)
         figure.suptitle(f"{rows[0].model}: a disturbed node, without and with HyperTune", fontsize=9)
 
-    return _draw((7.6, 3.4), paint)
+    return draw_svg((7.6, 3.4), paint)
 
 
 def _band(axes: Axes, rows: Sequence[Scaling], name: str) -> None:
@@ -87,10 +87,11 @@ def _band(axes: Axes, rows: Sequence[Scaling], name: str) -> None:
     drives = [number for number, _ in lines[ratios[0]]]
     low, middle, high = ([value for _, value in lines[ratio]] for ratio in ratios)
     axes.fill_between(drives, low, high, color=_BAND, alpha=0.5, linewidth=0)
-    axes.plot(drives, middle, color=_OURS)
+    axes.plot(drives, middle, color=OURS)
 
 
-def _draw(inches: tuple[float, float], paint: Callable[[Figure], None]) -> bytes:
+def draw_svg(inches: tuple[float, float], paint: Callable[[Figure], None]) -> bytes:
+    """Return what `paint` paints, as an SVG that is the same each time."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=inches, layout="constrained")
         paint(figure)

@@ -14,8 +14,10 @@ from firmware_agent.errors import EnvironmentUnfit
 from host.reproduce.charts import draw_disturbance, draw_speedup
 from host.reproduce.figures import HypertuneReport
 from host.reproduce.placement_figures import PlacementReport
+from host.reproduce.planner_chart import draw_planner
+from host.reproduce.planner_figures import PlannerReport
 
-R = TypeVar("R", HypertuneReport, PlacementReport)
+R = TypeVar("R", HypertuneReport, PlacementReport, PlannerReport)
 
 
 def write_hypertune(report: HypertuneReport, folder: Path) -> HypertuneReport:
@@ -36,6 +38,16 @@ def write_placement(report: PlacementReport, folder: Path) -> PlacementReport:
     if report.ran:
         contents["ran.csv"] = csv_of(report.ran)
     return write_report(report, "placement.json", contents, folder)
+
+
+def write_planner(report: PlannerReport, folder: Path) -> PlannerReport:
+    """Write tables, the chart and the report itself; see `write_report`."""
+    contents = {
+        "choosing.csv": csv_of(report.choosing),
+        "sensitivity.csv": csv_of(report.sensitivity),
+        "planner.svg": draw_planner(report.choosing, report.sensitivity, report.beside[0].published),
+    }
+    return write_report(report, "planner.json", contents, folder)
 
 
 def write_report(report: R, name: str, contents: Mapping[str, bytes], folder: Path) -> R:

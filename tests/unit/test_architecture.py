@@ -23,6 +23,10 @@ ALLOWED = {
 }
 PURE = [
     "host/aggregate.py",
+    "host/bench/planner_cases.py",
+    "host/bench/planner_draws.py",
+    "host/bench/planner_play.py",
+    "host/bench/planner_world.py",
     "host/communication/autobyte.py",
     "host/communication/base.py",
     "host/communication/choose.py",

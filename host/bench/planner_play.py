@@ -1,0 +1,209 @@
+"""Planners in the hidden world of `bench planner`: ours, Gu et al.'s, rules; the truth judges their choices. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from host.bench.planner_cases import Case, Truth, fixed_rules
+from host.bench.planner_world import World
+from host.planner.cluster import Cluster, Configuration, Seen, Trial
+from host.planner.planner import Plan, Planner
+from host.planner.rules import Constraints, Rules
+
+# More trials than a planner would ever make: one that does not end is broken.
+_MOST_TRIALS = 1000
+
+
+class Chooser(Protocol):
+    """What `host.planner.planner.Planner` is to the bench."""
+
+    def next_trial(self) -> Trial | None:
+        """Return what to try, None if enough is known."""
+        ...
+
+    def observe(self, trial: Trial, seen: Sequence[Seen]) -> None:
+        """Learn from it."""
+        ...
+
+    def decide(self) -> Plan:
+        """Return the plan."""
+        ...
+
+    def choose_nodes(self, configuration: Configuration) -> tuple[str, ...]:
+        """Return who takes part."""
+        ...
+
+
+# Makes a planner of a cluster, rules and records.
+MakeChooser = Callable[[Cluster, Rules, float], Chooser]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a choice.
+
+    Attributes:
+        configuration: that was chosen.
+        batches: of each kind.
+        hit: whether it is the best, or as good within 1 %.
+        regret: metric / best - 1.
+        seconds, joules: what the whole training truly costs with it.
+        trial_configurations, trial_steps: that were run to learn.
+        overhead: seconds of those steps less what the choice would have taken for their records, over `seconds`.
+        seconds_error, joules_error: estimate / truth - 1; None where nothing was estimated.
+        sure: what the planner says of itself; None where it does not.
+        wall_seconds: of the planner's own computing.
+    """
+
+    configuration: Configuration
+    batches: tuple[int, ...]
+    hit: bool
+    regret: float
+    seconds: float
+    joules: float
+    trial_configurations: int = 0
+    trial_steps: int = 0
+    overhead: float = 0.0
+    seconds_error: float | None = None
+    joules_error: float | None = None
+    sure: float | None = None
+    wall_seconds: float = 0.0
+
+    def row(self) -> dict[str, Any]:
+        """Return it for a report."""
+        counts = {name: [int(each) for each in getattr(self, name)] for name in ("configuration", "batches")}
+        return asdict(self) | counts
+
+
+def plan_rules(truth: Truth, case: Case, steps: int) -> Rules:
+    """Return what the planner is told to go by."""
+    constraints = Constraints(deadline_seconds=truth.deadline_seconds, unused_powered=case.unused_powered)
+    return Rules(truth.preference, constraints, steps=steps, tuning=truth.tuning)
+
+
+def play(truth: Truth, case: Case, steps: int, generator: np.random.Generator, make: MakeChooser = Planner) -> Outcome:
+    """Let a planner try what it wants in the world, and judge what it decides.
+
+    Args:
+        truth: of the case.
+        case: it.
+        steps: of each trial.
+        generator: of the trials' noise.
+        make: the planner.
+    """
+    world, spent, records, trials, wall = truth.world, 0.0, 0.0, list[Trial](), 0.0
+    begin = time.perf_counter()
+    planner = make(world.cluster, plan_rules(truth, case, steps), truth.records)
+    while (trial := planner.next_trial()) is not None and len(trials) < _MOST_TRIALS:
+        nodes = planner.choose_nodes(trial.configuration)
+        wall += time.perf_counter() - begin
+        batches = world.spread(nodes, trial.batches)
+        seen = world.take(batches, trial.steps, generator)
+        trials.append(trial)
+        spent += sum(each.step_seconds for each in seen)
+        records += len(seen) * sum(batches.values())
+        begin = time.perf_counter()
+        planner.observe(trial, seen)
+    plan = planner.decide()
+    nodes = planner.choose_nodes(plan.chosen.configuration)
+    wall += time.perf_counter() - begin
+    chosen = plan.chosen
+    judged = judge(truth, chosen.configuration, chosen.batches, nodes)
+    return replace(
+        judged,
+        trial_configurations=len({trial.configuration for trial in trials}),
+        trial_steps=sum(trial.steps for trial in trials),
+        overhead=(spent - records / truth.records * judged.seconds) / judged.seconds,
+        seconds_error=chosen.seconds.value / judged.seconds - 1,
+        joules_error=chosen.joules.value / judged.joules - 1,
+        sure=plan.sure,
+        wall_seconds=wall,
+    )
+
+
+def judge(
+    truth: Truth, configuration: Configuration, batches: Sequence[int], nodes: Sequence[str] | None = None
+) -> Outcome:
+    """Return what a choice is worth; without `nodes` the first of each kind take part."""
+    seconds, joules = truth.cost(truth.world.first_nodes(configuration) if nodes is None else nodes, batches)
+    hit, regret = bool(truth.hit(configuration, seconds, joules)), float(truth.regret(seconds, joules))
+    return Outcome(configuration, tuple(batches), hit, regret, seconds, joules)
+
+
+def play_rules(truth: Truth) -> dict[str, Outcome]:
+    """Return what comes of the fixed rules; they get the best batches that there are, those of the true curves."""
+    rules = fixed_rules(truth.world.cluster)
+    known = {configuration: number for number, configuration in enumerate(truth.configurations)}
+    return {
+        name: judge(truth, configuration, truth.batches[known[configuration]]) for name, configuration in rules.items()
+    }
+
+
+def play_exhaustive(truth: Truth, steps: int, generator: np.random.Generator) -> Outcome:
+    """Run a few steps of every configuration and take the best by their means, as Gu et al. do.
+
+    With the best batches that there are, those of the true curves: what is left are too few steps, and what they cost.
+    """
+    world, spent, records = truth.world, 0.0, 0.0
+    costs = list[tuple[float, float]]()
+    for configuration, batches in zip(truth.configurations, truth.batches, strict=True):
+        each = world.spread(world.first_nodes(configuration), batches)
+        seen = world.take(each, steps, generator)
+        need = truth.records / sum(each.values())
+        seconds, joules = (float(np.mean([getattr(one, name) for one in seen])) for name in ("step_seconds", "joules"))
+        costs.append((need * seconds, need * joules))
+        spent += steps * seconds
+        records += steps * sum(each.values())
+    chosen = best_of(truth, costs)
+    judged = judge(truth, truth.configurations[chosen], truth.batches[chosen])
+    return replace(
+        judged,
+        trial_configurations=len(costs),
+        trial_steps=len(costs) * steps,
+        overhead=(spent - records / truth.records * judged.seconds) / judged.seconds,
+        seconds_error=costs[chosen][0] / judged.seconds - 1,
+        joules_error=costs[chosen][1] / judged.joules - 1,
+    )
+
+
+def best_of(truth: Truth, costs: Sequence[tuple[float, float]]) -> int:
+    """Return the number of the best of some seconds and joules; the fastest if none keeps the deadline."""
+    deadline = truth.deadline_seconds
+    kept = [number for number, (seconds, _) in enumerate(costs) if deadline is None or seconds <= deadline]
+    if not kept:
+        return min(range(len(costs)), key=lambda number: costs[number][0])
+    return min(kept, key=lambda number: truth.score(*costs[number]))
+
+
+def play_model(truth: Truth, case: Case) -> Outcome:
+    """Return what our planner decides before it has tried anything: from profiles and nominal tables alone."""
+    plan = Planner(truth.world.cluster, plan_rules(truth, case, 0), truth.records).decide()
+    judged = judge(truth, plan.chosen.configuration, plan.chosen.batches)
+    return replace(
+        judged,
+        seconds_error=plan.chosen.seconds.value / judged.seconds - 1,
+        joules_error=plan.chosen.joules.value / judged.joules - 1,
+        sure=plan.sure,
+    )
+
+
+def time_planning(world: World, rules: Rules, records: float, generator: np.random.Generator) -> list[dict[str, float]]:
+    """Return the wall seconds of each `next_trial` of a planning, with those of a `decide` after it."""
+    planner = Planner(world.cluster, rules, records)
+    rows = list[dict[str, float]]()
+    while len(rows) < _MOST_TRIALS:
+        begin = time.perf_counter()
+        trial = planner.next_trial()
+        tried = time.perf_counter()
+        planner.decide()
+        rows.append({"next_trial": tried - begin, "decide": time.perf_counter() - tried})
+        if trial is None:
+            break
+        batches = world.spread(planner.choose_nodes(trial.configuration), trial.batches)
+        planner.observe(trial, world.take(batches, trial.steps, generator))
+    return rows
