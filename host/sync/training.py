@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from host.job import JobConfig
 from host.records import OnEvent, RetuneRecord, RoundRecord, StepRecord, What
 from host.session import DeviceSession
 from host.sync.communicating import TODAY, Communication
+from host.sync.costing import step_cost
 from host.sync.dealing import Dealer, Dealt
 from host.sync.disturbances import Disturbances
 from host.sync.exchange import Work
@@ -35,7 +36,7 @@ from host.sync.plan import SyncPlan
 from host.sync.slice_log import SliceLog, StepLogs
 from host.sync.stepping import Stepper, StepResult, Underway
 from host.training import TrainingState, is_done, round_totals
-from host.tuning.base import Batches, Floats, Retune
+from host.tuning.base import Batches, Chooser, Floats, Retune, Tuner
 
 # A device that was late so often in a row is waited for.
 _MOST_LATE_STEPS = 3
@@ -57,7 +58,11 @@ class _Begun:
 
 
 class SyncTraining:
-    """A synchronous job on the nodes of an array; one instance per run."""
+    """A synchronous job on the nodes of an array; one instance per run.
+
+    Attributes:
+        cut_short: whether the last round ended before its last step, for a pause was asked for.
+    """
 
     def __init__(
         self,
@@ -72,6 +77,8 @@ class SyncTraining:
         on_event: OnEvent,
         communication: Communication = TODAY,
         logs: StepLogs | None = None,
+        tuner: Tuner | None = None,
+        pause: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -87,12 +94,14 @@ class SyncTraining:
             on_event: called with device, what happened, and more about it.
             communication: how steps are sent, and whether they overlap.
             logs: what became of the slices of steps that overlap.
+            tuner: decides on batches; None for the plan's.
+            pause: whether the round shall end with the steps that have begun.
         """
         self._job, self._nodes = job, list(plan.nodes)
         self._participants, self._stepper, self._optimiser = participants, stepper, optimiser
         statistics = any(name.endswith("running_var") for name in evaluator.structure().buffers)
         self._dealer = Dealer(plan, lone_record_fails=statistics and job.sync.batch_norm == "device")
-        self._plan, self._tuner = plan, plan.make_tuner()
+        self._plan, self._tuner, self._pause = plan, tuner or plan.make_tuner(), pause
         self._disturbances, self._accountant, self._evaluator = disturbances, accountant, evaluator
         self._memory = MemoryWatch(plan.classes, on_event)
         self._on_event = on_event
@@ -105,6 +114,7 @@ class SyncTraining:
         # A step that has begun before the one before it was over; None between rounds.
         self._ahead: _Begun | None = None
         self._ended = 0.0
+        self.cut_short = False
 
     @property
     def weights(self) -> dict[str, Array]:
@@ -125,9 +135,11 @@ class SyncTraining:
         """
         begin, ledger = time.monotonic(), Ledger(self._accountant.array_seconds)
         self._ended = begin
-        steps, self._epochs = self._job.sync.round_steps, 0
-        while (self._epochs < self._job.epochs) if steps is None else (len(ledger.steps) < steps):
+        self._epochs, paused = 0, False
+        while not self._round_over(ledger) and not paused:
             self._epochs += await self._run_step(ledger)
+            paused = self._pause() and self._ahead is None and bool(ledger.steps)
+        self.cut_short = not self._round_over(ledger)
         self._accuracy, test_loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
         self._round += 1
         fields = ledger.fields(self._nodes)
@@ -186,6 +198,10 @@ class SyncTraining:
                 f"the checkpoint does not say where a synchronous run stood ({error!r}); resume with what wrote it"
             ) from error
 
+    def _round_over(self, ledger: Ledger) -> bool:
+        steps = self._job.sync.round_steps
+        return self._epochs >= self._job.epochs if steps is None else len(ledger.steps) >= steps
+
     async def _run_step(self, ledger: Ledger) -> bool:
         """Take one step, and return whether an epoch has ended with it; nothing counts if nobody returned anything."""
         begun = self._ahead or await self._begin(self._step + 1, ledger)
@@ -207,6 +223,8 @@ class SyncTraining:
         ledger.add(record, result.accounted)
         await self._see(record.wall_seconds, begun.sent_with(logs), logs)
         self._memory.look(result.accounted.devices)
+        if isinstance(self._tuner, Chooser):
+            self._tuner.watch(step_cost(result))
         before = self._tuner.batches.copy()
         self._dealer.epoch_open = self._ahead is not None or self._dealer.has_more(self._batches())
         if (retune := self._tuner.observe(number, self._observed(result, before), self._steps_left())) is not None:
@@ -251,6 +269,7 @@ class SyncTraining:
             and self._stepper.may_look_ahead
             and (steps is None or len(ledger.steps) + 1 < steps)
             and not begun.probed
+            and not self._pause()
             and not self._tuner.probes(begun.step.number + 1).any()
         )
 
@@ -361,7 +380,8 @@ class SyncTraining:
 
     def _batches(self) -> Batches:
         """Return the records per step of each node as they are now, 0 for one that does not take part."""
-        return self._dealer.batches(self._here, self._tuner.batches)
+        resting = self._tuner.resting if isinstance(self._tuner, Chooser) else ()
+        return self._dealer.batches(self._here.difference(resting), self._tuner.batches)
 
     def _learning_rate(self, records: int) -> float:
         """Return the learning rate of a step with so many records."""

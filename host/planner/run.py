@@ -1,0 +1,77 @@
+"""A run that chooses its devices: what was decided goes to its directory and its events; it may end with that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from csd_emu.timeline import HOST
+from firmware_agent.errors import ConfigurationError
+from host.accounting import Accountant
+from host.planner.planning import Planning
+from host.planner.report import DevicePlan, read_plan, write_plan
+from host.planner.tuner import Decided
+from host.records import OnEvent, What
+
+
+class PlannedRun:
+    """The planning of one run.
+
+    Attributes:
+        tuner: for the run's training.
+        report: what was decided last; None before.
+    """
+
+    def __init__(
+        self,
+        planning: Planning,
+        directory: Path,
+        clock: str,
+        accountant: Accountant,
+        on_event: OnEvent,
+        only: bool = False,
+    ) -> None:
+        """Begin with the first trial.
+
+        Args:
+            planning: what is chosen from.
+            directory: of the run.
+            clock: of its seconds.
+            accountant: told which drives are off, where the job says so.
+            on_event: called with device, what happened, and more about it.
+            only: whether the run ends when it has decided.
+        """
+        self._planning, self._directory, self._clock = planning, directory, clock
+        self._on_event, self._only = on_event, only
+        self.report: DevicePlan | None = None
+        self.tuner = planning.make_tuner(self._decided, lambda text: on_event(HOST, What.NOTE, text))
+        if not planning.rules.constraints.unused_powered:
+            accountant.powered_off = self.tuner.idle
+
+    @property
+    def over(self) -> bool:
+        """Whether the run shall end: all that was asked for is decided, or nothing can be."""
+        return self.tuner.error is not None or (self._only and self.tuner.decided)
+
+    def finish(self) -> None:
+        """Decide at the run's end, if that was not done yet.
+
+        Raises:
+            ConfigurationError: nothing is feasible; the run's records and weights are written already.
+        """
+        self.tuner.finish()
+        if (error := self.tuner.error) is not None:
+            raise ConfigurationError(
+                f"{error}; what was trained until here is kept: change planner in {self._directory / 'job.yaml'} and "
+                f"go on with csd-emu run --resume {self._directory}"
+            ) from error
+        if self.report is None:  # of a resumed run that was decided before
+            self.report = read_plan(self._directory)
+
+    def _decided(self, decided: Decided) -> None:
+        self.report = self._planning.describe(decided, self._clock)
+        write_plan(self._directory, self.report)
+        chosen = self.report.chosen
+        told = f"planner: {chosen.name} ({self.report.prefer}, {self.report.sure:.0%} sure, {self._clock})"
+        self._on_event(HOST, What.NOTE, " ".join([told + ":", *decided.plan.reasons]))
+        for note in self.report.notes:
+            self._on_event(HOST, What.NOTE, note)
