@@ -81,8 +81,8 @@ class Planning:
             )
         if self.plan.job.sync.round_steps is not None:
             notes.append(
-                "estimates are for as many records as all nodes together would train on in the job's steps; with "
-                "sync.round_steps the run keeps its number of steps, whoever takes part"
+                "a round has as many records as sync.round_steps steps of all nodes would have, in as many steps as "
+                "they take those that train"
             )
         return notes
 

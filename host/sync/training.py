@@ -33,6 +33,7 @@ from host.sync.memory_watch import MemoryWatch
 from host.sync.optimiser import HostOptimiser, scale_learning_rate
 from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
+from host.sync.round_end import RoundEnd
 from host.sync.slice_log import SliceLog, StepLogs
 from host.sync.stepping import Stepper, StepResult, Underway
 from host.training import TrainingState, is_done, round_totals
@@ -105,7 +106,8 @@ class SyncTraining:
         self._disturbances, self._accountant, self._evaluator = disturbances, accountant, evaluator
         self._memory = MemoryWatch(plan.classes, on_event)
         self._on_event = on_event
-        self._round, self._epochs, self._step, self._accuracy = 0, 0, 0, 0.0
+        self._round, self._step, self._accuracy = 0, 0, 0.0
+        self._round_end = RoundEnd(job, sum(plan.batches) if isinstance(self._tuner, Chooser) else None)
         self._here = set(range(len(self._nodes)))
         # How many steps in a row each device was late.
         self._late_steps: Counter[str] = Counter()
@@ -135,15 +137,15 @@ class SyncTraining:
         """
         begin, ledger = time.monotonic(), Ledger(self._accountant.array_seconds)
         self._ended = begin
-        self._epochs, paused = 0, False
-        while not self._round_over(ledger) and not paused:
-            self._epochs += await self._run_step(ledger)
+        paused = False
+        while not self._round_end.over(ledger) and not paused:
+            self._round_end.epochs += await self._run_step(ledger)
             paused = self._pause() and self._ahead is None and bool(ledger.steps)
-        self.cut_short = not self._round_over(ledger)
+        self.cut_short = self._round_end.end(ledger)
         self._accuracy, test_loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
         self._round += 1
         fields = ledger.fields(self._nodes)
-        samples = sum(step.samples for step in ledger.steps)
+        samples = ledger.samples
         totals = round_totals(fields["devices"])
         totals["train_loss"] = sum(step.loss * step.samples for step in ledger.steps) / samples if samples else 0.0
         return RoundRecord(
@@ -162,6 +164,7 @@ class SyncTraining:
             "here": sorted(self._here),
             "first_records": self._first_records,
             "late_steps": dict(self._late_steps),
+            "carried": self._round_end.carried,
             "tuner": self._tuner.state(),
             "communication": self._communication.tuner.state(),
             **self._dealer.state(),
@@ -190,6 +193,7 @@ class SyncTraining:
         try:
             self._step, self._first_records = int(progress["step"]), int(progress["first_records"])
             self._here, self._late_steps = set(progress["here"]), Counter(progress["late_steps"])
+            self._round_end.carried = int(progress.get("carried", 0))
             self._tuner.load_state(progress["tuner"])
             self._dealer.load_state(progress)
             self._communication.tuner.load_state(progress.get("communication", {}))
@@ -197,10 +201,6 @@ class SyncTraining:
             raise CheckpointError(
                 f"the checkpoint does not say where a synchronous run stood ({error!r}); resume with what wrote it"
             ) from error
-
-    def _round_over(self, ledger: Ledger) -> bool:
-        steps = self._job.sync.round_steps
-        return self._epochs >= self._job.epochs if steps is None else len(ledger.steps) >= steps
 
     async def _run_step(self, ledger: Ledger) -> bool:
         """Take one step, and return whether an epoch has ended with it; nothing counts if nobody returned anything."""
@@ -227,7 +227,7 @@ class SyncTraining:
             self._tuner.watch(step_cost(result))
         before = self._tuner.batches.copy()
         self._dealer.epoch_open = self._ahead is not None or self._dealer.has_more(self._batches())
-        if (retune := self._tuner.observe(number, self._observed(result, before), self._steps_left())) is not None:
+        if (retune := self._tuner.observe(number, self._observed(result, before), self._steps_left(ledger))) is not None:
             # One that is announced already keeps the batches that it has.
             self._announce(number + (1 if self._ahead is None else 2), retune, before, ledger)
         return not self._dealer.epoch_open
@@ -263,11 +263,11 @@ class SyncTraining:
 
         Not beside probes, which nobody waits for before weights change.
         """
-        steps = self._job.sync.round_steps
+        records = sum(len(work.records) for work in begun.dealt.works)
         return (
             self._communication.overlap
             and self._stepper.may_look_ahead
-            and (steps is None or len(ledger.steps) + 1 < steps)
+            and not self._round_end.over_with(ledger, records)
             and not begun.probed
             and not self._pause()
             and not self._tuner.probes(begun.step.number + 1).any()
@@ -308,13 +308,13 @@ class SyncTraining:
             device = work.session.device
             self._late_steps[device] = self._late_steps[device] + 1 if device in result.late else 0
 
-    def _steps_left(self) -> int:
+    def _steps_left(self, ledger: Ledger) -> int:
         """Return how many steps the run still has, if batches stay as they are."""
-        job = self._job
-        if job.sync.round_steps is not None:
-            return job.rounds * job.sync.round_steps - self._step
-        epochs = (job.rounds - self._round) * job.epochs - self._epochs - 1
-        return self._dealer.steps_left(self._batches(), max(0, epochs))
+        job, batches, rounds = self._job, self._batches(), self._job.rounds - self._round
+        left = self._round_end.steps_left(rounds, self._step, ledger, int(batches.sum()))
+        if left is not None:
+            return left
+        return self._dealer.steps_left(batches, max(0, rounds * job.epochs - self._round_end.epochs - 1))
 
     def _admit(self, number: int, sessions: Mapping[str, DeviceSession], ledger: Ledger) -> None:
         """Tell tuner and queue who has left and who is back since the last step."""
