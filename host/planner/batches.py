@@ -1,0 +1,114 @@
+"""Batches of a configuration: STANNIS over what tables say, corrected by what was seen. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from firmware_agent.errors import ConfigurationError
+from host.planner.cluster import Counts, Floats
+from host.planner.model import Belief, Points
+from host.planner.rules import Rules
+from host.tuning.speed import SpeedTable
+from host.tuning.stannis import plan_batches
+
+# Batches change for a rate that is better by more than this share.
+WORTH_CHANGING = 0.02
+
+
+def corrected(table: SpeedTable, scale: float, shape: float, reference: float) -> SpeedTable:
+    """Return the table with its seconds multiplied by ``e^scale (batch / reference)^shape``; it never falls."""
+    batches = np.arange(1, table.largest_batch + 1)
+    factor = np.exp(scale + shape * np.log(batches / reference))
+    return SpeedTable(table.name, np.maximum.accumulate(table.step_seconds * factor), table.error)
+
+
+def subset_batches(tables: Sequence[SpeedTable], devices: Sequence[int], rules: Rules, sync_seconds: Floats) -> Counts:
+    """Return (2 ** kinds, kinds) batches of every subset of kinds: bit k of a row's number says whether kind k is in.
+
+    A kind's batch hardly depends on how many of it there are, so it is worked out once per subset, with all devices.
+
+    Args:
+        tables: one per kind, corrected.
+        devices: (kinds,) how many there are; a kind without any is in no subset.
+        rules: a batch that all have, or how STANNIS chooses.
+        sync_seconds: (2 ** kinds,) that the exchange adds to a step of each subset.
+
+    Raises:
+        ConfigurationError: the batch that all have does not fit.
+    """
+    batches = np.zeros((1 << len(tables), len(tables)), np.int64)
+    for number in range(1, len(batches)):
+        kinds = [kind for kind in range(len(tables)) if number >> kind & 1]
+        if not all(devices[kind] for kind in kinds):
+            continue
+        if rules.batch_size is not None:
+            batches[number, kinds] = rules.batch_size
+            continue
+        own = [tables[kind] for kind in kinds for _ in range(devices[kind])]
+        plan = plan_batches(own, rules.tuning, float(sync_seconds[number]))
+        firsts = np.cumsum([0, *(devices[kind] for kind in kinds[:-1])])
+        batches[number, kinds] = plan.batches[firsts]
+    return batches
+
+
+def sync_seconds(belief: Belief, devices: Sequence[int]) -> Floats:
+    """Return (2 ** kinds,) what the exchange is believed to add to a step of all devices of each subset of kinds."""
+    subsets = np.arange(1 << len(devices))
+    counts = (subsets[:, None] >> np.arange(len(devices)) & 1) * np.array(devices, np.int64)
+    points = Points(counts, (counts > 0).astype(np.int64))
+    seconds = belief.model.costs(belief.mode, points).seconds
+    return np.asarray(np.maximum(0.0, seconds - belief.model.compute_seconds(belief.mode, points).max(axis=1)))
+
+
+def keep_batches(belief: Belief, before: Counts | None, fresh: Counts, devices: Sequence[int]) -> Counts:
+    """Return (subsets, kinds) batches: those of before, but where fresh ones promise to be clearly faster.
+
+    So what was measured stays measured, and a hardly better batch costs no new trial.
+
+    Args:
+        belief: what is believed now.
+        before: (subsets, kinds) batches; None: there are none.
+        fresh: (subsets, kinds) batches by what is believed now.
+        devices: (kinds,) how many there are.
+    """
+    if before is None:
+        return fresh
+    rows = np.flatnonzero(before.any(axis=1) & fresh.any(axis=1))
+    counts = (fresh[rows] > 0) * np.array(devices)
+    rates = []
+    for batches in (before[rows], fresh[rows]):
+        costs = belief.model.costs(belief.mode, Points(counts, batches))
+        rates.append(costs.records / costs.seconds)
+    kept = fresh.copy()
+    slower = rates[1] <= (1 + WORTH_CHANGING) * rates[0]
+    kept[rows[slower]] = before[rows[slower]]
+    return kept
+
+
+def check_batch(tables: Sequence[SpeedTable], batch_size: int | None) -> None:
+    """Return if every kind holds the batch.
+
+    Raises:
+        ConfigurationError: one does not.
+    """
+    for table in tables:
+        if batch_size is not None and batch_size > table.largest_batch:
+            raise ConfigurationError(
+                f"{table.name}: a batch of {batch_size} does not fit, {table.largest_batch} does; make it smaller, or "
+                "exclude these devices"
+            )
+
+
+def subset_numbers(counts: Counts) -> Counts:
+    """Return (rows,) the number of each configuration's subset of kinds."""
+    bits: Counts = 1 << np.arange(counts.shape[1])
+    return np.asarray((counts > 0) @ bits)
+
+
+def knees(tables: Sequence[SpeedTable], rules: Rules) -> Floats:
+    """Return (kinds,) batches about which tables are believed to be off by a factor alone."""
+    if rules.batch_size is not None:
+        return np.full(len(tables), float(rules.batch_size))
+    return np.array([float(table.knee(rules.tuning.knee)) for table in tables])

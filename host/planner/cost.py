@@ -1,0 +1,248 @@
+"""What a step of each of many configurations costs, at once: arrays in, arrays out. Pure.
+
+The composition is `csd_emu.timeline`'s, the energy `csd_emu.power`'s. All transfers have the same size s, so a shared
+link ends its last one at ``max over kinds j of (begin_j + s / bandwidth x drives of all kinds that begin at begin_j or
+later)``. Devices of a kind differ a little, and so do steps: a kind begins to send when its quickest device is ready,
+and its last transfer when its slowest one is (`Paces`). Without such differences a step is `timeline.compose`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtr
+
+from csd_emu.host_node import reduce_seconds, storage_of
+from host.planner.cluster import Cluster, Counts, Floats
+from host.tuning.speed import SpeedTable
+
+Flags = npt.NDArray[np.bool]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What does not change, (kinds,) float64 each: bandwidths, latencies, watts; zeros for the host in the drives'.
+
+    Attributes:
+        drive: (kinds,) whether it is a kind of drives.
+        devices: (kinds,) how many there are.
+    """
+
+    cluster: Cluster
+    drive: Flags
+    devices: Floats
+    flash_bytes_per_second: Floats
+    flash_latency_seconds: Floats
+    link_bytes_per_second: Floats
+    link_latency_seconds: Floats
+    cores: Floats
+    idle_watts: Floats
+    core_watts: Floats
+    dram_watts: Floats
+    flash_joules_per_byte: Floats
+    link_joules_per_byte: Floats
+    encode_seconds: Floats
+    storage_bytes_per_second: float
+    storage_latency_seconds: float
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Figures:
+        """Return the figures of a cluster."""
+        kinds = cluster.kinds
+        profiles = [kind.profile for kind in kinds]
+        powers = [profile.power for profile in profiles]
+        drives = [kind.profile for kind in kinds if not kind.local for _ in kind.nodes]
+        # Without drives the host's records are its own, at once.
+        storage = storage_of(cluster.host, drives) if drives else None
+        return cls(
+            cluster,
+            np.array([not kind.local for kind in kinds]),
+            np.array([len(kind.nodes) for kind in kinds], np.float64),
+            np.array([profile.flash_bytes_per_second.value for profile in profiles]),
+            np.array([profile.flash_latency_seconds.value for profile in profiles]),
+            np.array([profile.link_bytes_per_second.value for profile in profiles]),
+            np.array([profile.link_latency_seconds.value for profile in profiles]),
+            np.array([profile.cores.value for profile in profiles]),
+            np.array([power.idle_watts.value for power in powers]),
+            np.array([power.core_watts.value for power in powers]),
+            np.array([power.dram_watts.value for power in powers]),
+            np.array([power.flash_joules_per_byte.value for power in powers]),
+            np.array([power.link_joules_per_byte.value for power in powers]),
+            np.array([kind.encode_seconds for kind in kinds]),
+            storage.bytes_per_second if storage else float("inf"),
+            storage.latency_seconds if storage else 0.0,
+        )
+
+
+@dataclass(frozen=True)
+class Paces:
+    """How devices of a kind differ from each other, and steps from each other, (configurations, kinds) each.
+
+    Attributes:
+        late: of the slowest device of a step, over the kind's typical one, in the mean.
+        early: of the quickest one.
+        spread: standard deviation of the slowest one's, over the typical one's seconds.
+    """
+
+    late: Floats | float = 1.0
+    early: Floats | float = 1.0
+    spread: Floats | float = 0.0
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """What is believed beyond the profiles, (configurations,) or (configurations, kinds), or one number for all.
+
+    Attributes:
+        bandwidth: factor of the link's.
+        overhead_seconds: of a step that has drives in it, beyond what is modelled.
+        reduce: factor of the host's sum.
+        active: (.., kinds) factor of the watts that a busy device draws above idle.
+        idle_drives: factor of the drives' idle watts.
+        idle_host: factor of the host's idle watts, chassis included.
+    """
+
+    bandwidth: Floats | float = 1.0
+    overhead_seconds: Floats | float = 0.0
+    reduce: Floats | float = 1.0
+    active: Floats | float = 1.0
+    idle_drives: Floats | float = 1.0
+    idle_host: Floats | float = 1.0
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """What a step of each configuration costs, (configurations,) float64 each."""
+
+    seconds: Floats
+    joules: Floats
+    records: Floats
+
+
+def table_seconds(tables: list[SpeedTable], batches: Counts) -> Floats:
+    """Return (configurations, kinds) seconds that tables say of batches; 0 of a batch of 0."""
+    columns = []
+    for table, batch in zip(tables, batches.T, strict=True):
+        columns.append(np.concatenate([[0.0], table.step_seconds])[batch])
+    return np.stack(columns, axis=1)
+
+
+def step_costs(
+    figures: Figures,
+    counts: Counts,
+    batches: Counts,
+    compute: Floats,
+    slowdowns: Floats | float = 1.0,
+    paces: Paces | None = None,
+    corrections: Corrections | None = None,
+    unused_powered: bool = True,
+) -> StepCosts:
+    """Return what a step costs.
+
+    Args:
+        figures: of the cluster.
+        counts: (configurations, kinds) devices that take part.
+        batches: (configurations, kinds) records of each.
+        compute: (configurations, kinds) seconds in which a typical device computes its batch.
+        slowdowns: (configurations, kinds) observed over expected seconds: by so much encoding takes longer as well.
+        paces: how devices differ; None: not at all.
+        corrections: of what profiles say; None: none.
+        unused_powered: whether drives that take no part idle.
+    """
+    paces, corrections = paces or Paces(), corrections or Corrections()
+    cluster, host = figures.cluster, figures.cluster.host
+    present, drives = counts > 0, counts * figures.drive
+    local = (counts * ~figures.drive).astype(np.float64)
+    own_records = (local * batches).sum(axis=1)
+    own_bytes = own_records * cluster.record_bytes
+    own_reads = own_bytes / figures.storage_bytes_per_second + (own_records > 0) * figures.storage_latency_seconds
+    own_late = (local * compute * paces.late).sum(axis=1)
+    own_spread = (local * compute * paces.spread).sum(axis=1)
+    last = _exchange(figures, drives, batches, compute, paces, corrections)
+    exchanged = _later(*last, np.maximum(own_reads, own_late), own_spread)
+    any_drive = drives.any(axis=1)
+    per_gradient = reduce_seconds(cluster.gradient_bytes, 1) - reduce_seconds(cluster.gradient_bytes, 0)
+    reduce = reduce_seconds(cluster.gradient_bytes, 0) + per_gradient * counts.sum(axis=1)
+    reduce = reduce * corrections.reduce
+    seconds = np.asarray(exchanged[0] + reduce + any_drive * corrections.overhead_seconds)
+
+    serial = np.minimum(compute, figures.encode_seconds * slowdowns * present)
+    moved = drives.sum(axis=1) * float(cluster.state_bytes)
+    active = figures.core_watts * (figures.cores * (compute - serial) + serial) + figures.dram_watts * compute
+    busy = (counts * active * corrections.active).sum(axis=1)
+    flash = (drives * batches * figures.flash_joules_per_byte).sum(axis=1) * cluster.record_bytes
+    link = 2 * cluster.state_bytes * (drives * figures.link_joules_per_byte).sum(axis=1)
+    power = host.power
+    summing = reduce * (power.core_watts.value + power.dram_watts.value)
+    own = own_bytes * _read_joules(figures) + power.link_joules_per_byte.value * (2 * moved + own_bytes)
+    powered = figures.devices * figures.drive if unused_powered else drives
+    idle = (powered * figures.idle_watts).sum(axis=-1) * corrections.idle_drives
+    chassis = host.chassis_watts.value if host.chassis_watts is not None else 0.0
+    always = idle + (power.idle_watts.value + chassis) * corrections.idle_host
+    joules = busy + flash + link + summing + own + always * seconds
+    return StepCosts(seconds, joules, (counts * batches).sum(axis=1).astype(np.float64))
+
+
+def _read_joules(figures: Figures) -> float:
+    """Return the joules of a byte that the host reads from its drives: its records lie on all of them, equally."""
+    weights = figures.devices * figures.drive
+    if not weights.any():
+        return 0.0
+    return float((weights * (figures.flash_joules_per_byte + figures.link_joules_per_byte)).sum() / weights.sum())
+
+
+def _exchange(
+    figures: Figures, drives: Counts, batches: Counts, compute: Floats, paces: Paces, corrections: Corrections
+) -> tuple[Floats, Floats]:
+    """Return (configurations,) when the last drive's send has arrived, and its standard deviation."""
+    cluster, size = figures.cluster, float(figures.cluster.state_bytes)
+    present, number = drives > 0, drives.sum(axis=1, keepdims=True)
+    bandwidth = np.asarray(cluster.link.bytes_per_second * np.asarray(corrections.bandwidth)).reshape(-1, 1)
+    latency = figures.link_latency_seconds if size else np.zeros(len(figures.drive))
+    host_latency = cluster.link.latency_seconds if size else 0.0
+    each = size / bandwidth
+    carried = number * each if cluster.link.shared else np.broadcast_to(each, number.shape)
+    own = size / figures.link_bytes_per_second
+    read = batches * cluster.record_bytes / figures.flash_bytes_per_second + figures.flash_latency_seconds
+    fixed = np.maximum(carried, own) + host_latency + latency + read + latency
+    typical = np.where(present, fixed + compute, -np.inf)
+    last, variance = np.zeros(len(drives)), np.zeros(len(drives))
+    for kind in np.flatnonzero(figures.drive).tolist():
+        here = present[:, kind]
+        begin = np.where(here, typical[:, kind], 0.0)
+        later = (drives * (typical >= begin[:, None])).sum(axis=1) - drives[:, kind]
+        early = begin + compute[:, kind] * (_column(paces.early, kind) - 1)
+        late = begin + compute[:, kind] * (_column(paces.late, kind) - 1)
+        spread = compute[:, kind] * _column(paces.spread, kind)
+        tail = each[:, 0]
+        if cluster.link.shared:
+            first = early + (drives[:, kind] + later) * tail
+            end = late + np.maximum((1 + later) * tail, own[kind])
+        else:
+            first, end = early + tail, late + np.maximum(tail, own[kind])
+        last, variance = _later(last, variance, np.where(here, end + host_latency, 0.0), np.where(here, spread, 0.0))
+        last = np.maximum(last, np.where(here, first + host_latency, 0.0))
+    return last, variance
+
+
+def _column(values: Floats | float, kind: int) -> Floats | float:
+    return values if isinstance(values, float | int) else values[..., kind]
+
+
+def _later(first: Floats, first_spread: Floats, other: Floats, other_spread: Floats) -> tuple[Floats, Floats]:
+    """Return mean and standard deviation of the later of two moments that are independent and normal (Clark 1961)."""
+    theta = np.hypot(first_spread, other_spread)
+    if not theta.any():
+        return np.maximum(first, other), theta
+    safe = np.where(theta > 0, theta, 1.0)
+    alpha = (first - other) / safe
+    share, density = ndtr(alpha), np.exp(-(alpha**2) / 2) / np.sqrt(2 * np.pi)
+    mean = first * share + other * (1 - share) + safe * density
+    # Centred on the later one, so that nothing cancels.
+    top = np.maximum(first, other)
+    a, b, m = first - top, other - top, mean - top
+    square = (a**2 + first_spread**2) * share + (b**2 + other_spread**2) * (1 - share) + (a + b) * safe * density
+    spread = np.sqrt(np.maximum(square - m**2, 0.0))
+    return np.where(theta > 0, mean, top), np.where(theta > 0, spread, 0.0)

@@ -1,0 +1,123 @@
+"""How fast devices are, and how they differ: what tables say, and what was seen of each node. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from host.planner.cluster import Counts, Floats, Kind
+from host.planner.cost import Paces
+from host.tuning.speed import SpeedTable
+
+# Relative standard deviations before anything is seen, and for how many values they count: of a node's steps, of the
+# nodes of a kind.
+_STEP_NOISE, _NODE_SPREAD, _WORTH = 0.02, 0.01, 4.0
+# Draws from which the slowest of so many is worked out; common to all, so that comparisons see no chance.
+_DRAWS, _SEED = 128, 20190
+# A kind without a table: so many seconds of a step and of a record on one core of 1 GHz; believed within a factor.
+_UNKNOWN_STEP_SECONDS, _UNKNOWN_RECORD_SECONDS, _UNKNOWN_LARGEST = 0.02, 0.02, 1024
+
+
+def table_of(kind: Kind) -> SpeedTable:
+    """Return the kind's table, or a straight line that its cores suggest if there is none."""
+    if kind.speed is not None:
+        return kind.speed
+    profile = kind.profile
+    speed = profile.cores.value * profile.clock_hertz.value * profile.instructions_per_cycle.value / 1e9
+    batches = np.arange(1, _UNKNOWN_LARGEST + 1)
+    seconds = (_UNKNOWN_STEP_SECONDS + _UNKNOWN_RECORD_SECONDS * batches) / max(speed, 1e-9)
+    return SpeedTable(kind.name, seconds.astype(np.float64))
+
+
+@dataclass
+class NodeLog:
+    """What was seen of one node, as logarithms of seconds over the table's.
+
+    Attributes:
+        ratios: one array per trial, (steps,).
+        levels: what the kind did in that trial in the mean, one number each; the node is judged against it.
+    """
+
+    ratios: list[Floats] = field(default_factory=list)
+    levels: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How the devices of a kind differ: logarithms.
+
+    Attributes:
+        deviations: (nodes,) of each from the kind's typical device, shrunk to what is likely.
+        deviation_errors: (nodes,) their standard deviations.
+        noise: standard deviation of a device from step to step.
+    """
+
+    deviations: Floats
+    deviation_errors: Floats
+    noise: float
+
+
+def spread_of(logs: list[NodeLog]) -> Spread:
+    """Return how nodes differ, from what was seen of each; random effects, shrunk to the kind's mean (empirical Bayes).
+
+    Args:
+        logs: one per node, empty for one that was not seen.
+    """
+    sums = squares = freedom = 0.0
+    means, weights = np.zeros(len(logs)), np.zeros(len(logs))
+    for number, log in enumerate(logs):
+        for ratios, level in zip(log.ratios, log.levels, strict=True):
+            squares += float(((ratios - ratios.mean()) ** 2).sum())
+            freedom += len(ratios) - 1
+            means[number] += float((ratios - level).sum())
+            weights[number] += len(ratios)
+    noise = float(np.sqrt((_WORTH * _STEP_NOISE**2 + squares) / (_WORTH + freedom)))
+    seen = weights > 0
+    means[seen] /= weights[seen]
+    sums = float((means[seen] ** 2 - noise**2 / weights[seen]).sum()) if seen.any() else 0.0
+    between = max(_WORTH * _NODE_SPREAD**2 + sums, 1e-8) / (_WORTH + max(0.0, float(seen.sum()) - 1))
+    variance = np.divide(noise**2, weights, out=np.full(len(logs), np.inf), where=seen)
+    shrink = between / (between + variance)
+    return Spread(means * shrink, np.sqrt(between * (1 - shrink)), noise)
+
+
+@dataclass(frozen=True)
+class PaceTables:
+    """Mean, slowest and quickest of the first n devices of each kind, (kinds, most devices + 1): indexed by n."""
+
+    middle: Floats
+    late: Floats
+    early: Floats
+    spread: Floats
+
+    @classmethod
+    def of(cls, spreads: list[Spread]) -> PaceTables:
+        """Return the tables; the nodes of each spread are in the order in which they are taken."""
+        most = max((len(each.deviations) for each in spreads), default=0)
+        shape = (len(spreads), most + 1)
+        tables = cls(np.ones(shape), np.ones(shape), np.ones(shape), np.zeros(shape))
+        for kind, each in enumerate(spreads):
+            tables._fill(kind, each)
+        return tables
+
+    def _fill(self, kind: int, spread: Spread) -> None:
+        count = len(spread.deviations)
+        if not count:
+            return
+        normal = np.random.default_rng(_SEED).standard_normal((_DRAWS // 2, count))
+        normal = np.concatenate([normal, -normal])
+        errors = np.hypot(spread.deviation_errors, spread.noise)
+        values = np.exp(spread.deviations + errors * normal)
+        slowest, quickest = np.maximum.accumulate(values, axis=1), np.minimum.accumulate(values, axis=1)
+        middle = np.cumsum(np.exp(spread.deviations)) / np.arange(1, count + 1)
+        self.middle[kind, 1 : count + 1] = middle
+        self.late[kind, 1 : count + 1] = slowest.mean(axis=0) / middle
+        self.early[kind, 1 : count + 1] = quickest.mean(axis=0) / middle
+        self.spread[kind, 1 : count + 1] = slowest.std(axis=0) / middle
+
+    def paces(self, counts: Counts) -> tuple[Floats, Paces]:
+        """Return (configurations, kinds) how much longer than typical the first n take in the mean, and the rest."""
+        kinds = np.arange(counts.shape[1])
+        paces = Paces(self.late[kinds, counts], self.early[kinds, counts], self.spread[kinds, counts])
+        return self.middle[kinds, counts], paces

@@ -1,0 +1,80 @@
+"""Which trial tells most for what it costs. Pure.
+
+A trial's value is how much better the decision is expected to be after it (the knowledge gradient of Frazier, Powell
+and Dayanik 2008, on the score's normal belief); its cost is what it takes beyond the best. Both are shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from host.planner.batches import subset_numbers
+from host.planner.cluster import Counts, Floats
+from host.planner.ranking import Ranking
+from host.planner.rules import Rules
+
+# How many are compared, and how many of each subset of kinds at least, so that each has its say.
+_CONTENDERS, _EACH_SUBSET = 60, 2
+# What is learned serves later decisions too; a value below the least is noise.
+_HORIZON, _LEAST = 2.0, 2e-4
+_POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+# Relative noise of a step's score.
+_NOISE = 0.02
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What might be tried; the best that is known of comes first.
+
+    Attributes:
+        means, covariance: of the scores, (candidates,) and (candidates, candidates).
+        costs: (candidates,) of one step, beyond the best's, as a share of the training.
+        steps: (candidates,) that were taken of it.
+        rules: how many steps a trial has.
+    """
+
+    means: Floats
+    covariance: Floats
+    costs: Floats
+    steps: Counts
+    rules: Rules
+
+
+def contenders(ranking: Ranking) -> Counts:
+    """Return the rows that might be the best one, the best first: the best of all, and the best of each subset."""
+    order = ranking.order
+    subsets = subset_numbers(ranking.points.counts[order])
+    firsts = order[:_CONTENDERS]
+    # Of each subset the first few in the order: a stable sort keeps them first.
+    by_subset = np.argsort(subsets, kind="stable")
+    begins = np.searchsorted(subsets[by_subset], subsets[by_subset], side="left")
+    own = order[by_subset[np.arange(len(order)) - begins < _EACH_SUBSET]]
+    more = own[~np.isin(own, firsts)]
+    return np.concatenate([firsts, more])
+
+
+def most_telling(candidates: Candidates, left: float) -> int | None:
+    """Return the number of the candidate to try; None if none is worth it, or `left` buys none.
+
+    Args:
+        candidates: what might be tried.
+        left: share of the training that trials may still cost.
+    """
+    steps = candidates.rules.steps
+    costs = candidates.costs * steps
+    if not candidates.steps[0] and costs[0] <= left:
+        return 0
+    means, covariance = candidates.means, candidates.covariance
+    own = np.diag(covariance) + _NOISE**2 / steps
+    moves = covariance / np.sqrt(np.maximum(own, 1e-18))
+    # (candidates tried, candidates, points): how scores look after each trial, at points of the normal distribution.
+    after = means[None, :, None] + moves.T[:, :, None] * _POINTS
+    gains = (means.min() - after.min(axis=1)) @ _WEIGHTS
+    weight = candidates.rules.preference.time + candidates.rules.preference.power + candidates.rules.preference.energy
+    worth = _HORIZON * gains - costs * weight
+    worth[(costs > left) | (gains < _LEAST * weight)] = -np.inf
+    best = int(worth.argmax())
+    return best if worth[best] > 0 else None

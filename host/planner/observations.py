@@ -1,0 +1,141 @@
+"""What was seen in trials, as the model takes it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from firmware_agent.errors import ConfigurationError
+from host.planner.cluster import Cluster, Configuration, Floats, Seen, Trial
+from host.planner.curves import NodeLog, Spread, spread_of
+from host.planner.model import Data, Points
+from host.tuning.speed import SpeedTable
+
+# Relative standard deviations of a step's seconds and watts before anything is seen, and for how many steps they count.
+_NOISE, _WORTH = (0.02, 0.008), 4.0
+# A table's shape is never quite right, nor is a clock.
+_LEAST_ERROR, _NOT_SEEN = 0.002, 1e3
+_Key = tuple[Configuration, tuple[int, ...]]
+
+
+@dataclass
+class _Row:
+    """Steps of one configuration with its batches."""
+
+    nodes: dict[str, list[float]] = field(default_factory=dict)
+    outputs: list[tuple[float, float]] = field(default_factory=list)
+
+
+class Observations:
+    """All steps of all trials; equal trials are one."""
+
+    def __init__(self, cluster: Cluster, tables: Sequence[SpeedTable]) -> None:
+        """Take what they are compared with."""
+        self._cluster, self._tables = cluster, tables
+        self._kind_of = {node: number for number, kind in enumerate(cluster.kinds) for node in kind.nodes}
+        self._rows: dict[_Key, _Row] = {}
+
+    def __bool__(self) -> bool:
+        """Whether anything was seen."""
+        return bool(self._rows)
+
+    def steps_of(self, configuration: Configuration, batches: tuple[int, ...]) -> int:
+        """Return how many whole steps of it were seen."""
+        row = self._rows.get((configuration, batches))
+        return len(row.outputs) if row else 0
+
+    def add(self, trial: Trial, nodes: Sequence[str], seen: Sequence[Seen]) -> None:
+        """Take the steps of a trial of these nodes; only steps in which each returned say what a step costs.
+
+        Raises:
+            ConfigurationError: a figure is not positive, or of a node that there is not; nothing is taken then.
+        """
+        for each in seen:
+            self._check(each, trial)
+        if not seen:
+            return
+        row = self._rows.setdefault((trial.configuration, trial.batches), _Row())
+        for each in seen:
+            for node, seconds in each.compute_seconds.items():
+                kind = self._kind_of[node]
+                expected = self._tables[kind].seconds(trial.batches[kind])
+                row.nodes.setdefault(node, []).append(math.log(seconds / expected))
+            if set(nodes) <= set(each.compute_seconds):
+                row.outputs.append((math.log(each.step_seconds), math.log(each.joules / each.step_seconds)))
+
+    def _check(self, seen: Seen, trial: Trial) -> None:
+        for node, seconds in seen.compute_seconds.items():
+            if node not in self._kind_of or not trial.batches[self._kind_of[node]]:
+                raise ConfigurationError(f"planner: {node!r} takes no part in this trial, but was seen in it")
+            _positive(f"compute seconds of {node}", seconds)
+        _positive("seconds of a step", seen.step_seconds)
+        _positive("joules of a step", seen.joules)
+
+    def spreads(self, nodes: Sequence[Sequence[str]]) -> list[Spread]:
+        """Return how the nodes of each kind differ, in the order given."""
+        logs = self._logs()
+        return [spread_of([logs.get(node, NodeLog()) for node in each]) for each in nodes]
+
+    def _logs(self) -> dict[str, NodeLog]:
+        logs: dict[str, NodeLog] = {}
+        deviations: dict[str, float] = {}
+        # Levels of trials depend on who took part, and who deviates on the levels: twice is enough.
+        for _ in range(2):
+            logs = {}
+            for row in self._rows.values():
+                levels = self._levels(row, deviations)
+                for node, ratios in row.nodes.items():
+                    log = logs.setdefault(node, NodeLog())
+                    log.ratios.append(np.array(ratios))
+                    log.levels.append(levels[self._kind_of[node]])
+            for kind in self._cluster.kinds:
+                seen = [node for node in kind.nodes if node in logs]
+                spread = spread_of([logs[node] for node in seen])
+                deviations.update(zip(seen, spread.deviations.tolist(), strict=True))
+        self._deviations = deviations
+        return logs
+
+    def _levels(self, row: _Row, deviations: dict[str, float]) -> dict[int, float]:
+        """Return what a typical device of each kind did in a trial."""
+        values: dict[int, list[float]] = {}
+        for node, ratios in row.nodes.items():
+            values.setdefault(self._kind_of[node], []).append(float(np.mean(ratios)) - deviations.get(node, 0.0))
+        return {kind: float(np.mean(each)) for kind, each in values.items()}
+
+    def data(self) -> Data | None:
+        """Return all of it for the model; None if nothing was seen."""
+        if not self._rows:
+            return None
+        self._logs()
+        keys, rows = list(self._rows), list(self._rows.values())
+        kinds = len(self._cluster.kinds)
+        slowdowns = np.full((len(rows), kinds), np.nan)
+        errors = np.full((len(rows), kinds), np.nan)
+        for number, row in enumerate(rows):
+            for kind, level in self._levels(row, self._deviations).items():
+                slowdowns[number, kind] = level
+                count = sum(len(ratios) for node, ratios in row.nodes.items() if self._kind_of[node] == kind)
+                errors[number, kind] = math.hypot(0.02 / math.sqrt(count), _LEAST_ERROR)
+        steps = np.array([len(row.outputs) for row in rows], np.int64)
+        outputs = np.array([np.mean(row.outputs, axis=0) if row.outputs else (0.0, 0.0) for row in rows])
+        counts, batches = np.array([key[0] for key in keys], np.int64), np.array([key[1] for key in keys], np.int64)
+        return Data(Points(counts, batches), outputs, self._output_errors(rows, steps), slowdowns, errors, steps)
+
+    def _output_errors(self, rows: Sequence[_Row], steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:
+        squares, freedom = _WORTH * np.array(_NOISE) ** 2, _WORTH
+        for row in rows:
+            if row.outputs:
+                values = np.array(row.outputs)
+                squares = squares + ((values - values.mean(axis=0)) ** 2).sum(axis=0)
+                freedom += len(values) - 1
+        noise = np.sqrt(squares / freedom)
+        errors = np.hypot(noise / np.sqrt(np.maximum(steps, 1))[:, None], _LEAST_ERROR)
+        return np.asarray(np.where(steps[:, None] > 0, errors, _NOT_SEEN))
+
+
+def _positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ConfigurationError(f"planner: {name} are {value!r}; a step takes some, measure it again")

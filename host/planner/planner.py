@@ -1,0 +1,223 @@
+"""The planner: which configuration to try next, and which is best. Pure and sequential.
+
+After Gu et al. (ICPADS 2019): a few pre-training steps give the seconds t of a step and its watts P, and with S steps
+left T = S t, E = P T, EDP = E T. They run every configuration; here a fitted model (`model.Belief`) says what
+the others cost and how sure that is; only what could change the decision is run. Every step counts as training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from firmware_agent.errors import ConfigurationError
+from host.planner.batches import (
+    check_batch,
+    corrected,
+    keep_batches,
+    knees,
+    subset_batches,
+    subset_numbers,
+    sync_seconds,
+)
+from host.planner.cluster import Cluster, Configuration, Counts, Floats, Seen, Trial
+from host.planner.cost import Figures
+from host.planner.curves import PaceTables, table_of
+from host.planner.information import Candidates, contenders, most_telling
+from host.planner.model import Belief, Model, Points
+from host.planner.observations import Observations
+from host.planner.ranking import Ranking
+from host.planner.reasons import explain, pareto_rows
+from host.planner.rules import Measured, Plan, Rules
+from host.planner.search import enumerate_configurations
+
+__all__ = ["Plan", "Planner"]
+_MOST_TRIALS, _MOST_RANKED = 24, 200
+
+
+class Planner:
+    """Chooses trials one after the other, learns from each, and decides."""
+
+    def __init__(self, cluster: Cluster, rules: Rules, records: float) -> None:
+        """Take what there is, and what is wanted.
+
+        Args:
+            cluster: all that might train.
+            rules: what is best, what must hold, what may be spent.
+            records: that the job trains on in all, whatever the batches.
+
+        Raises:
+            ConfigurationError: there is no device, a batch does not fit, a node is unknown, or there is no record.
+        """
+        self.cluster, self.rules, self.records = cluster, rules, records
+        if not 0 < records < math.inf:
+            raise ConfigurationError(f"planner: {records!r} records to train on; give the job data and steps")
+        names = [node for kind in cluster.kinds for node in kind.nodes]
+        wanted = rules.constraints
+        for word, nodes in (("include", wanted.include), ("exclude", wanted.exclude)):
+            if unknown := sorted(nodes - set(names)):
+                raise ConfigurationError(f"{word}: {unknown[0]!r} is no device here; there are {', '.join(names)}")
+        self._lost: set[str] = set()
+        self._figures = Figures.of(cluster)
+        self._tables = [table_of(kind) for kind in cluster.kinds]
+        check_batch(self._tables, rules.batch_size)
+        self._reference = knees(self._tables, rules)
+        self._observations = Observations(cluster, self._tables)
+        self._trials: list[Measured] = []
+        self._spent: list[tuple[float, float]] = []
+        self._ranking: Ranking | None = None
+        self._batches: Counts | None = None
+        self._refuse_nothing()
+
+    def next_trial(self) -> Trial | None:
+        """Return what to run next, or None: enough is known, or what may be spent is spent."""
+        if not self.rules.steps or len(self._trials) >= _MOST_TRIALS:
+            return None
+        ranking = self._look()
+        if not self._observations:
+            return self._trial(
+                ranking, int(ranking.points.counts.sum(axis=1).argmax()), "all devices, to see each of them"
+            )
+        if not ranking.feasible.any():
+            return None
+        rows = contenders(ranking)
+        candidates = Candidates(
+            ranking.score[rows],
+            ranking.covariance(rows),
+            self._costs(ranking, rows),
+            self._steps(ranking, rows),
+            self.rules,
+        )
+        number = most_telling(candidates, self._left(ranking))
+        if number is None:
+            return None
+        why = "it may be the best" if number else "it is the best by all that is known"
+        return self._trial(ranking, int(rows[number]), why)
+
+    def observe(self, trial: Trial, seen: Sequence[Seen]) -> None:
+        """Learn from the steps of a trial; fewer than asked for where a device failed.
+
+        Raises:
+            ConfigurationError: what was seen is not positive, or of a node that there is not.
+        """
+        self._observations.add(trial, self.choose_nodes(trial.configuration), seen)
+        if seen:
+            seconds = float(np.mean([each.step_seconds for each in seen]))
+            joules = float(np.mean([each.joules for each in seen]))
+            self._trials.append(Measured(trial, len(seen), seconds, joules))
+            records = float(np.dot(trial.configuration, trial.batches)) * len(seen)
+            self._spent.append((seconds * len(seen), records))
+        self._ranking = None
+
+    def lose(self, node: str) -> None:
+        """Note that a node failed: it takes part in nothing any more.
+
+        Raises:
+            ConfigurationError: there is no such node, or none is left.
+        """
+        if not any(node in kind.nodes for kind in self.cluster.kinds):
+            raise ConfigurationError(f"{node!r} is no device of this plan; it cannot be lost")
+        self._lost.add(node)
+        self._ranking = None
+        self._refuse_nothing()
+
+    def choose_nodes(self, configuration: Configuration) -> tuple[str, ...]:
+        """Return which nodes take part: of each kind the first that are left, included ones first."""
+        pairs = zip(self._nodes(), configuration, strict=True)
+        return tuple(node for nodes, count in pairs for node in nodes[:count])
+
+    def decide(self) -> Plan:
+        """Return what is best by all that is known.
+
+        Raises:
+            ConfigurationError: no configuration keeps to the constraints: which one binds, and by how much.
+        """
+        ranking = self._look()
+        ranking.refuse_infeasible()
+        rows = ranking.order[:_MOST_RANKED]
+        front = pareto_rows(ranking)
+        chosen, *_ = ranked = ranking.estimates(rows, self._steps(ranking, rows))
+        return Plan(
+            chosen,
+            ranked,
+            ranking.estimates(front, self._steps(ranking, front)),
+            explain(ranking, self._steps(ranking, rows[:1]), sorted(self._lost)),
+            ranking.sure(),
+            0.0,
+            tuple(self._trials),
+        )
+
+    def _nodes(self) -> list[list[str]]:
+        """Return the nodes of each kind that may take part, in the order in which they are taken."""
+        wanted = self.rules.constraints
+        left = [[node for node in kind.nodes if node not in wanted.exclude | self._lost] for kind in self.cluster.kinds]
+        return [sorted(nodes, key=lambda node: node not in wanted.include) for nodes in left]
+
+    def _refuse_nothing(self) -> None:
+        if not any(self._nodes()):
+            cause = (
+                f"all are excluded or lost ({', '.join(sorted(self._lost))})" if self._lost else "none may take part"
+            )
+            raise ConfigurationError(f"planner: there is no device to train with: {cause}; add one to the array")
+
+    def _look(self) -> Ranking:
+        if self._ranking is None:
+            self._ranking = self._believe()
+        return self._ranking
+
+    def _believe(self) -> Ranking:
+        nodes = self._nodes()
+        spreads = self._observations.spreads(nodes)
+        wanted = self.rules.constraints
+        model = Model(
+            self._figures,
+            self._tables,
+            tuple(kind.speed is not None for kind in self.cluster.kinds),
+            self._reference,
+            PaceTables.of(spreads),
+            self._overhead_unit(),
+            wanted.unused_powered,
+        )
+        belief = Belief(model, self._observations.data())
+        scale, shape, *_ = model.layout.split(belief.mode)
+        every = zip(self._tables, scale, shape, self._reference, strict=True)
+        devices = [len(each) for each in nodes]
+        sync = sync_seconds(belief, devices)
+        fresh = subset_batches([corrected(*each) for each in every], devices, self.rules, sync)
+        table = self._batches = keep_batches(belief, self._batches, fresh, devices)
+        least = [sum(node in wanted.include for node in each) for each in nodes]
+        counts = enumerate_configurations(least, devices)
+        points = Points(counts, table[subset_numbers(counts)])
+        return Ranking.of(self.cluster, self.rules, belief, points, self.records)
+
+    def _overhead_unit(self) -> float:
+        """Return the seconds of a table's step at the knee: what overhead and such are measured in."""
+        pairs = zip(self._tables, self._reference, strict=True)
+        return max(table.seconds(min(int(batch), table.largest_batch)) for table, batch in pairs)
+
+    def _steps(self, ranking: Ranking, rows: Counts) -> Counts:
+        """Return how many steps of these were measured."""
+        return np.array([self._observations.steps_of(*ranking.configuration(int(row))) for row in rows], np.int64)
+
+    def _trial(self, ranking: Ranking, number: int, why: str) -> Trial | None:
+        """Return a trial, of fewer steps if what is left allows no more; None if it allows none."""
+        cost = float(self._costs(ranking, np.array([number]))[0])
+        left = self._left(ranking)
+        steps = self.rules.steps if cost * self.rules.steps <= left else int(left / cost)
+        configuration, batches = ranking.configuration(number)
+        return Trial(configuration, batches, steps, why) if steps else None
+
+    def _costs(self, ranking: Ranking, rows: Counts) -> Floats:
+        """Return what one step costs beyond what the best would have cost, as shares of the whole training."""
+        best = ranking.best
+        fastest = ranking.seconds[best] / self.records
+        extra = ranking.step_seconds[rows] - ranking.records[rows] * fastest
+        return np.asarray(np.maximum(extra, 0.0) / ranking.seconds[best])
+
+    def _left(self, ranking: Ranking) -> float:
+        """Return the share of the whole training that trials may still cost."""
+        whole = ranking.seconds[ranking.best]
+        spent = sum(seconds - records * whole / self.records for seconds, records in self._spent)
+        return float(self.rules.most_share - max(0.0, spent) / whole)

@@ -1,0 +1,180 @@
+"""Configurations from best to worst, what they cost and how sure that is. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from firmware_agent.errors import ConfigurationError
+from host.planner.cluster import Cluster, Configuration, Counts, Estimate, Floats, Range
+from host.planner.cost import Flags
+from host.planner.model import Belief, Points
+from host.planner.rules import Rules
+
+# The best so many are compared by samples; another one within this share of the best is as good.
+_SAMPLED, _SAMPLES, _SEED, TIE = 100, 1000, 7, 0.01
+_UNITS = {"deadline": "s", "watts": "W", "joules": "J"}
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What every configuration is expected to cost, (configurations,) float64 each.
+
+    Attributes:
+        cluster, rules, belief, points: what it is about.
+        step_seconds: of a step.
+        records: of a step.
+        seconds: of the whole training.
+        watts: in the mean.
+        score: less is better.
+        feasible: which ones keep to the constraints.
+        order: rows of the feasible ones, best first; of all if none is.
+    """
+
+    cluster: Cluster
+    rules: Rules
+    belief: Belief
+    points: Points
+    step_seconds: Floats
+    records: Floats
+    seconds: Floats
+    watts: Floats
+    score: Floats
+    feasible: Flags
+    order: Counts
+
+    @classmethod
+    def of(cls, cluster: Cluster, rules: Rules, belief: Belief, points: Points, records: float) -> Ranking:
+        """Return the ranking of configurations; `records` are trained on in all."""
+        logs, of_step = belief.means(points)
+        step, watts = np.exp(logs[:, 0]), np.exp(logs[:, 1])
+        seconds = step / of_step * records
+        time, power = score_weights(rules)
+        score = time * np.log(seconds) + power * np.log(watts)
+        feasible = np.ones(len(points), bool)
+        for _, limit, values in _limits(rules, seconds, watts):
+            feasible &= values <= limit
+        # Of equal ones the one with the fewest devices.
+        order = np.lexsort((points.counts.sum(axis=1), score))
+        order = order[feasible[order]] if feasible.any() else order
+        return cls(cluster, rules, belief, points, step, of_step, seconds, watts, score, feasible, order)
+
+    @property
+    def best(self) -> int:
+        """Row of the best one."""
+        return int(self.order[0])
+
+    def configuration(self, row: int) -> tuple[Configuration, tuple[int, ...]]:
+        """Return counts and batches."""
+        return tuple(self.points.counts[row].tolist()), tuple(self.points.batches[row].tolist())
+
+    def find(self, configuration: Configuration) -> int | None:
+        """Return the row of a configuration; None if it is not among these."""
+        rows = np.flatnonzero((self.points.counts == np.array(configuration)).all(axis=1))
+        return int(rows[0]) if len(rows) else None
+
+    def covariance(self, rows: Counts) -> Floats:
+        """Return (rows, rows) covariance of the scores of some configurations."""
+        joint, count = self.belief.joint(self.points.take(rows)), len(rows)
+        time, power = score_weights(self.rules)
+        both = time * joint[:count] + power * joint[count:]
+        return np.asarray(time * both[:, :count] + power * both[:, count:])
+
+    def sure(self) -> float:
+        """Return the probability that no other configuration is better than the best by more than a tie."""
+        rows = self.order[:_SAMPLED]
+        values, vectors = np.linalg.eigh(self.covariance(rows))
+        normal = np.random.default_rng(_SEED).standard_normal((_SAMPLES, len(rows)))
+        drawn = self.score[rows] + normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        weight = sum(abs(each) for each in score_weights(self.rules)) or 1.0
+        return float(np.mean(drawn[:, 0] <= drawn.min(axis=1) + TIE * min(weight, 1.0)))
+
+    def estimates(self, rows: Counts, steps: Counts) -> tuple[Estimate, ...]:
+        """Return what configurations cost, within ranges.
+
+        Args:
+            rows: which.
+            steps: (rows,) how many of each were measured.
+        """
+        variances = self.belief.variances(self.points.take(rows))
+        wide = float(ndtri(0.5 + self.rules.confidence / 2)) * np.sqrt(
+            np.maximum([np.einsum("i,rij,j->r", at, variances, at) for at in _QUANTITIES], 0.0)
+        )
+        return tuple(self._estimate(int(row), wide[:, number], int(steps[number])) for number, row in enumerate(rows))
+
+    def _estimate(self, row: int, wide: Floats, steps: int) -> Estimate:
+        seconds, watts = float(self.seconds[row]), float(self.watts[row])
+        values = (seconds, watts, seconds * watts, seconds * seconds * watts)
+        time, power, energy, edp = (
+            Range(value, value * float(np.exp(-half)), value * float(np.exp(half)))
+            for value, half in zip(values, wide, strict=True)
+        )
+        configuration, batches = self.configuration(row)
+        step = float(self.step_seconds[row])
+        return Estimate(configuration, batches, step, time, power, energy, edp, steps)
+
+    def chance_of_limits(self) -> float:
+        """Return the probability that the best one keeps to each constraint, the least of them."""
+        row = np.array([self.best])
+        variances = self.belief.variances(self.points.take(row))[0]
+        least = 1.0
+        for name, limit, values in _limits(self.rules, self.seconds, self.watts):
+            at = _QUANTITIES[("deadline", "watts", "joules").index(name)]
+            error = float(np.sqrt(max(at @ variances @ at, 1e-12)))
+            least = min(least, float(ndtr((np.log(limit) - np.log(values[self.best])) / error)))
+        return least
+
+    def refuse_infeasible(self) -> None:
+        """Return if some configuration keeps to the constraints.
+
+        Raises:
+            ConfigurationError: none does: which constraint binds, and by how much the best one for it misses it.
+        """
+        if self.feasible.any():
+            return
+        limits = _limits(self.rules, self.seconds, self.watts)
+        for name, limit, values in limits:
+            row = int(values.argmin())
+            if values[row] > limit:
+                raise ConfigurationError(
+                    f"{_miss(name, limit, float(values[row]))}, with {self._name(row)}, the best there is for it; "
+                    "allow more, or add devices"
+                )
+        # Each can be kept to, but not all at once: the one that comes nearest.
+        over = np.stack([values / limit for _, limit, values in limits])
+        row = int(over.max(axis=0).argmin())
+        name, limit, values = limits[int(over[:, row].argmax())]
+        raise ConfigurationError(
+            f"no configuration keeps to {' and '.join(each[0] for each in limits)} at once; the nearest is "
+            f"{self._name(row)}: {_miss(name, limit, float(values[row]))}; allow more"
+        )
+
+    def _name(self, row: int) -> str:
+        return self.cluster.name(self.points.counts[row].tolist())
+
+
+# Time, power, energy, edp as sums of the logarithms of time and power: E = P T, EDP = E T (Gu et al.).
+_QUANTITIES = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])
+
+
+def score_weights(rules: Rules) -> tuple[float, float]:
+    """Return what the score is made of: weights of the logarithms of time and of power; E = P T (Gu et al.)."""
+    preference = rules.preference
+    return preference.time + preference.energy, preference.power + preference.energy
+
+
+def _limits(rules: Rules, seconds: Floats, watts: Floats) -> list[tuple[str, float, Floats]]:
+    wanted = rules.constraints
+    every = (
+        ("deadline", wanted.deadline_seconds, seconds),
+        ("watts", wanted.watts, watts),
+        ("joules", wanted.joules, seconds * watts),
+    )
+    return [(name, limit, values) for name, limit, values in every if limit is not None]
+
+
+def _miss(name: str, limit: float, value: float) -> str:
+    unit = _UNITS[name]
+    return f"{name}: {value:.4g} {unit} where {limit:.4g} {unit} are allowed, {value / limit - 1:.1%} too much"

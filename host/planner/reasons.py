@@ -1,0 +1,73 @@
+"""Why a configuration wins, in plain sentences; and the front of all. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from host.planner.cluster import Configuration, Counts
+from host.planner.pareto import pareto_front
+from host.planner.ranking import Ranking
+
+
+def pareto_rows(ranking: Ranking) -> Counts:
+    """Return the rows of the feasible configurations that no other dominates in time, watts and energy."""
+    rows = ranking.order
+    return np.asarray(rows[pareto_front(ranking.seconds[rows], ranking.watts[rows])])
+
+
+def explain(ranking: Ranking, steps: Counts, lost: Sequence[str]) -> tuple[str, ...]:
+    """Return why the best one wins: against all devices, one less, the host alone, the runner-up.
+
+    Args:
+        ranking: of all.
+        steps: (1,) how many steps of the best one were measured.
+        lost: devices that failed.
+    """
+    best = ranking.best
+    name = ranking.cluster.name(ranking.points.counts[best].tolist())
+    known = f"{int(steps[0])} steps of it were measured" if steps[0] else "it was not run: the estimate is the model's"
+    sentences = [
+        f"{name} is the best for {ranking.rules.preference.label}: {ranking.seconds[best]:.4g} s, "
+        f"{ranking.watts[best]:.4g} W, {ranking.seconds[best] * ranking.watts[best]:.4g} J; {known}."
+    ]
+    told = {best}
+    for what, row in _others(ranking):
+        if row is not None and row not in told:
+            told.add(row)
+            sentences.append(_compare(ranking, what, row))
+    if lost:
+        sentences.append(f"{', '.join(lost)} failed and takes part in nothing.")
+    return tuple(sentences)
+
+
+def _others(ranking: Ranking) -> Iterator[tuple[str, int | None]]:
+    counts = ranking.points.counts[ranking.best]
+    most = ranking.points.counts.max(axis=0)
+    yield "all devices", ranking.find(tuple(most.tolist()))
+    less: list[Configuration] = []
+    for kind in np.flatnonzero(counts):
+        fewer = counts.copy()
+        fewer[kind] -= 1
+        less.append(tuple(fewer.tolist()))
+    rows = [row for row in map(ranking.find, less) if row is not None]
+    yield "one device less", min(rows, key=lambda row: float(ranking.score[row]), default=None)
+    local = np.array([kind.local for kind in ranking.cluster.kinds])
+    if local.any():
+        yield "the host alone", ranking.find(tuple((most * local).tolist()))
+    yield "the runner-up", int(ranking.order[1]) if len(ranking.order) > 1 else None
+
+
+def _compare(ranking: Ranking, what: str, row: int) -> str:
+    best = ranking.best
+    time = ranking.seconds[row] / ranking.seconds[best] - 1
+    watts = ranking.watts[row] / ranking.watts[best] - 1
+    energy = (1 + time) * (1 + watts) - 1
+    name = ranking.cluster.name(ranking.points.counts[row].tolist())
+    there = "there" if ranking.feasible[row] else "there; it does not keep to the constraints"
+    return f"Against {what} ({name}): {_change(time)} time, {_change(watts)} power, {_change(energy)} energy {there}."
+
+
+def _change(share: float) -> str:
+    return f"{abs(share):.1%} {'more' if share >= 0 else 'less'}"
