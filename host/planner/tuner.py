@@ -201,15 +201,14 @@ class PlanningTuner:
 
     def leave(self, device: int) -> Retune:
         """Note that a device is gone; a trial that it was part of ends, and it takes part in no other."""
+        before, node = self.batches, self._nodes[device]
         self._here[device] = False
-        node = self._nodes[device]
         if self._inner is not None:
             return self._leave_chosen(device)
-        before = self.batches
         if self._trying is not None and node in self._trying.wanted:
             self._end_trial()
         self._lose(node, "left in pre-training")
-        reason = self._go_on() if self.error is None else ""
+        reason = self._go_on()
         return self._retune(before, f"{node} left{'; ' * bool(reason)}{reason}")
 
     def join(self, device: int) -> Retune:
@@ -254,7 +253,7 @@ class PlanningTuner:
 
     def _go_on(self, last: bool = False) -> str:
         """Begin the next trial, or decide, unless a trial is under way; return what was begun, for people."""
-        if self._trying is not None:
+        if self._trying is not None or self.error is not None:
             return ""
         trial = None if last else self._planner.next_trial()
         if trial is None:
@@ -298,13 +297,18 @@ class PlanningTuner:
             return retune
         for number in self._chosen:
             self._lose(self._nodes[number], "was chosen and left")
-        return self._retune(before, f"all that were chosen are gone; {self._decide()}")
+        reason = self._decide() if self.error is None else str(self.error)
+        return self._retune(before, f"all that were chosen are gone; {reason}")
 
     def _lose(self, node: str, why: str) -> None:
-        if node not in self._lost:
-            self._lost.append(node)
+        if node in self._lost:
+            return
+        self._lost.append(node)
+        self._on_note(f"{node} {why}: it is in no plan any more")
+        try:
             self._planner.lose(node)
-            self._on_note(f"{node} {why}: it is in no plan any more")
+        except ConfigurationError as error:  # nobody is left of those who may train
+            self.error, self._inner, self._trying = error, None, None
 
     def _by_node(self, configuration: Configuration, batches: Sequence[int]) -> dict[str, int]:
         """Return node -> records per step, of those that take part."""
