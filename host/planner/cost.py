@@ -114,11 +114,22 @@ class Corrections:
 
 @dataclass(frozen=True)
 class StepCosts:
-    """What a step of each configuration costs, (configurations,) float64 each."""
+    """What a step of each configuration costs, (configurations,) float64 each.
+
+    Attributes:
+        seconds: of a step.
+        joules: of a step, of everything that is counted.
+        records: of a step.
+        drive_joules: (configurations, kinds) of them, what drives draw for their work, idle apart: it depends on a
+            kind's own count and batch alone.
+        idle_watts: what is drawn all the time.
+    """
 
     seconds: Floats
     joules: Floats
     records: Floats
+    drive_joules: Floats
+    idle_watts: Floats
 
 
 def table_seconds(tables: list[SpeedTable], batches: Counts) -> Floats:
@@ -162,18 +173,17 @@ def step_costs(
     own_spread = (local * compute * paces.spread).sum(axis=1)
     last = _exchange(figures, drives, batches, compute, paces, corrections)
     exchanged = _later(*last, np.maximum(own_reads, own_late), own_spread)
-    any_drive = drives.any(axis=1)
-    per_gradient = reduce_seconds(cluster.gradient_bytes, 1) - reduce_seconds(cluster.gradient_bytes, 0)
-    reduce = reduce_seconds(cluster.gradient_bytes, 0) + per_gradient * counts.sum(axis=1)
-    reduce = reduce * corrections.reduce
-    seconds = np.asarray(exchanged[0] + reduce + any_drive * corrections.overhead_seconds)
+    reduce = reduction_seconds(figures, counts, corrections)
+    seconds = np.asarray(exchanged[0] + reduce + drives.any(axis=1) * corrections.overhead_seconds)
 
     serial = np.minimum(compute, figures.encode_seconds * slowdowns * present)
     moved = drives.sum(axis=1) * float(cluster.state_bytes)
     active = figures.core_watts * (figures.cores * (compute - serial) + serial) + figures.dram_watts * compute
-    busy = (counts * active * corrections.active).sum(axis=1)
-    flash = (drives * batches * figures.flash_joules_per_byte).sum(axis=1) * cluster.record_bytes
-    link = 2 * cluster.state_bytes * (drives * figures.link_joules_per_byte).sum(axis=1)
+    busy = counts * active * corrections.active
+    flash = drives * batches * figures.flash_joules_per_byte * cluster.record_bytes
+    link = 2 * cluster.state_bytes * drives * figures.link_joules_per_byte
+    drive_joules = np.where(figures.drive, busy, 0.0) + flash + link
+    own_busy = (busy * ~figures.drive).sum(axis=1)
     power = host.power
     summing = reduce * (power.core_watts.value + power.dram_watts.value)
     own = own_bytes * _read_joules(figures) + power.link_joules_per_byte.value * (2 * moved + own_bytes)
@@ -181,8 +191,16 @@ def step_costs(
     idle = (powered * figures.idle_watts).sum(axis=-1) * corrections.idle_drives
     chassis = host.chassis_watts.value if host.chassis_watts is not None else 0.0
     always = idle + (power.idle_watts.value + chassis) * corrections.idle_host
-    joules = busy + flash + link + summing + own + always * seconds
-    return StepCosts(seconds, joules, (counts * batches).sum(axis=1).astype(np.float64))
+    joules = drive_joules.sum(axis=1) + own_busy + summing + own + always * seconds
+    records = (counts * batches).sum(axis=1).astype(np.float64)
+    return StepCosts(seconds, joules, records, drive_joules, np.broadcast_to(always, seconds.shape))
+
+
+def reduction_seconds(figures: Figures, counts: Counts, corrections: Corrections) -> Floats:
+    """Return (configurations,) how long the host sums and steps, see `csd_emu.host_node.reduce_seconds`."""
+    step = reduce_seconds(figures.cluster.gradient_bytes, 0)
+    gradient = reduce_seconds(figures.cluster.gradient_bytes, 1) - step
+    return np.asarray((step + gradient * counts.sum(axis=1)) * corrections.reduce)
 
 
 def _read_joules(figures: Figures) -> float:
@@ -198,15 +216,10 @@ def _exchange(
 ) -> tuple[Floats, Floats]:
     """Return (configurations,) when the last drive's send has arrived, and its standard deviation."""
     cluster, size = figures.cluster, float(figures.cluster.state_bytes)
-    present, number = drives > 0, drives.sum(axis=1, keepdims=True)
-    bandwidth = np.asarray(cluster.link.bytes_per_second * np.asarray(corrections.bandwidth)).reshape(-1, 1)
-    latency = figures.link_latency_seconds if size else np.zeros(len(figures.drive))
+    present = drives > 0
     host_latency = cluster.link.latency_seconds if size else 0.0
-    each = size / bandwidth
-    carried = number * each if cluster.link.shared else np.broadcast_to(each, number.shape)
     own = size / figures.link_bytes_per_second
-    read = batches * cluster.record_bytes / figures.flash_bytes_per_second + figures.flash_latency_seconds
-    fixed = np.maximum(carried, own) + host_latency + latency + read + latency
+    fixed, each = before_computing(figures, drives.sum(axis=1), batches, corrections)
     typical = np.where(present, fixed + compute, -np.inf)
     last, variance = np.zeros(len(drives)), np.zeros(len(drives))
     for kind in np.flatnonzero(figures.drive).tolist():
@@ -216,7 +229,7 @@ def _exchange(
         early = begin + compute[:, kind] * (_column(paces.early, kind) - 1)
         late = begin + compute[:, kind] * (_column(paces.late, kind) - 1)
         spread = compute[:, kind] * _column(paces.spread, kind)
-        tail = each[:, 0]
+        tail = each
         if cluster.link.shared:
             first = early + (drives[:, kind] + later) * tail
             end = late + np.maximum((1 + later) * tail, own[kind])
@@ -225,6 +238,29 @@ def _exchange(
         last, variance = _later(last, variance, np.where(here, end + host_latency, 0.0), np.where(here, spread, 0.0))
         last = np.maximum(last, np.where(here, first + host_latency, 0.0))
     return last, variance
+
+
+def before_computing(
+    figures: Figures, drives: Counts, batches: Counts, corrections: Corrections
+) -> tuple[Floats, Floats]:
+    """Return when devices begin to send, computing apart, and for how long the host's side carries one send.
+
+    Args:
+        figures: of the cluster.
+        drives: (configurations,) how many take part.
+        batches: (configurations, kinds) records.
+        corrections: of the link.
+
+    Returns:
+        (configurations, kinds) and (configurations,) seconds.
+    """
+    cluster, size = figures.cluster, float(figures.cluster.state_bytes)
+    each = np.broadcast_to(size / (cluster.link.bytes_per_second * np.asarray(corrections.bandwidth)), drives.shape)
+    carried = drives * each if cluster.link.shared else each
+    received = np.maximum(carried[:, None], size / figures.link_bytes_per_second)
+    latency = 2 * figures.link_latency_seconds + cluster.link.latency_seconds if size else 0.0
+    read = batches * cluster.record_bytes / figures.flash_bytes_per_second + figures.flash_latency_seconds
+    return np.asarray(received + latency + read), np.asarray(each)
 
 
 def _column(values: Floats | float, kind: int) -> Floats | float:

@@ -124,23 +124,31 @@ class Model:
             points: (rows,) configurations.
         """
         theta = np.broadcast_to(theta, (len(points), self.layout.size))
-        _, _, active, _, bandwidth, contention, overhead, reduce, idle_drives, idle_host = self.layout.split(theta)
         middle, paces = self.paces.paces(points.counts)
         slowdowns = np.exp(self.log_slowdowns(theta, points)) * middle
-        compute = table_seconds(self.tables, points.batches) * slowdowns
-        others = np.maximum((points.counts * self.figures.drive).sum(axis=1) - 1, 0)
-        most = max(1.0, (self.figures.devices * self.figures.drive).sum() - 1)
-        slower = np.maximum(1 + contention * others / most, 0.2)
-        corrections = Corrections(
-            np.exp(bandwidth) / slower,
+        return step_costs(
+            self.figures,
+            points.counts,
+            points.batches,
+            table_seconds(self.tables, points.batches) * slowdowns,
+            slowdowns,
+            paces,
+            self.corrections(theta, points.counts),
+            self.unused_powered,
+        )
+
+    def corrections(self, theta: Floats, counts: Counts) -> Corrections:
+        """Return what is believed beyond the profiles; `theta` and `counts` (rows, ..)."""
+        _, _, active, _, bandwidth, contention, overhead, reduce, idle_drives, idle_host = self.layout.split(theta)
+        others = np.maximum((counts * self.figures.drive).sum(axis=1) - 1, 0)
+        most = max(1.0, float((self.figures.devices * self.figures.drive).sum()) - 1)
+        return Corrections(
+            np.exp(bandwidth) / np.maximum(1 + contention * others / most, 0.2),
             overhead * self.overhead_unit,
             np.exp(reduce),
             np.exp(active),
             np.exp(idle_drives),
             np.exp(idle_host),
-        )
-        return step_costs(
-            self.figures, points.counts, points.batches, compute, slowdowns, paces, corrections, self.unused_powered
         )
 
     def outputs(self, theta: Floats, points: Points) -> Floats:

@@ -28,10 +28,10 @@ from host.planner.curves import PaceTables, table_of
 from host.planner.information import Candidates, contenders, most_telling
 from host.planner.model import Belief, Model, Points
 from host.planner.observations import Observations
-from host.planner.ranking import Ranking
+from host.planner.ranking import Ranking, goal_of
 from host.planner.reasons import explain, pareto_rows
 from host.planner.rules import Measured, Plan, Rules
-from host.planner.search import enumerate_configurations
+from host.planner.search import Space, find_configurations
 
 __all__ = ["Plan", "Planner"]
 _MOST_TRIALS, _MOST_RANKED = 24, 200
@@ -145,7 +145,7 @@ class Planner:
             ranking.estimates(front, self._steps(ranking, front)),
             explain(ranking, self._steps(ranking, rows[:1]), sorted(self._lost)),
             ranking.sure(),
-            0.0,
+            float(np.expm1(ranking.gap)),
             tuple(self._trials),
         )
 
@@ -183,14 +183,14 @@ class Planner:
         belief = Belief(model, self._observations.data())
         scale, shape, *_ = model.layout.split(belief.mode)
         every = zip(self._tables, scale, shape, self._reference, strict=True)
-        devices = [len(each) for each in nodes]
+        devices = tuple(len(each) for each in nodes)
         sync = sync_seconds(belief, devices)
         fresh = subset_batches([corrected(*each) for each in every], devices, self.rules, sync)
         table = self._batches = keep_batches(belief, self._batches, fresh, devices)
-        least = [sum(node in wanted.include for node in each) for each in nodes]
-        counts = enumerate_configurations(least, devices)
-        points = Points(counts, table[subset_numbers(counts)])
-        return Ranking.of(self.cluster, self.rules, belief, points, self.records)
+        least = tuple(sum(node in wanted.include for node in each) for each in nodes)
+        found = find_configurations(Space(least, devices, table), model, belief.mode, goal_of(self.rules, self.records))
+        points = Points(found.counts, table[subset_numbers(found.counts)])
+        return Ranking.of(self.cluster, self.rules, belief, points, self.records, found.gap)
 
     def _overhead_unit(self) -> float:
         """Return the seconds of a table's step at the knee: what overhead and such are measured in."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from host.planner.cluster import Cluster, Configuration, Counts, Estimate, Float
 from host.planner.cost import Flags
 from host.planner.model import Belief, Points
 from host.planner.rules import Rules
+from host.planner.search import Goal
 
 # The best so many are compared by samples; another one within this share of the best is as good.
 _SAMPLED, _SAMPLES, _SEED, TIE = 100, 1000, 7, 0.01
@@ -31,6 +33,7 @@ class Ranking:
         score: less is better.
         feasible: which ones keep to the constraints.
         order: rows of the feasible ones, best first; of all if none is.
+        gap: how much less a score may be that the search did not see.
     """
 
     cluster: Cluster
@@ -44,9 +47,12 @@ class Ranking:
     score: Floats
     feasible: Flags
     order: Counts
+    gap: float
 
     @classmethod
-    def of(cls, cluster: Cluster, rules: Rules, belief: Belief, points: Points, records: float) -> Ranking:
+    def of(
+        cls, cluster: Cluster, rules: Rules, belief: Belief, points: Points, records: float, gap: float = 0.0
+    ) -> Ranking:
         """Return the ranking of configurations; `records` are trained on in all."""
         logs, of_step = belief.means(points)
         step, watts = np.exp(logs[:, 0]), np.exp(logs[:, 1])
@@ -59,7 +65,7 @@ class Ranking:
         # Of equal ones the one with the fewest devices.
         order = np.lexsort((points.counts.sum(axis=1), score))
         order = order[feasible[order]] if feasible.any() else order
-        return cls(cluster, rules, belief, points, step, of_step, seconds, watts, score, feasible, order)
+        return cls(cluster, rules, belief, points, step, of_step, seconds, watts, score, feasible, order, gap)
 
     @property
     def best(self) -> int:
@@ -163,6 +169,17 @@ def score_weights(rules: Rules) -> tuple[float, float]:
     """Return what the score is made of: weights of the logarithms of time and of power; E = P T (Gu et al.)."""
     preference = rules.preference
     return preference.time + preference.energy, preference.power + preference.energy
+
+
+def goal_of(rules: Rules, records: float) -> Goal:
+    """Return what the search seeks; `records` are trained on in all."""
+    wanted = rules.constraints
+    return Goal(
+        *score_weights(rules),
+        math.inf if wanted.deadline_seconds is None else wanted.deadline_seconds / records,
+        math.inf if wanted.watts is None else wanted.watts,
+        math.inf if wanted.joules is None else wanted.joules / records,
+    )
 
 
 def _limits(rules: Rules, seconds: Floats, watts: Floats) -> list[tuple[str, float, Floats]]:

@@ -1,0 +1,101 @@
+"""The search: exact by symmetry; beyond that a gap that always holds."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from host.planner.batches import knees, subset_batches
+from host.planner.bounds import seconds_bounds
+from host.planner.cluster import Cluster, Floats
+from host.planner.cost import Figures
+from host.planner.curves import PaceTables, Spread, table_of
+from host.planner.model import Layout, Model
+from host.planner.pareto import pareto_front
+from host.planner.preference import Preference
+from host.planner.rules import Rules
+from host.planner.search import Goal, Space, enumerate_configurations, find_configurations
+from tests.unit.planner_clusters import clusters
+
+WEIGHTS = st.floats(0, 3)
+
+
+def model_of(cluster: Cluster, seed: int, powered: bool) -> tuple[Model, Space, Floats]:
+    """A model with devices that differ, and numbers that are off."""
+    random = np.random.default_rng(seed)
+    tables = [table_of(kind) for kind in cluster.kinds]
+    rules = Rules(Preference(time=1))
+    spreads = [
+        Spread(random.normal(0, 0.05, len(kind.nodes)), np.full(len(kind.nodes), 0.005), float(random.uniform(0, 0.03)))
+        for kind in cluster.kinds
+    ]
+    paces, known = PaceTables.of(spreads), (True,) * len(tables)
+    model = Model(Figures.of(cluster), tables, known, knees(tables, rules), paces, 0.1, powered)
+    batches = subset_batches(tables, cluster.counts, rules, np.zeros(1 << len(tables)))
+    theta = random.normal(0, 0.1, Layout(len(tables)).size)
+    return model, Space((0,) * len(tables), cluster.counts, batches), theta
+
+
+@settings(max_examples=60, deadline=None)
+@given(clusters(), st.integers(0, 1000), WEIGHTS, WEIGHTS, st.booleans(), st.sampled_from([0, 5, 20, 60]))
+def test_the_gap_holds(
+    cluster: Cluster, seed: int, time: float, power: float, powered: bool, most_looked_at: int
+) -> None:
+    model, space, theta = model_of(cluster, seed, powered)
+    goal = Goal(time, power)
+    every = enumerate_configurations(space.least, space.most)
+    best = goal.score(model.costs(theta, space.points(every))).min()
+    found = find_configurations(space, model, theta, goal, most_looked_at)
+    reached = goal.score(model.costs(theta, space.points(found.counts))).min()
+    assert best <= reached + 1e-12 <= best + found.gap + 1e-9
+
+
+@settings(max_examples=30, deadline=None)
+@given(clusters(), st.integers(0, 1000), WEIGHTS, WEIGHTS)
+def test_with_room_for_the_open_ones_it_is_exact(cluster: Cluster, seed: int, time: float, power: float) -> None:
+    model, space, theta = model_of(cluster, seed, True)
+    goal = Goal(time, power)
+    # One less than there are, so that classes are gone through.
+    found = find_configurations(space, model, theta, goal, int(space.size) - 1)
+    every = enumerate_configurations(space.least, space.most)
+    best = goal.score(model.costs(theta, space.points(every))).min()
+    assert found.gap == 0
+    assert goal.score(model.costs(theta, space.points(found.counts))).min() == pytest.approx(best, abs=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(clusters(), st.integers(0, 1000))
+def test_bounds_hold_for_every_split(cluster: Cluster, seed: int) -> None:
+    model, space, theta = model_of(cluster, seed, True)
+    every = enumerate_configurations(space.least, space.most)
+    every = every[(every * model.figures.drive).any(axis=1)]
+    seconds = model.costs(theta, space.points(every)).seconds
+    for row, counts in enumerate(every):
+        inside = counts > 0
+        least, most = inside.astype(int), np.array(space.most) * inside
+        low, high = seconds_bounds(model, theta, space.points(counts[None]), least.tolist(), most.tolist())
+        assert low[0] <= seconds[row] * (1 + 1e-9)
+        assert seconds[row] <= high[0] * (1 + 1e-9)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=4), st.data())
+def test_each_configuration_is_there_once(most: list[int], data: st.DataObject) -> None:
+    least = [data.draw(st.integers(0, each)) for each in most]
+    every = enumerate_configurations(least, most)
+    assert len(np.unique(every, axis=0)) == len(every)
+    sizes = [high - low + 1 for low, high in zip(least, most, strict=True)]
+    assert len(every) == np.prod(sizes) - (not any(least))
+    assert np.all(every >= least)
+    assert np.all(every <= most)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=30))
+def test_the_front_is_what_nothing_dominates(points: list[tuple[int, int]]) -> None:
+    first, other = np.array(points, float).T
+    front = pareto_front(first, other)
+
+    def dominated(point: tuple[int, int]) -> bool:
+        return any(p[0] <= point[0] and p[1] <= point[1] and p != point for p in points)
+
+    assert {points[row] for row in front} == {point for point in points if not dominated(point)}
+    assert len({points[row] for row in front}) == len(front)
