@@ -234,13 +234,15 @@ class _Run:
                     for retune in record.retunes:
                         table.add_retune(retune)
                     table.add(record)
+        if self._planned is not None:
+            self._planned.tuner.finish()
         if isinstance(training, SyncTraining) and training.cut_short:
             # The round that ended early stands in the records; what it lacks is in one more.
             job = request.portable_job
             directory.write_job(job.model_copy(update={"rounds": job.rounds + 1}))
         summary = finish_run(request, directory, recorder.rounds, training.weights, recorder.wall_seconds)
         if self._planned is not None:
-            self._planned.finish()
+            self._planned.check()
         self._history.end()
         if self.stay is not None:
             self._metrics.rest()

@@ -26,7 +26,7 @@ def check_plot(path: Path) -> None:
 
 
 def write_plot(plan: DevicePlan, path: Path) -> None:
-    """Write time against energy of the configurations.
+    """Write time against mean power of the configurations.
 
     Raises:
         EnvironmentUnfit: the file cannot be written.

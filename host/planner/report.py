@@ -97,7 +97,7 @@ class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
         chosen: the best.
         ranked: the best ones, the chosen one first; `feasible` counts all that keep to the limits, as far as they were
             ranked.
-        front: those that no other one beats in time and energy.
+        front: those that no other one beats in time, mean power and energy.
         reasons: why, in sentences.
         sure: probability that no other one is better by more than 1 %.
         gap: what a search that was not exact may have missed; 0 if it was exact.

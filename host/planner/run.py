@@ -8,7 +8,7 @@ from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
 from host.accounting import Accountant
 from host.planner.planning import Planning
-from host.planner.report import DevicePlan, read_plan, write_plan
+from host.planner.report import write_plan
 from host.planner.tuner import Decided
 from host.records import OnEvent, What
 
@@ -18,7 +18,6 @@ class PlannedRun:
 
     Attributes:
         tuner: for the run's training.
-        report: what was decided last; None before.
     """
 
     def __init__(
@@ -42,7 +41,6 @@ class PlannedRun:
         """
         self._planning, self._directory, self._clock = planning, directory, clock
         self._on_event, self._only = on_event, only
-        self.report: DevicePlan | None = None
         self.tuner = planning.make_tuner(self._decided, lambda text: on_event(HOST, What.NOTE, text))
         if not planning.rules.constraints.unused_powered:
             accountant.powered_off = self.tuner.idle
@@ -52,26 +50,22 @@ class PlannedRun:
         """Whether the run shall end: all that was asked for is decided, or nothing can be."""
         return self.tuner.error is not None or (self._only and self.tuner.decided)
 
-    def finish(self) -> None:
-        """Decide at the run's end, if that was not done yet.
+    def check(self) -> None:
+        """Return if it could be decided who trains.
 
         Raises:
-            ConfigurationError: nothing is feasible; the run's records and weights are written already.
+            ConfigurationError: nothing is feasible; the run's records and weights are to be written before.
         """
-        self.tuner.finish()
         if (error := self.tuner.error) is not None:
             raise ConfigurationError(
                 f"{error}; what was trained until here is kept: change planner in {self._directory / 'job.yaml'} and "
                 f"go on with csd-emu run --resume {self._directory}"
             ) from error
-        if self.report is None:  # of a resumed run that was decided before
-            self.report = read_plan(self._directory)
 
     def _decided(self, decided: Decided) -> None:
-        self.report = self._planning.describe(decided, self._clock)
-        write_plan(self._directory, self.report)
-        chosen = self.report.chosen
-        told = f"planner: {chosen.name} ({self.report.prefer}, {self.report.sure:.0%} sure, {self._clock})"
-        self._on_event(HOST, What.NOTE, " ".join([told + ":", *decided.plan.reasons]))
-        for note in self.report.notes:
+        report = self._planning.describe(decided, self._clock)
+        write_plan(self._directory, report)
+        told = f"planner: {report.chosen.name} was chosen ({report.prefer}, {report.sure:.0%} sure, {self._clock}):"
+        self._on_event(HOST, What.NOTE, " ".join([told, *report.reasons]))
+        for note in report.notes:
             self._on_event(HOST, What.NOTE, note)
