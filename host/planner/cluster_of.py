@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from csd_emu.array import ArrayConfig, Device
 from csd_emu.host_node import exchange_seconds
@@ -77,13 +77,25 @@ def planner_rules(plan: SyncPlan) -> Rules:
     return section.rules(None if chosen_by_tuner else job.batch_size, job.sync.tuning)
 
 
+def _within_epoch(plan: SyncPlan) -> int | None:
+    """Return the most records that a node may have in a step so that a step of all has no more than an epoch.
+
+    None for no bound. Steps of smaller batches than planned would say nothing of the planned ones.
+    """
+    held, tuning = sum(plan.private_sizes) + plan.public_size, plan.job.sync.tuning
+    if plan.job.tuner == "none" or sum(plan.batches) <= held:
+        return None
+    return max(1, held // len(plan.nodes), tuning.slow_batch or 1)
+
+
 def _kind(name: str, nodes: Sequence[Device], plan: SyncPlan) -> Kind:
+    most = _within_epoch(plan)
     first, known, expected = nodes[0], plan.classes.get(nodes[0].name), plan.expected.get(nodes[0].name)
     return Kind(
         name=name,
         nodes=tuple(node.name for node in nodes),
         profile=get_profile(first.profile),
-        speed=None if known is None else known.speed,
+        speed=None if known is None else replace(known.speed, step_seconds=known.speed.step_seconds[:most]),
         encode_seconds=0.0 if expected is None else expected.encode_seconds,
         local=first.name == HOST,
     )

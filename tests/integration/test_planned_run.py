@@ -80,7 +80,7 @@ def test_a_run_measures_few_configurations_and_goes_on_with_the_best(whole: Work
     # A round has the records of ten steps of all drives, or up to a step more.
     for count in records(rounds):
         assert 960 <= count < 960 + 96
-    notes = [record["detail"] for record in whole.records() if record.get("what") == "note"]
+    notes = [record["detail"] for record in whole.records(whole.run_directory()) if record.get("what") == "note"]
     assert any("2 newport was chosen (time" in note for note in notes)
     # The estimate holds in what followed.
     after = [step for record in rounds[1:] for step in record["steps"] if sum_of(step) == 64]
@@ -141,8 +141,12 @@ def test_from_tables_starts_nothing(workshop: Workshop, csd_emu: Command) -> Non
 
 
 def test_a_drive_that_is_killed_while_planning_is_in_no_plan(workshop: Workshop, csd_emu: Command) -> None:
+    def trying() -> bool:
+        found = list(workshop.runs.glob("*/records.jsonl"))
+        return bool(found) and "pre-training of" in found[0].read_text(encoding="utf-8")
+
     def kill() -> None:
-        wait_until(lambda: any("pre-training of" in each.get("detail", "") for each in workshop.records()))
+        wait_until(trying)
         workshop.kill_agent("csd-01")
 
     with meanwhile(kill):
