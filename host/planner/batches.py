@@ -14,14 +14,7 @@ from host.tuning.speed import SpeedTable
 from host.tuning.stannis import plan_batches
 
 # Batches change for a rate that is better by more than this share.
-WORTH_CHANGING = 0.02
-
-
-def corrected(table: SpeedTable, scale: float, shape: float, reference: float) -> SpeedTable:
-    """Return the table with its seconds multiplied by ``e^scale (batch / reference)^shape``; it never falls."""
-    batches = np.arange(1, table.largest_batch + 1)
-    factor = np.exp(scale + shape * np.log(batches / reference))
-    return SpeedTable(table.name, np.maximum.accumulate(table.step_seconds * factor), table.error)
+WORTH_CHANGING = 0.004
 
 
 def subset_batches(tables: Sequence[SpeedTable], devices: Sequence[int], rules: Rules, sync_seconds: Floats) -> Counts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.linalg import cho_factor, cho_solve
 
 from host.planner.cluster import Counts, Floats, Kind
 from host.planner.cost import Paces
@@ -15,6 +16,11 @@ from host.tuning.speed import SpeedTable
 _STEP_NOISE, _NODE_SPREAD, _WORTH = 0.02, 0.01, 4.0
 # Draws from which the slowest of so many is worked out; common to all, so that comparisons see no chance.
 _DRAWS, _SEED = 128, 20190
+# Relative standard deviations of a kind's curve against its table before anything is seen: of a factor, of a power of
+# the batch, of bends (knees, other kernels) over e-foldings of the batch; what drives slow a host that trains down; and
+# of what is seen at a batch, beyond noise.
+_SCALE, _SCALE_UNKNOWN, _SHAPE, _SHAPE_UNKNOWN = 0.3, 1.5, 0.1, 0.5
+_BEND, _BEND_LENGTH, _INTERFERENCE, _LEAST_ERROR = 0.04, 1.0, 0.1, 0.003
 # A kind without a table: so many seconds of a step and of a record on one core of 1 GHz; believed within a factor.
 _UNKNOWN_STEP_SECONDS, _UNKNOWN_RECORD_SECONDS, _UNKNOWN_LARGEST = 0.02, 0.02, 1024
 
@@ -121,3 +127,68 @@ class PaceTables:
         kinds = np.arange(counts.shape[1])
         paces = Paces(self.late[kinds, counts], self.early[kinds, counts], self.spread[kinds, counts])
         return self.middle[kinds, counts], paces
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds of a batch of one kind, as believed.
+
+    Attributes:
+        table: of a typical device, without drives that interfere.
+        reference: the batch at which it is known best.
+        scale: relative standard deviation of the seconds there.
+        shape: by how much that grows with each e-folding of the batch away from there.
+        interference: logarithm of how much longer a step takes with all drives taking part; of the host alone.
+        interference_error: its standard deviation.
+    """
+
+    table: SpeedTable
+    reference: float
+    scale: float
+    shape: float
+    interference: float = 0.0
+    interference_error: float = 0.0
+
+
+def fit_curve(
+    kind: Kind, table: SpeedTable, reference: float, batches: Floats, drives: Floats, ratios: Floats, errors: Floats
+) -> Curve:
+    """Return what is believed of a kind's curve: Bayesian linear regression with bends, in logarithms.
+
+    log(seconds / table) = scale + shape log(batch / reference) + bend(batch) + interference x drives, all normal a
+    priori, bends as a Gaussian process over the logarithm of the batch.
+
+    Args:
+        kind: it.
+        table: what is known or guessed before.
+        reference: a batch at which a table is best.
+        batches: (trials,) at which it was seen.
+        drives: (trials,) share of all drives that took part.
+        ratios: (trials,) logarithms of seconds over the table's, of a typical device.
+        errors: (trials,) their standard deviations.
+    """
+    known = kind.speed is not None
+    prior = np.array([_SCALE if known else _SCALE_UNKNOWN, _SHAPE if known else _SHAPE_UNKNOWN]) ** 2
+    slowing = _INTERFERENCE**2 if kind.local else 0.0
+    if not len(batches):
+        return Curve(table, reference, float(np.sqrt(prior[0])), float(np.sqrt(prior[1])), 0.0, np.sqrt(slowing))
+    reference = float(batches[-1])
+    at, every = np.log(batches / reference), np.log(np.arange(1, table.largest_batch + 1) / reference)
+
+    def covariance(first: Floats, other: Floats) -> Floats:
+        bends = np.exp(-(((first[:, None] - other[None]) / _BEND_LENGTH) ** 2) / 2)
+        return np.asarray(prior[0] + prior[1] * np.outer(first, other) + _BEND**2 * bends)
+
+    seen = covariance(at, at) + slowing * np.outer(drives, drives) + np.diag(errors**2 + _LEAST_ERROR**2)
+    factor = cho_factor(seen)
+    weights = cho_solve(factor, ratios)
+    means = covariance(every, at) @ weights
+    # How sure that is at the reference, and an e-folding away from it.
+    around = np.array([0.0, 1.0])
+    cross = covariance(around, at)
+    variances = np.diag(covariance(around, around) - cross @ cho_solve(factor, cross.T))
+    scale, away = np.sqrt(np.maximum(variances, 1e-8))
+    left = slowing - slowing**2 * float(drives @ cho_solve(factor, drives))
+    fitted = SpeedTable(table.name, np.maximum.accumulate(table.step_seconds * np.exp(means)), table.error)
+    slowed = float(slowing * drives @ weights)
+    return Curve(fitted, reference, float(scale), float(away), slowed, float(np.sqrt(max(left, 0.0))))

@@ -15,13 +15,12 @@ from scipy.linalg import cho_factor, cho_solve
 
 from host.planner.cluster import Counts, Floats
 from host.planner.cost import Corrections, Figures, StepCosts, step_costs, table_seconds
-from host.planner.curves import PaceTables
+from host.planner.curves import Curve, PaceTables
 from host.tuning.speed import SpeedTable
 
 # Prior standard deviations. Of factors they are relative.
-_SCALE, _SCALE_UNKNOWN, _SHAPE, _SHAPE_UNKNOWN = 0.3, 1.5, 0.1, 0.5
 _ACTIVE, _IDLE, _REDUCE, _BANDWIDTH = 0.2, 0.1, 0.2, 0.3
-_INTERFERENCE, _CONTENTION, _OVERHEAD = 0.1, 0.3, 0.02
+_CONTENTION, _OVERHEAD = 0.3, 0.02
 # Random effects: of time, of power, of two configurations that are alike, and of each alone.
 _TIME_EFFECT, _POWER_EFFECT, _TIME_OWN, _POWER_OWN = 0.03, 0.012, 0.006, 0.003
 _ITERATIONS, _STEP = 6, 1e-2
@@ -72,18 +71,14 @@ class Model:
 
     Attributes:
         figures: of the cluster.
-        tables: of each kind, known or guessed.
-        known: (kinds,) whether they are known.
-        reference: (kinds,) batches at which `shape` changes nothing.
+        curves: of each kind, as fitted to what was seen of its devices.
         paces: of devices of a kind.
         overhead_unit: seconds that an overhead of 1 is.
         unused_powered: whether drives that take no part idle.
     """
 
     figures: Figures
-    tables: list[SpeedTable]
-    known: tuple[bool, ...]
-    reference: Floats
+    curves: tuple[Curve, ...]
     paces: PaceTables
     overhead_unit: float
     unused_powered: bool
@@ -91,25 +86,31 @@ class Model:
     @property
     def layout(self) -> Layout:
         """Where each number is."""
-        return Layout(len(self.tables))
+        return Layout(len(self.curves))
+
+    @property
+    def tables(self) -> list[SpeedTable]:
+        """Of each kind."""
+        return [curve.table for curve in self.curves]
 
     def prior(self) -> Floats:
         """Return standard deviations of all numbers; their means are 0."""
-        scale = [_SCALE if known else _SCALE_UNKNOWN for known in self.known]
-        shape = [_SHAPE if known else _SHAPE_UNKNOWN for known in self.known]
-        rest = [_INTERFERENCE, _BANDWIDTH, _CONTENTION, _OVERHEAD, _REDUCE, _IDLE, _IDLE]
-        return np.array([*scale, *shape, *[_ACTIVE] * len(scale), *rest])
+        curves = self.curves
+        interference = max((curve.interference_error for curve in curves), default=0.0)
+        rest = [max(interference, 1e-6), _BANDWIDTH, _CONTENTION, _OVERHEAD, _REDUCE, _IDLE, _IDLE]
+        scale, shape = [curve.scale for curve in curves], [curve.shape for curve in curves]
+        return np.array([*scale, *shape, *[_ACTIVE] * len(curves), *rest])
 
     def log_slowdowns(self, theta: Floats, points: Points) -> Floats:
         """Return (rows, kinds) logarithms of compute seconds over the tables'."""
         scale, shape, _, interference, *_ = self.layout.split(theta)
-        drives = (points.counts * self.figures.drive).sum(axis=1) / max(
-            1.0, (self.figures.devices * self.figures.drive).sum()
-        )
-        relative = np.log(np.maximum(points.batches, 1) / self.reference)
-        return np.asarray(
-            scale + shape * relative + np.outer(interference * drives, ~self.figures.drive).reshape(points.counts.shape)
-        )
+        all_drives = max(1.0, float((self.figures.devices * self.figures.drive).sum()))
+        drives = (points.counts * self.figures.drive).sum(axis=1) / all_drives
+        relative = np.log(np.maximum(points.batches, 1) / np.array([curve.reference for curve in self.curves]))
+        known = np.array([curve.interference for curve in self.curves])
+        slowed = drives[:, None] * (known + interference[:, None] * ~self.figures.drive)
+        # Beyond an e-folding a curve is no surer and no less sure: it is off by as much again.
+        return np.asarray(scale + shape * np.clip(relative, -2.0, 2.0) + slowed)
 
     def compute_seconds(self, theta: Floats, points: Points) -> Floats:
         """Return (rows, kinds) seconds in which a typical device computes its batch."""
@@ -175,16 +176,12 @@ class Data:
         points: (rows,) them.
         outputs: (rows, 2) logarithms of step seconds and mean watts, as seen in the mean.
         errors: (rows, 2) their standard deviations.
-        slowdowns: (rows, kinds) logarithms of compute seconds over the tables', typical device; NaN if not seen.
-        slowdown_errors: (rows, kinds) their standard deviations.
         steps: (rows,) how many steps.
     """
 
     points: Points
     outputs: Floats
     errors: Floats
-    slowdowns: Floats
-    slowdown_errors: Floats
     steps: Counts
 
 
@@ -223,20 +220,8 @@ class Belief:
     def _observe(self, data: Data, theta: Floats) -> tuple[Floats, Floats, Floats]:
         """Return residuals of all that was seen, how predictions change with each number, and covariances."""
         values, slopes = self.model.slopes(theta, data.points)
-        seen = np.isfinite(data.slowdowns)
-        flat = self.model.log_slowdowns(np.broadcast_to(theta, (len(data.points), len(theta))), data.points)
-        # They are linear in the numbers.
-        wide = (len(data.points), len(theta))
-        linear = np.stack(
-            [self.model.log_slowdowns(np.broadcast_to(each, wide), data.points) for each in np.eye(len(theta))], axis=-1
-        )
-        residual = np.concatenate([(data.outputs - values).T.ravel(), (data.slowdowns - flat)[seen]])
-        change = np.concatenate([slopes.transpose(1, 0, 2).reshape(-1, len(theta)), linear[seen]])
-        errors = np.concatenate([np.zeros(2 * len(data.points)), data.slowdown_errors[seen] ** 2])
-        covariance = np.diag(errors)
-        rows = 2 * len(data.points)
-        covariance[:rows, :rows] = self._covariance
-        return residual, change, covariance
+        change = slopes.transpose(1, 0, 2).reshape(-1, len(theta))
+        return (data.outputs - values).T.ravel(), change, self._covariance
 
     def _find_mode(self, data: Data) -> None:
         """Gauss-Newton; a step that does not improve is halved."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from firmware_agent.errors import ConfigurationError
 from host.planner.cluster import Cluster, Configuration, Floats, Seen, Trial
-from host.planner.curves import NodeLog, Spread, spread_of
+from host.planner.curves import Curve, NodeLog, Spread, fit_curve, spread_of
 from host.planner.model import Data, Points
 from host.tuning.speed import SpeedTable
 
@@ -18,6 +18,8 @@ from host.tuning.speed import SpeedTable
 _NOISE, _WORTH = (0.02, 0.008), 4.0
 # A table's shape is never quite right, nor is a clock.
 _LEAST_ERROR, _NOT_SEEN = 0.002, 1e3
+# Batches that differ by no more than this share are as good as the same.
+_SAME_BATCH = 0.03
 _Key = tuple[Configuration, tuple[int, ...]]
 
 
@@ -43,9 +45,14 @@ class Observations:
         return bool(self._rows)
 
     def steps_of(self, configuration: Configuration, batches: tuple[int, ...]) -> int:
-        """Return how many whole steps of it were seen."""
-        row = self._rows.get((configuration, batches))
-        return len(row.outputs) if row else 0
+        """Return how many whole steps of it were seen, with these batches or hardly other ones."""
+        steps = 0
+        for (counts, own), row in self._rows.items():
+            if counts == configuration and all(
+                abs(one - other) <= max(1, _SAME_BATCH * other) for one, other in zip(batches, own, strict=True)
+            ):
+                steps += len(row.outputs)
+        return steps
 
     def add(self, trial: Trial, nodes: Sequence[str], seen: Sequence[Seen]) -> None:
         """Take the steps of a trial of these nodes; only steps in which each returned say what a step costs.
@@ -105,24 +112,37 @@ class Observations:
             values.setdefault(self._kind_of[node], []).append(float(np.mean(ratios)) - deviations.get(node, 0.0))
         return {kind: float(np.mean(each)) for kind, each in values.items()}
 
+    def curves(self, reference: Floats) -> tuple[Curve, ...]:
+        """Return what is believed of each kind's curve; `reference` are batches at which tables are best."""
+        self._logs()
+        levels = [self._levels(row, self._deviations) for row in self._rows.values()]
+        drive = np.array([not kind.local for kind in self._cluster.kinds])
+        all_drives = max(1, int(np.array(self._cluster.counts) @ drive))
+        curves = []
+        for number, (kind, table) in enumerate(zip(self._cluster.kinds, self._tables, strict=True)):
+            seen = [
+                (key[1][number], float(np.array(key[0]) @ drive) / all_drives, level[number], self._error(row, number))
+                for (key, row), level in zip(self._rows.items(), levels, strict=True)
+                if number in level
+            ]
+            columns = np.array(seen, np.float64).reshape(-1, 4).T
+            curves.append(fit_curve(kind, table, float(reference[number]), *columns))
+        return tuple(curves)
+
+    def _error(self, row: _Row, kind: int) -> float:
+        """Return the standard deviation of a trial's level of a kind."""
+        count = sum(len(ratios) for node, ratios in row.nodes.items() if self._kind_of[node] == kind)
+        return _NOISE[0] / math.sqrt(count)
+
     def data(self) -> Data | None:
-        """Return all of it for the model; None if nothing was seen."""
+        """Return what steps cost, for the model; None if nothing was seen."""
         if not self._rows:
             return None
-        self._logs()
         keys, rows = list(self._rows), list(self._rows.values())
-        kinds = len(self._cluster.kinds)
-        slowdowns = np.full((len(rows), kinds), np.nan)
-        errors = np.full((len(rows), kinds), np.nan)
-        for number, row in enumerate(rows):
-            for kind, level in self._levels(row, self._deviations).items():
-                slowdowns[number, kind] = level
-                count = sum(len(ratios) for node, ratios in row.nodes.items() if self._kind_of[node] == kind)
-                errors[number, kind] = math.hypot(0.02 / math.sqrt(count), _LEAST_ERROR)
         steps = np.array([len(row.outputs) for row in rows], np.int64)
         outputs = np.array([np.mean(row.outputs, axis=0) if row.outputs else (0.0, 0.0) for row in rows])
         counts, batches = np.array([key[0] for key in keys], np.int64), np.array([key[1] for key in keys], np.int64)
-        return Data(Points(counts, batches), outputs, self._output_errors(rows, steps), slowdowns, errors, steps)
+        return Data(Points(counts, batches), outputs, self._output_errors(rows, steps), steps)
 
     def _output_errors(self, rows: Sequence[_Row], steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:
         squares, freedom = _WORTH * np.array(_NOISE) ** 2, _WORTH

@@ -15,7 +15,6 @@ import numpy as np
 from firmware_agent.errors import ConfigurationError
 from host.planner.batches import (
     check_batch,
-    corrected,
     keep_batches,
     knees,
     subset_batches,
@@ -34,7 +33,7 @@ from host.planner.rules import Measured, Plan, Rules
 from host.planner.search import Space, find_configurations
 
 __all__ = ["Plan", "Planner"]
-_MOST_TRIALS, _MOST_RANKED = 24, 200
+_MOST_TRIALS, _MOST_RANKED, _MOST_OF_SHARE = 16, 200, 0.2
 
 
 class Planner:
@@ -169,23 +168,17 @@ class Planner:
 
     def _believe(self) -> Ranking:
         nodes = self._nodes()
-        spreads = self._observations.spreads(nodes)
+        # Lost ones come last: they took part in trials.
+        lost = [[node for node in kind.nodes if node in self._lost] for kind in self.cluster.kinds]
+        spreads = self._observations.spreads([[*left, *gone] for left, gone in zip(nodes, lost, strict=True)])
         wanted = self.rules.constraints
-        model = Model(
-            self._figures,
-            self._tables,
-            tuple(kind.speed is not None for kind in self.cluster.kinds),
-            self._reference,
-            PaceTables.of(spreads),
-            self._overhead_unit(),
-            wanted.unused_powered,
-        )
+        curves = self._observations.curves(self._reference)
+        paces = PaceTables.of(spreads)
+        model = Model(self._figures, curves, paces, self._overhead_unit(), wanted.unused_powered)
         belief = Belief(model, self._observations.data())
-        scale, shape, *_ = model.layout.split(belief.mode)
-        every = zip(self._tables, scale, shape, self._reference, strict=True)
         devices = tuple(len(each) for each in nodes)
         sync = sync_seconds(belief, devices)
-        fresh = subset_batches([corrected(*each) for each in every], devices, self.rules, sync)
+        fresh = subset_batches(model.tables, devices, self.rules, sync)
         table = self._batches = keep_batches(belief, self._batches, fresh, devices)
         least = tuple(sum(node in wanted.include for node in each) for each in nodes)
         found = find_configurations(Space(least, devices, table), model, belief.mode, goal_of(self.rules, self.records))
@@ -205,7 +198,9 @@ class Planner:
         """Return a trial, of fewer steps if what is left allows no more; None if it allows none."""
         cost = float(self._costs(ranking, np.array([number]))[0])
         left = self._left(ranking)
-        steps = self.rules.steps if cost * self.rules.steps <= left else int(left / cost)
+        # Where steps are dear, fewer say enough.
+        dear = max(1, int(_MOST_OF_SHARE * self.rules.most_share / max(cost, 1e-12)))
+        steps = min(self.rules.steps, dear) if cost * min(self.rules.steps, dear) <= left else int(left / cost)
         configuration, batches = ranking.configuration(number)
         return Trial(configuration, batches, steps, why) if steps else None
 

@@ -9,7 +9,7 @@ from host.planner.batches import knees, subset_batches
 from host.planner.bounds import seconds_bounds
 from host.planner.cluster import Cluster, Floats
 from host.planner.cost import Figures
-from host.planner.curves import PaceTables, Spread, table_of
+from host.planner.curves import Curve, PaceTables, Spread, table_of
 from host.planner.model import Layout, Model
 from host.planner.pareto import pareto_front
 from host.planner.preference import Preference
@@ -29,8 +29,9 @@ def model_of(cluster: Cluster, seed: int, powered: bool) -> tuple[Model, Space, 
         Spread(random.normal(0, 0.05, len(kind.nodes)), np.full(len(kind.nodes), 0.005), float(random.uniform(0, 0.03)))
         for kind in cluster.kinds
     ]
-    paces, known = PaceTables.of(spreads), (True,) * len(tables)
-    model = Model(Figures.of(cluster), tables, known, knees(tables, rules), paces, 0.1, powered)
+    knee = knees(tables, rules).tolist()
+    curves = tuple(Curve(table, at, 0.1, 0.1) for table, at in zip(tables, knee, strict=True))
+    model = Model(Figures.of(cluster), curves, PaceTables.of(spreads), 0.1, powered)
     batches = subset_batches(tables, cluster.counts, rules, np.zeros(1 << len(tables)))
     theta = random.normal(0, 0.1, Layout(len(tables)).size)
     return model, Space((0,) * len(tables), cluster.counts, batches), theta

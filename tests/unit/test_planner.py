@@ -1,0 +1,305 @@
+"""The planner: what it tries, what it believes, what it decides."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firmware_agent.errors import ConfigurationError
+from host.planner.cluster import Cluster, Seen, Trial
+from host.planner.planner import Plan, Planner
+from host.planner.preference import NAMED, Preference
+from host.planner.rules import Constraints, Rules
+from tests.unit.planner_clusters import clusters, make_cluster, take
+
+RECORDS = 1e6
+PREFERENCES = st.sampled_from([Preference(**each) for each in NAMED.values()])
+TIME, EDP = Preference(time=1), Preference(time=1, energy=1)
+
+
+def plan(planner: Planner, slowdown: float = 1.0, noise: float = 0.0, seed: int = 0) -> tuple[Plan, list[Trial]]:
+    """What is decided after all trials that the planner wants."""
+    trials: list[Trial] = []
+    while (trial := planner.next_trial()) is not None:
+        trials.append(trial)
+        planner.observe(trial, take(planner.cluster, trial, slowdown, noise, seed + len(trials)))
+        assert len(trials) < 50, "planning does not end"
+    return planner.decide(), trials
+
+
+def score(planner: Planner, each: object) -> float:
+    """What is preferred of an estimate."""
+    return planner.rules.preference.score(each.seconds.value, each.watts.value, each.joules.value)  # type: ignore[attr-defined]
+
+
+@settings(max_examples=8, deadline=None)
+@given(clusters(most=3), PREFERENCES, st.integers(0, 1000))
+def test_what_is_chosen_is_dominated_by_nothing(cluster: Cluster, preference: Preference, seed: int) -> None:
+    planner = Planner(cluster, Rules(preference), RECORDS)
+    decided, _ = plan(planner, noise=0.01, seed=seed)
+    chosen = decided.chosen
+    assert decided.ranked[0] == chosen
+    scores = [score(planner, each) for each in decided.ranked]
+    assert scores == sorted(scores)
+    for each in decided.ranked:
+        assert not (each.seconds.value < chosen.seconds.value and each.watts.value < chosen.watts.value)
+    front = [(each.seconds.value, each.watts.value) for each in decided.front]
+    for one in front:
+        assert not any(other[0] <= one[0] and other[1] <= one[1] and other != one for other in front)
+    assert 0 <= decided.sure <= 1
+    assert decided.gap == 0
+
+
+@settings(max_examples=8, deadline=None)
+@given(clusters(most=3), PREFERENCES, st.integers(0, 1000), st.floats(0.5, 2))
+def test_estimates_hang_together(cluster: Cluster, preference: Preference, seed: int, slowdown: float) -> None:
+    planner = Planner(cluster, Rules(preference), RECORDS)
+    decided, _ = plan(planner, slowdown, 0.02, seed)
+    for each in (*decided.ranked, *decided.front):
+        steps = RECORDS / np.dot(each.configuration, each.batches)
+        assert each.seconds.value == pytest.approx(steps * each.step_seconds)
+        assert each.joules.value == pytest.approx(each.watts.value * each.seconds.value)
+        assert each.edp.value == pytest.approx(each.joules.value * each.seconds.value)
+        for quantity in (each.seconds, each.watts, each.joules, each.edp):
+            assert quantity.low <= quantity.value <= quantity.high
+        assert all(bool(count) == bool(batch) for count, batch in zip(each.configuration, each.batches, strict=True))
+
+
+@settings(max_examples=8, deadline=None)
+@given(clusters(most=3), st.integers(1, 4), st.floats(0.7, 1.5))
+def test_more_steps_without_noise_never_worsen_the_estimate(cluster: Cluster, times: int, slowdown: float) -> None:
+    """Of the configuration that they are of."""
+    planner = Planner(cluster, Rules(TIME, most_share=1.0), RECORDS)
+    trial = planner.next_trial()
+    assert trial is not None
+    errors = []
+    for _ in range(times + 1):
+        seen = take(cluster, trial, slowdown)
+        planner.observe(trial, seen)
+        found = next(each for each in planner.decide().ranked if each.configuration == trial.configuration)
+        if found.batches != trial.batches:
+            return
+        errors.append(abs(np.log(found.step_seconds / seen[0].step_seconds)))
+    assert errors[-1] <= errors[0] + 1e-4
+    assert errors[-1] < 0.01
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.booleans(), st.integers(0, 1000), PREFERENCES)
+def test_names_of_nodes_change_nothing(counts: list[int], host: bool, seed: int, preference: Preference) -> None:
+    plans = []
+    for prefix in ("d", "z-"):
+        cluster = make_cluster(counts, host, seed=seed, prefix=prefix)
+        decided, trials = plan(Planner(cluster, Rules(preference), RECORDS), noise=0.01, seed=seed)
+        plans.append((decided.chosen, [(trial.configuration, trial.batches, trial.steps) for trial in trials]))
+    assert plans[0] == plans[1]
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    clusters(most=3, host=st.just(True)),
+    PREFERENCES,
+    st.sampled_from(["deadline_seconds", "watts", "joules"]),
+    st.floats(0.0, 1.0),
+)
+def test_limits_hold(cluster: Cluster, preference: Preference, name: str, share: float) -> None:
+    value: dict[str, Callable[[object], float]] = {
+        "deadline_seconds": lambda each: each.seconds.value,  # type: ignore[attr-defined]
+        "watts": lambda each: each.watts.value,  # type: ignore[attr-defined]
+        "joules": lambda each: each.joules.value,  # type: ignore[attr-defined]
+    }
+    free = Planner(cluster, Rules(preference, steps=0), RECORDS).decide()
+    values = [value[name](each) for each in free.ranked]
+    limit = min(values) + share * (max(values) - min(values)) * 1.0001 + 1e-9
+    limits = Constraints(**{name: limit})
+    decided = Planner(cluster, Rules(preference, limits, steps=0), RECORDS).decide()
+    assert all(value[name](each) <= limit for each in (*decided.ranked, *decided.front))
+    kept = [each for each in free.ranked if value[name](each) <= limit]
+    assert decided.chosen.configuration == kept[0].configuration
+    impossible = Constraints(**{name: min(values) * 0.5})
+    with pytest.raises(ConfigurationError, match=r"100\.0% too much"):
+        Planner(cluster, Rules(preference, impossible, steps=0), RECORDS).decide()
+
+
+def test_limits_that_are_not_kept_together_name_the_one_that_binds() -> None:
+    cluster = make_cluster([3, 3])
+    ranked = Planner(cluster, Rules(TIME, steps=0), RECORDS).decide().ranked
+    fast, cool = ranked[0], min(ranked, key=lambda each: each.watts.value)
+    limits = Constraints(deadline_seconds=fast.seconds.value * 1.001, watts=cool.watts.value * 1.001)
+    with pytest.raises(ConfigurationError, match="no configuration keeps to deadline and watts at once"):
+        Planner(cluster, Rules(TIME, limits, steps=0), RECORDS).decide()
+
+
+@settings(max_examples=8, deadline=None)
+@given(clusters(most=3, host=st.just(True)), st.data())
+def test_included_nodes_take_part_and_excluded_ones_do_not(cluster: Cluster, data: st.DataObject) -> None:
+    names = [node for kind in cluster.kinds for node in kind.nodes]
+    include = data.draw(st.frozensets(st.sampled_from(names), max_size=2))
+    rest = [name for name in names if name not in include]
+    exclude = data.draw(st.frozensets(st.sampled_from(rest), max_size=max(0, len(rest) - 1))) if rest else frozenset()
+    if len(exclude) == len(names):
+        return
+    planner = Planner(cluster, Rules(EDP, Constraints(include=include, exclude=exclude)), RECORDS)
+    decided, trials = plan(planner)
+    for configuration in (*(trial.configuration for trial in trials), *(each.configuration for each in decided.ranked)):
+        nodes = planner.choose_nodes(configuration)
+        assert include <= set(nodes)
+        assert not exclude & set(nodes)
+        assert len(nodes) == len(set(nodes)) == sum(configuration)
+
+
+@settings(max_examples=8, deadline=None)
+@given(clusters(most=3), PREFERENCES, st.sampled_from([0.0, 0.002, 0.01, 0.05]), st.floats(2e3, 1e6))
+def test_the_budget_is_never_exceeded(cluster: Cluster, preference: Preference, share: float, records: float) -> None:
+    """By what the planner believes before each trial; where devices are as their tables say, that is so."""
+    planner = Planner(cluster, Rules(preference, most_share=share), records)
+    seconds = done = 0.0
+    while (trial := planner.next_trial()) is not None:
+        seen = take(cluster, trial)
+        seconds += sum(each.step_seconds for each in seen)
+        done += len(seen) * float(np.dot(trial.configuration, trial.batches))
+        planner.observe(trial, seen)
+    best = planner.decide().chosen.seconds.value
+    assert seconds - done / records * best <= (share * 1.1 + 1e-3) * best
+
+
+def test_a_single_device_is_chosen_at_once() -> None:
+    planner = Planner(make_cluster([1], host=False), Rules(TIME), RECORDS)
+    decided, trials = plan(planner)
+    assert decided.chosen.configuration == (1,)
+    assert decided.sure == 1
+    assert {trial.configuration for trial in trials} == {(1,)}
+
+
+def test_zero_devices_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="there is no device to train with"):
+        Planner(make_cluster([], host=False), Rules(TIME), RECORDS)
+
+
+def test_all_devices_excluded_are_refused() -> None:
+    cluster = make_cluster([2], host=False)
+    with pytest.raises(ConfigurationError, match="none may take part"):
+        Planner(cluster, Rules(TIME, Constraints(exclude=frozenset(cluster.kinds[0].nodes))), RECORDS)
+
+
+@pytest.mark.parametrize("word", ["include", "exclude"])
+def test_unknown_nodes_are_refused(word: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{word}: 'nobody' is no device here"):
+        Planner(make_cluster([2]), Rules(TIME, Constraints(**{word: frozenset({"nobody"})})), RECORDS)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Constraints(watts=0.0),
+        lambda: Constraints(deadline_seconds=float("nan")),
+        lambda: Constraints(include=frozenset("a"), exclude=frozenset("a")),
+        lambda: Rules(TIME, steps=-1),
+        lambda: Rules(TIME, most_share=2.0),
+        lambda: Rules(TIME, confidence=1.0),
+        lambda: Rules(TIME, batch_size=0),
+        lambda: Planner(make_cluster([1]), Rules(TIME), 0.0),
+        lambda: Planner(make_cluster([1]), Rules(TIME, batch_size=129), RECORDS),
+    ],
+)
+def test_bad_rules_are_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(ConfigurationError):
+        make()
+
+
+@settings(max_examples=6, deadline=None)
+@given(clusters(most=3, host=st.just(True)), PREFERENCES, st.data())
+def test_a_lost_device_takes_part_in_nothing_and_nothing_else_is_lost(
+    cluster: Cluster, preference: Preference, data: st.DataObject
+) -> None:
+    names = [node for kind in cluster.kinds for node in kind.nodes]
+    lost = data.draw(st.sampled_from(names))
+    planner = Planner(cluster, Rules(preference), RECORDS)
+    trial = planner.next_trial()
+    assert trial is not None
+    nodes = planner.choose_nodes(trial.configuration)
+    seen = take(cluster, trial)
+    # It fails in the last step.
+    failed = {node: each for node, each in seen[-1].compute_seconds.items() if node != lost}
+    planner.observe(trial, [*seen[:-1], replace(seen[-1], compute_seconds=failed)])
+    planner.lose(lost)
+    decided, trials = plan(planner)
+    assert lost in nodes
+    for configuration in (*(each.configuration for each in trials), *(each.configuration for each in decided.ranked)):
+        assert lost not in planner.choose_nodes(configuration)
+    assert decided.trials[0].trial == trial
+    assert any(lost in reason for reason in decided.reasons)
+
+
+def test_the_last_device_cannot_be_lost() -> None:
+    planner = Planner(make_cluster([1], host=False), Rules(TIME), RECORDS)
+    with pytest.raises(ConfigurationError, match="lost"):
+        planner.lose("d0-0")
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("field", ["step_seconds", "joules", "compute_seconds"])
+def test_what_cannot_be_is_refused_and_nothing_is_taken(field: str, value: float) -> None:
+    planner = Planner(make_cluster([2]), Rules(TIME), RECORDS)
+    trial = planner.next_trial()
+    assert trial is not None
+    good = take(planner.cluster, trial)
+    wrong = {**good[0].compute_seconds, "d0-0": value} if field == "compute_seconds" else value
+    bad = replace(good[0], **{field: wrong})
+    before = planner.decide()
+    with pytest.raises(ConfigurationError):
+        planner.observe(trial, [good[0], bad])
+    assert planner.decide() == before
+
+
+def test_without_steps_tables_alone_decide() -> None:
+    planner = Planner(make_cluster([2, 2]), Rules(EDP, steps=0), RECORDS)
+    assert planner.next_trial() is None
+    assert planner.decide().trials == ()
+
+
+def test_a_kind_without_a_table_is_learned() -> None:
+    cluster = make_cluster([2, 2])
+    blind = replace(cluster, kinds=tuple(replace(kind, speed=None) for kind in cluster.kinds))
+    planner = Planner(blind, Rules(TIME), RECORDS)
+    for _ in range(16):
+        if (trial := planner.next_trial()) is None:
+            break
+        planner.observe(trial, take(cluster, replace(trial, batches=tuple(min(128, b) for b in trial.batches))))
+        if max(trial.batches) > 128:
+            return
+    found = planner.decide().chosen
+    truth = take(cluster, Trial(found.configuration, found.batches, 1, ""))[0]
+    assert found.step_seconds == pytest.approx(truth.step_seconds, rel=0.05)
+
+
+def test_an_empty_trial_changes_nothing() -> None:
+    planner = Planner(make_cluster([2]), Rules(TIME), RECORDS)
+    trial = planner.next_trial()
+    assert trial is not None
+    before = planner.decide()
+    planner.observe(trial, [])
+    assert planner.decide() == before
+
+
+def test_a_slow_device_is_found_out_and_left_out() -> None:
+    """Three drives of a kind of which tables say that they help; they are 30 times slower."""
+    cluster = make_cluster([3, 3], host=False, bandwidth=1e10, state_bytes=1000)
+
+    def seen_of(trial: Trial) -> list[Seen]:
+        result = []
+        for each in take(cluster, trial):
+            compute = {
+                node: value * (30 if node.startswith("d0") else 1) for node, value in each.compute_seconds.items()
+            }
+            longer = each.step_seconds - max(each.compute_seconds.values()) + max(compute.values())
+            result.append(Seen(compute, longer, each.joules * longer / each.step_seconds))
+        return result
+
+    planner = Planner(cluster, Rules(TIME, Constraints(), batch_size=8), RECORDS)
+    while (trial := planner.next_trial()) is not None:
+        planner.observe(trial, seen_of(trial))
+    assert planner.decide().chosen.configuration == (0, 3)
