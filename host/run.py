@@ -227,7 +227,8 @@ class _Run:
         control = ControlServer(self._control, faults.handle)
         with RoundTable(clock, self._quiet, request.job.mode) as table:
             async with control, faults:
-                while not training.done and not self._over():
+                # What is decided without a trial, from tables, is gone on with for a step, so that it can be resumed.
+                while not training.done and not (self._over() and recorder.rounds):
                     record = self._meter.metered(await training.run_round())
                     self._metrics.describe(self._describe(fleet, accountant), clock)
                     await recorder.add_round(record, training, last=self._over())

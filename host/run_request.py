@@ -30,8 +30,8 @@ from host.device_time import (
 from host.evaluation import Evaluator
 from host.job import JobConfig
 from host.lifecycle import ArrayRequest
-from host.planner.planning import Planning, make_planning
 from host.placement.choose import choose_placement, explain
+from host.planner.planning import Planning, make_planning
 from host.plugins.plugins import NO_PLUGINS, Plugins, check_files
 from host.shards import deal_out
 from host.strategies import make_strategy

@@ -35,9 +35,7 @@ def nodes(of: Cluster) -> list[str]:
     return [node for kind in of.kinds for node in kind.nodes]
 
 
-def cost(
-    records: dict[str, int], seconds: float = 1.0, joules: float = 10.0, missing: Sequence[str] = ()
-) -> StepCost:
+def cost(records: dict[str, int], seconds: float = 1.0, joules: float = 10.0, missing: Sequence[str] = ()) -> StepCost:
     return StepCost(records, dict.fromkeys(records, seconds / 2), seconds, {"host": joules}, frozenset(missing))
 
 

@@ -10,7 +10,15 @@ import typer
 from csd_emu.paths import Paths
 from firmware_agent.errors import ConfigurationError
 from host import printing
-from host.commands.options import CommunicationOption, EngineOption, Json, PlacementOption, PreferOption, Stay, TunerOption
+from host.commands.options import (
+    CommunicationOption,
+    EngineOption,
+    Json,
+    PlacementOption,
+    PreferOption,
+    Stay,
+    TunerOption,
+)
 from host.console import StageProgress, console
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json

@@ -15,6 +15,9 @@ from host.planner.cluster import Cluster, Kind
 from host.planner.rules import Rules
 from host.sync.plan import SyncPlan
 
+# Of the training's time, what trials may cost where no table knows anything: without one trial all would be a guess.
+_SHARE_OF_UNKNOWN = 0.25
+
 
 @dataclass(frozen=True)
 class Exchanged:
@@ -74,7 +77,8 @@ def planner_rules(plan: SyncPlan) -> Rules:
     if section is None:
         raise ConfigurationError("planner: the job has no such section; add one, for example planner: {prefer: edp}")
     chosen_by_tuner = job.tuner != "none" and bool(plan.classes)
-    return section.rules(None if chosen_by_tuner else job.batch_size, job.sync.tuning)
+    rules = section.rules(None if chosen_by_tuner else job.batch_size, job.sync.tuning)
+    return rules if plan.classes else replace(rules, most_share=_SHARE_OF_UNKNOWN)
 
 
 def _within_epoch(plan: SyncPlan) -> int | None:

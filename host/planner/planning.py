@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,7 +69,7 @@ class Planning:
             notes=self.notes(decided.batches),
         )
 
-    def notes(self, chosen: Sequence[str] | dict[str, int]) -> list[str]:
+    def notes(self, chosen: Collection[str]) -> list[str]:
         """Return what must be known of a choice, in sentences."""
         private = dict(zip(self.plan.nodes, self.plan.private_sizes, strict=True))
         unseen = {node: count for node, count in private.items() if count and node not in chosen}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -11,7 +12,10 @@ from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 from host.planner.report import DevicePlan
 from host.report.planned import paint_front
 
-_STYLE = {"svg.hashsalt": "csd-emu", "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
+_STYLE: dict[Any, Any] = {
+    **{"svg.hashsalt": "csd-emu", "svg.fonttype": "none"},
+    **{"axes.spines.top": False, "axes.spines.right": False},
+}
 _FORMATS = (".svg", ".png", ".pdf")
 
 

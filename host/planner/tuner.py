@@ -1,4 +1,4 @@
-"""A tuner that first finds out which devices should train, in steps that count, and then leaves them to another. Pure."""
+"""A tuner that first finds out which devices should train, in steps that count, and hands over to another. Pure."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ class PlanningTuner:
     def batches(self) -> Batches:
         """(devices,) records per step as of now; 0 for a device that does not take part."""
         if self._inner is not None:
-            return self._spread(self._inner.batches, np.zeros(len(self._nodes), np.int64))
+            batches: Batches = self._spread(self._inner.batches, np.zeros(len(self._nodes), np.int64))
+            return batches
         if self._trying is None:
             lost = [node in self._lost for node in self._nodes]
             return np.where(self._here & ~np.array(lost), self._first, 0)
@@ -148,7 +149,8 @@ class PlanningTuner:
         """(devices,) observed over expected seconds; infinite while planning: every device is waited for."""
         if self._inner is None:
             return np.full(len(self._nodes), np.inf)
-        return self._spread(self._inner.slowdowns, np.ones(len(self._nodes)))
+        slowdowns: Floats = self._spread(self._inner.slowdowns, np.ones(len(self._nodes)))
+        return slowdowns
 
     @property
     def resting(self) -> frozenset[int]:

@@ -33,9 +33,9 @@ def plan_chart(plan: DevicePlan | None) -> Chart | None:
     return Chart(
         "plan",
         "What each configuration would cost",
-        f"Estimates of the whole training ({plan.clock}) with their intervals of {plan.confidence:.0%}. Joined: the Pareto "
-        "front; whatever is beaten in neither time nor mean power is not beaten in energy, their product, either. Dashed: "
-        "as much energy as the chosen one.",
+        f"Estimates of the whole training ({plan.clock}) with their intervals of {plan.confidence:.0%}. Joined: the "
+        "Pareto front; whatever is beaten in neither time nor mean power is not beaten in energy, their product, "
+        "either. Dashed: as much energy as the chosen one.",
         *pictures,
     )
 
@@ -68,7 +68,7 @@ def paint_front(figure: Figure, plan: DevicePlan, others: str, front: str, chose
 
 def _named(plan: DevicePlan, front: Sequence[ConfigurationRow]) -> list[ConfigurationRow]:
     """Return the chosen one, the ends of the front, and the best others of it."""
-    ends = {row.name for row in (front[:1] + front[-1:])}
+    ends = {row.name for row in (*front[:1], *front[-1:])}
     ranked = sorted(front, key=lambda row: row.name not in ends)
     return [plan.chosen, *(row for row in ranked if row.name != plan.chosen.name)][:_NAMED]
 

@@ -227,7 +227,9 @@ class SyncTraining:
             self._tuner.watch(step_cost(result))
         before = self._tuner.batches.copy()
         self._dealer.epoch_open = self._ahead is not None or self._dealer.has_more(self._batches())
-        if (retune := self._tuner.observe(number, self._observed(result, before), self._steps_left(ledger))) is not None:
+        if (
+            retune := self._tuner.observe(number, self._observed(result, before), self._steps_left(ledger))
+        ) is not None:
             # One that is announced already keeps the batches that it has.
             self._announce(number + (1 if self._ahead is None else 2), retune, before, ledger)
         return not self._dealer.epoch_open

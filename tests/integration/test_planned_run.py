@@ -162,9 +162,12 @@ def test_a_drive_that_is_killed_while_planning_is_in_no_plan(workshop: Workshop,
 def test_what_no_configuration_keeps_to_ends_the_run_and_keeps_what_was_trained(
     workshop: Workshop, csd_emu: Command
 ) -> None:
-    done = csd_emu("plan", *files(workshop), "--prefer", "time", "--steps", "2", "--deadline", "1 ms", "--runs", workshop.runs)
+    done = csd_emu(
+        "plan", *files(workshop), "--prefer", "time", "--steps", "2", "--deadline", "1 ms", "--runs", workshop.runs
+    )
     assert done.code == 2
-    assert "deadline" in done.err and "too much" in done.err
+    assert "deadline" in done.err
+    assert "too much" in done.err
     directory = workshop.run_directory()
     assert f"csd-emu run --resume {directory}" in done.err
     assert (directory / "checkpoint.safetensors").is_file()
@@ -176,6 +179,19 @@ def test_what_no_configuration_keeps_to_ends_the_run_and_keeps_what_was_trained(
     assert done.code == 0, done.err
     assert done.json("run")["chosen"] == "2 newport"
     assert sum(records(workshop.rounds())) >= 3 * 960
+    workshop.assert_clean()
+
+
+def test_a_job_too_short_for_a_trial_is_planned_from_tables_and_can_be_gone_on_with(
+    workshop: Workshop, csd_emu: Command
+) -> None:
+    wanted = files(workshop, rounds=1, sync={"round_steps": 4})
+    done = csd_emu("plan", *wanted, "--prefer", "time", "--runs", workshop.runs, "--json")
+    assert done.code == 0, done.err
+    assert done.json("plan")["devices"]["trials"] == []
+    assert [len(record["steps"]) for record in workshop.rounds()] == [1]
+    assert csd_emu("run", "--resume", workshop.run_directory()).code == 0
+    assert sum(records(workshop.rounds())) >= 4 * 96
     workshop.assert_clean()
 
 
@@ -196,7 +212,9 @@ def test_a_model_without_a_table_is_planned_by_what_is_measured(workshop: Worksh
     assert "is in no calibration table" in refused.err
     done = csd_emu("plan", *wanted, "--prefer", "time", "--steps", "2", "--runs", workshop.runs, "--json")
     assert done.code == 0, done.err
-    assert done.json("plan")["devices"]["clock"] == "wall"
+    plan = done.json("plan")["devices"]
+    assert plan["clock"] == "wall"
+    assert plan["trial_steps"] >= 2
     workshop.assert_clean()
 
 
@@ -234,7 +252,7 @@ def test_what_cannot_be_planned_is_said_before_anything_starts(
 
 
 def test_a_run_can_be_told_to_choose(workshop: Workshop, csd_emu: Command) -> None:
-    job = files(workshop, planner={"prefer": "power", "steps": 1}, rounds=1)
+    job = files(workshop, planner={"prefer": "power", "steps": 1})
     done = csd_emu("run", *job, "--prefer", "time", "--runs", workshop.runs, "--json")
     assert done.code == 0, done.err
     plan = planned(workshop.run_directory())
@@ -244,7 +262,9 @@ def test_a_run_can_be_told_to_choose(workshop: Workshop, csd_emu: Command) -> No
 
 def test_the_example_chooses_its_quick_drives_and_learns(workshop: Workshop, csd_emu: Command) -> None:
     array = EXAMPLE / "array.yaml"
-    done = csd_emu("run", EXAMPLE / "job.yaml", "--array", array, "--engine", "native", "--runs", workshop.runs, "--json")
+    done = csd_emu(
+        "run", EXAMPLE / "job.yaml", "--array", array, "--engine", "native", "--runs", workshop.runs, "--json"
+    )
     assert done.code == 0, done.err
     summary = done.json("run")
     assert summary["chosen"] == "2 newport"

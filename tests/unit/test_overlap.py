@@ -23,8 +23,8 @@ from host.records import What
 from host.sync.communicating import Communication
 from host.sync.slice_log import SliceLog
 from tests.fakes import JOB, random_shard
-from tests.planning import Choosing, cluster
 from tests.pipes import ModelEvaluator, PipeDrive, Tamper, honest
+from tests.planning import Choosing, cluster
 from tests.sync import SyncRun
 
 RECORDS = 40

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csd_emu.array import ArrayConfig
@@ -30,7 +30,9 @@ def section(**keys: Any) -> PlannerSection:
     return parse_config(keys, PlannerSection, "job.yaml: planner")
 
 
-def plan(devices: list[dict[str, Any]], trains: bool = False, wall: bool = False, **job: Any) -> tuple[ArrayConfig, SyncPlan]:
+def plan(
+    devices: list[dict[str, Any]], trains: bool = False, wall: bool = False, **job: Any
+) -> tuple[ArrayConfig, SyncPlan]:
     array = {"name": "lab", "engine": "native", "host": {"trains": trains}, "devices": devices}
     config = parse_config(array, ArrayConfig, "array.yaml")
     nodes = len(config.list_nodes())
@@ -127,6 +129,7 @@ def test_no_step_of_all_devices_takes_more_records_than_an_epoch_has() -> None:
         assert kind.speed.largest_batch == 25
 
 
+@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 40))
 def test_a_job_trains_on_its_epochs_or_on_its_steps_with_all_devices(rounds: int, epochs: int, steps: int) -> None:
     _, whole = plan(DRIVES, rounds=rounds, epochs=epochs)
