@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from host.planner.cluster import Counts, Floats
+from host.planner.cluster import Floats
 from host.planner.cost import before_computing, reduction_seconds
 from host.planner.model import Model, Points
 
@@ -41,7 +41,7 @@ def seconds_bounds(
     early = typical * (paces.middle * paces.early)[every, high]
     spread = typical * (paces.middle * paces.spread).max(axis=1)
     corrections = model.corrections(theta, splits.counts)
-    drives: Counts = (splits.counts * figures.drive).sum(axis=1)
+    drives = splits.counts @ (figures.drive * 1.0)
     fixed, each = before_computing(figures, drives, splits.batches, corrections)
     size = float(cluster.state_bytes)
     own = np.maximum(each[:, None], size / figures.link_bytes_per_second)

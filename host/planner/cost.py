@@ -164,43 +164,45 @@ def step_costs(
     """
     paces, corrections = paces or Paces(), corrections or Corrections()
     cluster, host = figures.cluster, figures.cluster.host
-    present, drives = counts > 0, counts * figures.drive
-    local = (counts * ~figures.drive).astype(np.float64)
-    own_records = (local * batches).sum(axis=1)
+    many, each = counts.astype(np.float64), batches.astype(np.float64)
+    # Sums over kinds are products with vectors: a sum along so short an axis is slow.
+    drive, local, every = figures.drive * 1.0, ~figures.drive * 1.0, np.ones(len(figures.drive))
+    present, drives = many > 0, many * drive
+    own_records = (many * each) @ local
     own_bytes = own_records * cluster.record_bytes
     own_reads = own_bytes / figures.storage_bytes_per_second + (own_records > 0) * figures.storage_latency_seconds
-    own_late = (local * compute * paces.late).sum(axis=1)
-    own_spread = (local * compute * paces.spread).sum(axis=1)
-    last = _exchange(figures, drives, batches, compute, paces, corrections)
+    own_late = (many * compute * paces.late) @ local
+    own_spread = (many * compute * paces.spread) @ local
+    last = _exchange(figures, drives, each, compute, paces, corrections)
     exchanged = _later(*last, np.maximum(own_reads, own_late), own_spread)
-    reduce = reduction_seconds(figures, counts, corrections)
-    seconds = np.asarray(exchanged[0] + reduce + drives.any(axis=1) * corrections.overhead_seconds)
+    reduce = reduction_seconds(figures, many, corrections)
+    seconds = np.asarray(exchanged[0] + reduce + (drives @ every > 0) * corrections.overhead_seconds)
 
     serial = np.minimum(compute, figures.encode_seconds * slowdowns * present)
-    moved = drives.sum(axis=1) * float(cluster.state_bytes)
+    moved = (drives @ every) * float(cluster.state_bytes)
     active = figures.core_watts * (figures.cores * (compute - serial) + serial) + figures.dram_watts * compute
-    busy = counts * active * corrections.active
-    flash = drives * batches * figures.flash_joules_per_byte * cluster.record_bytes
-    link = 2 * cluster.state_bytes * drives * figures.link_joules_per_byte
-    drive_joules = np.where(figures.drive, busy, 0.0) + flash + link
-    own_busy = (busy * ~figures.drive).sum(axis=1)
+    busy = many * active * corrections.active
+    flash = drives * each * (figures.flash_joules_per_byte * cluster.record_bytes)
+    link = drives * (2 * cluster.state_bytes * figures.link_joules_per_byte)
+    drive_joules = busy * drive + flash + link
+    own_busy = busy @ local
     power = host.power
     summing = reduce * (power.core_watts.value + power.dram_watts.value)
     own = own_bytes * _read_joules(figures) + power.link_joules_per_byte.value * (2 * moved + own_bytes)
-    powered = figures.devices * figures.drive if unused_powered else drives
-    idle = (powered * figures.idle_watts).sum(axis=-1) * corrections.idle_drives
+    powered = figures.devices * drive if unused_powered else drives
+    idle = (powered @ figures.idle_watts) * corrections.idle_drives
     chassis = host.chassis_watts.value if host.chassis_watts is not None else 0.0
     always = idle + (power.idle_watts.value + chassis) * corrections.idle_host
-    joules = drive_joules.sum(axis=1) + own_busy + summing + own + always * seconds
-    records = (counts * batches).sum(axis=1).astype(np.float64)
+    joules = drive_joules @ every + own_busy + summing + own + always * seconds
+    records = (many * each) @ every
     return StepCosts(seconds, joules, records, drive_joules, np.broadcast_to(always, seconds.shape))
 
 
-def reduction_seconds(figures: Figures, counts: Counts, corrections: Corrections) -> Floats:
+def reduction_seconds(figures: Figures, counts: Floats | Counts, corrections: Corrections) -> Floats:
     """Return (configurations,) how long the host sums and steps, see `csd_emu.host_node.reduce_seconds`."""
     step = reduce_seconds(figures.cluster.gradient_bytes, 0)
     gradient = reduce_seconds(figures.cluster.gradient_bytes, 1) - step
-    return np.asarray((step + gradient * counts.sum(axis=1)) * corrections.reduce)
+    return np.asarray((step + gradient * counts @ np.ones(counts.shape[1])) * corrections.reduce)
 
 
 def _read_joules(figures: Figures) -> float:
@@ -212,20 +214,20 @@ def _read_joules(figures: Figures) -> float:
 
 
 def _exchange(
-    figures: Figures, drives: Counts, batches: Counts, compute: Floats, paces: Paces, corrections: Corrections
+    figures: Figures, drives: Floats, batches: Floats, compute: Floats, paces: Paces, corrections: Corrections
 ) -> tuple[Floats, Floats]:
     """Return (configurations,) when the last drive's send has arrived, and its standard deviation."""
     cluster, size = figures.cluster, float(figures.cluster.state_bytes)
-    present = drives > 0
+    present, every = drives > 0, np.ones(drives.shape[1])
     host_latency = cluster.link.latency_seconds if size else 0.0
     own = size / figures.link_bytes_per_second
-    fixed, each = before_computing(figures, drives.sum(axis=1), batches, corrections)
+    fixed, each = before_computing(figures, drives @ every, batches, corrections)
     typical = np.where(present, fixed + compute, -np.inf)
     last, variance = np.zeros(len(drives)), np.zeros(len(drives))
     for kind in np.flatnonzero(figures.drive).tolist():
         here = present[:, kind]
         begin = np.where(here, typical[:, kind], 0.0)
-        later = (drives * (typical >= begin[:, None])).sum(axis=1) - drives[:, kind]
+        later = (drives * (typical >= begin[:, None])) @ every - drives[:, kind]
         early = begin + compute[:, kind] * (_column(paces.early, kind) - 1)
         late = begin + compute[:, kind] * (_column(paces.late, kind) - 1)
         spread = compute[:, kind] * _column(paces.spread, kind)
@@ -241,7 +243,7 @@ def _exchange(
 
 
 def before_computing(
-    figures: Figures, drives: Counts, batches: Counts, corrections: Corrections
+    figures: Figures, drives: Floats, batches: Floats | Counts, corrections: Corrections
 ) -> tuple[Floats, Floats]:
     """Return when devices begin to send, computing apart, and for how long the host's side carries one send.
 

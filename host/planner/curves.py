@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -36,17 +38,29 @@ def table_of(kind: Kind) -> SpeedTable:
     return SpeedTable(kind.name, seconds.astype(np.float64))
 
 
-@dataclass
-class NodeLog:
-    """What was seen of one node, as logarithms of seconds over the table's.
+@dataclass(frozen=True)
+class NodeSteps:
+    """What one node did in one trial, as logarithms of seconds over the table's.
 
     Attributes:
-        ratios: one array per trial, (steps,).
-        levels: what the kind did in that trial in the mean, one number each; the node is judged against it.
+        steps: how many.
+        mean: of them.
+        squares: sum of squared deviations from it.
     """
 
-    ratios: list[Floats] = field(default_factory=list)
-    levels: list[float] = field(default_factory=list)
+    steps: int
+    mean: float
+    squares: float
+
+    @classmethod
+    def of(cls, ratios: Sequence[float]) -> NodeSteps:
+        """Return what it did."""
+        mean = math.fsum(ratios) / len(ratios)
+        return cls(len(ratios), mean, math.fsum((each - mean) ** 2 for each in ratios))
+
+
+# What was seen of one node: of each trial its steps, and what a typical device of its kind did in it.
+NodeLog = list[tuple[NodeSteps, float]]
 
 
 @dataclass(frozen=True)
@@ -70,14 +84,13 @@ def spread_of(logs: list[NodeLog]) -> Spread:
     Args:
         logs: one per node, empty for one that was not seen.
     """
-    sums = squares = freedom = 0.0
+    squares = freedom = 0.0
     means, weights = np.zeros(len(logs)), np.zeros(len(logs))
     for number, log in enumerate(logs):
-        for ratios, level in zip(log.ratios, log.levels, strict=True):
-            squares += float(((ratios - ratios.mean()) ** 2).sum())
-            freedom += len(ratios) - 1
-            means[number] += float((ratios - level).sum())
-            weights[number] += len(ratios)
+        squares += sum(own.squares for own, _ in log)
+        freedom += sum(own.steps - 1 for own, _ in log)
+        weights[number] = sum(own.steps for own, _ in log)
+        means[number] = sum(own.steps * (own.mean - level) for own, level in log)
     noise = float(np.sqrt((_WORTH * _STEP_NOISE**2 + squares) / (_WORTH + freedom)))
     seen = weights > 0
     means[seen] /= weights[seen]

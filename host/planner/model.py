@@ -24,6 +24,8 @@ _CONTENTION, _OVERHEAD = 0.3, 0.02
 # Random effects: of time, of power, of two configurations that are alike, and of each alone.
 _TIME_EFFECT, _POWER_EFFECT, _TIME_OWN, _POWER_OWN = 0.03, 0.012, 0.006, 0.003
 _ITERATIONS, _STEP = 6, 1e-2
+# Of squared distances, what rounding leaves.
+_SAME = 1e-9
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class Model:
         """Return (rows, kinds) logarithms of compute seconds over the tables'."""
         scale, shape, _, interference, *_ = self.layout.split(theta)
         all_drives = max(1.0, float((self.figures.devices * self.figures.drive).sum()))
-        drives = (points.counts * self.figures.drive).sum(axis=1) / all_drives
+        drives = points.counts @ (self.figures.drive / all_drives)
         relative = np.log(np.maximum(points.batches, 1) / np.array([curve.reference for curve in self.curves]))
         known = np.array([curve.interference for curve in self.curves])
         slowed = drives[:, None] * (known + interference[:, None] * ~self.figures.drive)
@@ -141,7 +143,7 @@ class Model:
     def corrections(self, theta: Floats, counts: Counts) -> Corrections:
         """Return what is believed beyond the profiles; `theta` and `counts` (rows, ..)."""
         _, _, active, _, bandwidth, contention, overhead, reduce, idle_drives, idle_host = self.layout.split(theta)
-        others = np.maximum((counts * self.figures.drive).sum(axis=1) - 1, 0)
+        others = np.maximum(counts @ (self.figures.drive * 1.0) - 1, 0)
         most = max(1.0, float((self.figures.devices * self.figures.drive).sum()) - 1)
         return Corrections(
             np.exp(bandwidth) / np.maximum(1 + contention * others / most, 0.2),
@@ -188,13 +190,16 @@ class Data:
 def alike(first: Points, other: Points, devices: Floats) -> tuple[Floats, Floats]:
     """Return (rows, rows) how alike configurations are, from 0 to 1, and whether they are the same."""
     share = np.sqrt(2.0) / np.maximum(devices, 1.0)
-    flat_first = np.concatenate([first.counts * share, (first.counts > 0) * 1.0], axis=1)
-    flat_other = np.concatenate([other.counts * share, (other.counts > 0) * 1.0], axis=1)
-    distance = ((flat_first[:, None] - flat_other[None]) ** 2).sum(axis=-1)
-    logs = 2 * np.log(np.maximum(first.batches, 1))[:, None] - 2 * np.log(np.maximum(other.batches, 1))[None]
-    both = (first.counts > 0)[:, None] & (other.counts > 0)[None]
-    distance = distance + np.where(both, logs**2, 0.0).max(axis=-1, initial=0.0)
-    return np.exp(-distance / 2), distance == 0
+    one = np.concatenate([first.counts * share, (first.counts > 0) * 1.0], axis=1)
+    two = np.concatenate([other.counts * share, (other.counts > 0) * 1.0], axis=1)
+    distance = np.square(one) @ np.ones((one.shape[1], 1)) + np.square(two).sum(axis=1) - 2 * one @ two.T
+    logs, other_logs = np.log(np.maximum(first.batches, 1)), np.log(np.maximum(other.batches, 1))
+    apart = np.zeros_like(distance)
+    for kind in range(first.counts.shape[1]):
+        both = (first.counts[:, kind] > 0)[:, None] & (other.counts[:, kind] > 0)
+        np.maximum(apart, both * np.abs(logs[:, kind][:, None] - other_logs[:, kind]), out=apart)
+    distance = np.maximum(distance + 4 * apart**2, 0.0)
+    return np.exp(-distance / 2), distance < _SAME
 
 
 class Belief:

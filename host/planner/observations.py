@@ -10,7 +10,7 @@ import numpy as np
 
 from firmware_agent.errors import ConfigurationError
 from host.planner.cluster import Cluster, Configuration, Floats, Seen, Trial
-from host.planner.curves import Curve, NodeLog, Spread, fit_curve, spread_of
+from host.planner.curves import Curve, NodeLog, NodeSteps, Spread, fit_curve, spread_of
 from host.planner.model import Data, Points
 from host.tuning.speed import SpeedTable
 
@@ -27,7 +27,8 @@ _Key = tuple[Configuration, tuple[int, ...]]
 class _Row:
     """Steps of one configuration with its batches."""
 
-    nodes: dict[str, list[float]] = field(default_factory=dict)
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+    nodes: dict[str, NodeSteps] = field(default_factory=dict)
     outputs: list[tuple[float, float]] = field(default_factory=list)
 
 
@@ -69,9 +70,11 @@ class Observations:
             for node, seconds in each.compute_seconds.items():
                 kind = self._kind_of[node]
                 expected = self._tables[kind].seconds(trial.batches[kind])
-                row.nodes.setdefault(node, []).append(math.log(seconds / expected))
-            if set(nodes) <= set(each.compute_seconds):
+                row.ratios.setdefault(node, []).append(math.log(seconds / expected))
+            if set(nodes) <= each.compute_seconds.keys():
                 row.outputs.append((math.log(each.step_seconds), math.log(each.joules / each.step_seconds)))
+
+        row.nodes = {node: NodeSteps.of(ratios) for node, ratios in row.ratios.items()}
 
     def _check(self, seen: Seen, trial: Trial) -> None:
         for node, seconds in seen.compute_seconds.items():
@@ -84,7 +87,7 @@ class Observations:
     def spreads(self, nodes: Sequence[Sequence[str]]) -> list[Spread]:
         """Return how the nodes of each kind differ, in the order given."""
         logs = self._logs()
-        return [spread_of([logs.get(node, NodeLog()) for node in each]) for each in nodes]
+        return [spread_of([logs.get(node, []) for node in each]) for each in nodes]
 
     def _logs(self) -> dict[str, NodeLog]:
         logs: dict[str, NodeLog] = {}
@@ -94,10 +97,8 @@ class Observations:
             logs = {}
             for row in self._rows.values():
                 levels = self._levels(row, deviations)
-                for node, ratios in row.nodes.items():
-                    log = logs.setdefault(node, NodeLog())
-                    log.ratios.append(np.array(ratios))
-                    log.levels.append(levels[self._kind_of[node]])
+                for node, steps in row.nodes.items():
+                    logs.setdefault(node, []).append((steps, levels[self._kind_of[node]]))
             for kind in self._cluster.kinds:
                 seen = [node for node in kind.nodes if node in logs]
                 spread = spread_of([logs[node] for node in seen])
@@ -108,9 +109,9 @@ class Observations:
     def _levels(self, row: _Row, deviations: dict[str, float]) -> dict[int, float]:
         """Return what a typical device of each kind did in a trial."""
         values: dict[int, list[float]] = {}
-        for node, ratios in row.nodes.items():
-            values.setdefault(self._kind_of[node], []).append(float(np.mean(ratios)) - deviations.get(node, 0.0))
-        return {kind: float(np.mean(each)) for kind, each in values.items()}
+        for node, steps in row.nodes.items():
+            values.setdefault(self._kind_of[node], []).append(steps.mean - deviations.get(node, 0.0))
+        return {kind: sum(each) / len(each) for kind, each in values.items()}
 
     def curves(self, reference: Floats) -> tuple[Curve, ...]:
         """Return what is believed of each kind's curve; `reference` are batches at which tables are best."""
@@ -131,7 +132,7 @@ class Observations:
 
     def _error(self, row: _Row, kind: int) -> float:
         """Return the standard deviation of a trial's level of a kind."""
-        count = sum(len(ratios) for node, ratios in row.nodes.items() if self._kind_of[node] == kind)
+        count = sum(steps.steps for node, steps in row.nodes.items() if self._kind_of[node] == kind)
         return _NOISE[0] / math.sqrt(count)
 
     def data(self) -> Data | None:
