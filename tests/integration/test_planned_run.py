@@ -214,7 +214,7 @@ def test_a_model_without_a_table_is_planned_by_what_is_measured(workshop: Worksh
     assert done.code == 0, done.err
     plan = done.json("plan")["devices"]
     assert plan["clock"] == "wall"
-    assert plan["trial_steps"] >= 2
+    assert plan["trials"]
     workshop.assert_clean()
 
 
