@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from csd_emu.config import Config, Joules, Seconds, Watts
 from firmware_agent.errors import ConfigurationError
@@ -46,7 +46,10 @@ class PlannerSection(Config):
     joules: Joules | None = None
     include: list[DeviceRef] = Field(default_factory=list)
     exclude: list[DeviceRef] = Field(default_factory=list)
-    unused: Literal["powered", "off"] = "powered"
+    # Without quotes YAML 1.1 reads `off` as false.
+    unused: Annotated[Literal["powered", "off"], BeforeValidator(lambda value: "off" if value is False else value)] = (
+        "powered"
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,6 +85,12 @@ def test_its_rules_are_what_it_says() -> None:
 def test_what_it_cannot_be_is_named_with_its_remedy(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         section(**keys)
+
+
+def test_off_needs_no_quotes() -> None:
+    assert section(**yaml.safe_load("unused: off")).unused == "off"
+    with pytest.raises(ConfigurationError, match="'powered' or 'off'"):
+        section(**yaml.safe_load("unused: on"))
 
 
 def test_it_is_for_synchronous_jobs() -> None:
