@@ -69,8 +69,9 @@ def test_a_run_measures_few_configurations_and_goes_on_with_the_best(whole: Work
     plan, rounds = planned(whole.run_directory()), whole.rounds()
     steps = took_part(rounds)
     assert plan["trial_steps"] == sum(row["steps"] for row in plan["trials"])
-    assert plan["step"] < 10
-    assert steps[:2] == [["csd-00", "csd-01", "csd-02"]] * 2
+    assert 0 < plan["step"] < 10
+    first = plan["trials"][0]["steps"]
+    assert steps[:first] == [["csd-00", "csd-01", "csd-02"]] * first
     assert all(devices == ["csd-00", "csd-01"] for devices in steps[plan["step"] :])
     assert plan["chosen"]["name"] == "2 newport"
     assert plan["nodes"] == {"csd-00": 32, "csd-01": 32}
