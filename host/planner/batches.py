@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from firmware_agent.errors import ConfigurationError
+from host.planner.belief import Belief
 from host.planner.cluster import Counts, Floats
-from host.planner.model import Belief, Points
+from host.planner.model import Points
 from host.planner.rules import Rules
+from host.planner.search import Goal
 from host.tuning.speed import SpeedTable
 from host.tuning.stannis import plan_batches
 
@@ -70,13 +72,14 @@ def keep_batches(belief: Belief, before: Counts | None, fresh: Counts, devices: 
         return fresh
     rows = np.flatnonzero(before.any(axis=1) & fresh.any(axis=1))
     counts = (fresh[rows] > 0) * np.array(devices)
-    rates = []
-    for batches in (before[rows], fresh[rows]):
-        costs = belief.model.costs(belief.mode, Points(counts, batches))
-        rates.append(costs.records / costs.seconds)
+    faster = Goal(time=1.0, power=0.0)
+    old, new = (
+        faster.score(belief.model.costs(belief.mode, Points(counts, batches)))
+        for batches in (before[rows], fresh[rows])
+    )
     kept = fresh.copy()
-    slower = rates[1] <= (1 + WORTH_CHANGING) * rates[0]
-    kept[rows[slower]] = before[rows[slower]]
+    good = old <= new + WORTH_CHANGING
+    kept[rows[good]] = before[rows[good]]
     return kept
 
 

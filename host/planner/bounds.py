@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from host.planner.cluster import Floats
-from host.planner.cost import before_computing, reduction_seconds
+from host.planner.cluster import Counts, Floats
+from host.planner.cost import Flags, before_computing, reduction_seconds
 from host.planner.model import Model, Points
 
 # E max(X, Y) of normal ones is at most the larger mean and this share of the deviation of X - Y.
@@ -33,8 +33,8 @@ def seconds_bounds(
     figures, cluster = model.figures, model.figures.cluster
     kinds = np.flatnonzero((np.array(most) > 0) & figures.drive)
     theta = np.broadcast_to(theta, (len(splits), model.layout.size))
-    low, high = np.array(least), np.array(most)
-    every, paces = np.arange(len(low)), model.paces
+    low, high = _counts_within(splits.counts * figures.drive, np.array(least), np.array(most), figures.drive)
+    every, paces = np.arange(len(least)), model.paces
     typical = model.compute_seconds(theta, splits)
     late_low = typical * (paces.middle * paces.late)[every, low]
     late_high = typical * (paces.middle * paces.late)[every, high]
@@ -49,10 +49,19 @@ def seconds_bounds(
     latency = cluster.link.latency_seconds if size else 0.0
     last_low = np.maximum((fixed + late_low + own)[:, kinds].max(axis=1), (fixed + early)[:, kinds].min(axis=1) + queue)
     last_high = (fixed + late_high + np.maximum(own, queue[:, None]))[:, kinds].max(axis=1)
-    slack = _CLARK * (len(low) + 1) * np.sqrt((spread[:, [*kinds, *np.flatnonzero(~figures.drive)]] ** 2).sum(axis=1))
+    slack = _CLARK * (len(least) + 1) * np.sqrt((spread[:, [*kinds, *np.flatnonzero(~figures.drive)]] ** 2).sum(axis=1))
     host = _host_seconds(model, splits, typical * paces.middle[every, low] * paces.late[every, low])
     rest = reduction_seconds(figures, splits.counts, corrections) + corrections.overhead_seconds
     return np.maximum(last_low + latency, host) + rest, np.maximum(last_high + latency, host) + slack + rest
+
+
+def _counts_within(drives: Counts, low: Counts, high: Counts, drive: Flags) -> tuple[Counts, Counts]:
+    """Return (rows, kinds) how many of each kind any split of so many drives has at least, and at most."""
+    number = drives.sum(axis=1, keepdims=True)
+    others_low, others_high = (drive @ each - each for each in (low, high))
+    fewest = np.where(drive, np.maximum(low, number - others_high), low)
+    most = np.where(drive, np.minimum(high, number - others_low), high)
+    return np.where(high > 0, fewest, 0), np.where(high > 0, most, 0)
 
 
 def _host_seconds(model: Model, splits: Points, compute: Floats) -> Floats:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from firmware_agent.errors import ConfigurationError
+from host.planner.belief import Data
 from host.planner.cluster import Cluster, Configuration, Floats, Seen, Trial
 from host.planner.curves import Curve, NodeLog, NodeSteps, Spread, fit_curve, spread_of
-from host.planner.model import Data, Points
+from host.planner.model import Points
 from host.tuning.speed import SpeedTable
 
 # Relative standard deviations of a step's seconds and watts before anything is seen, and for how many steps they count.
@@ -55,8 +56,8 @@ class Observations:
                 steps += len(row.outputs)
         return steps
 
-    def add(self, trial: Trial, nodes: Sequence[str], seen: Sequence[Seen]) -> None:
-        """Take the steps of a trial of these nodes; only steps in which each returned say what a step costs.
+    def add(self, trial: Trial, seen: Sequence[Seen]) -> None:
+        """Take the steps of a trial; only steps in which each device returned say what a step costs.
 
         Raises:
             ConfigurationError: a figure is not positive, or of a node that there is not; nothing is taken then.
@@ -71,7 +72,7 @@ class Observations:
                 kind = self._kind_of[node]
                 expected = self._tables[kind].seconds(trial.batches[kind])
                 row.ratios.setdefault(node, []).append(math.log(seconds / expected))
-            if set(nodes) <= each.compute_seconds.keys():
+            if len(each.compute_seconds) == sum(trial.configuration):
                 row.outputs.append((math.log(each.step_seconds), math.log(each.joules / each.step_seconds)))
 
         row.nodes = {node: NodeSteps.of(ratios) for node, ratios in row.ratios.items()}

@@ -1,7 +1,7 @@
 """The planner: which configuration to try next, and which is best. Pure and sequential.
 
 After Gu et al. (ICPADS 2019): a few pre-training steps give the seconds t of a step and its watts P, and with S steps
-left T = S t, E = P T, EDP = E T. They run every configuration; here a fitted model (`model.Belief`) says what
+left T = S t, E = P T, EDP = E T. They run every configuration; here a fitted model (`belief.Belief`) says what
 the others cost and how sure that is; only what could change the decision is run. Every step counts as training.
 """
 
@@ -21,19 +21,23 @@ from host.planner.batches import (
     subset_numbers,
     sync_seconds,
 )
+from host.planner.belief import Belief
+from host.planner.classes import find_configurations
 from host.planner.cluster import Cluster, Configuration, Counts, Floats, Seen, Trial
 from host.planner.cost import Figures
 from host.planner.curves import PaceTables, table_of
 from host.planner.information import Candidates, contenders, most_telling
-from host.planner.model import Belief, Model, Points
+from host.planner.model import Model, Points
 from host.planner.observations import Observations
 from host.planner.ranking import Ranking, goal_of
 from host.planner.reasons import explain, pareto_rows
 from host.planner.rules import Measured, Plan, Rules
-from host.planner.search import Space, find_configurations
+from host.planner.search import Space
 
 __all__ = ["Plan", "Planner"]
 _MOST_TRIALS, _MOST_RANKED, _MOST_OF_SHARE = 16, 200, 0.2
+# A chance to keep to the constraints that is worth a trial.
+_DOUBTFUL = 0.05
 
 
 class Planner:
@@ -65,6 +69,7 @@ class Planner:
         self._reference = knees(self._tables, rules)
         self._observations = Observations(cluster, self._tables)
         self._trials: list[Measured] = []
+        self._attempts = 0
         self._spent: list[tuple[float, float]] = []
         self._ranking: Ranking | None = None
         self._batches: Counts | None = None
@@ -72,13 +77,13 @@ class Planner:
 
     def next_trial(self) -> Trial | None:
         """Return what to run next, or None: enough is known, or what may be spent is spent."""
-        if not self.rules.steps or len(self._trials) >= _MOST_TRIALS:
+        if not self.rules.steps or self._attempts >= _MOST_TRIALS:
             return None
         ranking = self._look()
         if not self._observations:
-            return self._trial(
-                ranking, int(ranking.points.counts.sum(axis=1).argmax()), "all devices, to see each of them"
-            )
+            every = int(ranking.points.counts.sum(axis=1).argmax())
+            if (first := self._trial(ranking, every, "all devices, to see each of them")) is not None:
+                return first
         if not ranking.feasible.any():
             return None
         rows = contenders(ranking)
@@ -91,9 +96,19 @@ class Planner:
         )
         number = most_telling(candidates, self._left(ranking))
         if number is None:
-            return None
+            return self._doubtful(ranking)
         why = "it may be the best" if number else "it is the best by all that is known"
         return self._trial(ranking, int(rows[number]), why)
+
+    def _doubtful(self, ranking: Ranking) -> Trial | None:
+        """Return a trial of what would be better if it kept to the constraints, and may; None if there is none."""
+        rows, chances = ranking.near_misses()
+        steps = self._steps(ranking, rows)
+        open_rows = rows[(chances > _DOUBTFUL) & (steps < self.rules.steps)]
+        if not len(open_rows):
+            return None
+        row = int(open_rows[ranking.score[open_rows].argmin()])
+        return self._trial(ranking, row, "it would be better, and may keep to the constraints after all")
 
     def observe(self, trial: Trial, seen: Sequence[Seen]) -> None:
         """Learn from the steps of a trial; fewer than asked for where a device failed.
@@ -101,7 +116,8 @@ class Planner:
         Raises:
             ConfigurationError: what was seen is not positive, or of a node that there is not.
         """
-        self._observations.add(trial, self.choose_nodes(trial.configuration), seen)
+        self._observations.add(trial, seen)
+        self._attempts += 1
         if seen:
             seconds = float(np.mean([each.step_seconds for each in seen]))
             joules = float(np.mean([each.joules for each in seen]))
@@ -138,15 +154,10 @@ class Planner:
         rows = ranking.order[:_MOST_RANKED]
         front = pareto_rows(ranking)
         chosen, *_ = ranked = ranking.estimates(rows, self._steps(ranking, rows))
-        return Plan(
-            chosen,
-            ranked,
-            ranking.estimates(front, self._steps(ranking, front)),
-            explain(ranking, self._steps(ranking, rows[:1]), sorted(self._lost)),
-            ranking.sure(),
-            float(np.expm1(ranking.gap)),
-            tuple(self._trials),
-        )
+        sure, trials = ranking.sure(), tuple(self._trials)
+        reasons = explain(ranking, chosen.steps_measured, sure, trials, sorted(self._lost))
+        fronts = ranking.estimates(front, self._steps(ranking, front))
+        return Plan(chosen, ranked, fronts, reasons, sure, float(np.expm1(ranking.gap)), trials)
 
     def _nodes(self) -> list[list[str]]:
         """Return the nodes of each kind that may take part, in the order in which they are taken."""
@@ -177,11 +188,12 @@ class Planner:
         model = Model(self._figures, curves, paces, self._overhead_unit(), wanted.unused_powered)
         belief = Belief(model, self._observations.data())
         devices = tuple(len(each) for each in nodes)
+        goal = goal_of(self.rules, self.records)
         sync = sync_seconds(belief, devices)
         fresh = subset_batches(model.tables, devices, self.rules, sync)
         table = self._batches = keep_batches(belief, self._batches, fresh, devices)
         least = tuple(sum(node in wanted.include for node in each) for each in nodes)
-        found = find_configurations(Space(least, devices, table), model, belief.mode, goal_of(self.rules, self.records))
+        found = find_configurations(Space(least, devices, table), model, belief.mode, goal)
         points = Points(found.counts, table[subset_numbers(found.counts)])
         return Ranking.of(self.cluster, self.rules, belief, points, self.records, found.gap)
 

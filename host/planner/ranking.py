@@ -9,14 +9,17 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from firmware_agent.errors import ConfigurationError
+from host.planner.belief import Belief
 from host.planner.cluster import Cluster, Configuration, Counts, Estimate, Floats, Range
 from host.planner.cost import Flags
-from host.planner.model import Belief, Points
+from host.planner.model import Points
 from host.planner.rules import Rules
 from host.planner.search import Goal
 
 # The best so many are compared by samples; another one within this share of the best is as good.
 _SAMPLED, _SAMPLES, _SEED, TIE = 100, 1000, 7, 0.01
+# What misses a limit by this much, as a logarithm, may keep to it after all; so many of those are looked at.
+_NEAR, _MOST_NEAR = 0.25, 40
 _UNITS = {"deadline": "s", "watts": "W", "joules": "J"}
 
 
@@ -94,8 +97,8 @@ class Ranking:
         values, vectors = np.linalg.eigh(self.covariance(rows))
         normal = np.random.default_rng(_SEED).standard_normal((_SAMPLES, len(rows)))
         drawn = self.score[rows] + normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
-        weight = sum(abs(each) for each in score_weights(self.rules)) or 1.0
-        return float(np.mean(drawn[:, 0] <= drawn.min(axis=1) + TIE * min(weight, 1.0)))
+        best = float(np.mean(drawn[:, 0] <= drawn.min(axis=1) + self._tie))
+        return best * (1 - float(self.near_misses()[1].max(initial=0.0)))
 
     def estimates(self, rows: Counts, steps: Counts) -> tuple[Estimate, ...]:
         """Return what configurations cost, within ranges.
@@ -121,16 +124,29 @@ class Ranking:
         step = float(self.step_seconds[row])
         return Estimate(configuration, batches, step, time, power, energy, edp, steps)
 
-    def chance_of_limits(self) -> float:
-        """Return the probability that the best one keeps to each constraint, the least of them."""
-        row = np.array([self.best])
-        variances = self.belief.variances(self.points.take(row))[0]
-        least = 1.0
+    def chances(self, rows: Counts) -> Floats:
+        """Return (rows,) the probability that a configuration keeps to the constraints: of each, the least."""
+        variances = self.belief.variances(self.points.take(rows))
+        least = np.ones(len(rows))
         for name, limit, values in _limits(self.rules, self.seconds, self.watts):
             at = _QUANTITIES[("deadline", "watts", "joules").index(name)]
-            error = float(np.sqrt(max(at @ variances @ at, 1e-12)))
-            least = min(least, float(ndtr((np.log(limit) - np.log(values[self.best])) / error)))
-        return least
+            errors = np.sqrt(np.maximum(np.einsum("i,rij,j->r", at, variances, at), 1e-12))
+            least = np.minimum(least, ndtr(np.log(limit / values[rows]) / errors))
+        return np.asarray(least)
+
+    def near_misses(self) -> tuple[Counts, Floats]:
+        """Return rows that would be better but are not expected to keep to the constraints, and their chances."""
+        limits = _limits(self.rules, self.seconds, self.watts)
+        if not limits or not self.feasible.any():
+            return np.empty(0, np.int64), np.empty(0)
+        over = np.max([np.log(values / limit) for _, limit, values in limits], axis=0)
+        rows = np.flatnonzero((self.score < self.score[self.best] - self._tie) & ~self.feasible & (over < _NEAR))
+        rows = rows[np.argsort(over[rows], kind="stable")][:_MOST_NEAR]
+        return rows, self.chances(rows) if len(rows) else np.empty(0)
+
+    @property
+    def _tie(self) -> float:
+        return TIE * min(1.0, sum(score_weights(self.rules)))
 
     def refuse_infeasible(self) -> None:
         """Return if some configuration keeps to the constraints.

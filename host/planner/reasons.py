@@ -8,7 +8,8 @@ import numpy as np
 
 from host.planner.cluster import Configuration, Counts
 from host.planner.pareto import pareto_front
-from host.planner.ranking import Ranking
+from host.planner.ranking import TIE, Ranking
+from host.planner.rules import Measured
 
 
 def pareto_rows(ranking: Ranking) -> Counts:
@@ -17,17 +18,21 @@ def pareto_rows(ranking: Ranking) -> Counts:
     return np.asarray(rows[pareto_front(ranking.seconds[rows], ranking.watts[rows])])
 
 
-def explain(ranking: Ranking, steps: Counts, lost: Sequence[str]) -> tuple[str, ...]:
-    """Return why the best one wins: against all devices, one less, the host alone, the runner-up.
+def explain(
+    ranking: Ranking, steps: int, sure: float, trials: Sequence[Measured], lost: Sequence[str]
+) -> tuple[str, ...]:
+    """Return why the best one wins: against all devices, one less, the host alone, the runner-up; and how sure it is.
 
     Args:
         ranking: of all.
-        steps: (1,) how many steps of the best one were measured.
+        steps: how many of the best one were measured.
+        sure: see `Ranking.sure`.
+        trials: that were taken.
         lost: devices that failed.
     """
     best = ranking.best
     name = ranking.cluster.name(ranking.points.counts[best].tolist())
-    known = f"{int(steps[0])} steps of it were measured" if steps[0] else "it was not run: the estimate is the model's"
+    known = f"{steps} steps of it were measured" if steps else "it was not run: the estimate is the model's"
     sentences = [
         f"{name} is the best for {ranking.rules.preference.label}: {ranking.seconds[best]:.4g} s, "
         f"{ranking.watts[best]:.4g} W, {ranking.seconds[best] * ranking.watts[best]:.4g} J; {known}."
@@ -37,6 +42,13 @@ def explain(ranking: Ranking, steps: Counts, lost: Sequence[str]) -> tuple[str, 
         if row is not None and row not in told:
             told.add(row)
             sentences.append(_compare(ranking, what, row))
+    run = len({each.trial.configuration for each in trials})
+    sentences.append(
+        f"{run} of {len(ranking.points)} configurations were run, {sum(each.steps for each in trials)} steps in all; "
+        f"with a probability of {sure:.0%} no other one is better by more than {TIE:.0%}."
+    )
+    if (chance := float(ranking.chances(np.array([best]))[0])) < 1:
+        sentences.append(f"It keeps to the constraints with a probability of {chance:.0%}.")
     if lost:
         sentences.append(f"{', '.join(lost)} failed and takes part in nothing.")
     return tuple(sentences)

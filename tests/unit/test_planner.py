@@ -224,8 +224,13 @@ def test_a_lost_device_takes_part_in_nothing_and_nothing_else_is_lost(
     seen = take(cluster, trial)
     # It fails in the last step.
     failed = {node: each for node, each in seen[-1].compute_seconds.items() if node != lost}
-    planner.observe(trial, [*seen[:-1], replace(seen[-1], compute_seconds=failed)])
-    planner.lose(lost)
+    steps = [*seen[:-1], replace(seen[-1], compute_seconds=failed)]
+    if data.draw(st.booleans(), "lost first"):
+        planner.lose(lost)
+        planner.observe(trial, steps)
+    else:
+        planner.observe(trial, steps)
+        planner.lose(lost)
     decided, trials = plan(planner)
     assert lost in nodes
     for configuration in (*(each.configuration for each in trials), *(each.configuration for each in decided.ranked)):
@@ -274,6 +279,23 @@ def test_a_kind_without_a_table_is_learned() -> None:
     found = planner.decide().chosen
     truth = take(cluster, Trial(found.configuration, found.batches, 1, ""))[0]
     assert found.step_seconds == pytest.approx(truth.step_seconds, rel=0.05)
+
+
+def test_planning_ends_where_nothing_is_ever_seen() -> None:
+    planner = Planner(make_cluster([2]), Rules(TIME), RECORDS)
+    for _ in range(100):
+        if (trial := planner.next_trial()) is None:
+            break
+        planner.observe(trial, [])
+    assert planner.next_trial() is None
+
+
+def test_without_a_share_to_spend_only_what_seems_best_is_run() -> None:
+    planner = Planner(make_cluster([2, 2], seed=3), Rules(TIME, most_share=0.0), RECORDS)
+    best = planner.decide().chosen.configuration
+    trial = planner.next_trial()
+    assert trial is not None
+    assert trial.configuration == best
 
 
 def test_an_empty_trial_changes_nothing() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from host.planner.batches import knees, subset_batches
 from host.planner.bounds import seconds_bounds
+from host.planner.classes import find_configurations
 from host.planner.cluster import Cluster, Floats
 from host.planner.cost import Figures
 from host.planner.curves import Curve, PaceTables, Spread, table_of
@@ -14,7 +15,7 @@ from host.planner.model import Layout, Model
 from host.planner.pareto import pareto_front
 from host.planner.preference import Preference
 from host.planner.rules import Rules
-from host.planner.search import Goal, Space, enumerate_configurations, find_configurations
+from host.planner.search import Goal, Space, enumerate_configurations
 from tests.unit.planner_clusters import clusters
 
 WEIGHTS = st.floats(0, 3)
