@@ -10,8 +10,9 @@ from csd_emu.profiles import get_profile
 from csd_emu.timeline import Link
 from firmware_agent.errors import ConfigurationError
 from host.planner.cluster import Cluster, Configuration, Estimate, Kind, Range, Seen, Trial
+from host.planner.decider import Decided
 from host.planner.rules import Plan
-from host.planner.tuner import Decided, PlanningTuner
+from host.planner.tuner import PlanningTuner
 from host.sync.plan import SyncPlan
 from host.tuning.base import StepCost, Tuner
 from host.tuning.speed import SpeedTable

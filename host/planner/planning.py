@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from firmware_agent.errors import ConfigurationError
 from host.planner.cluster import Cluster
 from host.planner.cluster_of import Exchanged, chosen_sync_seconds, make_cluster, planned_records, planner_rules
+from host.planner.decider import Decided
 from host.planner.report import DevicePlan, describe_plan
 from host.planner.rules import Rules
-from host.planner.tuner import Decided, PlanningTuner
+from host.planner.tuner import PlanningTuner
 from host.simulation.load import inspect_load
 from host.sync.plan import SyncPlan
 from host.tuning.base import Tuner

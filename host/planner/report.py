@@ -11,8 +11,8 @@ import msgspec
 from firmware_agent.errors import CheckpointError, EnvironmentUnfit
 from host.files import replace_file
 from host.planner.cluster import Cluster, Estimate, Range
+from host.planner.decider import Tried
 from host.planner.rules import Plan, Rules
-from host.planner.tuner import Tried
 
 PLAN_FILE = "plan.json"
 # So many configurations are written down; of thousands the others are never looked at.

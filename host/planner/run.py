@@ -7,9 +7,9 @@ from pathlib import Path
 from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
 from host.accounting import Accountant
+from host.planner.decider import Decided
 from host.planner.planning import Planning
 from host.planner.report import write_plan
-from host.planner.tuner import Decided
 from host.records import OnEvent, What
 
 

@@ -4,72 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
-from host.planner.cluster import Cluster, Configuration, Seen, Trial
-from host.planner.rules import Plan
+from host.planner.cluster import Configuration, Seen, Trial
+from host.planner.decider import Decided, Decider, MakeInner, Tried
 from host.tuning.base import Batches, Floats, Retune, StepCost, Tuner
 
 # A trial whose steps are others than it asked for, by the way of epochs that end, is given up after so many of them.
 _MOST_ODD = 8
-
-
-class Decider(Protocol):
-    """What a `PlanningTuner` asks of a planner (see `host.planner.planner.Planner`)."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """What it chooses from."""
-
-    def next_trial(self) -> Trial | None:
-        """Return what to measure next; None if enough is known."""
-
-    def observe(self, trial: Trial, seen: Sequence[Seen]) -> None:
-        """Take the steps of a trial."""
-
-    def lose(self, node: str) -> None:
-        """Note that a node takes part in nothing any more."""
-
-    def decide(self) -> Plan:
-        """Return what is best; ConfigurationError: nothing is feasible."""
-
-    def choose_nodes(self, configuration: Configuration) -> tuple[str, ...]:
-        """Return which nodes train in a configuration."""
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A trial that was taken, and what its steps cost."""
-
-    trial: Trial
-    seen: tuple[Seen, ...]
-
-
-@dataclass(frozen=True)
-class Decided:
-    """What came of planning.
-
-    Attributes:
-        plan: ranked configurations.
-        batches: node -> records per step, of those that train.
-        tried: what was measured.
-        step: after which it was decided.
-        lost: nodes that were lost meanwhile.
-    """
-
-    plan: Plan
-    batches: Mapping[str, int]
-    tried: tuple[Tried, ...]
-    step: int
-    lost: tuple[str, ...] = ()
-
-
-MakeInner = Callable[[Sequence[int], Sequence[int]], Tuner]
-"""Makes what tunes the nodes of these numbers, given their batches to begin with."""
 
 
 @dataclass

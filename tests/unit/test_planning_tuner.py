@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from host.planner.cluster import Configuration
-from host.planner.tuner import Decided, PlanningTuner
+from host.planner.decider import Decided
+from host.planner.tuner import PlanningTuner
 from host.tuning.base import Chooser, Retune
 from host.tuning.fixed import FixedBatches
 from tests.planning import FakePlanner, cluster, cost, nodes
