@@ -183,16 +183,13 @@ def test_what_no_configuration_keeps_to_ends_the_run_and_keeps_what_was_trained(
     workshop.assert_clean()
 
 
-def test_a_job_too_short_for_a_trial_is_planned_from_tables_and_can_be_gone_on_with(
-    workshop: Workshop, csd_emu: Command
-) -> None:
-    wanted = files(workshop, rounds=1, sync={"round_steps": 4})
-    done = csd_emu("plan", *wanted, "--prefer", "time", "--runs", workshop.runs, "--json")
+def test_a_run_without_trials_begins_with_what_tables_say(workshop: Workshop, csd_emu: Command) -> None:
+    wanted = files(workshop, rounds=1, sync={"round_steps": 4}, planner={"prefer": "time", "steps": 0})
+    done = csd_emu("run", *wanted, "--runs", workshop.runs, "--json")
     assert done.code == 0, done.err
-    assert done.json("plan")["devices"]["trials"] == []
-    assert [len(record["steps"]) for record in workshop.rounds()] == [1]
-    assert csd_emu("run", "--resume", workshop.run_directory()).code == 0
-    assert sum(records(workshop.rounds())) >= 4 * 96
+    plan = planned(workshop.run_directory())
+    assert (plan["step"], plan["trials"], plan["chosen"]["name"]) == (0, [], "2 newport")
+    assert took_part(workshop.rounds()) == [["csd-00", "csd-01"]] * 6
     workshop.assert_clean()
 
 
