@@ -37,10 +37,12 @@ def _quantity(table: dict[str, float], example: str) -> Any:
 _BYTES, _SECONDS = _quantity(units.BYTES, "2 GiB"), _quantity(units.SECONDS, "10 min")
 _BYTES_PER_SECOND = _quantity(units.BYTES_PER_SECOND, "500 MB/s")
 _WATTS = _quantity({"mW": 1e-3, "W": 1.0, "kW": 1e3}, "450 W")
+_JOULES = _quantity({"mJ": 1e-3, "J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "kWh": 3.6e6}, "20 kJ")
 Bytes = Annotated[float, *_BYTES]
 Seconds = Annotated[float, *_SECONDS]
 BytesPerSecond = Annotated[float, *_BYTES_PER_SECOND]
 Watts = Annotated[float, *_WATTS]
+Joules = Annotated[float, *_JOULES]
 
 Model = TypeVar("Model", bound=BaseModel)
 

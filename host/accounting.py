@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -94,6 +94,8 @@ class Accountant:
         """
         self.time = time
         self.array_seconds = 0.0
+        # Names of drives that are switched off as of now: they draw nothing.
+        self.powered_off: Callable[[], Collection[str]] = tuple
         self._profiles, self._host, self._link, self._overlap = dict(profiles), host, link, overlap
         self._storage = storage_of(host, [profile for device, profile in profiles.items() if device != HOST])
 
@@ -234,14 +236,14 @@ class Accountant:
     def _others(
         self, parts: Sequence[DeviceRound], spans: Mapping[str, Sequence[Span]], elapsed_seconds: float
     ) -> dict[str, dict[str, float]]:
-        """Return the energy of the host, its own training included, and of drives that did nothing."""
+        """Return the energy of the host, its own training included, and of drives that did nothing but are powered."""
         link_bytes = sum(part.host_link_bytes for part in parts)
-        returned = {part.device for part in parts}
+        none = {part.device for part in parts} | set(self.powered_off()) | {HOST}
         did = add_up(self._host, spans.get(HOST, ()))
         idle = {
             device: device_energy(profile.power, elapsed_seconds, 0.0, 0.0, 0, 0)
             for device, profile in self._profiles.items()
-            if device not in returned and device != HOST
+            if device not in none
         }
         server = host_energy(self._host, elapsed_seconds, did.busy_core_seconds, did.busy_seconds, link_bytes)
         return {HOST: server, **idle}

@@ -24,8 +24,9 @@ from host.training import TrainingState
 FORMAT = 1
 _WEIGHTS, _STRATEGY = "weights/", "strategy/"
 _REMEDY = "restore the file from a copy, or remove it to begin again from the first round"
-# What may change between a run and its resumption: nothing here moves a weight or a device second.
-_FREE_JOB_KEYS = {"rounds", "target", "checkpoint", "watchdog"}
+# What may change between a run and its resumption: nothing here moves a weight or a device second. What the planner has
+# decided stands in the checkpoint; if it has not yet, it begins again, perhaps with other limits.
+_FREE_JOB_KEYS = {"rounds", "target", "checkpoint", "watchdog", "planner"}
 _FREE_ARRAY_KEYS = {"hypervisors", "memory"}
 _FREE_HOST_KEYS = {"address", "port", "metrics_port", "power_cap"}
 
@@ -54,8 +55,8 @@ class Checkpoint:
 def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: Any) -> str:
     """Return the hash of everything that decides a run's trajectory.
 
-    Left out is what may change before a run is resumed: rounds, target, checkpoints, watchdog, ports, where virtual
-    machines run and how much DRAM they have.
+    Left out is what may change before a run is resumed: rounds, target, checkpoints, watchdog, planner, ports, where
+    virtual machines run and how much DRAM they have.
 
     Args:
         array: the devices.
@@ -124,8 +125,8 @@ def load_checkpoint(path: Path, job: str) -> Checkpoint | None:
     if header.job_sha256 != job:
         raise CheckpointError(
             f"{path}: is of another job than lies beside it: job, array, model file, or the figures of profiles and "
-            "calibration were changed; undo that (only rounds, target, checkpoint, watchdog, ports, hypervisors and "
-            "memory may change)"
+            "calibration were changed; undo that (only rounds, target, checkpoint, watchdog, planner, ports, "
+            "hypervisors and memory may change)"
         )
     state = TrainingState(
         *(header.round, header.accuracy, header.array_seconds),

@@ -77,6 +77,8 @@ def print_summary(summary: Summary) -> None:
     )
     if summary.mode == SYNC:
         console.print(f"{summary.steps} synchronous steps, batch sizes retuned {summary.retunes} times")
+        if summary.chosen is not None:
+            console.print(f"devices chosen to train: {summary.chosen} (why: report.html)")
     console.print(
         f"the array took {summary.array_seconds:.2f} s ({summary.clock}, with flash and link) and "
         f"{summary.energy_joules:.0f} J by the power model, host included; "

@@ -12,6 +12,7 @@ from firmware_agent.errors import ConfigurationError, ModelError
 from host.communication.section import CommunicationKey, CommunicationSection
 from host.datasets import check_source, is_path
 from host.participation import Participation
+from host.planner.section import PlannerSection
 from host.plugins.section import UserSection
 from host.strategies.sections import StrategySection
 from host.sync.sections import DisturbSection, SyncSection
@@ -73,7 +74,7 @@ class CheckpointSection(Config):
 
 # Keys that one mode has and the other has not.
 _FEDERATED_KEYS = ("participation", "straggler", "strategy")
-_SYNC_KEYS = ("tuner", "sync", "disturb", "communication", "placement")
+_SYNC_KEYS = ("tuner", "sync", "disturb", "communication", "placement", "planner")
 
 
 class JobConfig(Config):
@@ -92,6 +93,7 @@ class JobConfig(Config):
         communication: of synchronous jobs: in which pieces and order tensors are sent, and whether beside computing.
         placement: of synchronous jobs: which layers the host has: ``none``, ``auto`` (those where a step is predicted
             to be shortest), or those from a layer of this name on.
+        planner: of synchronous jobs: which devices train is chosen in the first steps; without it all do.
         strategy: how the host makes new weights of the devices': ``fedavg``, ``fedprox``, ``fednova``, ``fedadam``, or
             one of the user's own (see docs/extending.md).
         participation: how many devices are chosen for a round: a share, or a count.
@@ -115,6 +117,7 @@ class JobConfig(Config):
     disturb: list[DisturbSection] = Field(default_factory=list)
     communication: CommunicationKey = CommunicationSection()
     placement: str = Field(default="none", min_length=1, max_length=256)
+    planner: PlannerSection | None = None
     strategy: StrategySection = Field(default="fedavg")  # type: ignore[assignment]
     participation: Participation = Field(default=1.0)  # type: ignore[assignment]
     straggler: StragglerSection | None = None

@@ -103,8 +103,8 @@ class Recorder:
         if self.directory is not None and not self.directory.closed:
             self.directory.append_slices(slices)
 
-    async def add_round(self, record: RoundRecord, training: Training) -> None:
-        """Record a round, and write a checkpoint if one is due: the last round always has one.
+    async def add_round(self, record: RoundRecord, training: Training, last: bool = False) -> None:
+        """Record a round, and write a checkpoint if one is due: the last round, of a run that is done, always has one.
 
         Raises:
             EnvironmentUnfit: the disk is full; the checkpoint before is intact.
@@ -113,7 +113,7 @@ class Recorder:
         directory.append(record)
         self.rounds.append(record)
         self._show_round(record)
-        if self._every and (record.round % self._every == 0 or training.done):
+        if self._every and (record.round % self._every == 0 or training.done or last):
             checkpoint = Checkpoint(training.state(), self.wall_seconds)
             await asyncio.to_thread(directory.save_checkpoint, checkpoint, self._job)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from csd_emu.array import ArrayConfig
 from csd_emu.config import load_config, parse_config
@@ -47,11 +48,12 @@ def read_run(
     tuner: TunerName | None = None,
     schedule: ScheduleName | None = None,
     placement: str | None = None,
+    planner: Mapping[str, Any] | None = None,
 ) -> RunRequest:
     """Read a job and its array, and check that they fit together.
 
-    `engine`, `tuner`, the `schedule` of the job's communication and its `placement` replace the files', if given.
-    Another schedule than the file's has its own slice and credit.
+    `engine`, `tuner`, the `schedule` of the job's communication, its `placement` and keys of its `planner` replace the
+    files', if given. Another schedule than the file's has its own slice and credit.
 
     Raises:
         ConfigurationError: they do not.
@@ -70,6 +72,11 @@ def read_run(
     if placement is not None:
         job = parse_config(job.model_dump(mode="json") | {"placement": placement}, JobConfig, "--placement")
         check_mode(job, "--placement")
+    if planner is not None:
+        content = job.model_dump(mode="json")
+        content["planner"] = (content["planner"] or {}) | dict(planner)
+        job = parse_config(content, JobConfig, "the options")
+        check_mode(job, "the options")
     return check_run(config, job, spec, load_plugins(job, job_path))
 
 

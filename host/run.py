@@ -32,6 +32,7 @@ from host.metrics.state import MetricsState
 from host.page.app import PageApp
 from host.page.facts import describe_presences, plan_run
 from host.page.history import History
+from host.planner.run import PlannedRun
 from host.recorder import Past, Recorder
 from host.records import What
 from host.round_table import RoundTable
@@ -42,6 +43,7 @@ from host.run_request import RunRequest
 from host.shards import check_shards
 from host.summary import Summary
 from host.sync.setup import make_sync_training, overlap_of
+from host.sync.training import SyncTraining
 from host.training import Training
 
 
@@ -66,6 +68,7 @@ def run_job(
     quiet: bool,
     past: Past | None = None,
     stay: Stay | None = None,
+    plan_only: bool = False,
 ) -> Summary:
     """Run the job and return its summary; whatever was started here has ended when this returns or raises.
 
@@ -77,6 +80,7 @@ def run_job(
         quiet: print nothing.
         past: of a resumed run, which goes on in its own directory.
         stay: if drives, metrics and page shall stay until the process is interrupted, which is then the normal end.
+        plan_only: end when it is decided which devices train; the run can be resumed.
 
     Raises:
         CsdError: something is missing, or no device is left.
@@ -91,7 +95,8 @@ def run_job(
         page = PageApp(history, lambda: describe_presences(metrics))
         exporter = stack.enter_context(Exporter(metrics, host.metrics_port, host.address, page))
         engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))
-        run = _Run(request, folder, paths.control(name), runs, engine, progress, quiet, exporter, history, past, stay)
+        run = _Run(request, folder, paths.control(name), runs, engine, progress, quiet, exporter, history, past)
+        run.stay, run.plan_only = stay, plan_only
         stack.callback(run.report)
         state = ArrayState.load(folder)
         running = list_running(state, paths) if state is not None else []
@@ -128,12 +133,13 @@ class _Run:
         exporter: Exporter,
         history: History,
         past: Past | None,
-        stay: Stay | None,
     ) -> None:
         self._request, self._folder, self._control = request, folder, control
         self._runs, self._engine = runs, engine
         self._progress, self._quiet, self._exporter, self._past = progress, quiet, exporter, past
-        self._stay, self._reported = stay, False
+        self.stay: Stay | None = None
+        self.plan_only, self._reported = False, False
+        self._planned: PlannedRun | None = None
         self._metrics, self._history, self._meter = exporter.state, history, MachineMeter(RaplMeter.open())
         self._recorder = Recorder([exporter.state, history], request.sha256, request.job.checkpoint.every, past)
 
@@ -165,11 +171,11 @@ class _Run:
 
     async def _train_and_stay(self, fleet: Fleet) -> Summary:
         summary = await self._record_and_train(fleet)
-        if self._stay is not None and self._recorder.directory is not None:
+        if self.stay is not None and self._recorder.directory is not None:
             self._recorder.directory.close()  # from here on events are for Prometheus and the page alone
             await asyncio.to_thread(self.report)
-            self._stay.show(summary)
-            await INTERRUPTS.wait(*([] if self._stay.until is None else [self._stay.until()]))
+            self.stay.show(summary)
+            await INTERRUPTS.wait(*([] if self.stay.until is None else [self.stay.until()]))
             self._metrics.end()
         return summary
 
@@ -208,6 +214,11 @@ class _Run:
         self._history.begin(clock, str(directory.path))
         names = [node.name for node in request.config.list_nodes()]
         faults = RunFaults(fleet, names, accountant.time, recorder.add_event)
+        if request.planning is not None:
+            on_event = recorder.add_event
+            self._planned = PlannedRun(
+                request.planning, directory.path, clock, accountant, on_event, only=self.plan_only
+            )
         training = self._make_training(fleet, accountant, faults)
         if self._past is not None and self._past.state is not None:
             training.restore(self._past.state)
@@ -216,16 +227,25 @@ class _Run:
         control = ControlServer(self._control, faults.handle)
         with RoundTable(clock, self._quiet, request.job.mode) as table:
             async with control, faults:
-                while not training.done:
+                # What is decided without a trial, from tables, is gone on with for a step, so that it can be resumed.
+                while not training.done and not (self._over() and recorder.rounds):
                     record = self._meter.metered(await training.run_round())
                     self._metrics.describe(self._describe(fleet, accountant), clock)
-                    await recorder.add_round(record, training)
+                    await recorder.add_round(record, training, last=self._over())
                     for retune in record.retunes:
                         table.add_retune(retune)
                     table.add(record)
+        if self._planned is not None:
+            self._planned.tuner.finish()
+        if isinstance(training, SyncTraining) and training.cut_short:
+            # The round that ended early stands in the records; what it lacks is in one more.
+            job = request.portable_job
+            directory.write_job(job.model_copy(update={"rounds": job.rounds + 1}))
         summary = finish_run(request, directory, recorder.rounds, training.weights, recorder.wall_seconds)
+        if self._planned is not None:
+            self._planned.check()
         self._history.end()
-        if self._stay is not None:
+        if self.stay is not None:
             self._metrics.rest()
             return summary
         self._metrics.end()
@@ -238,12 +258,18 @@ class _Run:
             return make_sync_training(
                 *(request, request.sync, fleet, self._list_existing, accountant, faults, on_event),
                 lambda log: self._recorder.add_slices(log.records()),
+                None if self._planned is None else self._planned.tuner,
+                self._over,
             )
         frame = job_frame(request.job, request.spec, request.dataset.image_scale, request.proximal)
         names = [device.name for device in request.config.list_devices()]
         exchange = RoundExchange(request.job, frame, fleet, self._list_existing, on_event, faults.before_task)
         plugin = request.plugins.strategy
         return FederatedTraining(request.job, names, exchange, accountant, request.evaluator, on_event, plugin)
+
+    def _over(self) -> bool:
+        """Whether the run ends before its training is done."""
+        return self._planned is not None and self._planned.over
 
     def _describe(self, fleet: Fleet, accountant: Accountant) -> list[DeviceFacts]:
         hellos = {device: session.hello for device, session in fleet.sessions().items()}

@@ -133,9 +133,16 @@ class RunDirectory:
         versions["devices"] = facts
         versions["profiles"] = profiles
         _write_input(self.path / VERSIONS_FILE, msgspec.json.format(msgspec.json.encode(versions)))
-        for name, config in ((ARRAY_FILE, array), (JOB_FILE, job)):
-            text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-            _write_input(self.path / name, text.encode())
+        _write_input(self.path / ARRAY_FILE, _as_yaml(array))
+        self.write_job(job)
+
+    def write_job(self, job: BaseModel) -> None:
+        """Write job.yaml as resolved.
+
+        Raises:
+            EnvironmentUnfit: it cannot be written.
+        """
+        _write_input(self.path / JOB_FILE, _as_yaml(job))
 
     def write_user_file(self, name: str, source: str) -> None:
         """Write a file of the user's under `name`, so that job.yaml can be run again from here.
@@ -289,6 +296,10 @@ def check_writable(runs: Path) -> None:
     existing = next(folder for folder in (runs.absolute(), *runs.absolute().parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK) or not _has_room(existing):
         raise EnvironmentUnfit(f"{runs}: no run directory can be made there; free space, or give another with --runs")
+
+
+def _as_yaml(config: BaseModel) -> bytes:
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode()
 
 
 def _write_input(path: Path, content: bytes) -> None:

@@ -9,6 +9,7 @@ from csd_emu.progress import Progress
 from firmware_agent.exchange import Array
 from host.console import errors
 from host.interrupts import INTERRUPTS
+from host.planner.report import read_plan
 from host.records import RoundRecord
 from host.run_directory import METRICS_FILE, REPORT_FILE, RunDirectory, write_result
 from host.run_request import RunRequest
@@ -24,6 +25,7 @@ def finish_run(
     wall_seconds: float,
 ) -> Summary:
     """Write down how a run ended: timeline, slices of overlapping steps, final weights, summary."""
+    plan = read_plan(directory.path) if request.planning is not None else None
     job, target = request.job, request.job.target
     summary = summarise(
         rounds,
@@ -35,6 +37,7 @@ def finish_run(
         wall_seconds=wall_seconds,
         run_directory=str(directory.path),
         seed=job.seed,
+        chosen=None if plan is None else plan.chosen.name,
     )
     write_trace(directory.path, rounds, request.config.name)
     if slices := directory.read_slices():

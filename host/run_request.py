@@ -32,6 +32,7 @@ from host.job import JobConfig
 from host.lifecycle import ArrayRequest
 from host.placement.choose import choose_placement, explain
 from host.placement.placed import AUTO, NONE, Placed, place_model
+from host.planner.planning import Planning, make_planning
 from host.plugins.plugins import NO_PLUGINS, Plugins, check_files
 from host.shards import deal_out
 from host.strategies import make_strategy
@@ -63,6 +64,7 @@ class RunRequest:
         placed: where the model is cut; None if nothing is moved.
         host_model: what the whole model's steps cost on the host, if a table says it.
         decision: why the model is cut there, or not; None if that was not left to us.
+        planning: what chooses the devices that train; None if all do.
     """
 
     config: ArrayConfig
@@ -79,6 +81,7 @@ class RunRequest:
     placed: Placed | None = None
     host_model: StepModel | None = None
     decision: Decision | None = None
+    planning: Planning | None = None
 
     @property
     def array(self) -> ArrayRequest:
@@ -187,7 +190,8 @@ def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec, plugins: Plu
         *(config, job, spec, dataset, evaluator, models, None, {}, communication, plugins),
         host_model=_host_model(config, spec, shape, store),
     )
-    return _with_placement(request, plan_with)
+    placed = _with_placement(request, plan_with)
+    return replace(placed, planning=make_planning(placed, record_bytes))
 
 
 def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan]) -> RunRequest:

@@ -16,7 +16,8 @@ class Summary(msgspec.Struct, frozen=True):
     """How a run ended. `array_seconds` is the array's composed time, `energy_joules` the whole array's energy.
 
     `steps` are those of the array in a synchronous run, of all drives together in a federated one. `retunes` are the
-    times that batch sizes were changed. Rates per image are over all records trained on in time, repetitions counted;
+    times that batch sizes were changed, `chosen` the devices that a planner chose to train (``2 newport + host``), null
+    without one. Rates per image are over all records trained on in time, repetitions counted;
     0 if there are none.
     """
 
@@ -43,6 +44,7 @@ class Summary(msgspec.Struct, frozen=True):
     images_per_array_second: float = 0.0
     joules_per_image: float = 0.0
     host_link_bytes_per_image: float = 0.0
+    chosen: str | None = None
 
 
 def mode_of(rounds: Sequence[RoundRecord]) -> str:

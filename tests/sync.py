@@ -27,11 +27,12 @@ from host.sync.disturbances import Disturbances
 from host.sync.exchange import StepExchange
 from host.sync.optimiser import make_optimiser
 from host.sync.participants import Participants
-from host.sync.plan import Records, make_plan
+from host.sync.plan import Records, SyncPlan, make_plan
 from host.sync.slice_log import SliceLog, StepLogs
 from host.sync.stepping import Stepper
 from host.sync.tail import Tail
 from host.sync.training import SyncTraining
+from host.tuning.base import Tuner
 from tests.fakes import JOB, Answer, FakeDrive, FakeEvaluator, FakeFleet
 
 SHAPE = (1, 8, 8)
@@ -113,6 +114,8 @@ class SyncRun:
         on_log: Callable[[SliceLog], None] = lambda _: None,
         tail: Callable[[dict[str, Array]], Tail] | None = None,
         most_records: int | None = None,
+        make_tuner: Callable[[SyncPlan], Tuner] | None = None,
+        pause: Callable[[], bool] = lambda: False,
         **job: Any,
     ) -> None:
         fields: dict[str, Any] = {
@@ -141,7 +144,7 @@ class SyncRun:
             overlap=communication.overlap,
             deadline_seconds=3 * watchdog_seconds,
         )
-        self._tail = tail
+        self._tail, self._make_tuner, self._pause = tail, make_tuner, pause
         self.training = self._make(evaluator or FakeEvaluator())
 
     def on_event(self, device: str, what: What, detail: str) -> None:
@@ -186,6 +189,8 @@ class SyncRun:
         return SyncTraining(
             *(self.job, participants, stepper, optimiser, self.plan, disturbances, self.accountant),
             *(judge, self.on_event, self.communication, self.logs),
+            None if self._make_tuner is None else self._make_tuner(self.plan),
+            self._pause,
         )
 
 

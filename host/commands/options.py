@@ -47,6 +47,14 @@ PlacementOption = Annotated[
         "--placement", metavar="none|auto|LAYER", help="which layers the host has, in place of the job file's"
     ),
 ]
+PreferOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prefer",
+        metavar="time|power|energy|edp|WEIGHTS",
+        help="have the devices that train chosen, for this; weights are such as time=2,energy=1",
+    ),
+]
 JobOption = Annotated[Path | None, typer.Option("--job", metavar="JOB.YAML", help="the job whose data the drives hold")]
 Stay = Annotated[bool, typer.Option("--stay", help="stay in the foreground until Ctrl-C, which is the normal end")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from csd_emu.paths import Paths
 from firmware_agent.errors import ConfigurationError
-from host.commands.options import ArrayOption, JobFile, Json
+from host.commands.options import ArrayOption, EngineOption, JobFile, Json, PreferOption, TunerOption
+from host.console import StageProgress
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
+
+_WHAT = "--placement for the layers that the host takes over, or --prefer time|power|energy|edp for which devices train"
 
 
 def plan(
@@ -19,11 +23,70 @@ def plan(
     placement: Annotated[
         bool, typer.Option("--placement", help="which layers the host takes over, and what every cut would cost")
     ] = False,
+    prefer: PreferOption = None,
+    steps: Annotated[
+        int | None, typer.Option(min=0, max=1000, help="of each configuration that is tried; 0: as --from-tables")
+    ] = None,
+    deadline: Annotated[str | None, typer.Option(metavar="TIME", help="the training takes no longer: 10 min")] = None,
+    watts: Annotated[str | None, typer.Option(metavar="POWER", help="the array draws no more: 450 W")] = None,
+    joules: Annotated[str | None, typer.Option(metavar="ENERGY", help="the training takes no more: 20 kJ")] = None,
+    include: Annotated[list[str] | None, typer.Option(metavar="NODE", help="must train; may be given again")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(metavar="NODE", help="must not; may be given again")] = None,
+    unused_off: Annotated[bool, typer.Option("--unused-off", help="drives that do not train draw no power")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="go on with what was chosen, to the end")] = False,
+    from_tables: Annotated[
+        bool, typer.Option("--from-tables", help="start nothing: decide by the calibration tables (modelled)")
+    ] = False,
+    engine: EngineOption = None,
+    tuner: TunerOption = None,
+    runs: Annotated[Path, typer.Option(help="folder for run directories")] = Path("runs"),
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.SVG", help="draw the Pareto front into this file")] = None,
     as_json: Json = False,
 ) -> None:
-    """Work out what a job would best be run with, before anything is started."""
-    if not placement:
-        raise ConfigurationError("say what to plan: --placement for the layers that the host takes over")
+    """Work out what a job would best be run with: which devices, or which layers on the host.
+
+    Devices are tried in steps that count, on an array that is started as csd-emu run does; what was trained is kept.
+    """
+    given: dict[str, Any] = {
+        **{"prefer": prefer, "steps": 0 if from_tables else steps},
+        **{"deadline": deadline, "watts": watts, "joules": joules, "include": include, "exclude": exclude},
+        "unused": "off" if unused_off else None,
+    }
+    keys = {name: value for name, value in given.items() if value is not None and value != []}
+    if placement:
+        if keys or apply or plot is not None:
+            raise ConfigurationError("--placement is planned on its own, without options for devices; leave these out")
+        return _plan_placement(job, array, as_json)
+    if from_tables and steps:
+        raise ConfigurationError("--from-tables takes no steps; leave --steps or --from-tables out")
+    with INTERRUPTS.deferred():
+        from host.planner.command import plan_from_tables, plan_in_run, read_planned
+        from host.planner.plot import check_plot, write_plot
+        from host.printing import print_summary
+        from host.printing_planner import print_devices
+
+    if plot is not None:
+        check_plot(plot)
+    with INTERRUPTS.deferred():
+        request = read_planned(job, array, engine and engine.value, None if tuner is None else tuner.value, keys, _WHAT)
+    asked = request.job.planner
+    if asked is not None and not asked.steps and not apply:
+        report = plan_from_tables(request)
+    else:
+        with StageProgress(quiet=as_json) as progress:
+            report = plan_in_run(request, Paths.default(), runs, progress, quiet=as_json, apply=apply)
+    if plot is not None and report.devices is not None:
+        write_plot(report.devices, plot)
+    if as_json:
+        print_json(report)
+    else:
+        print_devices(report)
+        if apply and report.summary is not None:
+            print_summary(report.summary)
+    raise typer.Exit(1 if apply and report.summary is not None and not report.summary.reached else 0)
+
+
+def _plan_placement(job: Path, array: Path, as_json: bool) -> None:
     with INTERRUPTS.deferred():
         from csd_emu.calibration import CalibrationStore
         from host.placement.plan import plan_placement

@@ -10,7 +10,15 @@ import typer
 from csd_emu.paths import Paths
 from firmware_agent.errors import ConfigurationError
 from host import printing
-from host.commands.options import CommunicationOption, EngineOption, Json, PlacementOption, Stay, TunerOption
+from host.commands.options import (
+    CommunicationOption,
+    EngineOption,
+    Json,
+    PlacementOption,
+    PreferOption,
+    Stay,
+    TunerOption,
+)
 from host.console import StageProgress, console
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
@@ -24,6 +32,7 @@ def run(
     tuner: TunerOption = None,
     comm: CommunicationOption = None,
     placement: PlacementOption = None,
+    prefer: PreferOption = None,
     runs: Annotated[Path, typer.Option(help="folder for run directories")] = Path("runs"),
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="DIR", help="go on with the run in this directory instead")
@@ -52,9 +61,10 @@ def run(
     staying = Staying(show_and_stay) if stay else None
     chosen = engine and engine.value
     if resume is not None:
-        if any(each is not None for each in (job, array, tuner, comm, placement)):
+        if any(each is not None for each in (job, array, tuner, comm, placement, prefer)):
             raise ConfigurationError(
-                "--resume takes job and array from DIR; leave JOB.YAML, --array, --tuner, --comm and --placement out"
+                "--resume takes job and array from DIR; leave JOB.YAML, --array, --tuner, --comm, --placement and "
+                "--prefer out"
             )
         with StageProgress(quiet=as_json) as progress:
             summary = resume_run(resume, chosen, Paths.default(), progress, quiet=as_json, stay=staying)
@@ -67,6 +77,7 @@ def run(
                 None if tuner is None else tuner.value,
                 None if comm is None else comm.value,
                 placement,
+                None if prefer is None else {"prefer": prefer},
             )
         with StageProgress(quiet=as_json) as progress:
             summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=staying)

@@ -9,6 +9,8 @@ import msgspec
 from csd_emu.placement.costs import Situation
 from csd_emu.placement.decision import CutRow, Decision
 from host.device_time import MODELLED, WALL
+from host.planner.report import DevicePlan
+from host.summary import Summary
 
 if TYPE_CHECKING:  # it imports torch
     from host.placement.request import PlacementRequest
@@ -47,17 +49,23 @@ class PlacementPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`csd-emu plan`: what a job would best be run with, before anything is started.
+    """`csd-emu plan`: what a job would best be run with.
 
     Attributes:
         model, input_shape, array: what is planned for.
         placement: which layers move to the host; null if that was not asked for.
+        devices: which devices train; null if that was not asked for.
+        summary: of the run in which that was found out; null if nothing was started.
+        applied: whether this run went on with the chosen devices.
     """
 
     model: str
     input_shape: list[int]
     array: str
     placement: PlacementPlan | None
+    devices: DevicePlan | None = None
+    summary: Summary | None = None
+    applied: bool = False
 
 
 def placement_plan(request: PlacementRequest, situation: Situation, decision: Decision) -> PlacementPlan:

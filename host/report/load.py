@@ -14,8 +14,9 @@ from csd_emu.array import ArrayConfig, DeviceGroup, LinkSection
 from csd_emu.config import parse_config
 from csd_emu.profiles import PROFILES, Profile
 from csd_emu.timeline import HOST, Link
-from firmware_agent.errors import ConfigurationError
+from firmware_agent.errors import ConfigurationError, CsdError
 from host.accounting import link_of
+from host.planner.report import DevicePlan, read_plan
 from host.records import EventRecord, Record, RoundRecord, decode_record
 from host.report.competing import explain
 from host.summary import Summary
@@ -38,6 +39,7 @@ class RunData:
         devices: name -> name of its profile, for the drives of the array.
         profiles: name -> profile, as the run used them.
         notes: what is missing or must be known, in sentences.
+        plan: which devices were chosen to train; None if that was not asked for.
     """
 
     path: Path
@@ -50,6 +52,7 @@ class RunData:
     devices: Mapping[str, str] = field(default_factory=dict)
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    plan: DevicePlan | None = None
 
     @property
     def host(self) -> Profile | None:
@@ -102,7 +105,16 @@ def load_run(path: Path) -> RunData:
         devices=devices,
         profiles=_read_profiles(path / VERSIONS, versions),
         notes=notes,
+        plan=_read_plan(path, notes),
     )
+
+
+def _read_plan(path: Path, notes: list[str]) -> DevicePlan | None:
+    try:
+        return read_plan(path)
+    except CsdError as error:
+        notes.append(f"What was planned is left out: {error}.")
+        return None
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -27,6 +27,7 @@ from host.report.figures import DeviceTotals, node_energy, total_devices, total_
 from host.report.formats import format_number, format_quantity, format_seconds, format_share
 from host.report.gantt import timeline_chart
 from host.report.load import RunData, load_run
+from host.report.planned import plan_chart
 from host.report.resource_charts import link_chart, power_chart
 from host.report.step_charts import step_charts
 from host.report.svg import Chart
@@ -100,6 +101,7 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
             },
             rounds=run.rounds[-_MOST_ROUNDS:],
             sync=describe_steps(run.rounds),
+            plan=run.plan if run.rounds else None,
             host_trains=any(device.device == HOST for device in devices),
             comparison=comparison,
             events=_events(run.events)[-_MOST_EVENTS:],
@@ -160,6 +162,7 @@ def _charts(run: RunData, devices: Sequence[str]) -> dict[str, Chart]:
         power_chart(run.rounds),
         link_chart(run.rounds),
         timeline_chart(run.rounds, devices),
+        plan_chart(run.plan),
         *step_charts(run.rounds, total_run(run.rounds).clock),
     ]
     return {chart.name: chart for chart in charts if chart is not None}

@@ -26,6 +26,11 @@ class Ledger:
         self._spans: list[Span] = []
         self._others: dict[str, list[dict[str, float]]] = {}
 
+    @property
+    def samples(self) -> int:
+        """Records in the steps' gradients."""
+        return sum(step.samples for step in self.steps)
+
     def add(self, step: StepRecord, accounted: Accounted) -> None:
         """Take one step."""
         self.steps.append(step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -145,6 +145,18 @@ class SyncPlan:
         tuning = self.job.sync.tuning
         rules = Rules(window=tuning.window, threshold=tuning.threshold, cost_steps=tuning.cost_steps)
         return HyperTune(tables, np.array(self.batches), rules, self.steps, self.sync_seconds, self.nodes)
+
+    def of_nodes(self, numbers: Sequence[int], batches: Sequence[int], sync_seconds: float) -> SyncPlan:
+        """Return the plan of some of the nodes alone, with batches of their own."""
+        nodes = tuple(self.nodes[number] for number in numbers)
+        return replace(
+            self,
+            nodes=nodes,
+            private_sizes=tuple(self.private_sizes[number] for number in numbers),
+            classes={node: self.classes[node] for node in nodes if node in self.classes},
+            batches=tuple(batches),
+            sync_seconds=sync_seconds,
+        )
 
 
 def make_plan(

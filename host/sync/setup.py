@@ -31,6 +31,7 @@ from host.sync.slice_log import StepLogs
 from host.sync.stepping import Stepper, TailClock
 from host.sync.tail import Tail
 from host.sync.training import SyncTraining
+from host.tuning.base import Tuner
 
 
 def make_sync_training(
@@ -42,10 +43,13 @@ def make_sync_training(
     faults: RunFaults,
     on_event: OnEvent,
     on_slices: OnSlices = lambda _: None,
+    tuner: Tuner | None = None,
+    pause: Callable[[], bool] = lambda: False,
 ) -> SyncTraining:
     """Return the training of a synchronous job; nothing is sent yet.
 
-    `on_slices` is told what became of the slices of steps that overlap.
+    `on_slices` is told what became of the slices of steps that overlap; `tuner` and `pause` are those of
+    `host.sync.training.SyncTraining`.
     """
     job = request.job
     structure = request.evaluator.structure()
@@ -96,6 +100,8 @@ def make_sync_training(
         on_event,
         request.communication,
         logs,
+        tuner,
+        pause,
     )
 
 

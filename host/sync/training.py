@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from host.job import JobConfig
 from host.records import OnEvent, RetuneRecord, RoundRecord, StepRecord, What
 from host.session import DeviceSession
 from host.sync.communicating import TODAY, Communication
+from host.sync.costing import step_cost
 from host.sync.dealing import Dealer, Dealt
 from host.sync.disturbances import Disturbances
 from host.sync.exchange import Work
@@ -32,10 +33,11 @@ from host.sync.memory_watch import MemoryWatch
 from host.sync.optimiser import HostOptimiser, scale_learning_rate
 from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
+from host.sync.round_end import RoundEnd
 from host.sync.slice_log import SliceLog, StepLogs
 from host.sync.stepping import Stepper, StepResult, Underway
 from host.training import TrainingState, is_done, round_totals
-from host.tuning.base import Batches, Floats, Retune
+from host.tuning.base import Batches, Chooser, Floats, Retune, Tuner
 
 # A device that was late so often in a row is waited for.
 _MOST_LATE_STEPS = 3
@@ -57,7 +59,11 @@ class _Begun:
 
 
 class SyncTraining:
-    """A synchronous job on the nodes of an array; one instance per run."""
+    """A synchronous job on the nodes of an array; one instance per run.
+
+    Attributes:
+        cut_short: whether the last round ended before its last step, for a pause was asked for.
+    """
 
     def __init__(
         self,
@@ -72,6 +78,8 @@ class SyncTraining:
         on_event: OnEvent,
         communication: Communication = TODAY,
         logs: StepLogs | None = None,
+        tuner: Tuner | None = None,
+        pause: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -87,16 +95,20 @@ class SyncTraining:
             on_event: called with device, what happened, and more about it.
             communication: how steps are sent, and whether they overlap.
             logs: what became of the slices of steps that overlap.
+            tuner: decides on batches; None for the plan's.
+            pause: whether the round shall end with the steps that have begun.
         """
         self._job, self._nodes = job, list(plan.nodes)
         self._participants, self._stepper, self._optimiser = participants, stepper, optimiser
         statistics = any(name.endswith("running_var") for name in evaluator.structure().buffers)
         self._dealer = Dealer(plan, lone_record_fails=statistics and job.sync.batch_norm == "device")
-        self._plan, self._tuner = plan, plan.make_tuner(lambda text: on_event(HOST, What.NOTE, text))
+        self._plan, self._pause = plan, pause
+        self._tuner = tuner or plan.make_tuner(lambda text: on_event(HOST, What.NOTE, text))
         self._disturbances, self._accountant, self._evaluator = disturbances, accountant, evaluator
         self._memory = MemoryWatch(plan.classes, on_event)
         self._on_event = on_event
-        self._round, self._epochs, self._step, self._accuracy = 0, 0, 0, 0.0
+        self._round, self._step, self._accuracy = 0, 0, 0.0
+        self._round_end = RoundEnd(job, sum(plan.batches) if isinstance(self._tuner, Chooser) else None)
         self._here = set(range(len(self._nodes)))
         # How many steps in a row each device was late.
         self._late_steps: Counter[str] = Counter()
@@ -105,6 +117,7 @@ class SyncTraining:
         # A step that has begun before the one before it was over; None between rounds.
         self._ahead: _Begun | None = None
         self._ended = 0.0
+        self.cut_short = False
 
     @property
     def weights(self) -> dict[str, Array]:
@@ -125,13 +138,15 @@ class SyncTraining:
         """
         begin, ledger = time.monotonic(), Ledger(self._accountant.array_seconds)
         self._ended = begin
-        steps, self._epochs = self._job.sync.round_steps, 0
-        while (self._epochs < self._job.epochs) if steps is None else (len(ledger.steps) < steps):
-            self._epochs += await self._run_step(ledger)
+        paused = False
+        while not self._round_end.over(ledger) and not paused:
+            self._round_end.epochs += await self._run_step(ledger)
+            paused = self._pause() and self._ahead is None and bool(ledger.steps)
+        self.cut_short = self._round_end.end(ledger)
         self._accuracy, test_loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
         self._round += 1
         fields = ledger.fields(self._nodes)
-        samples = sum(step.samples for step in ledger.steps)
+        samples = ledger.samples
         totals = round_totals(fields["devices"])
         totals["train_loss"] = sum(step.loss * step.samples for step in ledger.steps) / samples if samples else 0.0
         return RoundRecord(
@@ -150,6 +165,7 @@ class SyncTraining:
             "here": sorted(self._here),
             "first_records": self._first_records,
             "late_steps": dict(self._late_steps),
+            "carried": self._round_end.carried,
             "tuner": self._tuner.state(),
             "communication": self._communication.tuner.state(),
             **self._dealer.state(),
@@ -178,6 +194,7 @@ class SyncTraining:
         try:
             self._step, self._first_records = int(progress["step"]), int(progress["first_records"])
             self._here, self._late_steps = set(progress["here"]), Counter(progress["late_steps"])
+            self._round_end.carried = int(progress.get("carried", 0))
             self._tuner.load_state(progress["tuner"])
             self._dealer.load_state(progress)
             self._communication.tuner.load_state(progress.get("communication", {}))
@@ -207,9 +224,13 @@ class SyncTraining:
         ledger.add(record, result.accounted)
         await self._see(record.wall_seconds, begun.sent_with(logs), logs)
         self._memory.look(result.accounted.devices)
+        if isinstance(self._tuner, Chooser):
+            self._tuner.watch(step_cost(result))
         before = self._tuner.batches.copy()
         self._dealer.epoch_open = self._ahead is not None or self._dealer.has_more(self._batches())
-        if (retune := self._tuner.observe(number, self._observed(result, before), self._steps_left())) is not None:
+        if (
+            retune := self._tuner.observe(number, self._observed(result, before), self._steps_left(ledger))
+        ) is not None:
             # One that is announced already keeps the batches that it has.
             self._announce(number + (1 if self._ahead is None else 2), retune, before, ledger)
         return not self._dealer.epoch_open
@@ -245,12 +266,13 @@ class SyncTraining:
 
         Not beside probes, which nobody waits for before weights change.
         """
-        steps = self._job.sync.round_steps
+        records = sum(len(work.records) for work in begun.dealt.works)
         return (
             self._communication.overlap
             and self._stepper.may_look_ahead
-            and (steps is None or len(ledger.steps) + 1 < steps)
+            and not self._round_end.over_with(ledger, records)
             and not begun.probed
+            and not self._pause()
             and not self._tuner.probes(begun.step.number + 1).any()
         )
 
@@ -289,13 +311,13 @@ class SyncTraining:
             device = work.session.device
             self._late_steps[device] = self._late_steps[device] + 1 if device in result.late else 0
 
-    def _steps_left(self) -> int:
+    def _steps_left(self, ledger: Ledger) -> int:
         """Return how many steps the run still has, if batches stay as they are."""
-        job = self._job
-        if job.sync.round_steps is not None:
-            return job.rounds * job.sync.round_steps - self._step
-        epochs = (job.rounds - self._round) * job.epochs - self._epochs - 1
-        return self._dealer.steps_left(self._batches(), max(0, epochs))
+        job, batches, rounds = self._job, self._batches(), self._job.rounds - self._round
+        left = self._round_end.steps_left(rounds, self._step, ledger, int(batches.sum()))
+        if left is not None:
+            return left
+        return self._dealer.steps_left(batches, max(0, rounds * job.epochs - self._round_end.epochs - 1))
 
     def _admit(self, number: int, sessions: Mapping[str, DeviceSession], ledger: Ledger) -> None:
         """Tell tuner and queue who has left and who is back since the last step."""
@@ -361,7 +383,8 @@ class SyncTraining:
 
     def _batches(self) -> Batches:
         """Return the records per step of each node as they are now, 0 for one that does not take part."""
-        return self._dealer.batches(self._here, self._tuner.batches)
+        resting = self._tuner.resting if isinstance(self._tuner, Chooser) else ()
+        return self._dealer.batches(self._here.difference(resting), self._tuner.batches)
 
     def _learning_rate(self, records: int) -> float:
         """Return the learning rate of a step with so many records."""

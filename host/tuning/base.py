@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -76,3 +76,34 @@ class Tuner(Protocol):
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`."""
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What a step cost the whole array.
+
+    Attributes:
+        records: node -> how many of its records are in the step's gradient; without those that had none.
+        compute_seconds: node -> device seconds in which it computed them.
+        array_seconds: of the step.
+        joules: node -> energy, of the host and of every drive that is powered.
+        missing: nodes that were late, lost, or whose task failed.
+    """
+
+    records: Mapping[str, int]
+    compute_seconds: Mapping[str, float]
+    array_seconds: float
+    joules: Mapping[str, float]
+    missing: frozenset[str] = frozenset()
+
+
+@runtime_checkable
+class Chooser(Protocol):
+    """What a tuner has beside `Tuner`'s methods if it also decides who takes part."""
+
+    @property
+    def resting(self) -> frozenset[int]:
+        """Devices that take no part any more, so that nobody sees their private records."""
+
+    def watch(self, cost: StepCost) -> None:
+        """Take what a step cost the whole array, before `Tuner.observe` of the same step."""

@@ -24,6 +24,7 @@ from host.sync.communicating import Communication
 from host.sync.slice_log import SliceLog
 from tests.fakes import JOB, random_shard
 from tests.pipes import ModelEvaluator, PipeDrive, Tamper, honest
+from tests.planning import Choosing, cluster
 from tests.sync import SyncRun
 
 RECORDS = 40
@@ -400,3 +401,15 @@ def test_a_gradient_that_changes_after_it_was_sent_is_an_error_not_a_wrong_sum(s
 
     done = asyncio.run(run())
     assert "the gradient of out.weight changed after it was sent" in done.told(What.FAILED)[0]
+
+
+def test_of_steps_announced_ahead_those_count_for_a_plan_that_have_its_batches(shard: Shard) -> None:
+    choosing = Choosing(cluster(2, 0, host=False), (2,), (1,), batch=5)
+    run = go(shard, PRIORITY, make_tuner=choosing, steps=8)
+    took_part = [[part.device for part in step.devices] for step in run.rounds[0].steps]
+    # Two of the trial, and the one that was announced before the second one had ended.
+    assert took_part[:6] == [["csd-00", "csd-01"]] * 3 + [["csd-00"]] * 3
+    assert [[set(one.compute_seconds) for one in seen] for _, seen in choosing.planners[0].observed] == [
+        [{"csd-00", "csd-01"}] * 2,
+        [{"csd-00"}] * 2,
+    ]

@@ -1,0 +1,116 @@
+"""From an array and a job to what a planner chooses from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from csd_emu.array import ArrayConfig, Device
+from csd_emu.host_node import exchange_seconds
+from csd_emu.profiles import get_profile
+from csd_emu.timeline import HOST
+from firmware_agent.errors import ConfigurationError
+from host.accounting import link_of
+from host.planner.cluster import Cluster, Kind
+from host.planner.rules import Rules
+from host.sync.plan import SyncPlan
+
+# Of the training's time, what trials may cost where no table knows anything: without one trial all would be a guess.
+_SHARE_OF_UNKNOWN = 0.25
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """What crosses in a step of a job.
+
+    Attributes:
+        state_bytes: that each drive receives, and sends.
+        gradient_bytes: of one gradient.
+        record_bytes: of a record.
+    """
+
+    state_bytes: int
+    gradient_bytes: int
+    record_bytes: int
+
+
+def make_cluster(config: ArrayConfig, plan: SyncPlan, exchanged: Exchanged) -> Cluster:
+    """Return the array as kinds of equal nodes: of one profile on one engine, and so of one memory.
+
+    Raises:
+        ConfigurationError: there is no node.
+    """
+    grouped: dict[tuple[str, str, bool], list[Device]] = {}
+    for node in config.list_nodes():
+        grouped.setdefault((node.profile, node.engine, node.name == HOST), []).append(node)
+    if not grouped:
+        raise ConfigurationError("planner: the array has no device to choose from; add one, or let the host train")
+    names = _names(list(grouped))
+    kinds = [_kind(name, nodes, plan) for name, nodes in zip(names, grouped.values(), strict=True)]
+    host = get_profile(config.host.profile)
+    return Cluster(
+        kinds=tuple(sorted(kinds, key=lambda kind: kind.local)),
+        host=host,
+        link=link_of(config.link, host),
+        state_bytes=exchanged.state_bytes,
+        gradient_bytes=exchanged.gradient_bytes,
+        record_bytes=exchanged.record_bytes,
+    )
+
+
+def planned_records(plan: SyncPlan) -> int:
+    """Return on how many records a job trains in all, with the batches that it would begin with."""
+    if plan.job.sync.round_steps is not None:
+        return plan.steps * sum(plan.batches)
+    return plan.job.rounds * plan.job.epochs * (sum(plan.private_sizes) + plan.public_size)
+
+
+def chosen_sync_seconds(cluster: Cluster, nodes: Sequence[str]) -> float:
+    """Return what the exchange adds to a step of these nodes alone."""
+    drives = [kind.profile for kind in cluster.kinds if not kind.local for node in kind.nodes if node in nodes]
+    return exchange_seconds(drives, cluster.link, cluster.state_bytes, cluster.gradient_bytes, HOST in nodes)
+
+
+def planner_rules(plan: SyncPlan) -> Rules:
+    """Return what the planner of a job with a section ``planner`` goes by."""
+    section, job = plan.job.planner, plan.job
+    if section is None:
+        raise ConfigurationError("planner: the job has no such section; add one, for example planner: {prefer: edp}")
+    chosen_by_tuner = job.tuner != "none" and bool(plan.classes)
+    rules = section.rules(None if chosen_by_tuner else job.batch_size, job.sync.tuning)
+    return rules if plan.classes else replace(rules, most_share=_SHARE_OF_UNKNOWN)
+
+
+def _within_epoch(plan: SyncPlan) -> int | None:
+    """Return the most records that a node may have in a step so that a step of all has no more than an epoch.
+
+    None for no bound. Steps of smaller batches than planned would say nothing of the planned ones.
+    """
+    held, tuning = sum(plan.private_sizes) + plan.public_size, plan.job.sync.tuning
+    if plan.job.tuner == "none" or sum(plan.batches) <= held:
+        return None
+    return max(1, held // len(plan.nodes), tuning.slow_batch or 1)
+
+
+def _kind(name: str, nodes: Sequence[Device], plan: SyncPlan) -> Kind:
+    most = _within_epoch(plan)
+    first, known, expected = nodes[0], plan.classes.get(nodes[0].name), plan.expected.get(nodes[0].name)
+    return Kind(
+        name=name,
+        nodes=tuple(node.name for node in nodes),
+        profile=get_profile(first.profile),
+        speed=None if known is None else replace(known.speed, step_seconds=known.speed.step_seconds[:most]),
+        encode_seconds=0.0 if expected is None else expected.encode_seconds,
+        local=first.name == HOST,
+    )
+
+
+def _names(keys: Sequence[tuple[str, str, bool]]) -> list[str]:
+    """Return a name of each kind: its profile's, with its engine where that alone tells it from another."""
+    profiles: Mapping[str, int] = {
+        profile: sum(other[0] == profile and not other[2] for other in keys) for profile, _, _ in keys
+    }
+    return [
+        HOST if local else profile if profiles[profile] == 1 else f"{profile} ({engine})"
+        for profile, engine, local in keys
+    ]

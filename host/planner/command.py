@@ -1,0 +1,87 @@
+"""`csd-emu plan --prefer`: which devices should train a job, from a few steps of it, or from tables alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from firmware_agent.errors import ConfigurationError
+from host.device_time import MODELLED
+from host.job import read_job
+from host.placement.report import PlanReport
+from host.planner.report import DevicePlan, describe_plan, read_plan
+from host.requests import read_run
+from host.run import run_job
+from host.tuning.sections import TunerName
+
+if TYPE_CHECKING:
+    from host.run_request import RunRequest
+
+
+def read_planned(
+    job: Path, array: Path, engine: str | None, tuner: TunerName | None, keys: Mapping[str, Any], what: str
+) -> RunRequest:
+    """Read a job and its array, with these `keys` in place of its section ``planner``'s.
+
+    Raises:
+        ConfigurationError: they do not fit together, or neither the job nor `keys` say `what` is to be planned.
+    """
+    if "prefer" not in keys and read_job(job).planner is None:
+        raise ConfigurationError(f"say what to plan: {what}")
+    return read_run(job, array, engine, tuner, planner=keys)
+
+
+def plan_from_tables(request: RunRequest) -> PlanReport:
+    """Return what the calibration tables say; nothing is started.
+
+    Raises:
+        ConfigurationError: there are no tables, or nothing is feasible.
+    """
+    planning = request.planning
+    if planning is None:
+        raise ConfigurationError("planner: the job has no such section; add one, for example planner: {prefer: edp}")
+    if unknown := [kind.name for kind in planning.cluster.kinds if kind.speed is None]:
+        raise ConfigurationError(
+            f"how fast {', '.join(unknown)} trains {request.spec.name!r} is in no calibration table that this array's "
+            "clock can use; leave --from-tables out, with --steps of 1 or more, so that it is measured"
+        )
+    planner = planning.make_planner()
+    plan = planner.decide()
+    pairs = zip(planning.cluster.kinds, plan.chosen.batches, strict=True)
+    of_kind = {node: batch for kind, batch in pairs for node in kind.nodes}
+    nodes = {node: of_kind[node] for node in planner.choose_nodes(plan.chosen.configuration)}
+    devices = describe_plan(
+        *(plan, planning.cluster, planning.rules, nodes, ()),
+        clock=MODELLED,
+        records=planning.records,
+        notes=planning.notes(nodes),
+    )
+    return _report(request, devices)
+
+
+def plan_in_run(
+    request: RunRequest, paths: Paths, runs: Path, progress: Progress, quiet: bool, apply: bool
+) -> PlanReport:
+    """Start the array, or take the one that is up, and decide in steps that count; go on to the end with `apply`.
+
+    Raises:
+        ConfigurationError: nothing is feasible; what was trained until then is kept.
+        CsdError: as `host.run.run_job`.
+    """
+    summary = run_job(request, paths, runs, progress, quiet, plan_only=not apply)
+    devices = read_plan(Path(summary.run_directory))
+    if devices is None:
+        raise ConfigurationError(f"{summary.run_directory}: the run has decided nothing; start it again")
+    return msgspec.structs.replace(_report(request, devices), summary=summary, applied=apply)
+
+
+def _report(request: RunRequest, devices: DevicePlan) -> PlanReport:
+    shape = [int(size) for size in request.dataset.images.shape[1:]]
+    return PlanReport(
+        model=request.job.model, input_shape=shape, array=request.config.name, placement=None, devices=devices
+    )

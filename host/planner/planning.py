@@ -1,0 +1,124 @@
+"""A job whose devices are to be chosen: what the choice is made from, and what decides."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from firmware_agent.errors import ConfigurationError
+from host.planner.cluster import Cluster
+from host.planner.cluster_of import Exchanged, chosen_sync_seconds, make_cluster, planned_records, planner_rules
+from host.planner.decider import Decided
+from host.planner.report import DevicePlan, describe_plan
+from host.planner.rules import Rules
+from host.planner.tuner import PlanningTuner
+from host.simulation.load import inspect_load
+from host.sync.plan import SyncPlan
+from host.tuning.base import Tuner
+
+if TYPE_CHECKING:
+    from host.planner.planner import Planner
+    from host.run_request import RunRequest
+
+
+@dataclass(frozen=True)
+class Planning:
+    """A synchronous job with a section ``planner``.
+
+    Attributes:
+        plan: with the batches that all nodes would begin with.
+        cluster: what is chosen from.
+        rules: by what.
+        records: on which the job trains in all.
+    """
+
+    plan: SyncPlan
+    cluster: Cluster
+    rules: Rules
+    records: int
+
+    def make_planner(self) -> Planner:
+        """Return a planner that has seen nothing.
+
+        Raises:
+            ConfigurationError: what was asked for cannot be, whatever anything costs.
+        """
+        from host.planner.planner import Planner  # scipy: most jobs have no need of it
+
+        return Planner(self.cluster, self.rules, self.records)
+
+    def make_tuner(self, on_decided: Callable[[Decided], None], on_note: Callable[[str], None]) -> PlanningTuner:
+        """Return what plans in a run, and then leaves the chosen nodes to the job's own tuner."""
+        return PlanningTuner(
+            self.plan.nodes, self.plan.batches, self.make_planner, self._make_inner, on_decided, on_note
+        )
+
+    def describe(self, decided: Decided, clock: str) -> DevicePlan:
+        """Return what was decided, for files and people; `clock` is the run's."""
+        return describe_plan(
+            decided.plan,
+            self.cluster,
+            self.rules,
+            dict(decided.batches),
+            decided.tried,
+            clock=clock,
+            records=self.records,
+            step=decided.step,
+            lost=decided.lost,
+            notes=self.notes(decided.batches),
+        )
+
+    def notes(self, chosen: Collection[str]) -> list[str]:
+        """Return what must be known of a choice, in sentences."""
+        private = dict(zip(self.plan.nodes, self.plan.private_sizes, strict=True))
+        unseen = {node: count for node, count in private.items() if count and node not in chosen}
+        notes = []
+        if unseen:
+            notes.append(
+                f"{sum(unseen.values())} private records lie on {', '.join(unseen)}, which take no part: nothing is "
+                "trained on them; planner.include has a drive take part"
+            )
+        if self.plan.job.sync.round_steps is not None:
+            notes.append(
+                "a round has as many records as sync.round_steps steps of all nodes would have, in as many steps as "
+                "they take those that train"
+            )
+        return notes
+
+    def _make_inner(self, numbers: Sequence[int], batches: Sequence[int]) -> Tuner:
+        nodes = [self.plan.nodes[number] for number in numbers]
+        return self.plan.of_nodes(numbers, batches, chosen_sync_seconds(self.cluster, nodes)).make_tuner()
+
+
+def make_planning(request: RunRequest, record_bytes: int) -> Planning | None:
+    """Return the planning of a run whose job has the section, None of another.
+
+    Raises:
+        ConfigurationError: a node of it is not in the array, or what it asks for cannot be.
+    """
+    plan, section = request.sync, request.job.planner
+    if plan is None or section is None:
+        return None
+    _check_nodes("planner.include", section.include, plan.nodes)
+    _check_nodes("planner.exclude", section.exclude, plan.nodes)
+    _, channels, height, width = request.dataset.images.shape
+    load = inspect_load(request.spec, (channels, height, width))
+    precise = 2 if request.job.sync.precision == "float64" else 1
+    state, gradient = precise * load.state_bytes, precise * load.gradient_bytes
+    if request.placed is not None:
+        state = request.placed.kept_bytes
+        gradient = min(gradient, state)
+    cluster = make_cluster(request.config, plan, Exchanged(state, gradient, record_bytes))
+    planning = Planning(plan, cluster, planner_rules(plan), planned_records(plan))
+    planning.make_planner()  # what it refuses is said now
+    return planning
+
+
+def _check_nodes(where: str, names: Sequence[str], nodes: Sequence[str]) -> None:
+    for name in names:
+        if name not in nodes:
+            near = difflib.get_close_matches(name, nodes, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(nodes)}"
+            raise ConfigurationError(f"{where}: {name!r} does not train in this array; {hint}")

@@ -1,0 +1,290 @@
+"""A tuner that first finds out which devices should train, in steps that count, and hands over to another. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from csd_emu.timeline import HOST
+from firmware_agent.errors import ConfigurationError
+from host.planner.cluster import Configuration, Seen, Trial
+from host.planner.decider import Decided, Decider, MakeInner, Tried
+from host.tuning.base import Batches, Floats, Retune, StepCost, Tuner
+
+# A trial whose steps are others than it asked for, by the way of epochs that end, is given up after so many of them.
+_MOST_ODD = 8
+
+
+@dataclass
+class _Trying:
+    """The trial under way.
+
+    Attributes:
+        trial: it.
+        wanted: node -> records per step.
+        seen: its steps so far.
+        odd: steps since it began that had other batches.
+    """
+
+    trial: Trial
+    wanted: dict[str, int]
+    seen: list[Seen] = field(default_factory=list)
+    odd: int = 0
+
+
+class PlanningTuner:
+    """A `host.tuning.base.Tuner` and `Chooser`. Devices that were not chosen rest: no batch, no probe."""
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        first: Sequence[int],
+        make_planner: Callable[[], Decider],
+        make_inner: MakeInner,
+        on_decided: Callable[[Decided], None],
+        on_note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Begin with the first trial.
+
+        Args:
+            nodes: names, in participant order.
+            first: (devices,) batches of the job's plan, for as long as nothing can be decided on.
+            make_planner: makes a planner that has seen nothing.
+            make_inner: makes the tuner that goes on.
+            on_decided: told what was decided, and again if all that was chosen is lost.
+            on_note: told what people should know, in sentences.
+        """
+        self._nodes, self._first = list(nodes), np.array(first, np.int64)
+        self._make_planner, self._make_inner = make_planner, make_inner
+        self._on_decided, self._on_note = on_decided, on_note
+        self._planner = make_planner()
+        self._here = np.ones(len(self._nodes), bool)
+        self._tried: list[Tried] = []
+        self._lost: list[str] = []
+        self._trying: _Trying | None = None
+        self._inner: Tuner | None = None
+        # Numbers of the nodes that train, and their batches to begin with.
+        self._chosen: dict[int, int] = {}
+        self._step = 0
+        # Why nothing could be decided on.
+        self.error: ConfigurationError | None = None
+        self._go_on()
+
+    @property
+    def decided(self) -> bool:
+        """Whether it is clear who trains, or that nobody can as was asked for."""
+        return self._inner is not None or self.error is not None
+
+    @property
+    def batches(self) -> Batches:
+        """(devices,) records per step as of now; 0 for a device that does not take part."""
+        if self._inner is not None:
+            batches: Batches = self._spread(self._inner.batches, np.zeros(len(self._nodes), np.int64))
+            return batches
+        if self._trying is None:
+            lost = [node in self._lost for node in self._nodes]
+            return np.where(self._here & ~np.array(lost), self._first, 0)
+        wanted = [self._trying.wanted.get(node, 0) for node in self._nodes]
+        return np.where(self._here, np.array(wanted, np.int64), 0)
+
+    @property
+    def slowdowns(self) -> Floats:
+        """(devices,) observed over expected seconds; infinite while planning: every device is waited for."""
+        if self._inner is None:
+            return np.full(len(self._nodes), np.inf)
+        slowdowns: Floats = self._spread(self._inner.slowdowns, np.ones(len(self._nodes)))
+        return slowdowns
+
+    @property
+    def resting(self) -> frozenset[int]:
+        """Devices that were not chosen."""
+        if self._inner is None:
+            return frozenset()
+        return frozenset(range(len(self._nodes))).difference(self._chosen)
+
+    def idle(self) -> list[str]:
+        """Return the names of the drives that take no part as of now."""
+        pairs = zip(self._nodes, self.batches, strict=True)
+        return [node for node, batch in pairs if not batch and node != HOST]
+
+    def probes(self, step: int) -> Batches:
+        """Return (devices,) records that parked ones of the chosen devices compute beside this step."""
+        nothing = np.zeros(len(self._nodes), np.int64)
+        return nothing if self._inner is None else self._spread(self._inner.probes(step), nothing)
+
+    def watch(self, cost: StepCost) -> None:
+        """Count a step for the trial under way if it had its batches; end the trial if one of its devices failed."""
+        trying = self._trying
+        if trying is None:
+            return
+        if failed := [node for node in trying.wanted if node in cost.missing]:
+            self._end_trial()
+            for node in failed:
+                self._lose(node, "failed in pre-training")
+        elif dict(cost.records) == trying.wanted:
+            trying.seen.append(Seen(dict(cost.compute_seconds), cost.array_seconds, sum(cost.joules.values())))
+        else:
+            trying.odd += 1
+
+    def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
+        """Take what a step cost; return the batches of the next trial, or of what is decided, when they are due."""
+        self._step = step
+        if self._inner is not None:
+            retune = self._inner.observe(step, np.asarray(compute_seconds)[list(self._chosen)], steps_left)
+            return None if retune is None else self._widen(retune)
+        if self.error is not None:
+            return None
+        before, trying = self.batches, self._trying
+        last = steps_left == 0
+        if trying is not None and trying.odd > _MOST_ODD + 2 * trying.trial.steps:
+            self._on_note(_told_odd(trying, self._name(trying.trial)))
+            last = True
+        if last or (trying is not None and len(trying.seen) >= trying.trial.steps):
+            self._end_trial()
+        reason = self._go_on(last)
+        return self._retune(before, reason) if reason else None
+
+    def leave(self, device: int) -> Retune:
+        """Note that a device is gone; a trial that it was part of ends, and it takes part in no other."""
+        before, node = self.batches, self._nodes[device]
+        self._here[device] = False
+        if self._inner is not None:
+            return self._leave_chosen(device)
+        if self._trying is not None and node in self._trying.wanted:
+            self._end_trial()
+        self._lose(node, "left in pre-training")
+        reason = self._go_on()
+        return self._retune(before, f"{node} left{'; ' * bool(reason)}{reason}")
+
+    def join(self, device: int) -> Retune:
+        """Note that a device is back: it trains if it was chosen."""
+        self._here[device] = True
+        if self._inner is not None and device in self._chosen:
+            return self._widen(self._inner.join(list(self._chosen).index(device)))
+        return self._retune(self.batches, f"{self._nodes[device]} is back; it was not chosen")
+
+    def possible_images_per_second(self) -> float:
+        """Return what the inner tuner says; 0 while planning."""
+        return 0.0 if self._inner is None else self._inner.possible_images_per_second()
+
+    def finish(self) -> None:
+        """Decide with what is known, if that was not done yet: the run has ended."""
+        if not self.decided:
+            self._end_trial()
+            self._go_on(last=True)
+
+    def state(self) -> dict[str, Any]:
+        """Return what was decided; planning that is under way begins again in a resumed run."""
+        here = {"here": self._here.tolist()}
+        if self._inner is None:
+            return here
+        chosen = {"nodes": list(self._chosen), "batches": list(self._chosen.values())}
+        return here | {"chosen": chosen, "inner": self._inner.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        self._here = np.array(state["here"], bool)
+        self._planner, self._trying = self._make_planner(), None
+        self._tried.clear()
+        for number in np.flatnonzero(~self._here):
+            self._lose(self._nodes[number], "was lost before")
+        if "chosen" not in state:
+            self._go_on()
+            return
+        chosen = state["chosen"]
+        self._begin(dict(zip(map(int, chosen["nodes"]), map(int, chosen["batches"]), strict=True)))
+        if self._inner is not None:
+            self._inner.load_state(state["inner"])
+
+    def _go_on(self, last: bool = False) -> str:
+        """Begin the next trial, or decide, unless a trial is under way; return what was begun, for people."""
+        if self._trying is not None or self.error is not None:
+            return ""
+        trial = None if last else self._planner.next_trial()
+        if trial is None:
+            return self._decide()
+        wanted = self._by_node(trial.configuration, trial.batches)
+        self._trying = _Trying(trial, wanted)
+        self._on_note(f"pre-training of {self._name(trial)} for {trial.steps} steps: {trial.why}")
+        return f"pre-training of {self._name(trial)}"
+
+    def _end_trial(self) -> None:
+        trying, self._trying = self._trying, None
+        if trying is not None and trying.seen:
+            self._tried.append(Tried(trying.trial, tuple(trying.seen)))
+            self._planner.observe(trying.trial, trying.seen)
+
+    def _decide(self) -> str:
+        self._inner, self._trying = None, None
+        try:
+            plan = self._planner.decide()
+        except ConfigurationError as error:
+            self.error = error
+            return f"nothing was chosen: {error}"
+        batches = self._by_node(plan.chosen.configuration, plan.chosen.batches)
+        numbers = {self._nodes.index(node): batch for node, batch in batches.items()}
+        self._begin(dict(sorted(numbers.items())))
+        self._on_decided(Decided(plan, batches, tuple(self._tried), self._step, tuple(self._lost)))
+        name = self._planner.cluster.name(plan.chosen.configuration)
+        return "; ".join([f"{name} was chosen", *plan.reasons[:1]])
+
+    def _begin(self, chosen: dict[int, int]) -> None:
+        self._chosen = chosen
+        self._inner = self._make_inner(list(chosen), list(chosen.values()))
+
+    def _leave_chosen(self, device: int) -> Retune:
+        """Note that a device is gone; if nobody of the chosen is left, decide again among the others."""
+        before, node = self.batches, self._nodes[device]
+        if device not in self._chosen or self._inner is None:
+            return self._retune(before, f"{node} left; it was not chosen")
+        retune = self._widen(self._inner.leave(list(self._chosen).index(device)))
+        if self._here[list(self._chosen)].any():
+            return retune
+        for number in self._chosen:
+            self._lose(self._nodes[number], "was chosen and left")
+        reason = self._decide() if self.error is None else str(self.error)
+        return self._retune(before, f"all that were chosen are gone; {reason}")
+
+    def _lose(self, node: str, why: str) -> None:
+        if node in self._lost:
+            return
+        self._lost.append(node)
+        self._on_note(f"{node} {why}: it is in no plan any more")
+        try:
+            self._planner.lose(node)
+        except ConfigurationError as error:  # nobody is left of those who may train
+            self.error, self._inner, self._trying = error, None, None
+
+    def _by_node(self, configuration: Configuration, batches: Sequence[int]) -> dict[str, int]:
+        """Return node -> records per step, of those that take part."""
+        kinds = self._planner.cluster.kinds
+        of_kind = {node: batch for kind, batch in zip(kinds, batches, strict=True) for node in kind.nodes}
+        return {node: of_kind[node] for node in self._planner.choose_nodes(configuration)}
+
+    def _name(self, trial: Trial) -> str:
+        return self._planner.cluster.name(trial.configuration)
+
+    def _spread(self, own: Any, others: Any) -> Any:
+        others[list(self._chosen)] = own
+        return others
+
+    def _widen(self, retune: Retune) -> Retune:
+        """Return a retune of the chosen devices as one of all."""
+        numbers = list(self._chosen)
+        changed = tuple(numbers[number] for number in retune.changed)
+        return replace(retune, batches=self.batches, changed=changed, slowdowns=self.slowdowns)
+
+    def _retune(self, before: Batches, reason: str) -> Retune:
+        changed = np.flatnonzero(before != self.batches)
+        return Retune(self.batches, tuple(map(int, changed)), np.ones(len(self._nodes)), reason, 0.0)
+
+
+def _told_odd(trying: _Trying, name: str) -> str:
+    return (
+        f"pre-training of {name}: {trying.odd} steps had other batches than it asked for (an epoch has too few records "
+        f"for its {sum(trying.wanted.values())}, or devices came and went): what is known by now decides; have smaller "
+        "batches, with batch_size or sync.tuning"
+    )

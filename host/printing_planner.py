@@ -1,0 +1,77 @@
+"""Which devices train, for people."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE
+from rich.table import Table
+
+from host.console import console, print_whole
+from host.placement.report import PlanReport
+from host.planner.report import ConfigurationRow, DevicePlan, Interval
+
+# Of many configurations the best are shown; more are in --json.
+SHOWN = 12
+_COLUMNS = ("records/step", "step s", "time s", "mean W", "energy J", "J x s", "measured")
+
+
+def print_devices(report: PlanReport) -> None:
+    """Print the best configurations, the front, what was measured, why the first one wins, and how to go on."""
+    if (plan := report.devices) is None:
+        return
+    shape = "x".join(map(str, report.input_shape))
+    _print_table(plan, f"Devices: {report.model} at {shape} on {report.array}, best for {plan.prefer}")
+    for reason in plan.reasons:
+        _say(f"* {reason}")
+    for note in plan.notes:
+        _say(f"note: {note}")
+    _say(_rests_on(plan))
+    batches = ", ".join(f"{node} {batch}" for node, batch in plan.nodes.items())
+    _say(f"chosen: {plan.chosen.name} (records per step: {batches}); {_sure(plan)}")
+    if (summary := report.summary) is not None and not report.applied:
+        _say(f"go on with it: csd-emu run --resume {summary.run_directory}")
+        _say(f"the {plan.trial_steps} steps of pre-training are kept there; report.html in it shows the Pareto front")
+
+
+def _print_table(plan: DevicePlan, title: str) -> None:
+    table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0))
+    for name in ("devices", *_COLUMNS, ""):
+        table.add_column(name, justify="left" if name in ("devices", "") else "right", no_wrap=True)
+    front = {row.name for row in plan.front}
+    for row in plan.ranked[:SHOWN]:
+        chosen = row.name == plan.chosen.name
+        marks = [*(["<- chosen"] if chosen else []), *(["Pareto front"] if row.name in front else [])]
+        table.add_row(*_cells(row), ", ".join(marks), style="bold" if chosen else None)
+    print_whole(table)
+    if (left := plan.feasible - SHOWN) > 0:
+        _say(f"{left} more are ranked below; --json has the best of them")
+
+
+def _cells(row: ConfigurationRow) -> list[str]:
+    return [
+        row.name,
+        str(row.records),
+        f"{row.step_seconds:.4g}",
+        *(_interval(each) for each in (row.seconds, row.watts, row.joules, row.edp)),
+        f"{row.steps_measured} steps" if row.steps_measured else "-",
+    ]
+
+
+def _interval(value: Interval) -> str:
+    return f"{value.value:.4g} ±{value.half:.1%}" if value.half else f"{value.value:.4g}"
+
+
+def _rests_on(plan: DevicePlan) -> str:
+    what = f"for {plan.records:,.0f} records, clock: {plan.clock}, intervals of {plan.confidence:.0%}"
+    if not plan.trials:
+        return f"estimates {what}; nothing was measured: all rests on calibration tables"
+    tried = "; ".join(f"{row.name}: {row.steps} steps of {row.step_seconds:.4g} s" for row in plan.trials)
+    return f"estimates {what}; measured in {plan.trial_steps} steps that count: {tried}"
+
+
+def _sure(plan: DevicePlan) -> str:
+    gap = f"; the search was not exact and may have missed {plan.gap:.2%}" if plan.gap else ""
+    return f"{plan.sure:.0%} sure that no other is better by more than 1 %{gap}"
+
+
+def _say(text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)

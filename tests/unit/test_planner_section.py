@@ -1,0 +1,163 @@
+"""The job file's section `planner`, and from an array to the kinds of devices that a planner chooses from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from csd_emu.array import ArrayConfig
+from csd_emu.calibration import CalibrationStore
+from csd_emu.config import parse_config
+from firmware_agent.errors import ConfigurationError
+from firmware_agent.models import ModelSpec
+from host.job import JobConfig, check_mode
+from host.planner.cluster_of import Exchanged, chosen_sync_seconds, make_cluster, planned_records, planner_rules
+from host.planner.section import PlannerSection
+from host.simulation.load import inspect_load
+from host.sync.plan import Records, SyncPlan, make_plan
+from host.sync.sections import TuningSection
+
+STORE = CalibrationStore(Path("/nonexistent"))
+JOB: dict[str, Any] = {"model": "digits_cnn", "data": {"source": "digits"}, "mode": "sync", "rounds": 2}
+
+
+def section(**keys: Any) -> PlannerSection:
+    return parse_config(keys, PlannerSection, "job.yaml: planner")
+
+
+def plan(
+    devices: list[dict[str, Any]], trains: bool = False, wall: bool = False, **job: Any
+) -> tuple[ArrayConfig, SyncPlan]:
+    array = {"name": "lab", "engine": "native", "host": {"trains": trains}, "devices": devices}
+    config = parse_config(array, ArrayConfig, "array.yaml")
+    nodes = len(config.list_nodes())
+    records = Records((0,) * nodes, 100, 72)
+    fields = parse_config(JOB | {"planner": {}} | job, JobConfig, "job.yaml")
+    return config, make_plan(config, fields, ModelSpec("digits_cnn"), (1, 8, 8), STORE, records, wall)
+
+
+EXCHANGED = Exchanged(40_000, 40_000, 72)
+DRIVES: list[dict[str, Any]] = [{"profile": "newport", "count": 2}, {"profile": "generic-a53"}, {"profile": "newport"}]
+
+
+def test_its_rules_are_what_it_says() -> None:
+    written = section(
+        prefer="energy=1, time=2",
+        steps=7,
+        deadline="10 min",
+        watts="450 W",
+        joules="2 Wh",
+        include=["host"],
+        exclude=["csd-01"],
+        unused="off",
+    )
+    rules = written.rules(None, TuningSection(margin=0.1))
+    assert (rules.preference.time, rules.preference.energy, rules.preference.power) == (2, 1, 0)
+    assert (rules.steps, rules.batch_size, rules.tuning.margin) == (7, None, 0.1)
+    asked = rules.constraints
+    assert (asked.deadline_seconds, asked.watts, asked.joules) == (600, 450, 7200)
+    assert (asked.include, asked.exclude, asked.unused_powered) == ({"host"}, {"csd-01"}, False)
+    again = parse_config(written.model_dump(mode="json"), PlannerSection, "again")
+    assert again == written
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"prefer": "speed"}, "planner: prefer: 'speed': 'speed' is no quantity, or is there twice; write time, power"),
+        ({"prefer": "time=-1"}, "'-1' is no weight from 0 to 100"),
+        ({"prefer": "time=0"}, "all weights are 0"),
+        ({"deadline": "5"}, "deadline: '5' has no unit"),
+        ({"watts": "0 W"}, "watts must be more than 0"),
+        ({"joules": "3 W"}, "has the unit 'W', which does not fit here"),
+        ({"include": ["a"], "exclude": ["a"]}, "a: is both in include and in exclude"),
+        ({"steps": -1}, "steps: Input should be greater than or equal to 0"),
+        ({"unused": "gone"}, "unused: Input should be 'powered' or 'off'"),
+        ({"prefers": "time"}, "prefers: unknown key; did you mean 'prefer'?"),
+    ],
+)
+def test_what_it_cannot_be_is_named_with_its_remedy(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        section(**keys)
+
+
+def test_off_needs_no_quotes() -> None:
+    assert section(**yaml.safe_load("unused: off")).unused == "off"
+    with pytest.raises(ConfigurationError, match="'powered' or 'off'"):
+        section(**yaml.safe_load("unused: on"))
+
+
+def test_it_is_for_synchronous_jobs() -> None:
+    job = parse_config(JOB | {"mode": "federated", "planner": {}}, JobConfig, "job.yaml")
+    with pytest.raises(ConfigurationError, match="planner is for mode: sync"):
+        check_mode(job, "job.yaml")
+
+
+def test_equal_devices_are_a_kind_and_the_host_is_one_of_its_own() -> None:
+    config, known = plan(DRIVES, trains=True)
+    cluster = make_cluster(config, known, EXCHANGED)
+    assert [(kind.name, kind.nodes, kind.local) for kind in cluster.kinds] == [
+        ("newport", ("csd-00", "csd-01", "csd-03"), False),
+        ("generic-a53", ("csd-02",), False),
+        ("host", ("host",), True),
+    ]
+    for kind in cluster.kinds:
+        speed = known.classes[kind.nodes[0]].speed
+        assert kind.speed is not None
+        assert kind.speed.step_seconds.tolist() == speed.step_seconds.tolist()
+        assert kind.encode_seconds == known.expected[kind.nodes[0]].encode_seconds > 0
+
+
+def test_devices_of_two_engines_are_two_kinds() -> None:
+    config, known = plan([{"profile": "newport", "count": 2}, {"profile": "newport", "engine": "qemu"}])
+    names = [kind.name for kind in make_cluster(config, known, EXCHANGED).kinds]
+    assert names == ["newport (native)", "newport (qemu)"]
+
+
+def test_without_tables_nothing_is_known_of_speeds_and_batches_are_the_jobs() -> None:
+    config, known = plan(DRIVES, wall=True, batch_size=24)
+    assert [kind.speed for kind in make_cluster(config, known, EXCHANGED).kinds] == [None, None]
+    assert planner_rules(known).batch_size == 24
+    assert planner_rules(plan(DRIVES, batch_size=24)[1]).batch_size == 24
+    assert planner_rules(plan(DRIVES, tuner="stannis")[1]).batch_size is None
+
+
+def test_no_step_of_all_devices_takes_more_records_than_an_epoch_has() -> None:
+    config, known = plan(DRIVES, tuner="stannis")
+    assert sum(known.batches) > 100  # which is all there are
+    for kind in make_cluster(config, known, EXCHANGED).kinds:
+        assert kind.speed is not None
+        assert kind.speed.largest_batch == 25
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 40))
+def test_a_job_trains_on_its_epochs_or_on_its_steps_with_all_devices(rounds: int, epochs: int, steps: int) -> None:
+    _, whole = plan(DRIVES, rounds=rounds, epochs=epochs)
+    assert planned_records(whole) == 100 * rounds * epochs
+    _, counted = plan(DRIVES, rounds=rounds, batch_size=3, sync={"round_steps": steps})
+    assert planned_records(counted) == rounds * steps * 4 * 3
+
+
+def test_fewer_devices_exchange_for_less_time() -> None:
+    config, known = plan(DRIVES, trains=True)
+    load = inspect_load(ModelSpec("digits_cnn"), (1, 8, 8))
+    cluster = make_cluster(config, known, Exchanged(load.state_bytes, load.gradient_bytes, load.record_bytes))
+    some = (["csd-00"], ["csd-00", "csd-02"], known.nodes)
+    one, more, every = (chosen_sync_seconds(cluster, nodes) for nodes in some)
+    assert 0 < one < more < every == known.sync_seconds
+    assert 0 < chosen_sync_seconds(cluster, ["host"]) < one
+
+
+def test_a_plan_of_some_nodes_has_their_records_and_batches_alone() -> None:
+    _, known = plan(DRIVES, tuner="hypertune")
+    some = known.of_nodes([1, 2], [5, 3], 0.5)
+    assert (some.nodes, some.batches, some.sync_seconds) == (("csd-01", "csd-02"), (5, 3), 0.5)
+    assert list(some.classes) == ["csd-01", "csd-02"]
+    assert some.make_tuner().batches.tolist() == [5, 3]
