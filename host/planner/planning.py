@@ -32,12 +32,14 @@ class Planning:
         cluster: what is chosen from.
         rules: by what.
         records: on which the job trains in all.
+        cold: nodes whose first step is left out: its seconds are a stopwatch's.
     """
 
     plan: SyncPlan
     cluster: Cluster
     rules: Rules
     records: int
+    cold: frozenset[str] = frozenset()
 
     def make_planner(self) -> Planner:
         """Return a planner that has seen nothing.
@@ -52,7 +54,8 @@ class Planning:
     def make_tuner(self, on_decided: Callable[[Decided], None], on_note: Callable[[str], None]) -> PlanningTuner:
         """Return what plans in a run, and then leaves the chosen nodes to the job's own tuner."""
         return PlanningTuner(
-            self.plan.nodes, self.plan.batches, self.make_planner, self._make_inner, on_decided, on_note
+            *(self.plan.nodes, self.plan.batches, self.make_planner, self._make_inner, on_decided, on_note),
+            cold=self.cold,
         )
 
     def describe(self, decided: Decided, clock: str) -> DevicePlan:
@@ -111,7 +114,8 @@ def make_planning(request: RunRequest, record_bytes: int) -> Planning | None:
         state = request.placed.kept_bytes
         gradient = min(gradient, state)
     cluster = make_cluster(request.config, plan, Exchanged(state, gradient, record_bytes))
-    planning = Planning(plan, cluster, planner_rules(plan), planned_records(plan))
+    cold = frozenset(plan.nodes).difference(request.models)
+    planning = Planning(plan, cluster, planner_rules(plan), planned_records(plan), cold)
     planning.make_planner()  # what it refuses is said now
     return planning
 

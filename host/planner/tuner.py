@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,6 +46,7 @@ class PlanningTuner:
         make_inner: MakeInner,
         on_decided: Callable[[Decided], None],
         on_note: Callable[[str], None] = lambda _: None,
+        cold: Collection[str] = (),
     ) -> None:
         """Begin with the first trial.
 
@@ -56,10 +57,12 @@ class PlanningTuner:
             make_inner: makes the tuner that goes on.
             on_decided: told what was decided, and again if all that was chosen is lost.
             on_note: told what people should know, in sentences.
+            cold: nodes whose first step says nothing, a stopwatch having seen torch warm up in it.
         """
         self._nodes, self._first = list(nodes), np.array(first, np.int64)
         self._make_planner, self._make_inner = make_planner, make_inner
         self._on_decided, self._on_note = on_decided, on_note
+        self._colds = self._cold = frozenset(cold)
         self._planner = make_planner()
         self._here = np.ones(len(self._nodes), bool)
         self._tried: list[Tried] = []
@@ -117,6 +120,7 @@ class PlanningTuner:
 
     def watch(self, cost: StepCost) -> None:
         """Count a step for the trial under way if it had its batches; end the trial if one of its devices failed."""
+        cold, self._cold = self._cold, self._cold - cost.compute_seconds.keys()
         trying = self._trying
         if trying is None:
             return
@@ -125,7 +129,8 @@ class PlanningTuner:
             for node in failed:
                 self._lose(node, "failed in pre-training")
         elif dict(cost.records) == trying.wanted:
-            trying.seen.append(Seen(dict(cost.compute_seconds), cost.array_seconds, sum(cost.joules.values())))
+            if cold.isdisjoint(trying.wanted):
+                trying.seen.append(Seen(dict(cost.compute_seconds), cost.array_seconds, sum(cost.joules.values())))
         else:
             trying.odd += 1
 
@@ -189,6 +194,7 @@ class PlanningTuner:
         self._here = np.array(state["here"], bool)
         self._planner, self._trying = self._make_planner(), None
         self._tried.clear()
+        self._cold = self._colds
         for number in np.flatnonzero(~self._here):
             self._lose(self._nodes[number], "was lost before")
         if "chosen" not in state:

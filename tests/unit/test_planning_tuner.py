@@ -25,12 +25,12 @@ ALL: Configuration = (2, 2, 1)
 class World:
     """A run with a planning tuner: steps have the batches that the tuner wants, `seconds` of records."""
 
-    def __init__(self, *wanted: Configuration, steps: int = 2, refuses: str = "") -> None:
+    def __init__(self, *wanted: Configuration, steps: int = 2, refuses: str = "", cold: Sequence[str] = ()) -> None:
         self.decided: list[Decided] = []
         self.notes: list[str] = []
         self.planners: list[FakePlanner] = []
         self.inner: list[FixedBatches] = []
-        self._wanted, self._steps, self._refuses = wanted, steps, refuses
+        self._wanted, self._steps, self._refuses, self._cold = wanted, steps, refuses, cold
         self.tuner = self._make()
         self.step = 0
 
@@ -74,7 +74,8 @@ class World:
             self.inner.append(FixedBatches(batches, None, [NODES[number] for number in numbers]))
             return self.inner[-1]
 
-        return PlanningTuner(NODES, [8] * len(NODES), planner, inner, self.decided.append, self.notes.append)
+        told = self.decided.append, self.notes.append
+        return PlanningTuner(NODES, [8] * len(NODES), planner, inner, *told, cold=self._cold)
 
 
 def test_trials_are_taken_one_after_the_other_and_the_best_one_is_gone_on_with() -> None:
@@ -288,3 +289,13 @@ def test_the_joules_of_a_step_are_all_that_is_counted(unused: bool) -> None:
     world.tuner.watch(type(one)(one.records, one.compute_seconds, one.array_seconds, joules))
     world.tuner.finish()
     assert world.planner.observed[0][1][0].joules == sum(joules.values())
+
+
+def test_the_first_step_of_a_node_that_warms_up_is_left_out_and_only_that() -> None:
+    world = World((1, 1, 0), (1, 0, 0), (2, 0, 0), cold=NODES)
+    world.train()
+    assert [len(seen) for _, seen in world.planner.observed] == [2, 2, 2]
+    # One step more where a node is new: both of the first trial, none of the second, csd-01 of the third.
+    assert world.step == 3 + 2 + 3
+    resumed = world.again()
+    assert resumed.decided
