@@ -124,6 +124,55 @@ def test_limits_hold(cluster: Cluster, preference: Preference, name: str, share:
         Planner(cluster, Rules(preference, impossible, steps=0), RECORDS).decide()
 
 
+@settings(max_examples=8, deadline=None)
+@given(clusters(most=3, host=st.just(True)), st.floats(0.0, 0.5), st.sampled_from(["deadline", "watts"]))
+def test_what_may_keep_to_a_limit_is_tried_where_nothing_is_expected_to(
+    cluster: Cluster, share: float, what: str
+) -> None:
+    """The limit is a little less than the least that is expected after the first trial; the chance is 16 % or more."""
+    free = Planner(cluster, Rules(TIME, most_share=1.0), RECORDS)
+    first = free.next_trial()
+    assert first is not None
+    seen = take(cluster, first)
+    free.observe(first, seen)
+    estimates = {each: each.seconds if what == "deadline" else each.watts for each in free.decide().ranked}
+    least, expected = min(estimates.items(), key=lambda pair: pair[1].value)
+    limit = expected.value * (expected.low / expected.value) ** share * (1 - 1e-9)
+    limits = Constraints(**{"deadline_seconds" if what == "deadline" else what: limit})
+    planner = Planner(cluster, Rules(TIME, limits, most_share=1.0), RECORDS)
+    planner.observe(first, seen)
+    with pytest.raises(ConfigurationError, match=f"{what}: .* too much"):
+        planner.decide()
+    trial = planner.next_trial()
+    if least.steps_measured:
+        return
+    assert trial is not None
+    assert trial.steps > 0
+    assert (trial.configuration, trial.batches) != (first.configuration, first.batches)
+
+
+@pytest.mark.parametrize(
+    ("measured", "known"), [(True, r"\(measured in 5 steps\)"), (False, "not measured: .* to .* W with")]
+)
+def test_a_refusal_says_how_it_is_known(measured: bool, known: str) -> None:
+    cluster = make_cluster([1], host=False)
+    planner = Planner(cluster, Rules(TIME, Constraints(watts=1.0), most_share=1.0), RECORDS)
+    if measured:
+        trial = planner.next_trial()
+        assert trial is not None
+        planner.observe(trial, take(cluster, trial))
+    with pytest.raises(ConfigurationError, match=known):
+        planner.decide()
+
+
+def test_no_trial_is_taken_of_what_cannot_keep_to_a_limit() -> None:
+    planner = Planner(make_cluster([2, 2]), Rules(TIME, Constraints(watts=1.0)), RECORDS)
+    first = planner.next_trial()
+    assert first is not None
+    planner.observe(first, take(planner.cluster, first))
+    assert planner.next_trial() is None
+
+
 def test_limits_that_are_not_kept_together_name_the_one_that_binds() -> None:
     cluster = make_cluster([3, 3])
     ranked = Planner(cluster, Rules(TIME, steps=0), RECORDS).decide().ranked
