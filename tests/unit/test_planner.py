@@ -182,6 +182,28 @@ def test_limits_that_are_not_kept_together_name_the_one_that_binds() -> None:
         Planner(cluster, Rules(TIME, limits, steps=0), RECORDS).decide()
 
 
+def test_only_limits_that_conflict_are_named() -> None:
+    cluster = make_cluster([3, 3])
+    ranked = Planner(cluster, Rules(TIME, steps=0), RECORDS).decide().ranked
+    fast, cool = ranked[0], min(ranked, key=lambda each: each.watts.value)
+    joules = max(each.joules.value for each in ranked) * 2
+    limits = Constraints(fast.seconds.value * 1.001, cool.watts.value * 1.001, joules)
+    with pytest.raises(ConfigurationError, match="keeps to deadline and watts at once") as raised:
+        Planner(cluster, Rules(TIME, limits, steps=0), RECORDS).decide()
+    assert "joules" not in str(raised.value)
+
+
+@settings(max_examples=8, deadline=None)
+@given(clusters(most=3), st.sets(st.sampled_from(["deadline_seconds", "watts", "joules"]), min_size=1))
+def test_every_limit_that_nothing_keeps_to_is_named(cluster: Cluster, tight: set[str]) -> None:
+    limits = Constraints(**{name: 1e-3 if name in tight else 1e15 for name in ("deadline_seconds", "watts", "joules")})
+    with pytest.raises(ConfigurationError) as raised:
+        Planner(cluster, Rules(TIME, limits, steps=0), RECORDS).decide()
+    for name in ("deadline_seconds", "watts", "joules"):
+        assert (f"{name.removesuffix('_seconds')}: " in str(raised.value)) == (name in tight)
+    assert str(raised.value).count("allow more") == 1
+
+
 @settings(max_examples=8, deadline=None)
 @given(clusters(most=3, host=st.just(True)), st.data())
 def test_included_nodes_take_part_and_excluded_ones_do_not(cluster: Cluster, data: st.DataObject) -> None:
