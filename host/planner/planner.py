@@ -111,7 +111,7 @@ class Planner:
         return self._trial(ranking, row, "it would be better, and may keep to the constraints after all")
 
     def _hopeful(self, ranking: Ranking) -> Trial | None:
-        """Return a trial of what most likely keeps to the constraints where nothing is expected to; None if none may."""
+        """Return a trial of what likeliest keeps to the constraints where nothing is expected to; None if none may."""
         rows, chances = ranking.likeliest()
         rows = rows[chances > _DOUBTFUL]
         why = "nothing is expected to keep to the constraints; it may after all"

@@ -310,6 +310,17 @@ def test_a_lost_device_takes_part_in_nothing_and_nothing_else_is_lost(
     assert any(lost in reason for reason in decided.reasons)
 
 
+def test_an_included_device_that_fails_is_told() -> None:
+    planner = Planner(make_cluster([2, 2]), Rules(EDP, Constraints(include=frozenset({"d0-0"})), steps=0), RECORDS)
+    assert not any("to be included" in each for each in planner.decide().reasons)
+    planner.lose("d1-0")
+    assert not any("to be included" in each for each in planner.decide().reasons)
+    planner.lose("d0-0")
+    reasons = planner.decide().reasons
+    assert [each for each in reasons if each.startswith("d0-0 failed and was to be included: ")]
+    assert "d0-0, d1-0 failed and take part in nothing." in reasons
+
+
 def test_the_last_device_cannot_be_lost() -> None:
     planner = Planner(make_cluster([1], host=False), Rules(TIME), RECORDS)
     with pytest.raises(ConfigurationError, match="lost"):
