@@ -166,7 +166,8 @@ class Planner:
         sure, trials = ranking.sure(), tuple(self._trials)
         reasons = explain(ranking, chosen.steps_measured, sure, trials, sorted(self._lost))
         fronts = ranking.estimates(front, self._steps(ranking, front))
-        return Plan(chosen, ranked, fronts, reasons, sure, float(np.expm1(ranking.gap)), trials)
+        feasible = int(ranking.feasible.sum())
+        return Plan(chosen, ranked, fronts, reasons, sure, float(np.expm1(ranking.gap)), trials, feasible)
 
     def _nodes(self) -> list[list[str]]:
         """Return the nodes of each kind that may take part, in the order in which they are taken."""

@@ -182,6 +182,15 @@ def test_limits_that_are_not_kept_together_name_the_one_that_binds() -> None:
         Planner(cluster, Rules(TIME, limits, steps=0), RECORDS).decide()
 
 
+def test_all_that_keep_to_the_limits_are_counted_and_the_best_200_ranked() -> None:
+    cluster = make_cluster([7, 7, 7], host=False)
+    free = Planner(cluster, Rules(TIME, steps=0), RECORDS).decide()
+    assert (free.feasible, len(free.ranked)) == (8**3 - 1, 200)
+    few = Constraints(deadline_seconds=free.ranked[29].seconds.value)
+    decided = Planner(cluster, Rules(TIME, few, steps=0), RECORDS).decide()
+    assert decided.feasible == len(decided.ranked) == 30
+
+
 def test_only_limits_that_conflict_are_named() -> None:
     cluster = make_cluster([3, 3])
     ranked = Planner(cluster, Rules(TIME, steps=0), RECORDS).decide().ranked
