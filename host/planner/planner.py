@@ -176,11 +176,14 @@ class Planner:
         return [sorted(nodes, key=lambda node: node not in wanted.include) for nodes in left]
 
     def _refuse_nothing(self) -> None:
-        if not any(self._nodes()):
-            cause = (
-                f"all are excluded or lost ({', '.join(sorted(self._lost))})" if self._lost else "none may take part"
-            )
-            raise ConfigurationError(f"planner: there is no device to train with: {cause}; add one to the array")
+        if any(self._nodes()):
+            return
+        excluded, every = len(self.rules.constraints.exclude), sum(len(kind.nodes) for kind in self.cluster.kinds)
+        causes = [f"{excluded} of {every} excluded"] if excluded else []
+        causes += [f"{', '.join(sorted(self._lost))} lost"] if self._lost else []
+        cause = f" ({'; '.join(causes)})" if causes else ""
+        remedy = "exclude fewer" if excluded else "add one to the array"
+        raise ConfigurationError(f"planner: there is no device to train with{cause}; {remedy}")
 
     def _look(self) -> Ranking:
         if self._ranking is None:

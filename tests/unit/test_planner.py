@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from firmware_agent.errors import ConfigurationError
 from host.planner.cluster import Cluster, Seen, Trial
 from host.planner.planner import Plan, Planner
-from host.planner.preference import NAMED, Preference
+from host.planner.preference import NAMED, Preference, parse_preference
 from host.planner.rules import Constraints, Rules
 from tests.unit.planner_clusters import clusters, make_cluster, take
 
@@ -255,13 +255,13 @@ def test_a_single_device_is_chosen_at_once() -> None:
 
 
 def test_zero_devices_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="there is no device to train with"):
+    with pytest.raises(ConfigurationError, match="there is no device to train with; add one to the array"):
         Planner(make_cluster([], host=False), Rules(TIME), RECORDS)
 
 
 def test_all_devices_excluded_are_refused() -> None:
     cluster = make_cluster([2], host=False)
-    with pytest.raises(ConfigurationError, match="none may take part"):
+    with pytest.raises(ConfigurationError, match=r"\(2 of 2 excluded\); exclude fewer"):
         Planner(cluster, Rules(TIME, Constraints(exclude=frozenset(cluster.kinds[0].nodes))), RECORDS)
 
 
@@ -334,6 +334,26 @@ def test_the_last_device_cannot_be_lost() -> None:
     planner = Planner(make_cluster([1], host=False), Rules(TIME), RECORDS)
     with pytest.raises(ConfigurationError, match="lost"):
         planner.lose("d0-0")
+
+
+def test_when_the_rest_is_lost_fewer_are_to_be_excluded() -> None:
+    planner = Planner(make_cluster([2], host=False), Rules(TIME, Constraints(exclude=frozenset({"d0-1"}))), RECORDS)
+    with pytest.raises(ConfigurationError, match=r"\(1 of 2 excluded; d0-0 lost\); exclude fewer"):
+        planner.lose("d0-0")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fast", "prefer: 'fast' is no quantity; write time, power"),
+        ("time=1,fast=2", "prefer: 'time=1,fast=2': 'fast' is no quantity; write time, power"),
+        ("time=1,time=2", "prefer: 'time=1,time=2': 'time' is there twice; give it one weight"),
+    ],
+)
+def test_an_unknown_preference_and_one_that_is_there_twice_are_told_apart(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse_preference(text)
+    assert str(raised.value).startswith(message)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
