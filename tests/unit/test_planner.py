@@ -144,11 +144,38 @@ def test_what_may_keep_to_a_limit_is_tried_where_nothing_is_expected_to(
     with pytest.raises(ConfigurationError, match=f"{what}: .* too much"):
         planner.decide()
     trial = planner.next_trial()
-    if least.steps_measured:
-        return
-    assert trial is not None
-    assert trial.steps > 0
-    assert (trial.configuration, trial.batches) != (first.configuration, first.batches)
+    if not least.steps_measured:
+        assert trial is not None
+        assert trial.steps > 0
+        assert trial.configuration != first.configuration
+    # With nothing left to spend it is not tried.
+    poor = Planner(cluster, Rules(TIME, limits, most_share=0.0), RECORDS)
+    poor.observe(first, seen)
+    trial = poor.next_trial()
+    assert trial is None or trial.steps > 0
+
+
+def test_what_keeps_to_a_limit_against_expectation_is_chosen() -> None:
+    """After the first trial nothing is expected to keep to the limit; which does, only trials can tell."""
+    cluster = make_cluster([3, 3], seed=1)
+
+    def frugal(trial: Trial) -> list[Seen]:
+        share = 0.8 if sum(trial.configuration) == 1 else 1.0
+        return [replace(each, joules=each.joules * share) for each in take(cluster, trial)]
+
+    free = Planner(cluster, Rules(TIME, most_share=1.0), RECORDS)
+    first = free.next_trial()
+    assert first is not None
+    free.observe(first, frugal(first))
+    least = min(free.decide().ranked, key=lambda each: each.watts.value).watts
+    limits = Constraints(watts=least.value * (least.low / least.value) ** 0.4)
+    planner = Planner(cluster, Rules(TIME, limits, most_share=1.0), RECORDS)
+    while (trial := planner.next_trial()) is not None:
+        planner.observe(trial, frugal(trial))
+    chosen = planner.decide().chosen
+    assert chosen.steps_measured
+    assert limits.watts is not None
+    assert chosen.watts.value <= limits.watts
 
 
 @pytest.mark.parametrize(
