@@ -85,7 +85,7 @@ class Planner:
             if (first := self._trial(ranking, every, "all devices, to see each of them")) is not None:
                 return first
         if not ranking.feasible.any():
-            return None
+            return self._hopeful(ranking)
         rows = contenders(ranking)
         candidates = Candidates(
             ranking.score[rows],
@@ -109,6 +109,15 @@ class Planner:
             return None
         row = int(open_rows[ranking.score[open_rows].argmin()])
         return self._trial(ranking, row, "it would be better, and may keep to the constraints after all")
+
+    def _hopeful(self, ranking: Ranking) -> Trial | None:
+        """Return a trial of what likeliest keeps to the constraints where nothing is expected to; None if none may."""
+        rows, chances = ranking.likeliest()
+        rows = rows[chances > _DOUBTFUL]
+        why = "nothing is expected to keep to the constraints; it may after all"
+        open_rows = rows[self._steps(ranking, rows) < self.rules.steps]
+        trials = (self._trial(ranking, int(row), why) for row in open_rows)
+        return next((trial for trial in trials if trial is not None), None)
 
     def observe(self, trial: Trial, seen: Sequence[Seen]) -> None:
         """Learn from the steps of a trial; fewer than asked for where a device failed.
@@ -150,14 +159,15 @@ class Planner:
             ConfigurationError: no configuration keeps to the constraints: which one binds, and by how much.
         """
         ranking = self._look()
-        ranking.refuse_infeasible()
+        ranking.refuse_infeasible(lambda rows: self._steps(ranking, rows))
         rows = ranking.order[:_MOST_RANKED]
         front = pareto_rows(ranking)
         chosen, *_ = ranked = ranking.estimates(rows, self._steps(ranking, rows))
         sure, trials = ranking.sure(), tuple(self._trials)
         reasons = explain(ranking, chosen.steps_measured, sure, trials, sorted(self._lost))
         fronts = ranking.estimates(front, self._steps(ranking, front))
-        return Plan(chosen, ranked, fronts, reasons, sure, float(np.expm1(ranking.gap)), trials)
+        feasible = int(ranking.feasible.sum())
+        return Plan(chosen, ranked, fronts, reasons, sure, float(np.expm1(ranking.gap)), trials, feasible)
 
     def _nodes(self) -> list[list[str]]:
         """Return the nodes of each kind that may take part, in the order in which they are taken."""
@@ -166,11 +176,14 @@ class Planner:
         return [sorted(nodes, key=lambda node: node not in wanted.include) for nodes in left]
 
     def _refuse_nothing(self) -> None:
-        if not any(self._nodes()):
-            cause = (
-                f"all are excluded or lost ({', '.join(sorted(self._lost))})" if self._lost else "none may take part"
-            )
-            raise ConfigurationError(f"planner: there is no device to train with: {cause}; add one to the array")
+        if any(self._nodes()):
+            return
+        excluded, every = len(self.rules.constraints.exclude), sum(len(kind.nodes) for kind in self.cluster.kinds)
+        causes = [f"{excluded} of {every} excluded"] if excluded else []
+        causes += [f"{', '.join(sorted(self._lost))} lost"] if self._lost else []
+        cause = f" ({'; '.join(causes)})" if causes else ""
+        remedy = "exclude fewer" if excluded else "add one to the array"
+        raise ConfigurationError(f"planner: there is no device to train with{cause}; {remedy}")
 
     def _look(self) -> Ranking:
         if self._ranking is None:
@@ -209,7 +222,8 @@ class Planner:
     def _trial(self, ranking: Ranking, number: int, why: str) -> Trial | None:
         """Return a trial, of fewer steps if what is left allows no more; None if it allows none."""
         cost = float(self._costs(ranking, np.array([number]))[0])
-        left = self._left(ranking)
+        if (left := self._left(ranking)) < 0:
+            return None
         # Where steps are dear, fewer say enough.
         dear = max(1, int(_MOST_OF_SHARE * self.rules.most_share / max(cost, 1e-12)))
         steps = min(self.rules.steps, dear) if cost * min(self.rules.steps, dear) <= left else int(left / cost)

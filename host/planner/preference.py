@@ -54,8 +54,12 @@ def parse_preference(text: str) -> Preference:
     weights: dict[str, float] = {}
     for part in text.split(","):
         name, _, number = (each.strip() for each in part.partition("="))
-        if name not in QUANTITIES or name in weights:
-            raise ConfigurationError(f"prefer: {text!r}: {name!r} is no quantity, or is there twice; {_HOW}")
+        # A value that is one word is named once.
+        where = "prefer" if name == text.strip() else f"prefer: {text!r}"
+        if name not in QUANTITIES:
+            raise ConfigurationError(f"{where}: {name!r} is no quantity; {_HOW}")
+        if name in weights:
+            raise ConfigurationError(f"{where}: {name!r} is there twice; give it one weight")
         weights[name] = _weight(text, number)
     if not any(weights.values()):
         raise ConfigurationError(f"prefer: {text!r}: all weights are 0; {_HOW}")

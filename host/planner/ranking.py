@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -20,6 +22,10 @@ from host.planner.search import Goal
 _SAMPLED, _SAMPLES, _SEED, TIE = 100, 1000, 7, 0.01
 # What misses a limit by this much, as a logarithm, may keep to it after all; so many of those are looked at.
 _NEAR, _MOST_NEAR = 0.25, 40
+# Where nothing is expected to keep to the limits, so many that miss them by least.
+_MOST_LIKELY = 1000
+# What is limited, how much of it is allowed, and how much each configuration has, (configurations,).
+Limit = tuple[str, float, Floats]
 _UNITS = {"deadline": "s", "watts": "W", "joules": "J"}
 
 
@@ -139,39 +145,68 @@ class Ranking:
         limits = _limits(self.rules, self.seconds, self.watts)
         if not limits or not self.feasible.any():
             return np.empty(0, np.int64), np.empty(0)
-        over = np.max([np.log(values / limit) for _, limit, values in limits], axis=0)
+        over = _overshoot(limits)
         rows = np.flatnonzero((self.score < self.score[self.best] - self._tie) & ~self.feasible & (over < _NEAR))
         rows = rows[np.argsort(over[rows], kind="stable")][:_MOST_NEAR]
         return rows, self.chances(rows) if len(rows) else np.empty(0)
+
+    def likeliest(self) -> tuple[Counts, Floats]:
+        """Return rows that miss the constraints by least, and their chances to keep to them, the likeliest first."""
+        limits = _limits(self.rules, self.seconds, self.watts)
+        rows = np.argsort(_overshoot(limits), kind="stable")[:_MOST_LIKELY]
+        chances = self.chances(rows)
+        order = np.argsort(-chances, kind="stable")
+        return rows[order], chances[order]
 
     @property
     def _tie(self) -> float:
         return TIE * min(1.0, sum(score_weights(self.rules)))
 
-    def refuse_infeasible(self) -> None:
+    def refuse_infeasible(self, steps: Callable[[Counts], Counts]) -> None:
         """Return if some configuration keeps to the constraints.
 
+        Args:
+            steps: says how many steps of some rows were measured.
+
         Raises:
-            ConfigurationError: none does: which constraint binds, and by how much the best one for it misses it.
+            ConfigurationError: none does: which constraints bind, and by how much the best one for each misses it.
         """
         if self.feasible.any():
             return
         limits = _limits(self.rules, self.seconds, self.watts)
-        for name, limit, values in limits:
-            row = int(values.argmin())
-            if values[row] > limit:
-                raise ConfigurationError(
-                    f"{_miss(name, limit, float(values[row]))}, with {self._name(row)}, the best there is for it; "
-                    "allow more, or add devices"
-                )
-        # Each can be kept to, but not all at once: the one that comes nearest.
-        over = np.stack([values / limit for _, limit, values in limits])
-        row = int(over.max(axis=0).argmin())
-        name, limit, values = limits[int(over[:, row].argmax())]
-        raise ConfigurationError(
+        alone = [
+            f"{self._miss(name, limit, row, steps)}, with {self._name(row)}, the best there is for it"
+            for name, limit, values in limits
+            if values[row := int(values.argmin())] > limit
+        ]
+        if alone:
+            raise ConfigurationError(f"{'; '.join(alone)}; allow more, or add devices")
+        # Each can be kept to, but not all at once.
+        raise ConfigurationError(f"{'; '.join(self._clash(each, steps) for each in _conflicts(limits))}; allow more")
+
+    def _clash(self, limits: list[Limit], steps: Callable[[Counts], Counts]) -> str:
+        """Return which configuration comes nearest to limits that cannot be kept to at once, and by what it misses."""
+        row = int(_overshoot(limits).argmin())
+        name, limit, _ = max(limits, key=lambda each: float(each[2][row]) / each[1])
+        return (
             f"no configuration keeps to {' and '.join(each[0] for each in limits)} at once; the nearest is "
-            f"{self._name(row)}: {_miss(name, limit, float(values[row]))}; allow more"
+            f"{self._name(row)}: {self._miss(name, limit, row, steps)}"
         )
+
+    def _miss(self, name: str, limit: float, row: int, steps: Callable[[Counts], Counts]) -> str:
+        """Return by how much a configuration misses a limit, and how that is known."""
+        at = np.array([row])
+        estimate = self.estimates(at, steps(at))[0]
+        value = {"deadline": estimate.seconds, "watts": estimate.watts, "joules": estimate.joules}[name]
+        unit, number = _UNITS[name], estimate.steps_measured
+        known = (
+            f"measured in {number} step{'s' * (number > 1)}"
+            if number
+            else f"not measured: {value.low:.4g} to {value.high:.4g} {unit} with a probability of "
+            f"{self.rules.confidence:.0%}"
+        )
+        much = f"{value.value / limit - 1:.1%} too much"
+        return f"{name}: {value.value:.4g} {unit} ({known}) where {limit:.4g} {unit} are allowed, {much}"
 
     def _name(self, row: int) -> str:
         return self.cluster.name(self.points.counts[row].tolist())
@@ -198,7 +233,7 @@ def goal_of(rules: Rules, records: float) -> Goal:
     )
 
 
-def _limits(rules: Rules, seconds: Floats, watts: Floats) -> list[tuple[str, float, Floats]]:
+def _limits(rules: Rules, seconds: Floats, watts: Floats) -> list[Limit]:
     wanted = rules.constraints
     every = (
         ("deadline", wanted.deadline_seconds, seconds),
@@ -208,6 +243,12 @@ def _limits(rules: Rules, seconds: Floats, watts: Floats) -> list[tuple[str, flo
     return [(name, limit, values) for name, limit, values in every if limit is not None]
 
 
-def _miss(name: str, limit: float, value: float) -> str:
-    unit = _UNITS[name]
-    return f"{name}: {value:.4g} {unit} where {limit:.4g} {unit} are allowed, {value / limit - 1:.1%} too much"
+def _conflicts(limits: list[Limit]) -> list[list[Limit]]:
+    """Return the pairs of limits that no configuration keeps to at once; all of them where each pair can be kept to."""
+    pairs = [list(pair) for pair in combinations(limits, 2)]
+    return [pair for pair in pairs if _overshoot(pair).min() > 0] or [limits]
+
+
+def _overshoot(limits: list[Limit]) -> Floats:
+    """Return by how much each configuration exceeds the limit that it exceeds most, as a logarithm."""
+    return np.asarray(np.max([np.log(values / limit) for _, limit, values in limits], axis=0))

@@ -50,7 +50,12 @@ def explain(
     if (chance := float(ranking.chances(np.array([best]))[0])) < 1:
         sentences.append(f"It keeps to the constraints with a probability of {chance:.0%}.")
     if lost:
-        sentences.append(f"{', '.join(lost)} failed and takes part in nothing.")
+        sentences.append(f"{', '.join(lost)} failed and {'takes' if len(lost) == 1 else 'take'} part in nothing.")
+    sentences += [
+        f"{node} failed and was to be included: this plan is without it; mend it and plan again to include it."
+        for node in lost
+        if node in ranking.rules.constraints.include
+    ]
     return tuple(sentences)
 
 

@@ -105,12 +105,13 @@ class Plan:
 
     Attributes:
         chosen: the best.
-        ranked: feasible ones, best first, the chosen one first; at most 1,000.
+        ranked: feasible ones, best first, the chosen one first; at most 200.
         front: of time, watts and energy: none of the feasible ones is better in one and no worse in the others.
         reasons: sentences: why it wins, against all devices, one less, the host alone, the runner-up.
         sure: probability that no other one is better by more than 1 %.
         gap: that the search may have missed, as a share of what is preferred; 0 if it was exact.
         trials: what was measured.
+        feasible: how many keep to the constraints, of all that the search looked at.
     """
 
     chosen: Estimate
@@ -120,3 +121,4 @@ class Plan:
     sure: float
     gap: float
     trials: tuple[Measured, ...] = ()
+    feasible: int = 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from firmware_agent.errors import ConfigurationError
 from host.planner.cluster import Cluster, Seen, Trial
 from host.planner.planner import Plan, Planner
-from host.planner.preference import NAMED, Preference
+from host.planner.preference import NAMED, Preference, parse_preference
 from host.planner.rules import Constraints, Rules
 from tests.unit.planner_clusters import clusters, make_cluster, take
 
@@ -124,6 +124,82 @@ def test_limits_hold(cluster: Cluster, preference: Preference, name: str, share:
         Planner(cluster, Rules(preference, impossible, steps=0), RECORDS).decide()
 
 
+@settings(max_examples=8, deadline=None)
+@given(clusters(most=3, host=st.just(True)), st.floats(0.0, 0.5), st.sampled_from(["deadline", "watts"]))
+def test_what_may_keep_to_a_limit_is_tried_where_nothing_is_expected_to(
+    cluster: Cluster, share: float, what: str
+) -> None:
+    """The limit is a little less than the least that is expected after the first trial; the chance is 16 % or more."""
+    free = Planner(cluster, Rules(TIME, most_share=1.0), RECORDS)
+    first = free.next_trial()
+    assert first is not None
+    seen = take(cluster, first)
+    free.observe(first, seen)
+    estimates = {each: each.seconds if what == "deadline" else each.watts for each in free.decide().ranked}
+    least, expected = min(estimates.items(), key=lambda pair: pair[1].value)
+    limit = expected.value * (expected.low / expected.value) ** share * (1 - 1e-9)
+    limits = Constraints(**{"deadline_seconds" if what == "deadline" else what: limit})
+    planner = Planner(cluster, Rules(TIME, limits, most_share=1.0), RECORDS)
+    planner.observe(first, seen)
+    with pytest.raises(ConfigurationError, match=f"{what}: .* too much"):
+        planner.decide()
+    trial = planner.next_trial()
+    if not least.steps_measured:
+        assert trial is not None
+        assert trial.steps > 0
+        assert trial.configuration != first.configuration
+    # With nothing left to spend it is not tried.
+    poor = Planner(cluster, Rules(TIME, limits, most_share=0.0), RECORDS)
+    poor.observe(first, seen)
+    trial = poor.next_trial()
+    assert trial is None or trial.steps > 0
+
+
+def test_what_keeps_to_a_limit_against_expectation_is_chosen() -> None:
+    """After the first trial nothing is expected to keep to the limit; which does, only trials can tell."""
+    cluster = make_cluster([3, 3], seed=1)
+
+    def frugal(trial: Trial) -> list[Seen]:
+        share = 0.8 if sum(trial.configuration) == 1 else 1.0
+        return [replace(each, joules=each.joules * share) for each in take(cluster, trial)]
+
+    free = Planner(cluster, Rules(TIME, most_share=1.0), RECORDS)
+    first = free.next_trial()
+    assert first is not None
+    free.observe(first, frugal(first))
+    least = min(free.decide().ranked, key=lambda each: each.watts.value).watts
+    limits = Constraints(watts=least.value * (least.low / least.value) ** 0.4)
+    planner = Planner(cluster, Rules(TIME, limits, most_share=1.0), RECORDS)
+    while (trial := planner.next_trial()) is not None:
+        planner.observe(trial, frugal(trial))
+    chosen = planner.decide().chosen
+    assert chosen.steps_measured
+    assert limits.watts is not None
+    assert chosen.watts.value <= limits.watts
+
+
+@pytest.mark.parametrize(
+    ("measured", "known"), [(True, r"\(measured in 5 steps\)"), (False, "not measured: .* to .* W with")]
+)
+def test_a_refusal_says_how_it_is_known(measured: bool, known: str) -> None:
+    cluster = make_cluster([1], host=False)
+    planner = Planner(cluster, Rules(TIME, Constraints(watts=1.0), most_share=1.0), RECORDS)
+    if measured:
+        trial = planner.next_trial()
+        assert trial is not None
+        planner.observe(trial, take(cluster, trial))
+    with pytest.raises(ConfigurationError, match=known):
+        planner.decide()
+
+
+def test_no_trial_is_taken_of_what_cannot_keep_to_a_limit() -> None:
+    planner = Planner(make_cluster([2, 2]), Rules(TIME, Constraints(watts=1.0)), RECORDS)
+    first = planner.next_trial()
+    assert first is not None
+    planner.observe(first, take(planner.cluster, first))
+    assert planner.next_trial() is None
+
+
 def test_limits_that_are_not_kept_together_name_the_one_that_binds() -> None:
     cluster = make_cluster([3, 3])
     ranked = Planner(cluster, Rules(TIME, steps=0), RECORDS).decide().ranked
@@ -131,6 +207,37 @@ def test_limits_that_are_not_kept_together_name_the_one_that_binds() -> None:
     limits = Constraints(deadline_seconds=fast.seconds.value * 1.001, watts=cool.watts.value * 1.001)
     with pytest.raises(ConfigurationError, match="no configuration keeps to deadline and watts at once"):
         Planner(cluster, Rules(TIME, limits, steps=0), RECORDS).decide()
+
+
+def test_all_that_keep_to_the_limits_are_counted_and_the_best_200_ranked() -> None:
+    cluster = make_cluster([7, 7, 7], host=False)
+    free = Planner(cluster, Rules(TIME, steps=0), RECORDS).decide()
+    assert (free.feasible, len(free.ranked)) == (8**3 - 1, 200)
+    few = Constraints(deadline_seconds=free.ranked[29].seconds.value)
+    decided = Planner(cluster, Rules(TIME, few, steps=0), RECORDS).decide()
+    assert decided.feasible == len(decided.ranked) == 30
+
+
+def test_only_limits_that_conflict_are_named() -> None:
+    cluster = make_cluster([3, 3])
+    ranked = Planner(cluster, Rules(TIME, steps=0), RECORDS).decide().ranked
+    fast, cool = ranked[0], min(ranked, key=lambda each: each.watts.value)
+    joules = max(each.joules.value for each in ranked) * 2
+    limits = Constraints(fast.seconds.value * 1.001, cool.watts.value * 1.001, joules)
+    with pytest.raises(ConfigurationError, match="keeps to deadline and watts at once") as raised:
+        Planner(cluster, Rules(TIME, limits, steps=0), RECORDS).decide()
+    assert "joules" not in str(raised.value)
+
+
+@settings(max_examples=8, deadline=None)
+@given(clusters(most=3), st.sets(st.sampled_from(["deadline_seconds", "watts", "joules"]), min_size=1))
+def test_every_limit_that_nothing_keeps_to_is_named(cluster: Cluster, tight: set[str]) -> None:
+    limits = Constraints(**{name: 1e-3 if name in tight else 1e15 for name in ("deadline_seconds", "watts", "joules")})
+    with pytest.raises(ConfigurationError) as raised:
+        Planner(cluster, Rules(TIME, limits, steps=0), RECORDS).decide()
+    for name in ("deadline_seconds", "watts", "joules"):
+        assert (f"{name.removesuffix('_seconds')}: " in str(raised.value)) == (name in tight)
+    assert str(raised.value).count("allow more") == 1
 
 
 @settings(max_examples=8, deadline=None)
@@ -175,13 +282,13 @@ def test_a_single_device_is_chosen_at_once() -> None:
 
 
 def test_zero_devices_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="there is no device to train with"):
+    with pytest.raises(ConfigurationError, match="there is no device to train with; add one to the array"):
         Planner(make_cluster([], host=False), Rules(TIME), RECORDS)
 
 
 def test_all_devices_excluded_are_refused() -> None:
     cluster = make_cluster([2], host=False)
-    with pytest.raises(ConfigurationError, match="none may take part"):
+    with pytest.raises(ConfigurationError, match=r"\(2 of 2 excluded\); exclude fewer"):
         Planner(cluster, Rules(TIME, Constraints(exclude=frozenset(cluster.kinds[0].nodes))), RECORDS)
 
 
@@ -239,10 +346,41 @@ def test_a_lost_device_takes_part_in_nothing_and_nothing_else_is_lost(
     assert any(lost in reason for reason in decided.reasons)
 
 
+def test_an_included_device_that_fails_is_told() -> None:
+    planner = Planner(make_cluster([2, 2]), Rules(EDP, Constraints(include=frozenset({"d0-0"})), steps=0), RECORDS)
+    assert not any("to be included" in each for each in planner.decide().reasons)
+    planner.lose("d1-0")
+    assert not any("to be included" in each for each in planner.decide().reasons)
+    planner.lose("d0-0")
+    reasons = planner.decide().reasons
+    assert [each for each in reasons if each.startswith("d0-0 failed and was to be included: ")]
+    assert "d0-0, d1-0 failed and take part in nothing." in reasons
+
+
 def test_the_last_device_cannot_be_lost() -> None:
     planner = Planner(make_cluster([1], host=False), Rules(TIME), RECORDS)
     with pytest.raises(ConfigurationError, match="lost"):
         planner.lose("d0-0")
+
+
+def test_when_the_rest_is_lost_fewer_are_to_be_excluded() -> None:
+    planner = Planner(make_cluster([2], host=False), Rules(TIME, Constraints(exclude=frozenset({"d0-1"}))), RECORDS)
+    with pytest.raises(ConfigurationError, match=r"\(1 of 2 excluded; d0-0 lost\); exclude fewer"):
+        planner.lose("d0-0")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fast", "prefer: 'fast' is no quantity; write time, power"),
+        ("time=1,fast=2", "prefer: 'time=1,fast=2': 'fast' is no quantity; write time, power"),
+        ("time=1,time=2", "prefer: 'time=1,time=2': 'time' is there twice; give it one weight"),
+    ],
+)
+def test_an_unknown_preference_and_one_that_is_there_twice_are_told_apart(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse_preference(text)
+    assert str(raised.value).startswith(message)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])

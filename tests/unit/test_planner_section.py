@@ -70,7 +70,7 @@ def test_its_rules_are_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"prefer": "speed"}, "planner: prefer: 'speed': 'speed' is no quantity, or is there twice; write time, power"),
+        ({"prefer": "speed"}, "planner: prefer: 'speed' is no quantity; write time, power"),
         ({"prefer": "time=-1"}, "'-1' is no weight from 0 to 100"),
         ({"prefer": "time=0"}, "all weights are 0"),
         ({"deadline": "5"}, "deadline: '5' has no unit"),
