@@ -50,7 +50,9 @@ class Outcome:
     Attributes:
         configuration: that was chosen.
         batches: of each kind.
-        hit: whether it is the best, or as good within 1 %.
+        hit: whether its metric is the best's within 1 %, and it is in time.
+        same: whether it has the devices of the best, whatever its batches.
+        kept: whether it is in time, within 1 %.
         regret: metric / best - 1.
         seconds, joules: what the whole training truly costs with it.
         trial_configurations, trial_steps: that were run to learn.
@@ -63,6 +65,8 @@ class Outcome:
     configuration: Configuration
     batches: tuple[int, ...]
     hit: bool
+    same: bool
+    kept: bool
     regret: float
     seconds: float
     joules: float
@@ -131,8 +135,16 @@ def judge(
 ) -> Outcome:
     """Return what a choice is worth; without `nodes` the first of each kind take part."""
     seconds, joules = truth.cost(truth.world.first_nodes(configuration) if nodes is None else nodes, batches)
-    hit, regret = bool(truth.hit(configuration, seconds, joules)), float(truth.regret(seconds, joules))
-    return Outcome(configuration, tuple(batches), hit, regret, seconds, joules)
+    return Outcome(
+        tuple(configuration),
+        tuple(batches),
+        hit=bool(truth.hit(seconds, joules)),
+        same=tuple(configuration) == truth.configurations[truth.best],
+        kept=bool(truth.kept(seconds)),
+        regret=float(truth.regret(seconds, joules)),
+        seconds=seconds,
+        joules=joules,
+    )
 
 
 def play_rules(truth: Truth) -> dict[str, Outcome]:

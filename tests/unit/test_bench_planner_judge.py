@@ -111,23 +111,23 @@ def test_the_best_is_the_best_by_what_is_preferred(truth: Truth) -> None:
         made = hand_made(truth, preference=Preference(**NAMED[preference]), deadline_seconds=None)
         assert made.best == best
         assert made.regret(made.seconds[best], made.joules[best]) == 0
-        assert made.hit(made.configurations[best], made.seconds[best], made.joules[best])
+        assert made.hit(made.seconds[best], made.joules[best])
     edp = hand_made(truth, preference=Preference(time=1, energy=1), deadline_seconds=None)
     assert edp.regret(20.0, 300.0) == pytest.approx(6000 / 4000 - 1)
     assert edp.regret(9.0, 300.0) == 0  # better than the oracle's is no regret
-    assert edp.hit(edp.configurations[2], 10.0, 403.9)
-    assert not edp.hit(edp.configurations[2], 10.0, 404.1)
-    assert edp.hit(edp.configurations[0], 10.0, 500.0)  # the same devices, whatever their batches
+    assert edp.hit(10.0, 403.9)
+    assert not edp.hit(10.0, 404.1)
 
 
 def test_with_a_deadline_who_is_late_is_not_best_and_no_hit(truth: Truth) -> None:
     power = hand_made(truth, preference=Preference(power=1), deadline_seconds=15.0)
     assert power.best == 0
-    assert not power.hit(power.configurations[1], 20.0, 300.0)
+    assert not power.hit(20.0, 300.0)
     assert power.regret(20.0, 300.0) == pytest.approx(20 / 15 - 1)
     assert power.regret(14.0, 40.0 * 14) == 0
-    assert not power.hit(power.configurations[0], 15.3, 15.3 * 40)
-    assert power.hit(power.configurations[0], 15.1, 15.1 * 40)
+    assert not power.hit(15.3, 15.3 * 40)
+    assert power.hit(15.1, 15.1 * 40)
+    assert (power.kept(15.1), power.kept(15.3)) == (True, False)
     assert best_of(power, [(20.0, 300.0), (14.0, 700.0), (12.0, 700.0)]) == 1
     assert best_of(power, [(20.0, 300.0), (16.0, 700.0)]) == 1
 
@@ -186,6 +186,37 @@ def test_a_bad_planner_scores_badly_and_a_knowing_one_well(truth: Truth) -> None
     assert figures["mean_regret"] == pytest.approx(bad.regret / 2)
     assert figures["worst_regret"] == bad.regret
     assert figures["time_estimate_error_median"] == pytest.approx(0.25)
+
+
+def test_the_best_devices_with_dear_batches_are_no_hit(truth: Truth) -> None:
+    number = truth.best
+    few = tuple(min(batch, 1) for batch in truth.batches[number])
+    dear = judge(truth, truth.configurations[number], few)
+    assert dear.regret > 0.05
+    assert (dear.hit, dear.same, dear.kept) == (False, True, True)
+    figures = summarise([dear.row()])
+    assert figures["hit_rate"] == figures["within_5_percent"] == 0
+    assert figures["hit_rate_same_configuration"] == 1
+
+
+@pytest.mark.parametrize(
+    ("same", "kept", "regret", "rates"),
+    [
+        (False, True, 0.0, (1, 1, 1)),
+        (False, True, 0.03, (0, 1, 0)),
+        (True, True, 0.03, (0, 1, 1)),
+        (True, True, 0.06, (0, 0, 1)),
+        (True, False, 0.03, (0, 0, 0)),
+        (False, False, 0.0, (0, 0, 0)),
+    ],
+)
+def test_rates_are_by_metric_and_nobody_who_is_late_counts(
+    truth: Truth, same: bool, kept: bool, regret: float, rates: tuple[int, ...]
+) -> None:
+    good = judge(truth, truth.configurations[truth.best], truth.batches[truth.best])
+    figures = summarise([replace(good, hit=kept and regret <= 0.01, same=same, kept=kept, regret=regret).row()])
+    names = ("hit_rate", "within_5_percent", "hit_rate_same_configuration")
+    assert tuple(figures[name] for name in names) == rates
 
 
 def test_overhead_is_what_trials_cost_beyond_what_the_choice_would_have_taken(truth: Truth) -> None:
