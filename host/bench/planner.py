@@ -127,7 +127,7 @@ def play_case(task: Task) -> dict[str, Any]:
         | {"seconds": float(truth.seconds[best]), "joules": float(truth.joules[best])},
         "as_good": int(np.sum(np.exp(truth.scores - truth.scores[best]) <= 1.01)),
         "hard": not any(outcome.hit for outcome in rules.values()),
-        "ours": _play(task, truth, TRIAL_STEPS).row(),
+        "ours": _play(task, truth, TRIAL_STEPS, ranked=True).row(),
         "tables": play_model(truth, case).row(),
         "rules": {name: outcome.row() for name, outcome in rules.items()},
         "exhaustive": {
@@ -157,6 +157,7 @@ def summarise(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     * `overhead`: mean seconds of the trials, less what the choice would have taken for their records, over the
       training's; trials that were no dearer count as 0. `overhead_worst`: the largest.
     * `time_estimate_error_median`, `energy_estimate_error_median`: |estimate / truth - 1| of the choice.
+    * Where they are known, those of `summarise_ranked`.
     """
     figures = {
         "hit_rate": _mean(each["hit"] for each in outcomes),
@@ -171,6 +172,32 @@ def summarise(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         errors = [abs(each[f"{kind}_error"]) for each in outcomes if each[f"{kind}_error"] is not None]
         if errors:
             figures[f"{name}_estimate_error_median"] = statistics.median(errors)
+    return figures | summarise_ranked(outcomes)
+
+
+def summarise_ranked(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return what estimates of everything that is ranked are worth; nothing where nobody looked at them.
+
+    * `time_estimate_error_ranked`, `energy_estimate_error_ranked`: |estimate / truth - 1| of configurations that were
+      not measured: median of a plan, of these the median.
+    * `interval_coverage`, `interval_coverage_energy`: share of them whose true time or energy lies in its range.
+    * `sure_mean`, `none_better`: the mean `sure`, and the share of the cases in which none was better by more than 1 %.
+    """
+    looked = [each for each in outcomes if each.get("ranked") is not None]
+    if not looked:
+        return {}
+    figures = {
+        "sure_mean": _mean(each["sure"] for each in looked),
+        "none_better": _mean(each["ranked"]["none_better"] for each in looked),
+    }
+    plans = [each["ranked"] for each in looked if each["ranked"]["unmeasured"]]
+    if plans:
+        figures |= {
+            "time_estimate_error_ranked": statistics.median(each["seconds_error"] for each in plans),
+            "energy_estimate_error_ranked": statistics.median(each["joules_error"] for each in plans),
+            "interval_coverage": _mean(each["seconds_covered"] for each in plans),
+            "interval_coverage_energy": _mean(each["joules_covered"] for each in plans),
+        }
     return figures
 
 
@@ -204,8 +231,8 @@ def time_wide(seed: int) -> list[dict[str, float]]:
     return time_planning(world, rules, job_records(cluster), generator)
 
 
-def _play(task: Task, truth: Truth, steps: int) -> Outcome:
-    return play(truth, task.case, steps, _generator(task, 2))
+def _play(task: Task, truth: Truth, steps: int, ranked: bool = False) -> Outcome:
+    return play(truth, task.case, steps, _generator(task, 2), ranked=ranked)
 
 
 def _generator(task: Task, purpose: int) -> np.random.Generator:

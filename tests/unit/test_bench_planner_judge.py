@@ -20,7 +20,7 @@ from host.bench.planner_cases import (
     list_cases,
     make_cluster,
 )
-from host.bench.planner_play import best_of, judge, play, play_exhaustive, play_rules, time_planning
+from host.bench.planner_play import best_of, judge, judge_ranked, play, play_exhaustive, play_rules, time_planning
 from host.planner.cluster import Cluster, Configuration, Estimate, Range, Seen, Trial
 from host.planner.preference import NAMED, Preference
 from host.planner.rules import Plan, Rules
@@ -219,6 +219,58 @@ def test_rates_are_by_metric_and_nobody_who_is_late_counts(
     assert tuple(figures[name] for name in names) == rates
 
 
+def plan_of(truth: Truth, numbers: Sequence[int], measured: int, factor: float, wide: float, sure: float) -> Plan:
+    """A plan that ranks these configurations; its estimates are off by a factor, with ranges of a width."""
+
+    def about(value: float) -> Range:
+        return Range(value * factor, value * factor / wide, value * factor * wide)
+
+    costs = [(float(truth.seconds[number]), float(truth.joules[number])) for number in numbers]
+    ranked = tuple(
+        Estimate(
+            truth.configurations[number],
+            truth.batches[number],
+            1.0,
+            about(seconds),
+            about(joules / seconds),
+            about(joules),
+            about(seconds * joules),
+            steps_measured=5 * (place < measured),
+        )
+        for place, (number, (seconds, joules)) in enumerate(zip(numbers, costs, strict=True))
+    )
+    return Plan(ranked[0], ranked, ranked[:1], (), sure, 0.0, ())
+
+
+def test_estimates_of_what_was_not_measured_are_judged_too(truth: Truth) -> None:
+    order = [int(number) for number in truth.scores.argsort()]
+    nodes = truth.world.first_nodes
+    fair = judge_ranked(truth, plan_of(truth, order[:9], 2, 1.2, 1.3, 1.0), nodes)
+    assert (fair["none_better"], fair["unmeasured"]) == (1, 7)
+    assert (fair["seconds_error"], fair["joules_error"]) == (pytest.approx(0.2), pytest.approx(0.2))
+    assert (fair["seconds_covered"], fair["joules_covered"]) == (1, 1)
+    narrow = judge_ranked(truth, plan_of(truth, [order[-1], *order[:5]], 6, 1.2, 1.1, 1.0), nodes)
+    assert narrow == {"none_better": 0, "unmeasured": 0}
+    narrow = judge_ranked(truth, plan_of(truth, [order[-1], *order[:5]], 0, 1.2, 1.1, 0.9), nodes)
+    assert (narrow["seconds_covered"], narrow["joules_covered"]) == (0, 0)
+    outcome = judge(truth, truth.configurations[truth.best], truth.batches[truth.best])
+    rows = [replace(outcome, sure=sure, ranked=each).row() for sure, each in ((1.0, fair), (0.9, narrow))]
+    figures = summarise(rows)
+    assert (figures["sure_mean"], figures["none_better"]) == (pytest.approx(0.95), 0.5)
+    assert figures["interval_coverage"] == figures["interval_coverage_energy"] == 0.5
+    assert figures["time_estimate_error_ranked"] == pytest.approx(0.2)
+    assert "interval_coverage" not in summarise([outcome.row()])
+
+
+def test_who_is_late_has_something_better(truth: Truth) -> None:
+    slow, fast = int(truth.seconds.argmax()), int(truth.seconds.argmin())
+    dated = replace(truth, preference=Preference(power=1), deadline_seconds=2 * float(truth.seconds.min()))
+    plan = plan_of(truth, [slow], 0, 1.0, 1.1, 1.0)
+    assert judge_ranked(dated, plan, truth.world.first_nodes)["none_better"] == 0
+    plan = plan_of(truth, [fast, slow], 0, 1.0, 1.1, 1.0)
+    assert judge_ranked(dated, plan, truth.world.first_nodes)["none_better"] == 1
+
+
 def test_overhead_is_what_trials_cost_beyond_what_the_choice_would_have_taken(truth: Truth) -> None:
     case, best, worst = case_of("resnet50", "edp", 2e9), truth.best, int(truth.seconds.argmax())
     same, dear = Fixed(truth, best, [best, best]), Fixed(truth, best, [worst])
@@ -274,6 +326,8 @@ def test_a_case_is_played_by_everyone_and_can_be_reported(monkeypatch: pytest.Mo
     assert row["tables"]["trial_steps"] == 0
     assert (list(row["steps"]), list(row["noise"])) == (["2", "5"], ["0"])
     assert row["steps"]["5"] == row["ours"]
+    assert row["ours"]["ranked"]["unmeasured"] > 0
+    assert 0 <= row["ours"]["ranked"]["seconds_covered"] <= 1
     assert row["as_good"] >= 1
     decoded = msgspec.json.decode(msgspec.json.encode(row))
     assert decoded["best"]["batches"] == list(row["best"]["batches"])
