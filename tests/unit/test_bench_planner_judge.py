@@ -334,6 +334,12 @@ def test_a_case_is_played_by_everyone_and_can_be_reported(monkeypatch: pytest.Mo
     assert {"hit_rate", "overhead", "time_estimate_error_median"} <= summarise([row["ours"]]).keys()
 
 
+def test_a_look_and_a_whole_planning_are_two_figures() -> None:
+    short, long = {"next_trial": 1.0, "decide": 0.5}, {"next_trial": 3.0, "decide": 1.0}
+    figures = planner.time_figures([[short, short, short], [short, long], [long, long, long]])
+    assert figures == {"plan_seconds": pytest.approx(2.75), "plan_seconds_whole": pytest.approx(5.5)}
+
+
 def test_planning_is_timed_trial_by_trial() -> None:
     case = CASES[40]
     world = planner_cases.make_world(case, 0)
