@@ -233,8 +233,8 @@ def time_wide(seed: int) -> list[dict[str, float]]:
 def time_figures(timed: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, float]:
     """Return wall seconds, from what `time_wide` returned of each planning.
 
-    `plan_seconds`: of one look, a `next_trial` and a `decide`, the median of all; `plan_seconds_whole`: of all looks of a
-    planning together, the median of the plannings.
+    `plan_seconds`: of one look, a `next_trial` and a `decide`, the median of all; `plan_seconds_whole`: of all looks of
+    a planning together, the median of the plannings.
     """
     looks = [[sum(look.values()) for look in planning] for planning in timed]
     return {
