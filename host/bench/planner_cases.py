@@ -184,11 +184,13 @@ class Truth:
         late = 0.0 if self.deadline_seconds is None else seconds / self.deadline_seconds - 1
         return max(0.0, lost, late)
 
-    def hit(self, configuration: Configuration, seconds: float, joules: float) -> bool:
-        """Return whether this is the best configuration, or as good within `TIE`; never if it is late by more."""
-        late = self.deadline_seconds is not None and seconds > (1 + TIE) * self.deadline_seconds
-        same = configuration == self.configurations[self.best]
-        return not late and (same or self.regret(seconds, joules) <= TIE)
+    def kept(self, seconds: float) -> bool:
+        """Return whether the deadline is kept, within `TIE`."""
+        return self.deadline_seconds is None or seconds <= (1 + TIE) * self.deadline_seconds
+
+    def hit(self, seconds: float, joules: float) -> bool:
+        """Return whether this is as good as the best within `TIE`, and in time, whichever devices it has."""
+        return self.kept(seconds) and self.regret(seconds, joules) <= TIE
 
     def score(self, seconds: float, joules: float) -> float:
         """Return what is preferred, as `Preference.score` has it; the less the better."""

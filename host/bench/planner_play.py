@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from host.bench.planner_cases import Case, Truth, fixed_rules
+from host.bench.planner_cases import TIE, Case, Truth, fixed_rules
 from host.bench.planner_world import World
 from host.planner.cluster import Cluster, Configuration, Seen, Trial
 from host.planner.planner import Plan, Planner
@@ -50,19 +50,24 @@ class Outcome:
     Attributes:
         configuration: that was chosen.
         batches: of each kind.
-        hit: whether it is the best, or as good within 1 %.
+        hit: whether its metric is the best's within 1 %, and it is in time.
+        same: whether it has the devices of the best, whatever its batches.
+        kept: whether it is in time, within 1 %.
         regret: metric / best - 1.
         seconds, joules: what the whole training truly costs with it.
         trial_configurations, trial_steps: that were run to learn.
         overhead: seconds of those steps less what the choice would have taken for their records, over `seconds`.
         seconds_error, joules_error: estimate / truth - 1; None where nothing was estimated.
         sure: what the planner says of itself; None where it does not.
+        ranked: what its other estimates were worth (`judge_ranked`); None where nobody looked.
         wall_seconds: of the planner's own computing.
     """
 
     configuration: Configuration
     batches: tuple[int, ...]
     hit: bool
+    same: bool
+    kept: bool
     regret: float
     seconds: float
     joules: float
@@ -72,6 +77,7 @@ class Outcome:
     seconds_error: float | None = None
     joules_error: float | None = None
     sure: float | None = None
+    ranked: dict[str, float] | None = None
     wall_seconds: float = 0.0
 
     def row(self) -> dict[str, Any]:
@@ -86,7 +92,14 @@ def plan_rules(truth: Truth, case: Case, steps: int) -> Rules:
     return Rules(truth.preference, constraints, steps=steps, tuning=truth.tuning)
 
 
-def play(truth: Truth, case: Case, steps: int, generator: np.random.Generator, make: MakeChooser = Planner) -> Outcome:
+def play(
+    truth: Truth,
+    case: Case,
+    steps: int,
+    generator: np.random.Generator,
+    make: MakeChooser = Planner,
+    ranked: bool = False,
+) -> Outcome:
     """Let a planner try what it wants in the world, and judge what it decides.
 
     Args:
@@ -95,6 +108,7 @@ def play(truth: Truth, case: Case, steps: int, generator: np.random.Generator, m
         steps: of each trial.
         generator: of the trials' noise.
         make: the planner.
+        ranked: whether to run everything that it ranks, to judge its estimates.
     """
     world, spent, records, trials, wall = truth.world, 0.0, 0.0, list[Trial](), 0.0
     begin = time.perf_counter()
@@ -122,8 +136,34 @@ def play(truth: Truth, case: Case, steps: int, generator: np.random.Generator, m
         seconds_error=chosen.seconds.value / judged.seconds - 1,
         joules_error=chosen.joules.value / judged.joules - 1,
         sure=plan.sure,
+        ranked=judge_ranked(truth, plan, planner.choose_nodes) if ranked else None,
         wall_seconds=wall,
     )
+
+
+def judge_ranked(
+    truth: Truth, plan: Plan, choose_nodes: Callable[[Configuration], tuple[str, ...]]
+) -> dict[str, float]:
+    """Run everything that a plan ranks, with the plan's batches, and return what its estimates and `sure` are worth.
+
+    ``none_better``: 1 if the choice is in time and nothing else that is ranked and in time is better by more than 1 %.
+    Of those that were not measured, ``unmeasured`` in number: ``seconds_error``, ``joules_error``: median of
+    |estimate / truth - 1|; ``seconds_covered``, ``joules_covered``: share whose truth lies in the range.
+    """
+    costs = [truth.cost(choose_nodes(each.configuration), each.batches) for each in plan.ranked]
+    scores = [truth.score(*cost) if truth.kept(cost[0]) else np.inf for cost in costs]
+    found = {"none_better": float(scores[0] < np.inf and scores[0] <= min(scores) + np.log1p(TIE))}
+    pairs = [(each, cost) for each, cost in zip(plan.ranked, costs, strict=True) if not each.steps_measured]
+    found["unmeasured"] = float(len(pairs))
+    if not pairs:
+        return found
+    for number, name in enumerate(("seconds", "joules")):
+        true = np.array([cost[number] for _, cost in pairs])
+        ranges = [getattr(each, name) for each, _ in pairs]
+        value, low, high = (np.array([getattr(one, of) for one in ranges]) for of in ("value", "low", "high"))
+        found[f"{name}_error"] = float(np.median(np.abs(value / true - 1)))
+        found[f"{name}_covered"] = float(np.mean((low <= true) & (true <= high)))
+    return found
 
 
 def judge(
@@ -131,8 +171,16 @@ def judge(
 ) -> Outcome:
     """Return what a choice is worth; without `nodes` the first of each kind take part."""
     seconds, joules = truth.cost(truth.world.first_nodes(configuration) if nodes is None else nodes, batches)
-    hit, regret = bool(truth.hit(configuration, seconds, joules)), float(truth.regret(seconds, joules))
-    return Outcome(configuration, tuple(batches), hit, regret, seconds, joules)
+    return Outcome(
+        tuple(configuration),
+        tuple(batches),
+        hit=bool(truth.hit(seconds, joules)),
+        same=tuple(configuration) == truth.configurations[truth.best],
+        kept=bool(truth.kept(seconds)),
+        regret=float(truth.regret(seconds, joules)),
+        seconds=seconds,
+        joules=joules,
+    )
 
 
 def play_rules(truth: Truth) -> dict[str, Outcome]:

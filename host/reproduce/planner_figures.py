@@ -12,8 +12,8 @@ class Choosing(msgspec.Struct, frozen=True):
 
     Attributes:
         who: chooses.
-        hit_rate: share of the cases in which the choice is the best configuration, or as good within 1 %.
-        within_5_percent: or within 5 %.
+        hit_rate: share of the cases in which the choice's metric is the best's within 1 %, and it is in time.
+        within_5_percent: within 5 %, and in time.
         mean_regret: metric of the choice over the best's - 1.
         worst_regret: the largest.
         overhead: share of the training's seconds that is spent on trials, beyond what the choice would have taken.

@@ -20,7 +20,7 @@ from host.bench.planner_cases import (
     list_cases,
     make_cluster,
 )
-from host.bench.planner_play import best_of, judge, play, play_exhaustive, play_rules, time_planning
+from host.bench.planner_play import best_of, judge, judge_ranked, play, play_exhaustive, play_rules, time_planning
 from host.planner.cluster import Cluster, Configuration, Estimate, Range, Seen, Trial
 from host.planner.preference import NAMED, Preference
 from host.planner.rules import Plan, Rules
@@ -111,23 +111,23 @@ def test_the_best_is_the_best_by_what_is_preferred(truth: Truth) -> None:
         made = hand_made(truth, preference=Preference(**NAMED[preference]), deadline_seconds=None)
         assert made.best == best
         assert made.regret(made.seconds[best], made.joules[best]) == 0
-        assert made.hit(made.configurations[best], made.seconds[best], made.joules[best])
+        assert made.hit(made.seconds[best], made.joules[best])
     edp = hand_made(truth, preference=Preference(time=1, energy=1), deadline_seconds=None)
     assert edp.regret(20.0, 300.0) == pytest.approx(6000 / 4000 - 1)
     assert edp.regret(9.0, 300.0) == 0  # better than the oracle's is no regret
-    assert edp.hit(edp.configurations[2], 10.0, 403.9)
-    assert not edp.hit(edp.configurations[2], 10.0, 404.1)
-    assert edp.hit(edp.configurations[0], 10.0, 500.0)  # the same devices, whatever their batches
+    assert edp.hit(10.0, 403.9)
+    assert not edp.hit(10.0, 404.1)
 
 
 def test_with_a_deadline_who_is_late_is_not_best_and_no_hit(truth: Truth) -> None:
     power = hand_made(truth, preference=Preference(power=1), deadline_seconds=15.0)
     assert power.best == 0
-    assert not power.hit(power.configurations[1], 20.0, 300.0)
+    assert not power.hit(20.0, 300.0)
     assert power.regret(20.0, 300.0) == pytest.approx(20 / 15 - 1)
     assert power.regret(14.0, 40.0 * 14) == 0
-    assert not power.hit(power.configurations[0], 15.3, 15.3 * 40)
-    assert power.hit(power.configurations[0], 15.1, 15.1 * 40)
+    assert not power.hit(15.3, 15.3 * 40)
+    assert power.hit(15.1, 15.1 * 40)
+    assert (power.kept(15.1), power.kept(15.3)) == (True, False)
     assert best_of(power, [(20.0, 300.0), (14.0, 700.0), (12.0, 700.0)]) == 1
     assert best_of(power, [(20.0, 300.0), (16.0, 700.0)]) == 1
 
@@ -188,6 +188,89 @@ def test_a_bad_planner_scores_badly_and_a_knowing_one_well(truth: Truth) -> None
     assert figures["time_estimate_error_median"] == pytest.approx(0.25)
 
 
+def test_the_best_devices_with_dear_batches_are_no_hit(truth: Truth) -> None:
+    number = truth.best
+    few = tuple(min(batch, 1) for batch in truth.batches[number])
+    dear = judge(truth, truth.configurations[number], few)
+    assert dear.regret > 0.05
+    assert (dear.hit, dear.same, dear.kept) == (False, True, True)
+    figures = summarise([dear.row()])
+    assert figures["hit_rate"] == figures["within_5_percent"] == 0
+    assert figures["hit_rate_same_configuration"] == 1
+
+
+@pytest.mark.parametrize(
+    ("same", "kept", "regret", "rates"),
+    [
+        (False, True, 0.0, (1, 1, 1)),
+        (False, True, 0.03, (0, 1, 0)),
+        (True, True, 0.03, (0, 1, 1)),
+        (True, True, 0.06, (0, 0, 1)),
+        (True, False, 0.03, (0, 0, 0)),
+        (False, False, 0.0, (0, 0, 0)),
+    ],
+)
+def test_rates_are_by_metric_and_nobody_who_is_late_counts(
+    truth: Truth, same: bool, kept: bool, regret: float, rates: tuple[int, ...]
+) -> None:
+    good = judge(truth, truth.configurations[truth.best], truth.batches[truth.best])
+    figures = summarise([replace(good, hit=kept and regret <= 0.01, same=same, kept=kept, regret=regret).row()])
+    names = ("hit_rate", "within_5_percent", "hit_rate_same_configuration")
+    assert tuple(figures[name] for name in names) == rates
+
+
+def plan_of(truth: Truth, numbers: Sequence[int], measured: int, factor: float, wide: float, sure: float) -> Plan:
+    """A plan that ranks these configurations; its estimates are off by a factor, with ranges of a width."""
+
+    def about(value: float) -> Range:
+        return Range(value * factor, value * factor / wide, value * factor * wide)
+
+    costs = [(float(truth.seconds[number]), float(truth.joules[number])) for number in numbers]
+    ranked = tuple(
+        Estimate(
+            truth.configurations[number],
+            truth.batches[number],
+            1.0,
+            about(seconds),
+            about(joules / seconds),
+            about(joules),
+            about(seconds * joules),
+            steps_measured=5 * (place < measured),
+        )
+        for place, (number, (seconds, joules)) in enumerate(zip(numbers, costs, strict=True))
+    )
+    return Plan(ranked[0], ranked, ranked[:1], (), sure, 0.0, ())
+
+
+def test_estimates_of_what_was_not_measured_are_judged_too(truth: Truth) -> None:
+    order = [int(number) for number in truth.scores.argsort()]
+    nodes = truth.world.first_nodes
+    fair = judge_ranked(truth, plan_of(truth, order[:9], 2, 1.2, 1.3, 1.0), nodes)
+    assert (fair["none_better"], fair["unmeasured"]) == (1, 7)
+    assert (fair["seconds_error"], fair["joules_error"]) == (pytest.approx(0.2), pytest.approx(0.2))
+    assert (fair["seconds_covered"], fair["joules_covered"]) == (1, 1)
+    narrow = judge_ranked(truth, plan_of(truth, [order[-1], *order[:5]], 6, 1.2, 1.1, 1.0), nodes)
+    assert narrow == {"none_better": 0, "unmeasured": 0}
+    narrow = judge_ranked(truth, plan_of(truth, [order[-1], *order[:5]], 0, 1.2, 1.1, 0.9), nodes)
+    assert (narrow["seconds_covered"], narrow["joules_covered"]) == (0, 0)
+    outcome = judge(truth, truth.configurations[truth.best], truth.batches[truth.best])
+    rows = [replace(outcome, sure=sure, ranked=each).row() for sure, each in ((1.0, fair), (0.9, narrow))]
+    figures = summarise(rows)
+    assert (figures["sure_mean"], figures["none_better"]) == (pytest.approx(0.95), 0.5)
+    assert figures["interval_coverage"] == figures["interval_coverage_energy"] == 0.5
+    assert figures["time_estimate_error_ranked"] == pytest.approx(0.2)
+    assert "interval_coverage" not in summarise([outcome.row()])
+
+
+def test_who_is_late_has_something_better(truth: Truth) -> None:
+    slow, fast = int(truth.seconds.argmax()), int(truth.seconds.argmin())
+    dated = replace(truth, preference=Preference(power=1), deadline_seconds=2 * float(truth.seconds.min()))
+    plan = plan_of(truth, [slow], 0, 1.0, 1.1, 1.0)
+    assert judge_ranked(dated, plan, truth.world.first_nodes)["none_better"] == 0
+    plan = plan_of(truth, [fast, slow], 0, 1.0, 1.1, 1.0)
+    assert judge_ranked(dated, plan, truth.world.first_nodes)["none_better"] == 1
+
+
 def test_overhead_is_what_trials_cost_beyond_what_the_choice_would_have_taken(truth: Truth) -> None:
     case, best, worst = case_of("resnet50", "edp", 2e9), truth.best, int(truth.seconds.argmax())
     same, dear = Fixed(truth, best, [best, best]), Fixed(truth, best, [worst])
@@ -243,10 +326,18 @@ def test_a_case_is_played_by_everyone_and_can_be_reported(monkeypatch: pytest.Mo
     assert row["tables"]["trial_steps"] == 0
     assert (list(row["steps"]), list(row["noise"])) == (["2", "5"], ["0"])
     assert row["steps"]["5"] == row["ours"]
+    assert row["ours"]["ranked"]["unmeasured"] > 0
+    assert 0 <= row["ours"]["ranked"]["seconds_covered"] <= 1
     assert row["as_good"] >= 1
     decoded = msgspec.json.decode(msgspec.json.encode(row))
     assert decoded["best"]["batches"] == list(row["best"]["batches"])
     assert {"hit_rate", "overhead", "time_estimate_error_median"} <= summarise([row["ours"]]).keys()
+
+
+def test_a_look_and_a_whole_planning_are_two_figures() -> None:
+    short, long = {"next_trial": 1.0, "decide": 0.5}, {"next_trial": 3.0, "decide": 1.0}
+    figures = planner.time_figures([[short, short, short], [short, long], [long, long, long]])
+    assert figures == {"plan_seconds": pytest.approx(2.75), "plan_seconds_whole": pytest.approx(5.5)}
 
 
 def test_planning_is_timed_trial_by_trial() -> None:

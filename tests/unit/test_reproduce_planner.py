@@ -15,7 +15,8 @@ from host.reproduce.planner_figures import PlannerReport
 
 
 def outcome(hit: bool, regret: float = 0.0, overhead: float = 0.01) -> dict[str, Any]:
-    return {"hit": hit, "regret": regret, "overhead": overhead, "seconds_error": 0.02, "joules_error": -0.03}
+    judged = {"hit": hit, "same": hit, "kept": True, "regret": regret, "overhead": overhead}
+    return judged | {"seconds_error": 0.02, "joules_error": -0.03}
 
 
 def row(hit: bool, hard: bool) -> dict[str, Any]:
