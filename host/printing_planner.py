@@ -9,8 +9,10 @@ from host.console import console, print_whole
 from host.placement.report import PlanReport
 from host.planner.report import ConfigurationRow, DevicePlan, Interval
 
-# Of many configurations the best are shown; more are in --json.
+# Of many configurations the best are shown, and the whole Pareto front; more are in --json.
 SHOWN = 12
+# Intervals are symmetric in the logarithm: wider ones than this, over the value, have their two ends shown.
+_WIDE = 0.2
 _COLUMNS = ("records/step", "step s", "time s", "mean W", "energy J", "J x s", "measured")
 
 
@@ -37,13 +39,21 @@ def _print_table(plan: DevicePlan, title: str) -> None:
     for name in ("devices", *_COLUMNS, ""):
         table.add_column(name, justify="left" if name in ("devices", "") else "right", no_wrap=True)
     front = {row.name for row in plan.front}
-    for row in plan.ranked[:SHOWN]:
+    shown = shown_rows(plan)
+    for row in shown:
         chosen = row.name == plan.chosen.name
         marks = [*(["<- chosen"] if chosen else []), *(["Pareto front"] if row.name in front else [])]
         table.add_row(*_cells(row), ", ".join(marks), style="bold" if chosen else None)
     print_whole(table)
-    if (left := plan.feasible - SHOWN) > 0:
-        _say(f"{left} more are ranked below; --json has the best of them")
+    if (left := plan.feasible - len(shown)) > 0:
+        _say(f"{left} more keep to the limits; --json has the best of them")
+
+
+def shown_rows(plan: DevicePlan) -> list[ConfigurationRow]:
+    """Return the best configurations, and behind them what else is on the Pareto front."""
+    best = plan.ranked[:SHOWN]
+    names = {row.name for row in best}
+    return [*best, *(row for row in plan.front if row.name not in names)]
 
 
 def _cells(row: ConfigurationRow) -> list[str]:
@@ -57,6 +67,8 @@ def _cells(row: ConfigurationRow) -> list[str]:
 
 
 def _interval(value: Interval) -> str:
+    if value.half > _WIDE:
+        return f"{value.low:.4g} .. {value.high:.4g}"
     return f"{value.value:.4g} ±{value.half:.1%}" if value.half else f"{value.value:.4g}"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
 from host.planner.cluster import Cluster
 from host.planner.cluster_of import Exchanged, chosen_sync_seconds, make_cluster, planned_records, planner_rules
@@ -75,18 +76,44 @@ class Planning:
 
     def notes(self, chosen: Collection[str]) -> list[str]:
         """Return what must be known of a choice, in sentences."""
-        private = dict(zip(self.plan.nodes, self.plan.private_sizes, strict=True))
-        unseen = {node: count for node, count in private.items() if count and node not in chosen}
-        notes = []
-        if unseen:
-            notes.append(
-                f"{sum(unseen.values())} private records lie on {', '.join(unseen)}, which take no part: nothing is "
-                "trained on them; planner.include has a drive take part"
-            )
+        notes = self._private_notes(chosen)
         if self.plan.job.sync.round_steps is not None:
             notes.append(
                 "a round has as many records as sync.round_steps steps of all nodes would have, in as many steps as "
                 "they take those that train"
+            )
+        off = not self.rules.constraints.unused_powered and not set(self.plan.nodes).issubset(chosen)
+        if HOST in chosen and off:
+            notes.append(
+                "the host's records lie on drives that count as off here: their idle power while it reads is left out"
+            )
+        limits = self.rules.constraints
+        if any(limit is not None for limit in (limits.deadline_seconds, limits.watts, limits.joules)):
+            notes.append(
+                "limits are of the whole job, from its first record to its last, also where it is decided anew on the "
+                "way: what was spent before is not taken off"
+            )
+        return notes
+
+    def _private_notes(self, chosen: Collection[str]) -> list[str]:
+        """Return what private records on nodes that take no part mean for a choice."""
+        private = dict(zip(self.plan.nodes, self.plan.private_sizes, strict=True))
+        unseen = {node: count for node, count in private.items() if count and node not in chosen}
+        if not unseen:
+            return []
+        left_out = sum(unseen.values())
+        notes = [
+            f"{left_out} private records lie on {', '.join(unseen)}, which take no part: nothing is trained on them; "
+            "planner.include has a drive take part"
+        ]
+        held = sum(private.values()) + self.plan.public_size
+        seen = held - left_out
+        # Rounds of steps have as many records whoever has them.
+        if self.plan.job.sync.round_steps is None and seen:
+            notes.append(
+                f"estimates are of {held} records an epoch for every configuration; the chosen one has "
+                f"{seen} of them: its time and energy are estimated for {held / seen:.2f} times "
+                "the work that it will do; so are the others', each by the private records that rest with it"
             )
         return notes
 

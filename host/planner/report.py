@@ -159,7 +159,7 @@ def describe_plan(
         resting=[node for node in every if node not in nodes],
         chosen=_row(plan.chosen, cluster),
         ranked=[_row(each, cluster) for each in plan.ranked[:MOST_ROWS]],
-        feasible=len(plan.ranked),
+        feasible=max(plan.feasible, len(plan.ranked)),
         front=[_row(each, cluster) for each in plan.front[:MOST_ROWS]],
         reasons=list(plan.reasons),
         sure=plan.sure,

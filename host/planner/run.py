@@ -29,7 +29,7 @@ class PlannedRun:
         on_event: OnEvent,
         only: bool = False,
     ) -> None:
-        """Begin with the first trial.
+        """Prepare; planning begins with the first step, after what a resumed run restores.
 
         Args:
             planning: what is chosen from.

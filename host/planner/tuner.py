@@ -36,7 +36,10 @@ class _Trying:
 
 
 class PlanningTuner:
-    """A `host.tuning.base.Tuner` and `Chooser`. Devices that were not chosen rest: no batch, no probe."""
+    """A `host.tuning.base.Tuner` and `Chooser`. Devices that were not chosen rest: no batch, no probe.
+
+    Planning begins when it is first asked or told something, not before: a resumed run restores what was decided.
+    """
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class PlanningTuner:
         on_note: Callable[[str], None] = lambda _: None,
         cold: Collection[str] = (),
     ) -> None:
-        """Begin with the first trial.
+        """Prepare; the first trial begins with the first question.
 
         Args:
             nodes: names, in participant order.
@@ -72,18 +75,24 @@ class PlanningTuner:
         # Numbers of the nodes that train, and their batches to begin with.
         self._chosen: dict[int, int] = {}
         self._step = 0
-        # Why nothing could be decided on.
-        self.error: ConfigurationError | None = None
-        self._go_on()
+        self._error: ConfigurationError | None = None
+        self._begun = False
+
+    @property
+    def error(self) -> ConfigurationError | None:
+        """Why nothing could be decided on; None if it could, or may yet."""
+        self._start()
+        return self._error
 
     @property
     def decided(self) -> bool:
         """Whether it is clear who trains, or that nobody can as was asked for."""
-        return self._inner is not None or self.error is not None
+        return self.error is not None or self._inner is not None
 
     @property
     def batches(self) -> Batches:
         """(devices,) records per step as of now; 0 for a device that does not take part."""
+        self._start()
         if self._inner is not None:
             batches: Batches = self._spread(self._inner.batches, np.zeros(len(self._nodes), np.int64))
             return batches
@@ -96,6 +105,7 @@ class PlanningTuner:
     @property
     def slowdowns(self) -> Floats:
         """(devices,) observed over expected seconds; infinite while planning: every device is waited for."""
+        self._start()
         if self._inner is None:
             return np.full(len(self._nodes), np.inf)
         slowdowns: Floats = self._spread(self._inner.slowdowns, np.ones(len(self._nodes)))
@@ -103,7 +113,7 @@ class PlanningTuner:
 
     @property
     def resting(self) -> frozenset[int]:
-        """Devices that were not chosen."""
+        """Devices that were not chosen, as of now: this begins nothing, for `isinstance` of a protocol asks it too."""
         if self._inner is None:
             return frozenset()
         return frozenset(range(len(self._nodes))).difference(self._chosen)
@@ -115,12 +125,14 @@ class PlanningTuner:
 
     def probes(self, step: int) -> Batches:
         """Return (devices,) records that parked ones of the chosen devices compute beside this step."""
+        self._start()
         nothing = np.zeros(len(self._nodes), np.int64)
         return nothing if self._inner is None else self._spread(self._inner.probes(step), nothing)
 
     def watch(self, cost: StepCost) -> None:
         """Count a step for the trial under way if it had its batches; end the trial if one of its devices failed."""
         cold, self._cold = self._cold, self._cold - cost.compute_seconds.keys()
+        self._start()
         trying = self._trying
         if trying is None:
             return
@@ -136,11 +148,12 @@ class PlanningTuner:
 
     def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
         """Take what a step cost; return the batches of the next trial, or of what is decided, when they are due."""
+        self._start()
         self._step = step
         if self._inner is not None:
             retune = self._inner.observe(step, np.asarray(compute_seconds)[list(self._chosen)], steps_left)
             return None if retune is None else self._widen(retune)
-        if self.error is not None:
+        if self._error is not None:
             return None
         before, trying = self.batches, self._trying
         last = steps_left == 0
@@ -166,6 +179,7 @@ class PlanningTuner:
 
     def join(self, device: int) -> Retune:
         """Note that a device is back: it trains if it was chosen."""
+        self._start()
         self._here[device] = True
         if self._inner is not None and device in self._chosen:
             return self._widen(self._inner.join(list(self._chosen).index(device)))
@@ -173,6 +187,7 @@ class PlanningTuner:
 
     def possible_images_per_second(self) -> float:
         """Return what the inner tuner says; 0 while planning."""
+        self._start()
         return 0.0 if self._inner is None else self._inner.possible_images_per_second()
 
     def finish(self) -> None:
@@ -195,19 +210,25 @@ class PlanningTuner:
         self._planner, self._trying = self._make_planner(), None
         self._tried.clear()
         self._cold = self._colds
+        self._begun = "chosen" in state
         for number in np.flatnonzero(~self._here):
             self._lose(self._nodes[number], "was lost before")
-        if "chosen" not in state:
-            self._go_on()
+        if not self._begun:
             return
         chosen = state["chosen"]
         self._begin(dict(zip(map(int, chosen["nodes"]), map(int, chosen["batches"]), strict=True)))
         if self._inner is not None:
             self._inner.load_state(state["inner"])
 
+    def _start(self) -> None:
+        """Begin the first trial, or decide without one, unless that was done or restored."""
+        if not self._begun:
+            self._begun = True
+            self._go_on()
+
     def _go_on(self, last: bool = False) -> str:
         """Begin the next trial, or decide, unless a trial is under way; return what was begun, for people."""
-        if self._trying is not None or self.error is not None:
+        if self._trying is not None or self._error is not None:
             return ""
         trial = None if last else self._planner.next_trial()
         if trial is None:
@@ -228,7 +249,7 @@ class PlanningTuner:
         try:
             plan = self._planner.decide()
         except ConfigurationError as error:
-            self.error = error
+            self._error = error
             return f"nothing was chosen: {error}"
         batches = self._by_node(plan.chosen.configuration, plan.chosen.batches)
         numbers = {self._nodes.index(node): batch for node, batch in batches.items()}
@@ -251,7 +272,7 @@ class PlanningTuner:
             return retune
         for number in self._chosen:
             self._lose(self._nodes[number], "was chosen and left")
-        reason = self._decide() if self.error is None else str(self.error)
+        reason = self._decide() if self._error is None else str(self._error)
         return self._retune(before, f"all that were chosen are gone; {reason}")
 
     def _lose(self, node: str, why: str) -> None:
@@ -262,7 +283,7 @@ class PlanningTuner:
         try:
             self._planner.lose(node)
         except ConfigurationError as error:  # nobody is left of those who may train
-            self.error, self._inner, self._trying = error, None, None
+            self._error, self._inner, self._trying = error, None, None
 
     def _by_node(self, configuration: Configuration, batches: Sequence[int]) -> dict[str, int]:
         """Return node -> records per step, of those that take part."""

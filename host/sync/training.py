@@ -383,8 +383,9 @@ class SyncTraining:
 
     def _batches(self) -> Batches:
         """Return the records per step of each node as they are now, 0 for one that does not take part."""
+        batches = self._tuner.batches  # asked for first: one that plans begins with that, and may decide at once
         resting = self._tuner.resting if isinstance(self._tuner, Chooser) else ()
-        return self._dealer.batches(self._here.difference(resting), self._tuner.batches)
+        return self._dealer.batches(self._here.difference(resting), batches)
 
     def _learning_rate(self, records: int) -> float:
         """Return the learning rate of a step with so many records."""

@@ -90,6 +90,12 @@ def test_a_run_measures_few_configurations_and_goes_on_with_the_best(whole: Work
     assert "Which devices train" in (whole.run_directory() / "report.html").read_text(encoding="utf-8")
 
 
+def pre_trainings(workshop: Workshop) -> int:
+    """How many trials the run's events tell of."""
+    notes = [record["detail"] for record in workshop.records(workshop.run_directory()) if record.get("what") == "note"]
+    return sum(note.startswith("pre-training of") for note in notes)
+
+
 def sum_of(step: dict[str, Any]) -> int:
     return sum(part["batch_size"] for part in step["devices"])
 
@@ -107,8 +113,12 @@ def test_plan_ends_when_it_is_decided_and_the_run_can_be_gone_on_with(
     assert report["devices"]["chosen"]["name"] == "2 newport"
     (record,) = workshop.rounds()
     assert len(record["steps"]) == report["devices"]["trial_steps"]
+    tried = pre_trainings(workshop)
     done = csd_emu("run", "--resume", directory, "--json")
     assert done.code == 0, done.err
+    # What was decided stays as it was written, and nothing is tried again.
+    assert planned(directory) == report["devices"]
+    assert pre_trainings(workshop) == tried == len(report["devices"]["trials"])
     # Nothing is lost, nothing is taken twice: the weights are those of a run that was never ended.
     assert weights(directory) == weights(whole.run_directory())
     rounds = workshop.rounds()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from firmware_agent.errors import ConfigurationError
 from firmware_agent.models import ModelSpec
 from host.job import JobConfig, check_mode
 from host.planner.cluster_of import Exchanged, chosen_sync_seconds, make_cluster, planned_records, planner_rules
+from host.planner.planning import Planning
 from host.planner.section import PlannerSection
 from host.simulation.load import inspect_load
 from host.sync.plan import Records, SyncPlan, make_plan
@@ -32,12 +34,16 @@ def section(**keys: Any) -> PlannerSection:
 
 
 def plan(
-    devices: list[dict[str, Any]], trains: bool = False, wall: bool = False, **job: Any
+    devices: list[dict[str, Any]],
+    trains: bool = False,
+    wall: bool = False,
+    private: Sequence[int] | None = None,
+    **job: Any,
 ) -> tuple[ArrayConfig, SyncPlan]:
     array = {"name": "lab", "engine": "native", "host": {"trains": trains}, "devices": devices}
     config = parse_config(array, ArrayConfig, "array.yaml")
     nodes = len(config.list_nodes())
-    records = Records((0,) * nodes, 100, 72)
+    records = Records((0,) * nodes if private is None else tuple(private), 100, 72)
     fields = parse_config(JOB | {"planner": {}} | job, JobConfig, "job.yaml")
     return config, make_plan(config, fields, ModelSpec("digits_cnn"), (1, 8, 8), STORE, records, wall)
 
@@ -161,3 +167,47 @@ def test_a_plan_of_some_nodes_has_their_records_and_batches_alone() -> None:
     assert (some.nodes, some.batches, some.sync_seconds) == (("csd-01", "csd-02"), (5, 3), 0.5)
     assert list(some.classes) == ["csd-01", "csd-02"]
     assert some.make_tuner().batches.tolist() == [5, 3]
+
+
+def notes(chosen: Sequence[str], **job: Any) -> str:
+    """Return what is said of this choice."""
+    config, known = plan(DRIVES, **job)
+    cluster = make_cluster(config, known, EXCHANGED)
+    return "\n".join(Planning(known, cluster, planner_rules(known), planned_records(known)).notes(chosen))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 90), min_size=4, max_size=4), st.sets(st.integers(0, 3), min_size=1))
+def test_private_records_that_rest_are_told_with_how_much_too_high_the_estimates_are(
+    private: list[int], chosen: set[int]
+) -> None:
+    told = notes([f"csd-{number:02d}" for number in sorted(chosen)], private=private)
+    whole, trained = 100 + sum(private), 100 + sum(private[number] for number in chosen)
+    assert ("take no part" in told) == (trained < whole)
+    wanted = f"are estimated for {whole / trained:.2f} times the work that it will do"
+    assert (wanted in told) == (f"has {trained} of them" in told) == (trained < whole)
+
+
+def test_rounds_of_steps_have_as_many_records_whoever_has_them() -> None:
+    told = notes(["csd-00"], private=[9, 9, 9, 9], sync={"round_steps": 5})
+    assert "27 private records lie on csd-01, csd-02, csd-03" in told
+    assert "times the work" not in told
+
+
+@pytest.mark.parametrize(
+    ("chosen", "unused", "said"),
+    [
+        ("host", "off", True),
+        ("host", "powered", False),
+        ("csd-00", "off", False),
+        ("host csd-00 csd-01 csd-02 csd-03", "off", False),
+    ],
+)
+def test_the_host_reads_from_drives_that_are_off_and_that_is_said(chosen: str, unused: str, said: bool) -> None:
+    told = notes(chosen.split(), trains=True, planner={"unused": unused})
+    assert ("their idle power while it reads is left out" in told) == said
+
+
+@pytest.mark.parametrize("limit", [{"deadline": "1 h"}, {"watts": "450 W"}, {"joules": "2 Wh"}, {}])
+def test_limits_are_said_to_be_of_the_whole_job(limit: dict[str, str]) -> None:
+    assert ("limits are of the whole job" in notes(["csd-00"], planner=limit)) == bool(limit)

@@ -259,6 +259,28 @@ def test_what_was_decided_is_kept_by_a_resumed_run() -> None:
     assert tuner.join(0).batches.tolist() == [4, 0, 4, 0, 0]
 
 
+@pytest.mark.parametrize("wanted", [(), (ALL, (1, 1, 0))])
+def test_a_resumed_run_that_has_decided_decides_and_notes_nothing_again(wanted: Sequence[Configuration]) -> None:
+    world = World(*wanted)
+    world.train()
+    assert len(world.decided) == 1
+    decided, notes = list(world.decided), list(world.notes)
+    world.tuner = world.again()
+    assert isinstance(world.tuner, Chooser)
+    world.take()
+    world.tuner.finish()
+    assert (world.decided, world.notes) == (decided, notes)
+    assert world.training == decided[0].batches
+
+
+def test_planning_begins_with_the_first_question_and_not_with_whether_it_is_a_chooser() -> None:
+    world = World(ALL)
+    assert isinstance(world.tuner, Chooser)
+    assert world.notes == []
+    assert world.training
+    assert len(world.notes) == 1
+
+
 def test_planning_that_was_under_way_begins_again_without_those_that_were_lost() -> None:
     world = World(ALL, (1, 0, 0))
     world.take()
