@@ -216,7 +216,7 @@ class SshShell:
             if not isinstance(error, paramiko.SSHException | OSError | EOFError) and transport.is_active():
                 raise
             raise DriveUnreachable(
-                f"drive {name}: the connection to {where} broke ({' '.join(str(error).split())}); try again"
+                f"drive {name}: the connection to {where} broke{_in_brackets(error)}; try again"
             ) from error
         if done.code is None:
             raise DriveUnreachable(f"drive {name}: the connection to {where} broke; try again")
@@ -243,3 +243,9 @@ def _last(answer: Answer) -> str:
     """Return the last line that says something."""
     lines = [line.strip() for line in (answer.out + "\n" + answer.err).splitlines() if line.strip()]
     return lines[-1] if lines else "it said nothing"
+
+
+def _in_brackets(error: BaseException) -> str:
+    """Return what an error says, in brackets; nothing of one that says nothing, as a connection's end."""
+    said = " ".join(str(error).split())
+    return f" ({said})" if said else ""

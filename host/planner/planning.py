@@ -79,8 +79,8 @@ class Planning:
         notes = self._private_notes(chosen)
         if self.plan.job.sync.round_steps is not None:
             notes.append(
-                "a round has as many records as sync.round_steps steps of all nodes would have; those that train take as "
-                "many steps as that needs"
+                "a round has as many records as sync.round_steps steps of all nodes would have; those that train "
+                "take as many steps as that needs"
             )
         off = not self.rules.constraints.unused_powered and not set(self.plan.nodes).issubset(chosen)
         if HOST in chosen and off:

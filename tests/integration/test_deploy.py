@@ -107,7 +107,7 @@ def test_a_copy_that_was_cut_goes_on_and_sends_only_the_rest(tmp_path: Path) -> 
             with open_shell(drive, Deadline(SECONDS)) as shell:
                 shell.copy(source, PurePosixPath(target), Deadline(SECONDS), lambda there, whole: seen.append(there))
 
-        with pytest.raises(DriveUnreachable, match="broke; try again"):
+        with pytest.raises(DriveUnreachable, match=r"broke( \(.+\))?; try again"):
             copy()
         there = target.stat().st_size
         assert 0 < there < 2_000_000
