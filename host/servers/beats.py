@@ -1,0 +1,67 @@
+"""Signs of life in the store: a server of which nothing comes is lost, though no connection to it has broken."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+_BEATS_PER_SILENCE = 8
+
+
+class Counters(Protocol):
+    """A store's counters."""
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Add to a counter, which begins at 0, and return it."""
+
+
+class Silence:
+    """Who has not been heard of for too long. Pure: counters and a clock in, names out."""
+
+    def __init__(self, names: Sequence[str], limit_seconds: float, now: float) -> None:
+        """Begin to listen to `names` at the time `now`, in seconds; all may be silent for `limit_seconds`."""
+        self._limit_seconds = limit_seconds
+        self._heard: dict[str, tuple[int | None, float]] = dict.fromkeys(names, (None, now))
+
+    def hear(self, counts: Sequence[int], now: float) -> list[str]:
+        """Take everyone's counters, in order, and return who is silent for too long."""
+        for name, count in zip(self._heard, counts, strict=True):
+            if self._heard[name][0] != count:
+                self._heard[name] = (count, now)
+        return [name for name, (_, last) in self._heard.items() if now - last > self._limit_seconds]
+
+
+def beat_key(run: str, name: str) -> str:
+    """Return the counter of one server."""
+    return f"{run}/beat/{name}"
+
+
+def watch_others(
+    store: Counters,
+    run: str,
+    names: Sequence[str],
+    own: int,
+    silence_seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> threading.Event:
+    """Count up one's own counter from a thread, and return an event that is set once another one stands still.
+
+    It is set too if the store cannot be reached: then the others hear nothing of this one either.
+    """
+    lost = threading.Event()
+    others = [name for rank, name in enumerate(names) if rank != own]
+
+    def beat() -> None:
+        silence = Silence(others, silence_seconds, clock())
+        try:
+            while not lost.wait(silence_seconds / _BEATS_PER_SILENCE):
+                store.add(beat_key(run, names[own]), 1)
+                if silence.hear([store.add(beat_key(run, name), 0) for name in others], clock()):
+                    lost.set()
+        except RuntimeError:  # torch's errors of a store that is gone
+            lost.set()
+
+    threading.Thread(target=beat, name="beats", daemon=True).start()
+    return lost

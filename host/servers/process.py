@@ -1,0 +1,164 @@
+"""The elastic agent as a process of the host's: kept alive with a byte a second, started anew when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from csd_emu.servers import ServersConfig
+from firmware_agent.errors import ConfigurationError
+from host.servers.agent import BEAT, BEAT_SECONDS
+from host.servers.worker_arguments import Arguments
+
+_RESTARTS = 1_000_000
+# The agents' keep-alive: one that is silent for so many intervals of a second is no longer waited for.
+_KEEP_ALIVE_SECONDS = 1
+# From the time that enough servers have come until they begin without those that are missing.
+_LAST_CALL_SECONDS = 3
+_STOP_SECONDS = 20.0
+
+
+def own_address(config: ServersConfig, server: str) -> tuple[IPv4Address, str]:
+    """Return this machine's address in the servers' network, and the interface that has it.
+
+    Raises:
+        ConfigurationError: it has none there.
+    """
+    wanted = config.group_of(server).address
+    found = [
+        (IPv4Address(address.address), interface)
+        for interface, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if address.family.name == "AF_INET" and IPv4Address(address.address) in config.network
+    ]
+    for address, interface in found:
+        if wanted is None or address == wanted:
+            return address, interface
+    # Every address of this block is the loopback interface's, whichever of them is listed.
+    if wanted is not None and wanted.is_loopback and found:
+        return wanted, found[0][1]
+    what = f"the address {wanted}" if wanted is not None else f"an address in {config.network}"
+    raise ConfigurationError(
+        f"server {server}: this machine does not have {what}, so there is nothing that the servers' traffic can be "
+        "bound to; correct network or address in the servers file, or run this on the right machine"
+    )
+
+
+@dataclass(frozen=True)
+class AgentPlan:
+    """What the agent is started with."""
+
+    config: ServersConfig
+    server: str
+    run: str
+    socket: Path
+    log: Path
+
+    @property
+    def command(self) -> list[str]:
+        """The command line."""
+        config, silence = self.config, self.config.membership.silence
+        address, _ = own_address(config, self.server)
+        place = f"{config.store.address}:{config.store.port}"
+        conf = {
+            "is_host": "0",
+            "join_timeout": round(config.membership.wait),
+            "last_call_timeout": _LAST_CALL_SECONDS,
+            "keep_alive_interval": _KEEP_ALIVE_SECONDS,
+            "keep_alive_max_attempt": max(3, round(silence / _KEEP_ALIVE_SECONDS)),
+        }
+        worker = Arguments(
+            server=self.server,
+            servers=config.names,
+            host=str(self.socket),
+            store=(str(config.store.address), config.store.port),
+            run=self.run,
+            silence_seconds=silence,
+        )
+        return [
+            *(sys.executable, "-P", "-m", "host.servers.agent", str(silence)),
+            *(f"--nnodes={config.membership.min}:{len(config.names)}", "--nproc-per-node=1"),
+            *(f"--rdzv-id={self.run}", "--rdzv-backend=c10d", f"--rdzv-endpoint={place}"),
+            f"--rdzv-conf={','.join(f'{key}={value}' for key, value in conf.items())}",
+            *(f"--local-addr={address}", f"--max-restarts={_RESTARTS}", "--monitor-interval=0.2"),
+            *("-m", "host.servers.worker", msgspec.json.encode(worker).decode()),
+        ]
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Its environment: gloo is bound to the servers' network, and each meeting has a store of its own."""
+        bound = own_address(self.config, self.server)[1]
+        return os.environ | {
+            "GLOO_SOCKET_IFNAME": bound,
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+
+
+class AgentProcess:
+    """Keeps an agent running while it is open; an async context manager."""
+
+    def __init__(self, plan: AgentPlan) -> None:
+        """Start nothing yet."""
+        self._plan, self._closing = plan, asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> AgentProcess:
+        self._task = asyncio.create_task(self._keep())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._closing.set()
+        if self._task is not None:
+            await self._task
+
+    async def _keep(self) -> None:
+        while not self._closing.is_set():
+            await self._run_one()
+
+    async def _run_one(self) -> None:
+        """Run one agent to its end: its own, or the host's wish."""
+        read, write = os.pipe()
+        descriptor = os.open(self._plan.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._plan.command,
+                stdin=read,
+                stdout=descriptor,
+                stderr=descriptor,
+                env=dict(self._plan.environment),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(write)
+            raise
+        finally:
+            os.close(read)
+            os.close(descriptor)
+        ended = asyncio.ensure_future(process.wait())
+        try:
+            while not ended.done() and not await self._closes_within(BEAT_SECONDS):
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(write, BEAT)
+        finally:
+            os.close(write)  # the agent ends with its standard input
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(ended), _STOP_SECONDS)
+            if not ended.done():
+                os.killpg(process.pid, signal.SIGKILL)
+                await ended
+
+    async def _closes_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
+        return self._closing.is_set()
