@@ -12,7 +12,7 @@ from csd_emu.array import ArrayConfig, LinkSection
 from csd_emu.communication.compose import OverlapComposer
 from csd_emu.cut_timeline import Crossed, compose_cut
 from csd_emu.host_node import host_activity, storage_of
-from csd_emu.power import MEASURED, add_up, device_energy, host_energy
+from csd_emu.power import MEASURED, add_up, device_energy, host_energy, sum_energy
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.timeline import AGGREGATE, HOST, READ, RECEIVE, SEND, Activity, Link, Span, compose, shift
 from firmware_agent.send_queue import Sending
@@ -93,7 +93,7 @@ class Accountant:
             overlap: composes steps whose exchange overlaps what drives compute; None if no step's does.
         """
         self.time = time
-        self.array_seconds = 0.0
+        self.array_seconds = self._start_seconds = 0.0
         # Names of drives that are switched off as of now: they draw nothing.
         self.powered_off: Callable[[], Collection[str]] = tuple
         self._profiles, self._host, self._link, self._overlap = dict(profiles), host, link, overlap
@@ -148,7 +148,8 @@ class Accountant:
             late.add(part.device)
             spans += _cut(compose([self._activity(part)], self._link).spans, seconds)
         own = _by_device(spans)
-        start_seconds, self.array_seconds = self.array_seconds, self.array_seconds + seconds
+        self._start_seconds = start_seconds = self.array_seconds
+        self.array_seconds += seconds
         return Accounted(
             devices=[self._finished(part, own[part.device], seconds, part.device in late) for part in parts],
             array_seconds=seconds,
@@ -156,6 +157,37 @@ class Accountant:
             spans=list(shift(spans, start_seconds)),
             energy_joules=self._others(parts, own, seconds),
         )
+
+    def extend(self, accounted: Accounted, seconds: float, reduce_seconds: float) -> Accounted:
+        """Return the step accounted last as one of so many `seconds`, for it waits for other servers.
+
+        Meanwhile everything idles; the last `reduce_seconds` of them the host adds up with the others.
+        """
+        more, end = seconds - accounted.array_seconds, self._start_seconds + seconds
+        self.array_seconds = end
+        return replace(
+            accounted,
+            devices=[part if part.device == HOST else self._idled(part, more) for part in accounted.devices],
+            array_seconds=seconds,
+            spans=[*accounted.spans, *([Span(HOST, AGGREGATE, end - reduce_seconds, end)] if reduce_seconds else [])],
+            energy_joules={
+                node: sum_energy([joules, self._idle_joules(node, more)])
+                for node, joules in accounted.energy_joules.items()
+            },
+        )
+
+    def idle_watts(self) -> dict[str, float]:
+        """Return what each drive, and the host, draws when it does nothing."""
+        return {node: sum(self._idle_joules(node, 1.0).values()) for node in {*self._profiles, HOST}}
+
+    def _idled(self, part: DeviceRound, seconds: float) -> DeviceRound:
+        joules = sum_energy([part.energy_joules, self._idle_joules(part.device, seconds)])
+        return msgspec.structs.replace(part, energy_joules=joules)
+
+    def _idle_joules(self, node: str, seconds: float) -> dict[str, float]:
+        if node == HOST:
+            return host_energy(self._host, seconds, 0.0, 0.0, 0)
+        return device_energy(self._profiles[node].power, seconds, 0.0, 0.0, 0, 0)
 
     def compute_seconds(self, part: Returned) -> float:
         """Return the device seconds in which a device computed its part."""

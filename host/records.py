@@ -117,6 +117,35 @@ class PlacementRecord(msgspec.Struct, frozen=True, kw_only=True):
     clock: str
 
 
+class ServersRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What other servers had to do with a step; seconds are composed, or modelled, in the array's time.
+
+    Attributes:
+        server: whose record it is.
+        present: servers whose gradients were added up, in the order of the servers file.
+        samples: records of all of them.
+        own_seconds: what the step took this server's own drives and host.
+        slowest_seconds: what it took the slowest server's.
+        reduce_seconds: modelled, of adding up over the servers' links.
+        sent_bytes: that each server sends for that.
+        meetings: how often servers had to meet anew in this step, for one was lost or came.
+    """
+
+    server: str
+    present: list[str]
+    samples: int
+    own_seconds: float
+    slowest_seconds: float
+    reduce_seconds: float
+    sent_bytes: int
+    meetings: int = 0
+
+    @property
+    def waited_seconds(self) -> float:
+        """How long this server waited for slower ones."""
+        return self.slowest_seconds - self.own_seconds
+
+
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One synchronous step.
 
@@ -137,6 +166,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
         wall_seconds: from the end of the step before, or the round's beginning, to its own: the cost of emulation, and
             on the clock ``wall`` what the step took.
         placement: what the host had of the model; None if nothing was moved.
+        servers: of a run over several servers, whose devices are this server's own; None of any other.
     """
 
     step: int
@@ -152,11 +182,12 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     sending: SendingRecord | None = None
     wall_seconds: float = 0.0
     placement: PlacementRecord | None = None
+    servers: ServersRecord | None = None
 
     @property
     def samples(self) -> int:
-        """Records in the step's gradient."""
-        return sum(part.batch_size for part in self.devices)
+        """Records in the step's gradient, those of all servers."""
+        return sum(part.batch_size for part in self.devices) if self.servers is None else self.servers.samples
 
     @property
     def slowest_seconds(self) -> float:
@@ -298,7 +329,7 @@ class EventRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="event"):
 Record = RoundRecord | EventRecord
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 # Fields that may be null; of all others null stands for a number that JSON does not have.
-_MAY_BE_NULL = {"machine_joules", "metered", "placement", "sending", "slice_bytes", "credit_bytes"}
+_MAY_BE_NULL = {"machine_joules", "metered", "placement", "sending", "servers", "slice_bytes", "credit_bytes"}
 
 
 def decode_record(line: bytes) -> Record:

@@ -29,6 +29,7 @@ from host.servers.frames import (
     split_sums,
 )
 from host.servers.turns import Position
+from host.sync.together import CaughtUp
 
 _BROKEN = (OSError, EOFError, ProtocolError)
 
@@ -47,15 +48,6 @@ class Outcome:
     singles: Array
     doubles: Array
     sent_again: int = 0
-
-
-class CaughtUp(Exception):
-    """Raised when another server is further: `state` is the training's there, and this turn is void."""
-
-    def __init__(self, server: str, state: bytes) -> None:
-        """Take the other server's name and state."""
-        super().__init__(f"server {server} is further")
-        self.server, self.state = server, state
 
 
 class WorkerLink:

@@ -22,7 +22,7 @@ class Dealt:
     """What a step was dealt.
 
     Attributes:
-        works: each device's part.
+        works: each device's part, of those that are reached from here.
         records: node -> its part of the epoch's records.
         number: of the deal.
     """
@@ -30,6 +30,11 @@ class Dealt:
     works: list[Work]
     records: Mapping[str, Indices]
     number: int
+
+    @property
+    def size(self) -> int:
+        """Records of the step, those of other servers' devices too."""
+        return sum(map(len, self.records.values()))
 
 
 class Dealer:
@@ -76,10 +81,10 @@ class Dealer:
         return self._queue.steps_left(batches.tolist()) + epochs * self._plan.epoch_steps(batches.tolist())
 
     def deal(self, sessions: Mapping[str, DeviceSession], batches: Batches) -> Dealt:
-        """Return each device's part of the next step."""
+        """Return each device's part of the next step; those without a session here are other servers'."""
         deal = self._queue.next_step(batches.tolist())
         records = dict(zip(self._nodes, deal.records, strict=True))
-        works = [self._work(sessions[node], part) for node, part in records.items() if len(part)]
+        works = [self._work(sessions[node], part) for node, part in records.items() if len(part) and node in sessions]
         return Dealt(works, records, deal.number)
 
     def probes(self, sessions: Mapping[str, DeviceSession], counts: Batches, dealt: Dealt) -> list[Work]:
@@ -98,9 +103,9 @@ class Dealer:
 
     def put_back(self, dealt: Dealt, used: Collection[str]) -> None:
         """Take back the records of those whose gradients did not go into the step, one of the last two."""
-        for work in dealt.works:
-            if (device := work.session.device) not in used:
-                self._queue.put_back(self._nodes.index(device), dealt.records[device], dealt.number)
+        for number, node in enumerate(self._nodes):
+            if len(dealt.records[node]) and node not in used:
+                self._queue.put_back(number, dealt.records[node], dealt.number)
 
     def state(self) -> dict[str, Any]:
         """Return where the epoch stands, as JSON takes it."""

@@ -25,11 +25,22 @@ class Ledger:
         self._parts: dict[str, list[DeviceRound]] = {}
         self._spans: list[Span] = []
         self._others: dict[str, list[dict[str, float]]] = {}
+        self._missed_steps, self._missed_samples = 0, 0
+
+    @property
+    def count(self) -> int:
+        """Steps of the round, those that other servers took without this one too."""
+        return self._missed_steps + len(self.steps)
 
     @property
     def samples(self) -> int:
-        """Records in the steps' gradients."""
-        return sum(step.samples for step in self.steps)
+        """Records in the gradients of these steps."""
+        return self._missed_samples + sum(step.samples for step in self.steps)
+
+    def missed(self, steps: int, samples: int) -> None:
+        """Note that the round has so many steps and records in all, some of which were other servers' alone."""
+        self._missed_steps, self._missed_samples = 0, 0
+        self._missed_steps, self._missed_samples = steps - self.count, samples - self.samples
 
     def add(self, step: StepRecord, accounted: Accounted) -> None:
         """Take one step."""

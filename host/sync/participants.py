@@ -21,7 +21,11 @@ _FAILURES = 3
 
 
 class Participants:
-    """The sessions of a run's nodes, in participant order."""
+    """The sessions of a run's nodes, in participant order.
+
+    Attributes:
+        nodes: their names.
+    """
 
     def __init__(
         self,
@@ -40,11 +44,13 @@ class Participants:
             watchdog_seconds: for so long devices are waited for when none is there.
             on_event: called with device, what happened, and more about it.
         """
-        self._nodes, self._fleet, self._list_existing = list(nodes), fleet, list_existing
+        self.nodes, self._fleet, self._list_existing = list(nodes), fleet, list_existing
         self._watchdog_seconds, self._on_event = watchdog_seconds, on_event
         self._failures: Counter[str] = Counter()
         self._out: set[str] = set()
         self._last: CsdError | None = None
+        # How long devices are still waited for; None while one is there.
+        self._patience: Deadline | None = None
 
     async def present(self, step: int) -> dict[str, DeviceSession]:
         """Return the sessions of those who can take part in a step, at least one, in participant order.
@@ -53,21 +59,38 @@ class Participants:
             DeviceLost: none is there, and none came back in time.
             DeviceFailed: those that are left cannot do their task.
         """
-        patience: Deadline | None = None
         while True:
-            newcomer, live = self._fleet.newcomer, self._fleet.sessions()
-            if sessions := self._usable(live):
+            newcomer = self.newcomer
+            if sessions := self.here():
                 return sessions
-            # Not those that dial in while the list is made: they are the newcomers.
-            existing = set(await asyncio.to_thread(self._list_existing)) - self._out - set(live)
-            if not existing or (patience is not None and patience.expired):
-                raise self._verdict(step)
-            if patience is None:
-                patience = Deadline(self._watchdog_seconds)
-                names = ", ".join(sorted(existing))
-                self._on_event(HOST, What.NOTE, f"step {step}: waits up to {patience.seconds:.0f} s for {names}")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(newcomer.wait(), min(_LOOK_SECONDS, patience.left_seconds))
+            await self.wait(step, newcomer)
+
+    async def wait(self, step: int, newcomer: asyncio.Event) -> None:
+        """Wait for a while that a device dials again, when none is there.
+
+        Args:
+            step: that they are waited for.
+            newcomer: `newcomer` as it was before it was found that none is there.
+
+        Raises:
+            DeviceLost, DeviceFailed: see `present`.
+        """
+        # Not those that dial in while the list is made: they are the newcomers.
+        live = set(self._fleet.sessions())
+        existing = set(await asyncio.to_thread(self._list_existing)) - self._out - live
+        if not existing or (self._patience is not None and self._patience.expired):
+            raise self._verdict(step)
+        if self._patience is None:
+            self._patience = Deadline(self._watchdog_seconds)
+            names = ", ".join(sorted(existing))
+            self._on_event(HOST, What.NOTE, f"step {step}: waits up to {self._patience.seconds:.0f} s for {names}")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(newcomer.wait(), min(_LOOK_SECONDS, self._patience.left_seconds))
+
+    @property
+    def newcomer(self) -> asyncio.Event:
+        """Set when the next device dials in."""
+        return self._fleet.newcomer
 
     def here(self) -> dict[str, DeviceSession]:
         """Return the sessions of those who can take part now, perhaps none, in participant order."""
@@ -75,6 +98,7 @@ class Participants:
 
     def took_part(self, devices: Collection[str], failed: Mapping[str, CsdError]) -> None:
         """Note who returned its part of a step, and who did not, and why."""
+        self._patience = None
         for device in devices:
             del self._failures[device]
         for device, error in failed.items():
@@ -85,7 +109,7 @@ class Participants:
                 self._on_event(device, What.NOTE, f"left out from now on: its task failed {_FAILURES} times in a row")
 
     def _usable(self, sessions: Mapping[str, DeviceSession]) -> dict[str, DeviceSession]:
-        return {node: sessions[node] for node in self._nodes if node in sessions and node not in self._out}
+        return {node: sessions[node] for node in self.nodes if node in sessions and node not in self._out}
 
     def _verdict(self, step: int) -> CsdError:
         if isinstance(self._last, DeviceFailed):

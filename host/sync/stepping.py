@@ -18,7 +18,7 @@ from firmware_agent.wire import PhaseSeconds, Stepped, Trained
 from host.accounting import Accountant, Accounted, Returned
 from host.device_time import MODELLED, WALL, StepModel, gradient_seconds, micro_batch_counts
 from host.evaluation import Structure
-from host.records import DeviceStep, PlacementRecord
+from host.records import DeviceStep, PlacementRecord, ServersRecord
 from host.sync.blocks import Block, cut_blocks, overlapped
 from host.sync.crossing import Crossings
 from host.sync.exchange import FIFO, Outbound, Outcome, StepExchange, Work
@@ -28,6 +28,8 @@ from host.sync.optimiser import HostOptimiser
 from host.sync.reduction import Contribution, combine
 from host.sync.release import Release
 from host.sync.tail import Tail, TailPass
+from host.sync.together import DevicePart
+from host.tuning.base import StepCost
 
 TailClock = Callable[[int, Sequence[PhaseSeconds]], float]
 """Returns the seconds of the host's part of a step: of so many records, given what the devices' own parts took."""
@@ -47,6 +49,7 @@ class StepResult:
         learning_rate: that the optimiser stepped with.
         failed_probes: who returned nothing of a probe, which nobody waited for, and why.
         placement: what the host had of the model; None if nothing is moved.
+        servers: what other servers had to do with it; None if there is none.
     """
 
     accounted: Accounted
@@ -58,6 +61,29 @@ class StepResult:
     learning_rate: float
     failed_probes: Mapping[str, CsdError] = field(default_factory=dict)
     placement: PlacementRecord | None = None
+    servers: ServersRecord | None = None
+
+    @property
+    def took_part(self) -> list[str]:
+        """Whose gradients went into it, on all servers."""
+        return [part.device for part in self.devices]
+
+    @property
+    def observed(self) -> list[DevicePart]:
+        """What each device computed, whether or not it counts, on all servers."""
+        parts = self.accounted.devices
+        return [DevicePart(part.device, part.samples, part.device_seconds.total) for part in parts]
+
+    @property
+    def cost(self) -> StepCost:
+        """What the step cost all that took part, for whoever chooses its devices."""
+        return StepCost(
+            records={part.device: part.batch_size for part in self.devices},
+            compute_seconds={part.device: part.compute_seconds for part in self.devices},
+            array_seconds=self.accounted.array_seconds,
+            joules=node_joules(self.accounted),
+            missing=frozenset((*self.late, *self.failed)),
+        )
 
 
 @dataclass
@@ -112,6 +138,7 @@ class Stepper:
         patience: float | None,
         tail: Tail | None = None,
         tail_clock: TailClock | None = None,
+        barrier: bool = False,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -126,9 +153,11 @@ class Stepper:
             patience: see `host.sync.sections.SyncSection`.
             tail: the host's part of the model, on the same weights; None if drives have the whole one.
             tail_clock: says what it takes where devices' seconds are not the wall's.
+            barrier: keep all means of a step, of buffers too, for a subclass to apply; whatever the optimiser needs.
         """
         self.weights, self._structure, self._optimiser = weights, structure, optimiser
         self._tail, self._tail_clock = tail, tail_clock
+        self._barrier, self._keeps_all = barrier or optimiser.needs_all is not None, barrier
         trained, buffers = structure.trained, structure.buffers
         if tail is not None:
             trained, buffers = tail.front_trained, tail.front_buffers
@@ -179,14 +208,14 @@ class Stepper:
         """
         records = {work.session.device: len(work.records) for work in works}
         whole: dict[str, Array] = {}
-        barrier, rate = self._optimiser.needs_all is not None, learning_rate(sum(records.values()))
+        barrier, rate = self._barrier, learning_rate(sum(records.values()))
         blocks = self._blocks()
         before, self._last = self._last, Release(itertools.chain.from_iterable(blocks.values()))
         release, loop = self._last, asyncio.get_running_loop()
 
         def apply(block: Block, contributions: Sequence[Contribution]) -> None:
             total = combine(block.tensor, contributions)
-            if block.tensor in self._buffers:
+            if block.tensor in self._buffers and not self._keeps_all:
                 self._part_of(block)[...] = total
             elif barrier:
                 whole[block.tensor] = total.reshape(self.weights[block.tensor].shape)
@@ -202,7 +231,8 @@ class Stepper:
                 self._begin_tail(step, crossings)
 
         late_matters = self._patience is not None and expected is not None
-        gathering = Gathering(self._specs, records, apply, late_matters, self._block_bytes)
+        waits = late_matters or self._keeps_all
+        gathering = Gathering(self._specs, records, apply, waits, self._block_bytes)
         outbound = Outbound(number, self._sent, self._order, sending, before)
         crossings = self._crossings(number, works, late_matters)
         outcomes = asyncio.ensure_future(self._exchange.visit(outbound, works, gathering, probes, crossings))
@@ -232,7 +262,9 @@ class Stepper:
             rate = step.learning_rate(sum(records for device, records in step.records.items() if device not in late))
             step.rate = rate
         await step.gathering.finish(late)
-        counts = len(_failed(outcomes[:count])) < count or (self._optimiser.needs_all is None and step.gathering.mixed)
+        counts = len(failed_outcomes(outcomes[:count])) < count or (
+            self._optimiser.needs_all is None and step.gathering.mixed
+        )
         if step.crossings is not None and counts:
             await self._begin_tail(step, step.crossings, late)
         if step.whole and counts:
@@ -241,10 +273,10 @@ class Stepper:
         for name, first in self._structure.tied.items():
             self.weights[name][...] = self.weights[first]
         step.release.add_all()
-        mixed = step.gathering.mixed or (self._coupled and bool(_failed(outcomes[:count])))
+        mixed = step.gathering.mixed or (self._coupled and bool(failed_outcomes(outcomes[:count])))
         mixed = mixed or (step.crossings is not None and step.crossings.mixed and bool(_returned(outcomes[:count])))
         result = self._result(outcomes[:count], accounted, late, mixed, rate)
-        return replace(result, failed_probes=_failed(outcomes[count:]), placement=self._told(crossed))
+        return replace(result, failed_probes=failed_outcomes(outcomes[count:]), placement=self._told(crossed))
 
     def _crossings(self, number: int, works: Sequence[Work], keep: bool) -> Crossings | None:
         parts = {work.session.device: work.parts for work in works}
@@ -279,7 +311,7 @@ class Stepper:
 
     @property
     def _block_bytes(self) -> int | None:
-        return None if self._optimiser.needs_all is not None else self._optimiser.block_bytes
+        return None if self._barrier else self._optimiser.block_bytes
 
     def _blocks(self) -> dict[str, list[Block]]:
         return cut_blocks(self._specs, self._block_bytes)
@@ -374,7 +406,7 @@ class Stepper:
         ]
         losses = [(outcome.stepped.loss, len(outcome.work.records)) for outcome in in_time if outcome.stepped]
         loss = sum(value * count for value, count in losses) / total if total else math.nan
-        return StepResult(accounted, loss, devices, late, _failed(outcomes), mixed, rate)
+        return StepResult(accounted, loss, devices, late, failed_outcomes(outcomes), mixed, rate)
 
     def _expected_total(self, outcome: Outcome) -> float:
         if outcome.device not in self._models:
@@ -383,13 +415,22 @@ class Stepper:
         return self._expected(outcome.device, micro_batch_counts(len(work.records), work.micro_batch)).total
 
 
+def node_joules(accounted: Accounted) -> dict[str, float]:
+    """Return what each node drew in a step, in joules."""
+    joules = {part.device: sum(part.energy_joules.values()) for part in accounted.devices}
+    for node, others in accounted.energy_joules.items():
+        joules[node] = joules.get(node, 0.0) + sum(others.values())
+    return joules
+
+
 def _capped(seconds: PhaseSeconds, limit: float) -> PhaseSeconds:
     """Return seconds of no more than `limit` in all, shared out over the phases as they are."""
     share = min(1.0, limit / seconds.total) if seconds.total else 1.0
     return PhaseSeconds(*(share * getattr(seconds, phase) for phase in PhaseSeconds.__struct_fields__))
 
 
-def _failed(outcomes: Sequence[Outcome]) -> dict[str, CsdError]:
+def failed_outcomes(outcomes: Sequence[Outcome]) -> dict[str, CsdError]:
+    """Return who returned nothing, and why."""
     return {outcome.device: outcome.error for outcome in outcomes if outcome.error is not None}
 
 

@@ -6,8 +6,8 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -23,7 +23,6 @@ from host.job import JobConfig
 from host.records import OnEvent, RetuneRecord, RoundRecord, StepRecord, What
 from host.session import DeviceSession
 from host.sync.communicating import TODAY, Communication
-from host.sync.costing import step_cost
 from host.sync.dealing import Dealer, Dealt
 from host.sync.disturbances import Disturbances
 from host.sync.exchange import Work
@@ -35,7 +34,9 @@ from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
 from host.sync.round_end import RoundEnd
 from host.sync.slice_log import SliceLog, StepLogs
+from host.sync.states import pack_state, unpack_state
 from host.sync.stepping import Stepper, StepResult, Underway
+from host.sync.together import CaughtUp, Together
 from host.training import TrainingState, is_done, round_totals
 from host.tuning.base import Batches, Chooser, Floats, Retune, Tuner
 
@@ -80,6 +81,7 @@ class SyncTraining:
         logs: StepLogs | None = None,
         tuner: Tuner | None = None,
         pause: Callable[[], bool] = lambda: False,
+        together: Together | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -97,8 +99,10 @@ class SyncTraining:
             logs: what became of the slices of steps that overlap.
             tuner: decides on batches; None for the plan's.
             pause: whether the round shall end with the steps that have begun.
+            together: the other servers, whose devices the plan has too.
         """
         self._job, self._nodes = job, list(plan.nodes)
+        self._together = together
         self._participants, self._stepper, self._optimiser = participants, stepper, optimiser
         statistics = any(name.endswith("running_var") for name in evaluator.structure().buffers)
         self._dealer = Dealer(plan, lone_record_fails=statistics and job.sync.batch_norm == "device")
@@ -110,6 +114,8 @@ class SyncTraining:
         self._round, self._step, self._accuracy = 0, 0, 0.0
         self._round_end = RoundEnd(job, sum(plan.batches) if isinstance(self._tuner, Chooser) else None)
         self._here = set(range(len(self._nodes)))
+        # Of the state that was restored last: steps, records and epochs of the round that was going on.
+        self._in_round = [0, 0, 0]
         # How many steps in a row each device was late.
         self._late_steps: Counter[str] = Counter()
         self._first_records = 0
@@ -140,13 +146,14 @@ class SyncTraining:
         self._ended = begin
         paused = False
         while not self._round_end.over(ledger) and not paused:
-            self._round_end.epochs += await self._run_step(ledger)
+            try:
+                self._round_end.epochs += await self._run_step(ledger)
+            except CaughtUp as ahead:
+                ledger = self._catch_up(ahead, ledger)
             paused = self._pause() and self._ahead is None and bool(ledger.steps)
-        self.cut_short = self._round_end.end(ledger)
-        self._accuracy, test_loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
-        self._round += 1
-        fields = ledger.fields(self._nodes)
-        samples = ledger.samples
+        test_loss = await self._end_round(ledger)
+        fields = ledger.fields(self._participants.nodes)
+        samples = sum(step.samples for step in ledger.steps)
         totals = round_totals(fields["devices"])
         totals["train_loss"] = sum(step.loss * step.samples for step in ledger.steps) / samples if samples else 0.0
         return RoundRecord(
@@ -157,6 +164,31 @@ class SyncTraining:
             **fields,
             **totals,
         )
+
+    async def _end_round(self, ledger: Ledger) -> float:
+        """Go on to the next round, and return the loss on held-out records."""
+        self._accuracy, test_loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
+        if self._together is not None:
+            try:
+                self._accuracy, test_loss = await self._together.end_round(self._step, self._accuracy, test_loss)
+            except CaughtUp as ahead:  # the others have ended it already
+                self._catch_up(ahead, ledger)
+                return test_loss
+        self.cut_short = self._round_end.end(ledger)
+        self._round += 1
+        return test_loss
+
+    def _catch_up(self, ahead: CaughtUp, ledger: Ledger) -> Ledger:
+        """Go on from where another server is, and return its round's ledger, in which its steps are missing."""
+        before, step = self._round, self._step
+        self.restore(unpack_state(ahead.state))
+        steps, samples, self._round_end.epochs = self._in_round
+        if self._round != before:
+            ledger = Ledger(self._accountant.array_seconds)
+        ledger.missed(steps, samples)
+        told = f"goes on after step {self._step} of server {ahead.server}; this one had taken {step}"
+        self._on_event(HOST, What.NOTE, told)
+        return ledger
 
     def state(self) -> TrainingState:
         """Return where the training stands; the arrays are not copied."""
@@ -195,6 +227,7 @@ class SyncTraining:
             self._step, self._first_records = int(progress["step"]), int(progress["first_records"])
             self._here, self._late_steps = set(progress["here"]), Counter(progress["late_steps"])
             self._round_end.carried = int(progress.get("carried", 0))
+            self._in_round = [int(number) for number in progress.get("in_round", (0, 0, 0))]
             self._tuner.load_state(progress["tuner"])
             self._dealer.load_state(progress)
             self._communication.tuner.load_state(progress.get("communication", {}))
@@ -212,10 +245,9 @@ class SyncTraining:
         if self._may_look_ahead(begun, ledger):
             self._ahead = self._begin_ahead(begun.step.number + 1, ledger)
         number, result = begun.step.number, await self._stepper.finish(begun.step)
-        took_part = [part.device for part in result.devices]
-        self._participants.took_part(took_part, result.failed)
-        self._dealer.put_back(begun.dealt, took_part)
-        if not result.devices:
+        self._participants.took_part([part.device for part in result.devices], result.failed)
+        self._dealer.put_back(begun.dealt, result.took_part)
+        if not result.took_part:
             return self._nobody_returned(number, result)
         self._step = number
         self._count_late(begun.dealt.works, result)
@@ -225,7 +257,7 @@ class SyncTraining:
         await self._see(record.wall_seconds, begun.sent_with(logs), logs)
         self._memory.look(result.accounted.devices)
         if isinstance(self._tuner, Chooser):
-            self._tuner.watch(step_cost(result))
+            self._tuner.watch(result.cost)
         before = self._tuner.batches.copy()
         self._dealer.epoch_open = self._ahead is not None or self._dealer.has_more(self._batches())
         if (
@@ -254,12 +286,29 @@ class SyncTraining:
 
     async def _begin(self, number: int, ledger: Ledger) -> _Begun | None:
         """Begin a step when those who shall take part are there; None if nothing is left of the epoch."""
-        sessions = await self._participants.present(number)
-        self._admit(number, sessions, ledger)
+        sessions, elsewhere = await self._gather(number, ledger)
+        self._admit(number, {*sessions, *elsewhere}, ledger)
         if self._dealer.epoch_open and not self._dealer.has_more(self._batches()):
             self._dealer.epoch_open = False  # who is gone had the last records
             return None
         return self._deal(number, sessions)
+
+    async def _gather(self, number: int, ledger: Ledger) -> tuple[Mapping[str, DeviceSession], Collection[str]]:
+        """Return who takes part in a step: sessions of one's own devices, and names of other servers'."""
+        if self._together is None:
+            return await self._participants.present(number), ()
+        while True:
+            newcomer, sessions = self._participants.newcomer, self._participants.here()
+            elsewhere = await self._together.begin(number, list(sessions), lambda: pack_state(self._state_in(ledger)))
+            if sessions or elsewhere:
+                return sessions, elsewhere
+            await self._participants.wait(number, newcomer)
+
+    def _state_in(self, ledger: Ledger) -> TrainingState:
+        """Return where the training stands in the middle of a round, for a server that is behind."""
+        state = self.state()
+        done = [ledger.count, ledger.samples, self._round_end.epochs]
+        return replace(state, progress={**state.progress, "in_round": done})
 
     def _may_look_ahead(self, begun: _Begun, ledger: Ledger) -> bool:
         """Whether the next step may begin before this one is over: it must be of the same round and epoch.
@@ -281,14 +330,14 @@ class SyncTraining:
         sessions = self._participants.here()
         if not sessions:
             return None
-        self._admit(number, sessions, ledger)
+        self._admit(number, set(sessions), ledger)
         self._dealer.epoch_open = True
         return self._deal(number, sessions) if self._dealer.has_more(self._batches()) else None
 
     def _deal(self, number: int, sessions: Mapping[str, DeviceSession]) -> _Begun:
         dealt = self._dealer.deal(sessions, self._batches())
         probes = self._dealer.probes(sessions, self._tuner.probes(number), dealt)
-        self._first_records = self._first_records or sum(len(work.records) for work in dealt.works)
+        self._first_records = self._first_records or dealt.size
         expected, sending = self._expected(dealt.works), self._communication.sending(number)
         step = self._stepper.begin(number, dealt.works, self._learning_rate, probes, expected, sending)
         return _Begun(step, dealt, bool(probes), sending)
@@ -319,9 +368,9 @@ class SyncTraining:
             return left
         return self._dealer.steps_left(batches, max(0, rounds * job.epochs - self._round_end.epochs - 1))
 
-    def _admit(self, number: int, sessions: Mapping[str, DeviceSession], ledger: Ledger) -> None:
+    def _admit(self, number: int, present: Collection[str], ledger: Ledger) -> None:
         """Tell tuner and queue who has left and who is back since the last step."""
-        here = {self._nodes.index(node) for node in sessions}
+        here = {self._nodes.index(node) for node in present}
         for node in sorted(self._here - here):
             before = self._tuner.batches.copy()
             self._announce(number, self._tuner.leave(node), before, ledger)
@@ -372,13 +421,13 @@ class SyncTraining:
     def _observed(self, result: StepResult, batches: Batches) -> Floats:
         """Return what each node's seconds would have been with its whole batch: an epoch's last step is smaller."""
         seconds = np.full(len(self._nodes), np.nan)
-        for part in result.accounted.devices:
+        for part in result.observed:
             node = self._nodes.index(part.device)
             whole = int(batches[node]) or 1  # of a parked device one record is expected
             scale = 1.0
-            if whole != part.samples and part.device in self._plan.classes:
-                scale = self._table_seconds(part.device, whole) / self._table_seconds(part.device, part.samples)
-            seconds[node] = part.device_seconds.total * scale
+            if whole != part.records and part.device in self._plan.classes:
+                scale = self._table_seconds(part.device, whole) / self._table_seconds(part.device, part.records)
+            seconds[node] = part.compute_seconds * scale
         return seconds
 
     def _batches(self) -> Batches:
@@ -410,4 +459,5 @@ class SyncTraining:
             sending=self._communication.told(sending),
             wall_seconds=now - before,
             placement=result.placement,
+            servers=result.servers,
         )
