@@ -20,6 +20,7 @@ from host.commands.report import report
 from host.commands.reproduce import reproduce_app
 from host.commands.simulate import simulate
 from host.commands.stack import stack_app
+from host.commands.store import store
 from host.commands.top import top
 from host.commands.tune import tune
 from host.console import errors
@@ -44,6 +45,7 @@ COMMANDS = (
     tune,
     plan,
     inject.inject,
+    store,
     packaged.example,
     packaged.schema,
 )

@@ -45,7 +45,8 @@ _BOOT_SECONDS, _BOOT_SECONDS_PER_TURN = 120.0, 60.0
 class ArrayRequest:
     """What to bring up: the array, and the data that its drives shall hold; `kept` if it shall stay up.
 
-    `run` will tag its devices: whoever has the request knows them by it.
+    `run` will tag its devices: whoever has the request knows them by it. Records are dealt out `among` the drives of
+    all servers, if there are several; this one's get theirs.
     """
 
     config: ArrayConfig
@@ -53,6 +54,7 @@ class ArrayRequest:
     seed: int
     kept: bool = False
     run: str = field(default_factory=lambda: secrets.token_hex(4))
+    among: tuple[Device, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,8 @@ async def start_array(
     """
     devices, run = request.config.list_nodes(), request.run
     dataset = await asyncio.to_thread(load_dataset, request.data.source, request.seed)
-    records = await asyncio.to_thread(write_shards, devices, request.data, request.seed, folder / DEVICES, dataset)
+    shards = devices, request.data, request.seed, folder / DEVICES, dataset, request.among
+    records = await asyncio.to_thread(write_shards, *shards)
     wanted = WantedRecords.of(dataset)
     authority = await asyncio.to_thread(_authority, request.config)
     keys = HostKeys(authority.ca_pem, authority.issue_host())

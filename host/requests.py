@@ -17,6 +17,7 @@ from host.tuning.sections import TunerName
 
 if TYPE_CHECKING:
     from host.run_request import RunRequest
+    from host.servers.hall import Hall
 
 DEFAULT_DATA = DataSection.model_validate({"source": "digits", "partition": {"dirichlet": 0.5}, "private": 1.0})
 
@@ -43,24 +44,26 @@ def read_array(path: Path, engine: str | None = None) -> ArrayConfig:
 
 def read_run(
     job_path: Path,
-    array_path: Path,
+    array_path: Path | None,
     engine: str | None = None,
     tuner: TunerName | None = None,
     schedule: ScheduleName | None = None,
     placement: str | None = None,
     planner: Mapping[str, Any] | None = None,
+    servers: tuple[Path, str] | None = None,
 ) -> RunRequest:
     """Read a job and its array, and check that they fit together.
 
     `engine`, `tuner`, the `schedule` of the job's communication, its `placement` and keys of its `planner` replace the
-    files', if given. Another schedule than the file's has its own slice and credit.
+    files', if given. Another schedule than the file's has its own slice and credit. In place of an array `servers` may
+    be given: the servers file, and which of them this is.
 
     Raises:
         ConfigurationError: they do not.
     """
     from host.run_request import check_run  # torch: whoever reads an array alone has no need of it
 
-    config = read_array(array_path, engine)
+    hall, config = _read_drives(array_path, servers, engine)
     job, spec = load_job(job_path)
     if tuner is not None:
         job = job.model_copy(update={"tuner": tuner})
@@ -77,7 +80,21 @@ def read_run(
         content["planner"] = (content["planner"] or {}) | dict(planner)
         job = parse_config(content, JobConfig, "the options")
         check_mode(job, "the options")
-    return check_run(config, job, spec, load_plugins(job, job_path))
+    return check_run(config, job, spec, load_plugins(job, job_path), hall)
+
+
+def _read_drives(
+    array_path: Path | None, servers: tuple[Path, str] | None, engine: str | None
+) -> tuple[Hall | None, ArrayConfig]:
+    """Return the servers, if there are several, and the array."""
+    if servers is None:
+        if array_path is None:
+            raise ConfigurationError("neither an array nor servers are given; name one of both")
+        return None, read_array(array_path, engine)
+    from host.servers.hall import read_hall  # most runs have one server
+
+    hall = read_hall(*servers, engine)
+    return hall, hall.own
 
 
 def read_up(array_path: Path, job_path: Path | None, engine: str | None = None) -> ArrayRequest:

@@ -40,9 +40,11 @@ from host.rounds import RoundExchange, job_frame
 from host.run_directory import RunDirectory, check_writable
 from host.run_end import finish_run, report_run
 from host.run_request import RunRequest
+from host.servers.run import Member, joined, meeting, say_farewell
 from host.shards import check_shards
 from host.summary import Summary
 from host.sync.setup import make_sync_training, overlap_of
+from host.sync.together import Together
 from host.sync.training import SyncTraining
 from host.training import Training
 
@@ -90,13 +92,14 @@ def run_job(
     if past is None:
         check_writable(runs)
     with array_folder(paths.arrays, name) as folder, contextlib.ExitStack() as stack:
+        member = stack.enter_context(joined(request, paths.runtime))
         metrics = MetricsState(describe_run(request.config, request.job))
         history, host = History(plan_run(request.config, request.job)), request.config.host
         page = PageApp(history, lambda: describe_presences(metrics))
         exporter = stack.enter_context(Exporter(metrics, host.metrics_port, host.address, page))
         engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))
         run = _Run(request, folder, paths.control(name), runs, engine, progress, quiet, exporter, history, past)
-        run.stay, run.plan_only = stay, plan_only
+        run.stay, run.plan_only, run.member = stay, plan_only, member
         stack.callback(run.report)
         state = ArrayState.load(folder)
         running = list_running(state, paths) if state is not None else []
@@ -138,6 +141,7 @@ class _Run:
         self._runs, self._engine = runs, engine
         self._progress, self._quiet, self._exporter, self._past = progress, quiet, exporter, past
         self.stay: Stay | None = None
+        self.member: Member | None = None
         self.plan_only, self._reported = False, False
         self._planned: PlannedRun | None = None
         self._metrics, self._history, self._meter = exporter.state, history, MachineMeter(RaplMeter.open())
@@ -219,22 +223,16 @@ class _Run:
             self._planned = PlannedRun(
                 request.planning, directory.path, clock, accountant, on_event, only=self.plan_only
             )
-        training = self._make_training(fleet, accountant, faults)
-        if self._past is not None and self._past.state is not None:
-            training.restore(self._past.state)
         for note in request.notes:
             recorder.add_event(HOST, What.NOTE, note)
         control = ControlServer(self._control, faults.handle)
-        with RoundTable(clock, self._quiet, request.job.mode) as table:
-            async with control, faults:
-                # What is decided without a trial, from tables, is gone on with for a step, so that it can be resumed.
-                while not training.done and not (self._over() and recorder.rounds):
-                    record = self._meter.metered(await training.run_round())
-                    self._metrics.describe(self._describe(fleet, accountant), clock)
-                    await recorder.add_round(record, training, last=self._over())
-                    for retune in record.retunes:
-                        table.add_retune(retune)
-                    table.add(record)
+        async with meeting(self.member, directory.path) as together, control, faults:
+            training = self._make_training(fleet, accountant, faults, together)
+            if self._past is not None and self._past.state is not None:
+                training.restore(self._past.state)
+            await self._run_rounds(training, fleet, accountant, clock)
+            if together is not None:
+                await say_farewell(together, training)
         if self._planned is not None:
             self._planned.tuner.finish()
         if isinstance(training, SyncTraining) and training.cut_short:
@@ -252,7 +250,21 @@ class _Run:
         await self._exporter.wait_for_scrapers()
         return summary
 
-    def _make_training(self, fleet: Fleet, accountant: Accountant, faults: RunFaults) -> Training:
+    async def _run_rounds(self, training: Training, fleet: Fleet, accountant: Accountant, clock: str) -> None:
+        """Train to the end, and show and write down each round."""
+        with RoundTable(clock, self._quiet, self._request.job.mode) as table:
+            # What is decided without a trial, from tables, is gone on with for a step, so that it can be resumed.
+            while not training.done and not (self._over() and self._recorder.rounds):
+                record = self._meter.metered(await training.run_round())
+                self._metrics.describe(self._describe(fleet, accountant), clock)
+                await self._recorder.add_round(record, training, last=self._over())
+                for retune in record.retunes:
+                    table.add_retune(retune)
+                table.add(record)
+
+    def _make_training(
+        self, fleet: Fleet, accountant: Accountant, faults: RunFaults, together: Together | None
+    ) -> Training:
         request, on_event = self._request, self._recorder.add_event
         if request.sync is not None:
             return make_sync_training(
@@ -260,6 +272,7 @@ class _Run:
                 lambda log: self._recorder.add_slices(log.records()),
                 None if self._planned is None else self._planned.tuner,
                 self._over,
+                together,
             )
         frame = job_frame(request.job, request.spec, request.dataset.image_scale, request.proximal)
         names = [device.name for device in request.config.list_devices()]

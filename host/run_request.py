@@ -34,6 +34,8 @@ from host.placement.choose import choose_placement, explain
 from host.placement.placed import AUTO, NONE, Placed, place_model
 from host.planner.planning import Planning, make_planning
 from host.plugins.plugins import NO_PLUGINS, Plugins, check_files
+from host.servers.fitting import fit_job
+from host.servers.hall import Hall
 from host.shards import deal_out
 from host.strategies import make_strategy
 from host.sync.communicating import TODAY, Communication, choose_communication
@@ -65,6 +67,7 @@ class RunRequest:
         host_model: what the whole model's steps cost on the host, if a table says it.
         decision: why the model is cut there, or not; None if that was not left to us.
         planning: what chooses the devices that train; None if all do.
+        hall: the servers that train together, of which `config` is this one's array; None if there is one.
     """
 
     config: ArrayConfig
@@ -82,11 +85,13 @@ class RunRequest:
     host_model: StepModel | None = None
     decision: Decision | None = None
     planning: Planning | None = None
+    hall: Hall | None = None
 
     @property
     def array(self) -> ArrayRequest:
         """What must be up for this run."""
-        return ArrayRequest(self.config, self.job.data.resolved(self.job.mode), self.job.seed)
+        among = None if self.hall is None else tuple(self.hall.devices)
+        return ArrayRequest(self.config, self.job.data.resolved(self.job.mode), self.job.seed, among=among)
 
     @property
     def notes(self) -> list[str]:
@@ -118,17 +123,23 @@ class RunRequest:
     @property
     def profiles(self) -> dict[str, dict[str, Any]]:
         """The profiles of drives and host, with all their figures and sources."""
-        names = {device.profile for device in self.config.list_devices()} | {self.config.host.profile}
+        config = self.config if self.hall is None else self.hall.whole
+        names = {device.profile for device in config.list_devices()} | {config.host.profile}
         return {name: asdict(get_profile(name)) for name in sorted(names)}
 
     @property
     def sha256(self) -> str:
-        """Hash of all that decides the run's trajectory."""
+        """Hash of all that decides the run's trajectory, on this server."""
+        return self.trajectory_sha256(self.config)
+
+    def trajectory_sha256(self, config: ArrayConfig) -> str:
+        """Return the same for the array `config`: this server's, or that of all servers."""
         figures: list[Any] = [self.profiles, self.models]
         figures += [] if self.sync is None else [self.sync.batches]
         figures += [self.plugins.facts] if self.plugins.facts else []
         figures += [self.placed.layer] if self.placed is not None else []
-        return job_sha256(self.config, self.portable_job, self.spec.source, figures)
+        figures += [self.hall.sha256] if self.hall is not None else []
+        return job_sha256(config, self.portable_job, self.spec.source, figures)
 
 
 def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:
@@ -155,12 +166,19 @@ def _clock_notes(config: ArrayConfig, models: Mapping[str, StepModel]) -> list[s
     ]
 
 
-def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec, plugins: Plugins = NO_PLUGINS) -> RunRequest:
+def check_run(
+    config: ArrayConfig, job: JobConfig, spec: ModelSpec, plugins: Plugins = NO_PLUGINS, hall: Hall | None = None
+) -> RunRequest:
     """Return the run if model, data, array and plug-ins fit together; nothing is started.
+
+    With a `hall` the array is that of one of its servers, and the plan is made for all servers' drives.
 
     Raises:
         ConfigurationError: they do not.
     """
+    own = config
+    if hall is not None:
+        job, config = fit_job(job, hall), hall.whole
     dataset = load_dataset(job.data.source, job.seed)
     nodes, data = config.list_nodes(), job.data.resolved(job.mode)
     dealt = deal_out(dataset, data, nodes, job.seed)
@@ -191,7 +209,7 @@ def check_run(config: ArrayConfig, job: JobConfig, spec: ModelSpec, plugins: Plu
         host_model=_host_model(config, spec, shape, store),
     )
     placed = _with_placement(request, plan_with)
-    return replace(placed, planning=make_planning(placed, record_bytes))
+    return replace(placed, planning=make_planning(placed, record_bytes), config=own, hall=hall)
 
 
 def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan]) -> RunRequest:

@@ -77,7 +77,12 @@ def gets_private(node: Device) -> bool:
 
 
 def write_shards(
-    devices: Sequence[Device], data: DataSection, seed: int, folder: Path, dataset: Dataset | None = None
+    devices: Sequence[Device],
+    data: DataSection,
+    seed: int,
+    folder: Path,
+    dataset: Dataset | None = None,
+    among: Sequence[Device] | None = None,
 ) -> list[ShardRecord]:
     """Write ``folder/NAME/shard.tar`` for each device, and return what was written, in the order of `devices`.
 
@@ -90,14 +95,18 @@ def write_shards(
         seed: of the split and the deal.
         folder: of the devices' folders.
         dataset: that `data` names, if it was loaded already.
+        among: drives of other servers too, among which records are dealt out; None for `devices` alone.
 
     Raises:
         DataError: the data set is unknown or too small.
     """
     dataset = load_dataset(data.source, seed) if dataset is None else dataset
-    dealt = deal_out(dataset, data, devices, seed)
+    nodes = devices if among is None else among
+    dealt = deal_out(dataset, data, nodes, seed)
+    own = dict(zip((node.name for node in nodes), dealt.private, strict=True))
     records = []
-    for device, private in zip(devices, dealt.private, strict=True):
+    for device in devices:
+        private = own[device.name]
         path = folder / device.name / SHARD_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         if device.data is not None:

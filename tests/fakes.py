@@ -172,12 +172,12 @@ class FakeFleet:
 class FakeEvaluator:
     """Starts at zero; the accuracy of weights is what `accuracy` makes of the first one."""
 
-    def __init__(self, accuracy: Callable[[float], float] = lambda weight: 0.0) -> None:
-        self._accuracy = accuracy
+    def __init__(self, accuracy: Callable[[float], float] = lambda weight: 0.0, dtype: str = "float32") -> None:
+        self._accuracy, self._dtype = accuracy, dtype
         self.seen: list[dict[str, Array]] = []
 
     def initial_weights(self) -> dict[str, Array]:
-        return {"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float32), "n": np.zeros((), np.int64)}
+        return {"w": np.zeros((2, 3), self._dtype), "b": np.zeros(3, self._dtype), "n": np.zeros((), np.int64)}
 
     def structure(self) -> Structure:
         return Structure(("w", "b"), ("n",), {})

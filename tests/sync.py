@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from host.faults import RunFaults
 from host.fleet import Fleet
 from host.job import JobConfig
 from host.records import EventRecord, RoundRecord, What
+from host.servers.stepping import ServersStepper
 from host.sync.communicating import TODAY, Communication
 from host.sync.disturbances import Disturbances
 from host.sync.exchange import StepExchange
@@ -31,6 +33,7 @@ from host.sync.plan import Records, SyncPlan, make_plan
 from host.sync.slice_log import SliceLog, StepLogs
 from host.sync.stepping import Stepper
 from host.sync.tail import Tail
+from host.sync.together import Together
 from host.sync.training import SyncTraining
 from host.tuning.base import Tuner
 from tests.fakes import JOB, Answer, FakeDrive, FakeEvaluator, FakeFleet
@@ -116,6 +119,9 @@ class SyncRun:
         most_records: int | None = None,
         make_tuner: Callable[[SyncPlan], Tuner] | None = None,
         pause: Callable[[], bool] = lambda: False,
+        own: ArrayConfig | None = None,
+        whole: ArrayConfig | None = None,
+        together: Together | None = None,
         **job: Any,
     ) -> None:
         fields: dict[str, Any] = {
@@ -125,13 +131,14 @@ class SyncRun:
         self.job = JobConfig.model_validate(fields | job)
         self.drives, self.fleet, self.existing = drives, FakeFleet(*drives), set(existing)
         array = {"name": "fakes", "devices": [{"profile": "newport", "count": len(drives)}]}
-        self.config = ArrayConfig.model_validate(array)
+        self.config = own or ArrayConfig.model_validate(array)
+        self._together, whole = together, whole or self.config
         self.events: list[EventRecord] = []
         self.noted = asyncio.Event()
         self.rounds: list[RoundRecord] = []
-        sizes = tuple(private or [0] * len(drives))
+        sizes = tuple(private or [0] * len(whole.list_devices()))
         self.plan = make_plan(
-            self.config, self.job, ModelSpec("digits_cnn"), SHAPE, STORE, Records(sizes, records, 64), False
+            whole, self.job, ModelSpec("digits_cnn"), SHAPE, STORE, Records(sizes, records, 64), False
         )
         self.plan = dataclasses.replace(self.plan, most_records=most_records)
         # Without models, what drives say of themselves counts.
@@ -170,7 +177,7 @@ class SyncRun:
         async def before_step(session: Any, step: int, deadline: Any) -> None:
             await disturbances.apply(session, step, deadline)
 
-        stepper = Stepper(
+        stepper = (Stepper if self._together is None else partial(ServersStepper, self._together))(
             *(weights, structure, self.job.sync.batch_norm, optimiser),
             StepExchange(
                 self.frame,
@@ -185,12 +192,14 @@ class SyncRun:
             None if self._tail is None else self._tail(weights),
             lambda records, _: TAIL_SECONDS * records,
         )
-        participants = Participants(self.plan.nodes, fleet, lambda: self.existing, 30.0, self.on_event)
+        names = [device.name for device in self.config.list_devices()]
+        participants = Participants(names, fleet, lambda: self.existing, 30.0, self.on_event)
         return SyncTraining(
             *(self.job, participants, stepper, optimiser, self.plan, disturbances, self.accountant),
             *(judge, self.on_event, self.communication, self.logs),
             None if self._make_tuner is None else self._make_tuner(self.plan),
             self._pause,
+            self._together,
         )
 
 

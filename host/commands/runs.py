@@ -33,6 +33,11 @@ def run(
     comm: CommunicationOption = None,
     placement: PlacementOption = None,
     prefer: PreferOption = None,
+    servers: Annotated[
+        Path | None,
+        typer.Option("--servers", metavar="SERVERS.YAML", help="servers that train together, in place of --array"),
+    ] = None,
+    server: Annotated[str | None, typer.Option("--server", metavar="NAME", help="which of them this is")] = None,
     runs: Annotated[Path, typer.Option(help="folder for run directories")] = Path("runs"),
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="DIR", help="go on with the run in this directory instead")
@@ -61,15 +66,19 @@ def run(
     staying = Staying(show_and_stay) if stay else None
     chosen = engine and engine.value
     if resume is not None:
-        if any(each is not None for each in (job, array, tuner, comm, placement, prefer)):
+        if any(each is not None for each in (job, array, tuner, comm, placement, prefer, servers, server)):
             raise ConfigurationError(
                 "--resume takes job and array from DIR; leave JOB.YAML, --array, --tuner, --comm, --placement and "
                 "--prefer out"
             )
         with StageProgress(quiet=as_json) as progress:
             summary = resume_run(resume, chosen, Paths.default(), progress, quiet=as_json, stay=staying)
-    elif job is None or array is None:
-        raise ConfigurationError("give JOB.YAML and --array ARRAY.YAML, or --resume DIR")
+    elif (servers is None) != (server is None):
+        raise ConfigurationError("--servers SERVERS.YAML and --server NAME are given together: which of them is this?")
+    elif job is None or (array is None) == (servers is None):
+        raise ConfigurationError(
+            "give JOB.YAML and --array ARRAY.YAML (or --servers SERVERS.YAML and --server NAME), or --resume DIR"
+        )
     else:
         with INTERRUPTS.deferred():
             request = read_run(
@@ -78,6 +87,7 @@ def run(
                 None if comm is None else comm.value,
                 placement,
                 None if prefer is None else {"prefer": prefer},
+                None if servers is None or server is None else (servers, server),
             )
         with StageProgress(quiet=as_json) as progress:
             summary = run_job(request, Paths.default(), runs, progress, quiet=as_json, stay=staying)

@@ -7,6 +7,7 @@ for it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -24,9 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run torchrun with what follows the seconds of silence after which the host is taken for gone."""
     silence, *rest = sys.argv[1:] if arguments is None else arguments
     threading.Thread(target=_watch_host, args=(float(silence),), daemon=True).start()
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.run import main as torchrun
 
-    torchrun(rest)
+    with contextlib.suppress(SignalException):  # the end that the host asked for
+        torchrun(rest)
 
 
 def _watch_host(silence_seconds: float) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -64,7 +65,11 @@ class ServersStepper(Stepper):
     their records come again.
     """
 
-    together: Together
+    def __init__(self, together: Together, *arguments: Any) -> None:
+        """Prepare; what comes after the other servers is `Stepper`'s."""
+        super().__init__(*arguments)
+        self._barrier = self._keeps_all = True
+        self._together = together
 
     @property
     def may_look_ahead(self) -> bool:
@@ -85,10 +90,11 @@ class ServersStepper(Stepper):
         left_out = {*late, *local.failed}
         if local.devices:
             await step.gathering.finish(left_out)
-        reduced = await self.together.reduce(step.number, self._means(step), self._part(step, local, left_out))
+        reduced = await self._together.reduce(step.number, self._means(step), self._part(step, local, left_out))
         total = sum(part.records for part in reduced.parts.values())
-        rate = step.learning_rate(sum(part.rated for part in reduced.parts.values()))
+        rate = 0.0
         if total:
+            rate = step.learning_rate(sum(part.rated for part in reduced.parts.values()))
             await asyncio.to_thread(self._apply, reduced.means, rate)
         step.release.add_all()
         return self._of_all(local, reduced, total, rate, beside)
@@ -130,7 +136,7 @@ class ServersStepper(Stepper):
         slowest = max(part.array_seconds for part in parts)
         seconds, own = slowest + reduced.link_seconds, local.accounted.array_seconds
         servers = ServersRecord(
-            server=self.together.server,
+            server=self._together.server,
             present=list(reduced.parts),
             samples=total,
             own_seconds=own,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from host.placement.placed import Placed
 from host.records import OnEvent
 from host.rounds import job_frame
 from host.run_request import RunRequest
+from host.servers.stepping import ServersStepper
 from host.session import DeviceSession
 from host.sync.channel import OnSlices
 from host.sync.composing import make_overlap
@@ -30,6 +32,7 @@ from host.sync.plan import SyncPlan
 from host.sync.slice_log import StepLogs
 from host.sync.stepping import Stepper, TailClock
 from host.sync.tail import Tail
+from host.sync.together import Together
 from host.sync.training import SyncTraining
 from host.tuning.base import Tuner
 
@@ -45,11 +48,12 @@ def make_sync_training(
     on_slices: OnSlices = lambda _: None,
     tuner: Tuner | None = None,
     pause: Callable[[], bool] = lambda: False,
+    together: Together | None = None,
 ) -> SyncTraining:
     """Return the training of a synchronous job; nothing is sent yet.
 
     `on_slices` is told what became of the slices of steps that overlap; `tuner` and `pause` are those of
-    `host.sync.training.SyncTraining`.
+    `host.sync.training.SyncTraining`, and so is `together`.
     """
     job = request.job
     structure = request.evaluator.structure()
@@ -76,7 +80,8 @@ def make_sync_training(
         cut=None if placed is None else placed.layer,
     )
     tail = None if placed is None else _make_tail(request, placed, weights)
-    stepper = Stepper(
+    make = Stepper if together is None else partial(ServersStepper, together)
+    stepper = make(
         weights,
         structure,
         job.sync.batch_norm,
@@ -88,9 +93,10 @@ def make_sync_training(
         tail,
         None if placed is None else _tail_clock(request, placed),
     )
+    nodes = [node.name for node in request.config.list_nodes()]
     return SyncTraining(
         job,
-        Participants(plan.nodes, fleet, list_existing, job.watchdog, on_event),
+        Participants(nodes, fleet, list_existing, job.watchdog, on_event),
         stepper,
         optimiser,
         plan,
@@ -102,6 +108,7 @@ def make_sync_training(
         logs,
         tuner,
         pause,
+        together,
     )
 
 

@@ -138,7 +138,6 @@ class Stepper:
         patience: float | None,
         tail: Tail | None = None,
         tail_clock: TailClock | None = None,
-        barrier: bool = False,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -153,11 +152,12 @@ class Stepper:
             patience: see `host.sync.sections.SyncSection`.
             tail: the host's part of the model, on the same weights; None if drives have the whole one.
             tail_clock: says what it takes where devices' seconds are not the wall's.
-            barrier: keep all means of a step, of buffers too, for a subclass to apply; whatever the optimiser needs.
         """
         self.weights, self._structure, self._optimiser = weights, structure, optimiser
         self._tail, self._tail_clock = tail, tail_clock
-        self._barrier, self._keeps_all = barrier or optimiser.needs_all is not None, barrier
+        self._barrier = optimiser.needs_all is not None
+        # Whether a step's means, those of buffers too, are kept for a subclass to apply.
+        self._keeps_all = False
         trained, buffers = structure.trained, structure.buffers
         if tail is not None:
             trained, buffers = tail.front_trained, tail.front_buffers
@@ -208,7 +208,8 @@ class Stepper:
         """
         records = {work.session.device: len(work.records) for work in works}
         whole: dict[str, Array] = {}
-        barrier, rate = self._barrier, learning_rate(sum(records.values()))
+        barrier, count = self._barrier, sum(records.values())
+        rate = learning_rate(count) if count else 0.0  # without a record here others may have some
         blocks = self._blocks()
         before, self._last = self._last, Release(itertools.chain.from_iterable(blocks.values()))
         release, loop = self._last, asyncio.get_running_loop()

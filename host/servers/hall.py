@@ -1,0 +1,125 @@
+"""All servers of a run as one of them sees them: its own array, and the array of all drives together."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+from pydantic import model_validator
+
+from csd_emu.array import MAX_DEVICES, ArrayConfig, Device
+from csd_emu.config import load_config, parse_config
+from csd_emu.servers import ServersConfig
+from firmware_agent.errors import ConfigurationError
+from host.requests import read_array
+
+# What groups are called that nobody has named.
+_USUAL_NAME = "csd"
+_MOST_DEVICES = 36 * MAX_DEVICES
+
+
+class HallConfig(ArrayConfig):
+    """The drives of all servers as one array, which may have more than one server's can."""
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> Self:
+        if sum(len(group.drives or ()) or group.count for group in self.devices) > _MOST_DEVICES:
+            raise ValueError(f"more than {_MOST_DEVICES} devices on all servers together")
+        return self
+
+
+@dataclass(frozen=True)
+class Hall:
+    """What a server needs to know of all.
+
+    Attributes:
+        config: the servers file.
+        server: this one.
+        own: its array.
+        whole: all servers' drives, in the order of the servers file; host and link are the first server's.
+    """
+
+    config: ServersConfig
+    server: str
+    own: ArrayConfig
+    whole: ArrayConfig
+
+    @property
+    def devices(self) -> list[Device]:
+        """All servers' drives."""
+        return self.whole.list_devices()
+
+    @property
+    def sha256(self) -> str:
+        """Hash of what all servers must have alike; where they find each other is none of it."""
+        told = [self.config.model_dump(mode="json", exclude={"store", "network"}), self.whole.model_dump(mode="json")]
+        return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()
+
+
+def read_hall(path: Path, server: str, engine: str | None = None) -> Hall:
+    """Read a servers file and all its array files, as the server of this name sees them.
+
+    A drive is named for its server: ``csd-00`` of server ``a`` is ``a-00``, and ``fast-00`` of a group with a name of
+    its own ``a-fast-00``. Real drives keep their names.
+
+    Args:
+        path: of the servers file.
+        server: this one.
+        engine: replaces the arrays' own, if given.
+
+    Raises:
+        ConfigurationError: a file breaks a rule, or the arrays do not fit together.
+    """
+    config = load_config(path, ServersConfig)
+    if server not in config.names:
+        raise ConfigurationError(f"{path}: has no server {server!r}; there are: {', '.join(config.names)}")
+    read: dict[str, ArrayConfig] = {}
+    arrays: dict[str, ArrayConfig] = {}
+    for name in config.names:
+        file = config.group_of(name).array
+        if file not in read:
+            read[file] = _read_array(path.parent / file, engine)
+        arrays[name] = _of_server(read[file], name, f"{path}: server {name}")
+    return Hall(config, server, arrays[server], _together(config.name, arrays, str(path)))
+
+
+def _read_array(path: Path, engine: str | None) -> ArrayConfig:
+    config = read_array(path, engine)
+    if config.host.trains:
+        raise ConfigurationError(
+            f"{path}: host.trains: hosts of several servers do not train yet; take it out, or use one server"
+        )
+    return config
+
+
+def _of_server(config: ArrayConfig, server: str, where: str) -> ArrayConfig:
+    """Return a server's array, drives named for it."""
+    content = config.model_dump(mode="json")
+    content["name"] = f"{config.name[: 30 - len(server)]}-{server}"
+    for group in content["devices"]:
+        if group["drives"] is None:
+            group["name"] = server if group["name"] == _USUAL_NAME else f"{server}-{group['name']}"
+    return parse_config(content, ArrayConfig, where)
+
+
+def _together(name: str, arrays: Mapping[str, ArrayConfig], where: str) -> ArrayConfig:
+    """Return all arrays as one."""
+    first = next(iter(arrays.values()))
+    for server, array in arrays.items():
+        if array.clock != first.clock:
+            raise ConfigurationError(
+                f"{where}: server {server} has clock: {array.clock}, the first one {first.clock}; seconds of different "
+                "clocks cannot be compared: use one"
+            )
+    content: dict[str, Any] = first.model_dump(mode="json")
+    content |= {"name": name, "devices": [_group(array, group) for array in arrays.values() for group in array.devices]}
+    return parse_config(content, HallConfig, where)
+
+
+def _group(array: ArrayConfig, group: Any) -> dict[str, Any]:
+    content: dict[str, Any] = group.model_dump(mode="json")
+    return content | {"engine": array.engine_of(group)}

@@ -1,0 +1,71 @@
+"""A run's part in several servers: it joins them before anything starts, and leaves when its training is done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from firmware_agent import __version__
+from firmware_agent.errors import DeviceLost
+from host.run_request import RunRequest
+from host.servers.code import code_sha256
+from host.servers.hall import Hall
+from host.servers.link import WorkerLink
+from host.servers.membership import Claim, member
+from host.servers.process import AgentPlan, AgentProcess, own_address
+from host.servers.together import ServersTogether
+from host.sync.states import pack_state
+from host.sync.together import CaughtUp
+from host.training import Training
+
+# What the agents and workers write goes into the run's directory.
+LOG = "servers.log"
+_FAREWELL_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the servers that train together: the `run` that it takes part in, and its worker's socket."""
+
+    hall: Hall
+    run: str
+    socket: Path
+
+
+@contextlib.contextmanager
+def joined(request: RunRequest, runtime: Path) -> Iterator[Member | None]:
+    """Take part in the other servers' run while the block lasts; None if there is but one server.
+
+    Raises:
+        CsdError: this server cannot take part (see `host.servers.membership.member`); nothing was started.
+    """
+    hall = request.hall
+    if hall is None:
+        yield None
+        return
+    own_address(hall.config, hall.server)
+    claim = Claim(f"{__version__} {code_sha256()}", hall.sha256, request.trajectory_sha256(hall.whole))
+    with member(hall.config, hall.server, claim) as run:
+        yield Member(hall, run, runtime / f"{request.config.name}.worker")
+
+
+@contextlib.asynccontextmanager
+async def meeting(this: Member | None, directory: Path) -> AsyncIterator[ServersTogether | None]:
+    """Have a worker that takes turns with those of other servers while the block lasts."""
+    if this is None:
+        yield None
+        return
+    config, server = this.hall.config, this.hall.server
+    plan = AgentPlan(config, server, this.run, this.socket, directory / LOG)
+    async with WorkerLink(this.socket, config.membership.wait) as link, AgentProcess(plan):
+        yield ServersTogether(server, link, config.link)
+
+
+async def say_farewell(together: ServersTogether, training: Training) -> None:
+    """Let the others take what they still need of this server, if they can, before it leaves."""
+    with contextlib.suppress(TimeoutError, DeviceLost, CaughtUp):
+        async with asyncio.timeout(_FAREWELL_SECONDS):
+            await together.end(lambda: pack_state(training.state()))

@@ -1,0 +1,105 @@
+"""The other servers of a run, reached by turns that all take together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from csd_emu.allreduce import Fabric, ring
+from csd_emu.servers import ServerLink
+from firmware_agent.exchange import Array
+from host.servers.frames import DOUBLE, SINGLE, join_sums
+from host.servers.link import Outcome, no_sums
+from host.servers.turns import Position, Stage
+from host.sync.together import Reduced, ServerPart
+
+_NAMES: msgspec.msgpack.Decoder[list[str]] = msgspec.msgpack.Decoder(list[str])
+_PART: msgspec.msgpack.Decoder[ServerPart] = msgspec.msgpack.Decoder(ServerPart)
+_JUDGED: msgspec.msgpack.Decoder[tuple[float, float]] = msgspec.msgpack.Decoder(tuple[float, float])
+
+
+class Turning(Protocol):
+    """Takes turns with the others (see `host.servers.link.WorkerLink.turn`)."""
+
+    async def turn(
+        self, position: Position, meta: bytes, sums: tuple[Array, Array], give_state: Callable[[], bytes]
+    ) -> Outcome:
+        """Take one."""
+
+
+class ServersTogether:
+    """A `host.sync.together.Together`."""
+
+    def __init__(self, server: str, turns: Turning, link: ServerLink) -> None:
+        """Begin.
+
+        Args:
+            server: this one.
+            turns: reaches the others.
+            link: of each server to the others, for modelled seconds.
+        """
+        self.server, self._turns = server, turns
+        self._fabric = Fabric(link.bandwidth, link.latency)
+        self._meetings, self._step = 0, 0
+
+    async def begin(self, step: int, here: Collection[str], give_state: Callable[[], bytes]) -> list[str]:
+        """Return which devices the others have (see `Together.begin`)."""
+        turn = Position(step, Stage.BEGIN), msgspec.msgpack.encode(sorted(here)), no_sums()
+        outcome = await self._turns.turn(*turn, give_state)
+        self._meetings, self._step = outcome.sent_again, step
+        return [name for server, meta in outcome.metas.items() if server != self.server for name in _NAMES.decode(meta)]
+
+    async def reduce(self, step: int, means: Mapping[str, Array], part: ServerPart) -> Reduced:
+        """Add up gradients (see `Together.reduce`)."""
+        scaled = [_scaled(array, part.records) for array in means.values()]
+        turn = Position(step, Stage.REDUCE), msgspec.msgpack.encode(part), join_sums(scaled)
+        outcome = await self._turns.turn(*turn, _no_state)
+        parts = {server: _PART.decode(meta) for server, meta in outcome.metas.items()}
+        size_bytes = outcome.singles.nbytes + outcome.doubles.nbytes
+        cost = ring(size_bytes, [len(parts)], self._fabric)
+        return Reduced(
+            means=_means(means, outcome, sum(part.records for part in parts.values())),
+            parts=parts,
+            link_seconds=cost.seconds,
+            sent_bytes=round(cost.link_bytes / len(parts)),
+            meetings=self._meetings + outcome.sent_again,
+        )
+
+    async def end_round(self, step: int, accuracy: float, loss: float) -> tuple[float, float]:
+        """Return the first server's judgement (see `Together.end_round`)."""
+        turn = Position(step, Stage.ROUND), msgspec.msgpack.encode((accuracy, loss)), no_sums()
+        outcome = await self._turns.turn(*turn, _no_state)
+        return _JUDGED.decode(next(iter(outcome.metas.values())))
+
+    async def end(self, give_state: Callable[[], bytes]) -> None:
+        """Take a last turn, so that nobody leaves while others wait for an outcome of the one before."""
+        turn = Position(self._step + 1, Stage.BEGIN), msgspec.msgpack.encode([]), no_sums()
+        await self._turns.turn(*turn, give_state)
+
+
+def _scaled(mean: Array, records: int) -> Array:
+    """Return the sum whose mean over so many records this is; whole numbers as float64."""
+    scaled = mean.astype(DOUBLE) * records
+    return scaled.astype(SINGLE) if mean.dtype == SINGLE else scaled
+
+
+def _means(shapes: Mapping[str, Array], outcome: Outcome, records: int) -> dict[str, Array]:
+    """Return the sums as means over so many records, in the dtypes and shapes of `shapes`; nothing for no records."""
+    if not records:
+        return {}
+    means, edges = {}, {SINGLE: 0, DOUBLE: 0}
+    for name, like in shapes.items():
+        kind = SINGLE if like.dtype == SINGLE else DOUBLE
+        start, edges[kind] = edges[kind], edges[kind] + like.size
+        vector = outcome.singles if kind == SINGLE else outcome.doubles
+        mean = vector[start : edges[kind]].astype(DOUBLE) / records
+        rounded = mean if np.issubdtype(like.dtype, np.floating) else np.rint(mean)
+        means[name] = rounded.astype(like.dtype).reshape(like.shape)
+    return means
+
+
+def _no_state() -> bytes:
+    raise RuntimeError("a training's state is handed over between two steps alone")

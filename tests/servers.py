@@ -1,0 +1,59 @@
+"""Several servers on fake drives in one process and event loop, which meet in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from csd_emu.array import ArrayConfig
+from csd_emu.servers import ServerLink
+from host.records import RoundRecord
+from host.servers.in_memory import Meeting
+from host.servers.together import ServersTogether
+from tests.sync import StepDrive, SyncRun
+
+LINK = ServerLink()
+
+
+def array_of(groups: Sequence[tuple[str, int]], name: str = "fakes") -> ArrayConfig:
+    """An array of such groups of drives."""
+    devices = [{"profile": "newport", "count": count, "name": group} for group, count in groups]
+    return ArrayConfig.model_validate({"name": name, "devices": devices})
+
+
+class Hall:
+    """Servers ``a``, ``b``... with so many drives each."""
+
+    def __init__(
+        self,
+        drives: Sequence[int],
+        make_drive: Callable[[str], StepDrive] = StepDrive,
+        absent: Sequence[str] = (),
+        **fields: Any,
+    ) -> None:
+        groups = [(chr(ord("a") + number), count) for number, count in enumerate(drives)]
+        self.order, self.whole = [name for name, _ in groups], array_of(groups)
+        self.names = [device.name for device in self.whole.list_devices()]
+        self.meeting, self._make_drive, self._fields = Meeting(self.order), make_drive, fields
+        self._groups = dict(groups)
+        self.servers = {name: self.make(name) for name in self.order if name not in absent}
+
+    def make(self, server: str) -> SyncRun:
+        """A server that comes from now on."""
+        own = array_of([(server, self._groups[server])], f"array-{server}")
+        names = [name for name in self.names if name.startswith(f"{server}-")]
+        together = ServersTogether(server, self.meeting.enter(server), LINK)
+        drives = [self._make_drive(name) for name in names]
+        return SyncRun(*drives, own=own, whole=self.whole, together=together, **self._fields)
+
+    async def run(self) -> list[list[RoundRecord]]:
+        """Have all servers that are there train to the end."""
+        return await asyncio.gather(*(self.go(name) for name in self.servers))
+
+    async def go(self, server: str) -> list[RoundRecord]:
+        """Have one train to the end, after which it leaves."""
+        try:
+            return await self.servers[server].run()
+        finally:
+            self.meeting.leave(server)
