@@ -30,7 +30,7 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Work out how fast an array, or servers with one each, would train a job in step: no drive is started."""
-    name = tuner.value if tuner is not None else None
+    name: TunerName | None = tuner.value if tuner is not None else None
     if (array is None) == (servers is None):
         raise ConfigurationError("give either --array ARRAY.YAML or --servers SERVERS.YAML")
     if servers is not None and drives is not None:

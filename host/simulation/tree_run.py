@@ -70,7 +70,7 @@ class TreeTrace:
     first: Batches
     last: Batches
     retunes: list[tuple[int, Retune]] = field(default_factory=list)
-    losses: tuple[int, int, int, int] = (0, 0, 0, 0)
+    losses: tuple[int, ...] = (0, 0, 0, 0)
     ended: str = ""
 
     @property

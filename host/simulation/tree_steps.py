@@ -13,7 +13,7 @@ from csd_emu.host_node import reduce_seconds, storage_of
 from csd_emu.power import CHASSIS, host_energy
 from csd_emu.timeline import Link
 from host.simulation.nodes import Load
-from host.simulation.tree import Block, Tree
+from host.simulation.tree import Block, Flags, Tree
 from host.tuning.base import Batches, Floats
 
 
@@ -117,7 +117,8 @@ class TreeStepModel:
             compute[places] = steps.compute_seconds[inverse]
             for component, each in steps.joules.items():
                 joules[component][servers] = each[inverse]
-        return ServerSteps(*columns, dict(joules), compute)
+        arrived, work, summed, images, crossed = columns
+        return ServerSteps(arrived, work, summed, images, crossed, dict(joules), compute)
 
 
 def _distinct(batches: Batches, slowdowns: Floats) -> tuple[Batches, Batches]:
@@ -157,17 +158,17 @@ class _BlockModel:
         nodes, load, drives = self.block.nodes, self._load, self.block.nodes.drives
         compute = self.expected_seconds(batches) * slowdowns
         active = batches[:, :drives] > 0
-        records = (batches if reads else np.zeros_like(batches)) * float(load.record_bytes)
+        records: Floats = np.asarray(batches if reads else np.zeros_like(batches), np.float64) * load.record_bytes
         read = records[:, :drives]
-        exchange = active * float(load.state_bytes)
+        exchange: Floats = np.where(active, float(load.state_bytes), 0.0)
         flash = read / self._drives.flash_bytes_per_second + (read > 0) * self._drives.flash_latency_seconds
-        own_bytes = records[:, -1] if nodes.trains else np.zeros(len(batches))
+        own_bytes: Floats = records[:, -1] if nodes.trains else np.zeros(len(batches))
         own_read = own_bytes / self._storage.bytes_per_second + (own_bytes > 0) * self._storage.latency_seconds
         own = np.maximum(own_read, compute[:, -1]) if nodes.trains else own_read
         work = flash + compute[:, :drives]
         arrived = np.maximum(own, self._exchange(work, active))
         summed = self._sum_seconds * np.count_nonzero(batches, axis=1)
-        serial = np.minimum(compute, self._encode * slowdowns * (batches > 0))
+        serial: Floats = np.minimum(compute, self._encode * slowdowns * (batches > 0))
         link_bytes = 2 * exchange.sum(axis=1) + own_bytes
         joules = self._drive_joules(compute, serial, read, exchange, own_bytes)
         for component, each in self._host_joules(compute, serial, summed, link_bytes).items():
@@ -175,7 +176,7 @@ class _BlockModel:
         longest = np.maximum(own, work.max(axis=1, initial=0.0))
         return ServerSteps(arrived, longest, summed, batches.sum(axis=1), link_bytes, joules, compute)
 
-    def _exchange(self, work: Floats, active: Floats) -> Floats:
+    def _exchange(self, work: Floats, active: Flags) -> Floats:
         """Return (rows,) when the last send has arrived, or the last drive that sends nothing has done its work."""
         size, link, figures = float(self._load.state_bytes), self._link, self._drives
         count = active.sum(axis=1, keepdims=True)
@@ -186,7 +187,8 @@ class _BlockModel:
         begins = np.where(active, ready + figures.link_latency_seconds, -np.inf)
         alone = (begins + size / figures.link_bytes_per_second).max(axis=1, initial=-np.inf)
         sent = np.maximum(alone, _last_carried(begins, size, link)) + link.latency_seconds
-        return np.maximum(sent, ready.max(axis=1, initial=0.0))
+        ended: Floats = np.maximum(sent, ready.max(axis=1, initial=0.0))
+        return ended
 
     def _drive_joules(
         self, compute: Floats, serial: Floats, read: Floats, exchange: Floats, own_bytes: Floats
@@ -214,7 +216,8 @@ def _last_carried(begins: Floats, size: float, link: Link) -> Floats:
     transfers that are none begin at -inf, before all others.
     """
     if not link.shared:
-        return begins.max(axis=1, initial=-np.inf) + size / link.bytes_per_second
+        last: Floats = begins.max(axis=1, initial=-np.inf) + size / link.bytes_per_second
+        return last
     left = size * np.arange(begins.shape[1], 0, -1) / link.bytes_per_second
     ends: Floats = (np.sort(begins, axis=1) + left).max(axis=1, initial=-np.inf)
     return ends
