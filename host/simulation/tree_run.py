@@ -224,7 +224,7 @@ class _Run:
     def _add(self, step: int, part: _Part, charged: Floats, between: AllReduce, on: Flags, left: Flags) -> None:
         """Write a step down; a retune costs as much energy as its share of the step."""
         steps, powered = part.steps, on.astype(float)
-        factor = 1 + charged[_RETUNES] / charged[:_FAILURES].sum()
+        factor = 1 + float(charged[_RETUNES] / charged[:_FAILURES].sum())
         drawn = defaultdict[str, float](float, self._model.on_joules(float(charged.sum()), powered))
         for component, each in steps.joules.items():
             drawn[component] += factor * float(each.sum())
