@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +26,8 @@ SERVERS, DRIVES, STEPS, RUNS = 1_000, 36, 100, 3
 MODEL = "mobilenet_v2"
 TUNING = TuningSection(slow_batch=8, largest_batch=4096)
 # Racks of 40 with four times as much link as uplink. Servers fail so often that some do in a hundred steps.
-HALL = {
+HALL: dict[str, Any] = {
     "name": "hall",
-    "servers": [{"name": "srv", "array": "array.yaml", "count": SERVERS}],
     "racks": {"servers": 40, "oversubscription": 4},
     "failures": {"server_mtbf": "50 h", "server_repair": "10 min", "drive_mtbf": "100 h", "drive_repair": "10 min"},
 }
@@ -43,7 +43,7 @@ LOST_SHARE, MEAN_STEPS = (0.2, 0.9), 20
 JITTER = 0.01
 
 
-def measure(seed: int) -> dict[str, float]:
+def measure(seed: int, servers: int = SERVERS, steps: int = STEPS, runs: int = RUNS) -> dict[str, float]:
     """Simulate 36,000 drives and 1,000 hosts for 100 steps, three times; HyperTune watches, what can fail does.
 
     Returns:
@@ -53,9 +53,9 @@ def measure(seed: int) -> dict[str, float]:
     """
     load, store = inspect_load(ModelSpec(MODEL), ZOO[MODEL].input_shape), CalibrationStore(SHIPPED)
     seconds, found = [], {}
-    for number in range(RUNS):
+    for number in range(runs):
         begin = time.monotonic()
-        tree, trace = _run(load, store, seed)
+        tree, trace = _run(load, store, seed, servers, steps)
         figures = describe_tree(tree, trace)
         seconds.append(time.monotonic() - begin)
         found[f"wall_seconds_{number}"] = seconds[-1]
@@ -71,14 +71,15 @@ def measure(seed: int) -> dict[str, float]:
     return {"simulate_36000_drives_seconds": statistics.median(seconds), **found}
 
 
-def _run(load: Load, store: CalibrationStore, seed: int) -> tuple[Tree, TreeTrace]:
-    config, array = ServersConfig.model_validate(HALL), ArrayConfig.model_validate(ARRAY)
+def _run(load: Load, store: CalibrationStore, seed: int, servers: int, steps: int) -> tuple[Tree, TreeTrace]:
+    group = {"name": "srv", "array": "array.yaml", "count": servers}
+    config, array = ServersConfig.model_validate(HALL | {"servers": [group]}), ArrayConfig.model_validate(ARRAY)
     tree = make_tree(config, {"array.yaml": array}, load, store, SyncSection(micro_batch=4, tuning=TUNING))
     generator = np.random.default_rng(seed)
     outages = Outages(tree, config.failures, generator)
-    tuner = make_tree_tuner("hypertune", tree, TUNING, 1, STEPS)
+    tuner = make_tree_tuner("hypertune", tree, TUNING, 1, steps)
     unrest = Unrest(len(tree.names), generator)
-    return tree, simulate_tree(tree, tuner, unrest, outages, STEPS, TUNING.cost_steps)
+    return tree, simulate_tree(tree, tuner, unrest, outages, steps, TUNING.cost_steps)
 
 
 class Unrest:

@@ -133,7 +133,8 @@ def test_one_server_is_what_its_array_is_alone(workshop: Workshop, csd_emu: Comm
     for run, other in zip(one["runs"], alone["runs"], strict=True):
         for name in ("ratio", "array_seconds", "images", "images_per_second", "joules_per_image", "step_seconds"):
             assert run[name] == pytest.approx(other[name], rel=1e-12)
-        assert run["retunes"] == other["retunes"]
+        reasons = [retune["reason"].replace("srv/", "") for retune in run["retunes"]]
+        assert reasons == [retune["reason"] for retune in other["retunes"]] != []
 
 
 def test_what_a_person_reads_of_servers(workshop: Workshop, csd_emu: Command) -> None:
