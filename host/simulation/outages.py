@@ -51,7 +51,14 @@ class Fates:
 
 
 class Outages:
-    """The fates of a tree's servers and drives. Hosts share their server's."""
+    """The fates of a tree's servers and drives. Hosts share their server's.
+
+    Attributes:
+        rendezvous_seconds: until servers go on after one was lost or came back.
+        servers: their fates.
+        drives_gone: (nodes,) which drives have failed.
+        present: (nodes,) who could train now.
+    """
 
     def __init__(self, tree: Tree, failures: FailuresSection | None, generator: np.random.Generator) -> None:
         """Draw them; nothing fails without `failures`."""
@@ -61,15 +68,22 @@ class Outages:
         self._drives = Fates(tree.drives, own.drive_mtbf, own.drive_repair, generator)
         self._places, self._server_of = np.flatnonzero(tree.is_drive), tree.server_of
         self.drives_gone: Flags = np.zeros(len(tree.names), bool)
+        self.present: Flags = np.ones(len(tree.names), bool)
 
     def pass_drives(self, now: float) -> Changes:
         """Return which drives failed or are back, as numbers among the tree's nodes."""
         changes = self._drives.pass_time(now)
         lost, back = self._places[changes.lost], self._places[changes.back]
         self.drives_gone[lost], self.drives_gone[back] = True, False
+        self._note(changes)
         return Changes(lost, back)
 
-    @property
-    def present(self) -> Flags:
-        """(nodes,) who could train now."""
-        return ~self.drives_gone & ~self.servers.gone[self._server_of]
+    def pass_servers(self, now: float) -> Changes:
+        """Return which servers failed or are back."""
+        changes = self.servers.pass_time(now)
+        self._note(changes)
+        return changes
+
+    def _note(self, changes: Changes) -> None:
+        if len(changes.lost) or len(changes.back):
+            self.present = ~self.drives_gone & ~self.servers.gone[self._server_of]

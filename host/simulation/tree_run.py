@@ -250,7 +250,7 @@ class _Run:
         return None
 
     def _change_servers(self, now: float) -> Changes:
-        changes = self._outages.servers.pass_time(now)
+        changes = self._outages.pass_servers(now)
         self._count(0, changes)
         if len(changes.lost) or len(changes.back):
             of = self._tree.server_of

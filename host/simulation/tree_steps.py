@@ -160,7 +160,6 @@ class _BlockModel:
         active = batches[:, :drives] > 0
         records: Floats = np.asarray(batches if reads else np.zeros_like(batches), np.float64) * load.record_bytes
         read = records[:, :drives]
-        exchange: Floats = np.where(active, float(load.state_bytes), 0.0)
         flash = read / self._drives.flash_bytes_per_second + (read > 0) * self._drives.flash_latency_seconds
         own_bytes: Floats = records[:, -1] if nodes.trains else np.zeros(len(batches))
         own_read = own_bytes / self._storage.bytes_per_second + (own_bytes > 0) * self._storage.latency_seconds
@@ -169,8 +168,8 @@ class _BlockModel:
         arrived = np.maximum(own, self._exchange(work, active))
         summed = self._sum_seconds * np.count_nonzero(batches, axis=1)
         serial: Floats = np.minimum(compute, self._encode * slowdowns * (batches > 0))
-        link_bytes = 2 * exchange.sum(axis=1) + own_bytes
-        joules = self._drive_joules(compute, serial, read, exchange, own_bytes)
+        link_bytes = 2.0 * load.state_bytes * np.count_nonzero(active, axis=1) + own_bytes
+        joules = self._drive_joules(compute, serial, read, active, own_bytes)
         for component, each in self._host_joules(compute, serial, summed, link_bytes).items():
             joules[component] = joules.get(component, 0.0) + each
         longest = np.maximum(own, work.max(axis=1, initial=0.0))
@@ -191,13 +190,19 @@ class _BlockModel:
         return ended
 
     def _drive_joules(
-        self, compute: Floats, serial: Floats, read: Floats, exchange: Floats, own_bytes: Floats
+        self, compute: Floats, serial: Floats, read: Floats, active: Flags, own_bytes: Floats
     ) -> dict[str, Floats]:
-        drives = self.block.nodes.drives
-        plain = (own_bytes / drives)[:, None]  # the host's records lie on all drives
-        parallel, alone = compute[:, :drives] - serial[:, :drives], serial[:, :drives]
-        joules = self._power.energy(0.0, parallel, alone, read + plain, 2 * exchange + plain)
-        return {name: each.sum(axis=1) for name, each in joules.items() if name != "idle"}
+        """Return (rows,) joules of all drives together: `PowerFigures.energy`, summed, as products of matrices."""
+        power, drives = self._power, self.block.nodes.drives
+        work, alone = compute[:, :drives], serial[:, :drives]
+        plain, size = own_bytes / drives, 2 * float(self._load.state_bytes)  # the host's records lie on all drives
+        all_cores = power.core_watts * power.cores
+        return {
+            "cpu": work @ all_cores - alone @ (all_cores - power.core_watts),
+            "dram": work @ power.dram_watts,
+            "flash": read @ power.flash_joules_per_byte + plain * power.flash_joules_per_byte.sum(),
+            "link": active @ (size * power.link_joules_per_byte) + plain * power.link_joules_per_byte.sum(),
+        }
 
     def _host_joules(self, compute: Floats, serial: Floats, summed: Floats, link_bytes: Floats) -> dict[str, Floats]:
         host, trains = self.block.nodes.host.profile, self.block.nodes.trains

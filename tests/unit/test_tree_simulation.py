@@ -146,7 +146,7 @@ def play(
         on[there] = True
         between = tree.reduce(on).seconds
         now = clock + max(took.values()) + between
-        changes = outages.servers.pass_time(now)
+        changes = outages.pass_servers(now)
         failures = outages.rendezvous_seconds if len(changes.lost) + len(changes.back) else 0.0
         if len(changes.lost):
             on[changes.lost] = False
