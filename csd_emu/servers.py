@@ -8,6 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 
 from csd_emu.config import BytesPerSecond, Config, Seconds
+from csd_emu.racks import FailuresSection, RacksSection
 
 MAX_SERVERS = 10_000
 # The rest of a drive's name of 14 characters is for its group and number.
@@ -107,6 +108,8 @@ class ServersConfig(Config):
             that a server has there.
         store: where they find each other.
         membership: when they go on without each other.
+        racks: that they stand in, for simulations; null: one switch that never blocks.
+        failures: what fails, for simulations; null: nothing.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
@@ -116,6 +119,8 @@ class ServersConfig(Config):
     network: IPv4Network = Field(default=IPv4Network("127.0.0.0/8"), strict=False)
     store: StoreSection = StoreSection()
     membership: MembershipSection = MembershipSection()
+    racks: RacksSection | None = None
+    failures: FailuresSection | None = None
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:

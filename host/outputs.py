@@ -17,6 +17,7 @@ from host.reproduce.figures import HypertuneReport
 from host.reproduce.placement_figures import PlacementReport
 from host.reproduce.planner_figures import PlannerReport
 from host.simulation.figures import SimulateReport
+from host.simulation.tree_figures import SimulateServersReport
 from host.summary import Summary
 from host.top_report import TopReport
 from host.tune_report import TuneReport
@@ -271,6 +272,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "top": TopReport,
     "report": ReportOutput,
     "simulate": SimulateReport,
+    "simulate-servers": SimulateServersReport,
     "reproduce": HypertuneReport,
     "reproduce-placement": PlacementReport,
     "reproduce-planner": PlannerReport,

@@ -11,7 +11,7 @@ from rich.table import Table
 from firmware_agent.units import format_bytes
 from host.console import console, print_whole
 from host.report.comparison import AssumedFigure
-from host.simulation.figures import SimulatedRun, SimulateReport
+from host.simulation.figures import SimulatedClass, SimulatedRetune, SimulateReport
 
 # More retunes than this are counted only.
 _SHOWN_RETUNES = 8
@@ -34,7 +34,7 @@ def print_simulation(report: SimulateReport) -> None:
         )
     print_whole(table)
     middle = report.runs[len(report.runs) // 2]
-    _print_classes(middle)
+    print_classes(middle.classes, middle.ratio)
     base = middle.baseline
     console.print(
         f"of a step, {middle.exchange_seconds:.4g} s are exchange and optimiser, neither reading nor computing\n"
@@ -42,10 +42,7 @@ def print_simulation(report: SimulateReport) -> None:
         f"{format_bytes(base.link_bytes_per_image)} over its link per image; the drives are plain storage",
         soft_wrap=True,
     )
-    for retune in middle.retunes[:_SHOWN_RETUNES]:
-        console.print(f"from step {retune.step}: {retune.reason}", markup=False, soft_wrap=True)
-    if len(middle.retunes) > _SHOWN_RETUNES:
-        console.print(f"and {len(middle.retunes) - _SHOWN_RETUNES} more retunes")
+    print_retunes(middle.retunes)
     for note in report.notes:
         console.print(note, markup=False, soft_wrap=True)
     print_assumed(report.assumed)
@@ -60,11 +57,20 @@ def print_assumed(figures: list[AssumedFigure]) -> None:
         console.print(f"[yellow]assumed[/] of {escape(profile)}: {escape(names)}", soft_wrap=True)
 
 
-def _print_classes(run: SimulatedRun) -> None:
-    table = Table(title=f"nodes, if a host is worth {run.ratio:g} drives", box=SIMPLE)
+def print_retunes(retunes: list[SimulatedRetune]) -> None:
+    """Print the first few, and how many more there are."""
+    for retune in retunes[:_SHOWN_RETUNES]:
+        console.print(f"from step {retune.step}: {retune.reason}", markup=False, soft_wrap=True)
+    if len(retunes) > _SHOWN_RETUNES:
+        console.print(f"and {len(retunes) - _SHOWN_RETUNES} more retunes")
+
+
+def print_classes(classes: list[SimulatedClass], ratio: float) -> None:
+    """Print what equal nodes did in the run in which a host is worth `ratio` drives."""
+    table = Table(title=f"nodes, if a host is worth {ratio:g} drives", box=SIMPLE)
     for name in ("nodes", "profile", "first batch", "last batch", "busy"):
         table.add_column(name, justify="right", no_wrap=True)
-    for each in run.classes:
+    for each in classes:
         first, last = (_span(pair) for pair in (each.first_batches, each.last_batches))
         table.add_row(str(each.nodes), each.profile, first, last, f"{each.busy_share:.0%}")
     print_whole(table)

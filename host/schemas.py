@@ -14,12 +14,18 @@ from pydantic import BaseModel
 
 from csd_emu.array import ArrayConfig
 from csd_emu.remote.inventory import Inventory
+from csd_emu.servers import ServersConfig
 from firmware_agent.errors import ConfigurationError
 from host.gate.baseline import Baseline
 from host.job import JobConfig
 from host.outputs import OUTPUTS, schema
 
-CONFIGURATIONS: dict[str, type[BaseModel]] = {"array": ArrayConfig, "job": JobConfig, "inventory": Inventory}
+CONFIGURATIONS: dict[str, type[BaseModel]] = {
+    "array": ArrayConfig,
+    "job": JobConfig,
+    "inventory": Inventory,
+    "servers": ServersConfig,
+}
 # Files that commands write and read again.
 RECORDS: dict[str, type[msgspec.Struct]] = {"ci-baseline": Baseline}
 

@@ -58,7 +58,7 @@ def report_simulation(request: SimulationRequest, store: CalibrationStore, progr
         clock=MODELLED,
         basis=SIMULATED,
         runs=runs,
-        notes=_notes(nodes),
+        notes=notes(nodes),
         assumed=assumptions(nodes),
         wall_seconds=time.monotonic() - begin,
     )
@@ -117,12 +117,13 @@ def _classes(nodes: Nodes, trace: Trace) -> list[SimulatedClass]:
     return classes
 
 
-def _notes(nodes: Nodes) -> list[str]:
-    notes = ["simulated: seconds come from calibration tables, bytes from the model's size; nothing was trained"]
+def notes(nodes: Nodes) -> list[str]:
+    """Return what to know when reading figures of these nodes."""
+    found = ["simulated: seconds come from calibration tables, bytes from the model's size; nothing was trained"]
     for kind in nodes.kinds:
         if not kind.costs.covered:
-            notes.append(
+            found.append(
                 f"{kind.profile.name}: computes up to {kind.costs.micro_batch} records at once, of which calibration "
                 "has run no kernels; set sync.micro_batch to a batch that was measured, or calibrate a larger one"
             )
-    return notes
+    return found

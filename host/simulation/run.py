@@ -72,6 +72,17 @@ class Trace:
         return float(self.link_bytes[part].sum() / self.images[part].sum())
 
 
+class Named(Protocol):
+    """Nodes that go by names."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of all of them."""
+
+    def index(self, name: str) -> int:
+        """Return the number of the node called `name`."""
+
+
 class Competition:
     """The slowdowns of competing work with cgroup weights, as a job's ``disturb`` has it.
 
@@ -79,7 +90,7 @@ class Competition:
     weights of several at once add up.
     """
 
-    def __init__(self, nodes: Nodes, disturb: Sequence[DisturbSection]) -> None:
+    def __init__(self, nodes: Named, disturb: Sequence[DisturbSection]) -> None:
         """Begin before step 1.
 
         Raises:

@@ -95,6 +95,89 @@ def test_a_federated_job_is_refused(workshop: Workshop, csd_emu: Command) -> Non
     assert "mode: only synchronous training can be simulated; write mode: sync in the job file" in done.err
 
 
+def hall(workshop: Workshop, **changes: Any) -> list[str | Path]:
+    """A simulation of five servers with the workshop's array."""
+    file: dict[str, Any] = {"name": "hall", "servers": [{"name": "srv", "array": "array.yaml", "count": 5}]}
+    path = workshop.write("servers.yaml", file | changes)
+    return ["simulate", workshop.write("job.yaml", JOB | SYNC), "--servers", path]
+
+
+def test_servers_are_simulated_step_by_step_with_what_fails(workshop: Workshop, csd_emu: Command) -> None:
+    failures = {"server_mtbf": "3 s", "server_repair": "1 s", "drive_mtbf": "3 s", "rendezvous": "1 s"}
+    racks = {"servers": 2, "oversubscription": 2}
+    done = csd_emu(*hall(workshop, racks=racks, failures=failures), "--json", "--steps", "60")
+    assert done.code == 0, done
+    report = done.json("simulate-servers")
+    assert (report["servers"], report["drives"], report["steps"], report["clock"]) == (5, 10, 60, "modelled")
+    (run,) = report["runs"]
+    assert len(run["steps"]) == 60
+    assert run["losses"]["servers_lost"] > 0
+    assert run["losses"]["servers_back"] > 0
+    assert run["losses"]["drives_lost"] > 0
+    assert sum(step["images"] for step in run["steps"]) == run["images"]
+    assert sum(step["array_seconds"] for step in run["steps"]) == pytest.approx(run["array_seconds"])
+    assert sum(run["seconds"].values()) == pytest.approx(run["array_seconds"])
+    assert sum(run["joules"].values()) == pytest.approx(run["joules_per_image"] * run["images"])
+    assert 0 < run["efficiency"] < 1
+    assert any(figure["name"] == "failures.rendezvous" for figure in report["assumed"])
+    again = csd_emu(*hall(workshop, racks=racks, failures=failures), "--json", "--steps", "60")
+    assert again.json("simulate-servers")["runs"] == report["runs"]
+    workshop.assert_clean()
+
+
+def test_one_server_is_what_its_array_is_alone(workshop: Workshop, csd_emu: Command) -> None:
+    servers = [{"name": "srv", "array": "array.yaml"}]
+    workshop.write("array.yaml", ARRAY | {"host": {"trains": True}})
+    one = csd_emu(*hall(workshop, servers=servers), "--json").json("simulate-servers")
+    alone = csd_emu(*arguments(workshop), "--json").json("simulate")
+    for run, other in zip(one["runs"], alone["runs"], strict=True):
+        for name in ("ratio", "array_seconds", "images", "images_per_second", "joules_per_image", "step_seconds"):
+            assert run[name] == pytest.approx(other[name], rel=1e-12)
+        reasons = [retune["reason"].replace("srv/", "") for retune in run["retunes"]]
+        assert reasons == [retune["reason"] for retune in other["retunes"]] != []
+
+
+def test_what_a_person_reads_of_servers(workshop: Workshop, csd_emu: Command) -> None:
+    done = csd_emu(*hall(workshop, reduce_every=4), "--steps", "8")
+    assert done.code == 0, done
+    for words in (
+        "5 servers, 10 drives",
+        "simulated",
+        "where the seconds go",
+        "every 4 steps: ring",
+        "clock: modelled",
+    ):
+        assert words in done.out
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"racks": {"servers": 2, "oversubscription": 0.5}}, "racks.oversubscription: "),
+        ({"racks": {"server": 2}}, "racks.server: unknown key; did you mean 'servers'?"),
+        ({"failures": {"server_mtbf": "0 s"}}, "failures.server_mtbf must be more than 0 s"),
+        ({"servers": [{"name": "srv", "array": "none.yaml"}]}, "none.yaml: cannot be read"),
+        ({"link": {"bandwidth": "0 B/s"}}, "link.bandwidth must be more than 0 B/s"),
+    ],
+)
+def test_a_servers_file_that_cannot_be_simulated_is_refused(
+    workshop: Workshop, csd_emu: Command, changes: dict[str, Any], words: str
+) -> None:
+    done = csd_emu(*hall(workshop, **changes))
+    assert (done.code, done.out) == (2, ""), done
+    assert words in done.err
+    assert "Traceback" not in done.err
+
+
+def test_either_an_array_or_servers_are_simulated(workshop: Workshop, csd_emu: Command) -> None:
+    for more in (["--array", workshop.array], ["--drives", "5"]):
+        done = csd_emu(*hall(workshop), *more)
+        assert (done.code, done.out) == (2, ""), done
+    done = csd_emu("simulate", workshop.job)
+    assert done.code == 2
+    assert "give either --array ARRAY.YAML or --servers SERVERS.YAML" in done.err
+
+
 @pytest.mark.long
 def test_hypertune_is_reproduced_with_every_figure_marked(
     workshop: Workshop, csd_emu: Command, capsys: pytest.CaptureFixture[str]
