@@ -16,6 +16,7 @@ from firmware_agent.errors import EnvironmentUnfit, ProtocolError
 from firmware_agent.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION, SERVICE_METHOD, Hello, Welcome, decode, encode
 from host.certificates import HostKeys
 from host.in_place import WantedRecords
+from host.open_files import allow_open_files
 from host.records import OnEvent, What
 from host.session import DeviceSession
 
@@ -107,6 +108,7 @@ class Fleet:
         return self._port
 
     async def __aenter__(self) -> Fleet:
+        allow_open_files(len(self._expected))
         self._server = grpc.aio.server(options=_OPTIONS)
         _, _, method = SERVICE_METHOD.rpartition("/")
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._serve)

@@ -30,6 +30,8 @@ def full() -> str:
     """A scrape of a run of which everything is known."""
     state = begun(calibrated=Calibrated(dict.fromkeys(DEVICES, TABLE)), power_cap_watts=400.0)
     state.set_boot_seconds(dict.fromkeys(DEVICES, 2.5))
+    state.begin_servers(2, "modelled")
+    state.add_servers_step(2, 1, 1.0, 1.0)
     joules = {"idle": 1.0}
     parts = [
         device_round(name, 10, PhaseSeconds(forward=1.0), energy_joules=joules, peak_memory_bytes=1) for name in DEVICES
