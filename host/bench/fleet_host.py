@@ -26,6 +26,7 @@ from host.certificates import HostKeys
 from host.evaluation import Structure
 from host.federated import FederatedTraining
 from host.fleet import Expected, Fleet
+from host.garbage import rare_collections
 from host.rounds import RoundExchange, job_frame
 
 TENSOR = "values"
@@ -130,7 +131,8 @@ def main() -> None:
     parser.add_argument("task", type=Path)
     path: Path = parser.parse_args().task
     try:
-        seen = asyncio.run(serve(read_task(path, HostTask), HostKeys.load(path.parent / KEYS_FOLDER)))
+        with rare_collections():
+            seen = asyncio.run(serve(read_task(path, HostTask), HostKeys.load(path.parent / KEYS_FOLDER)))
     except CsdError as error:
         sys.exit(str(error))
     sys.stdout.buffer.write(msgspec.json.encode(seen))

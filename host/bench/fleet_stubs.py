@@ -33,6 +33,7 @@ from firmware_agent.wire import (
 )
 from host.bench.fleet_job import MANIFEST, Credentials, StubTask, read_task
 from host.device_time import COUNTED
+from host.garbage import rare_collections
 from host.open_files import allow_open_files
 
 LOOPBACK = "127.0.0.1"
@@ -121,7 +122,8 @@ def main() -> None:
     parser.add_argument("task", type=Path)
     task = read_task(parser.parse_args().task, StubTask)
     allow_open_files(len(task.stubs))
-    asyncio.run(serve(task))
+    with rare_collections():
+        asyncio.run(serve(task))
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ class Server:
         scale: of its work: how it differs from the other.
         state: what its exporter serves.
         waited_seconds: of each step.
+        present: servers that take it.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Server:
     waited_seconds: float
     state: MetricsState
     rounds: int = 0
+    present: int = 2
 
     @classmethod
     def begun(cls, name: str, scale: float, waited_seconds: float) -> Server:
@@ -82,7 +84,9 @@ class Server:
 
     def train(self) -> None:
         for _ in range(STEPS):
-            self.state.add_servers_step(2, int(REDUCED_BYTES * self.scale), REDUCE_SECONDS, self.waited_seconds)
+            self.state.add_servers_step(
+                self.present, int(REDUCED_BYTES * self.scale), REDUCE_SECONDS, self.waited_seconds
+            )
         self.state.add_round(self.record())
         self.rounds += 1
 
@@ -222,6 +226,7 @@ def test_a_server_that_goes_away_is_named(watched: Watched) -> None:
         pytest.skip("only a list names servers that do not answer")
     watched.exporters[1].__exit__(None, None, None)
     watched.servers[0].state.add_rendezvous(1)
+    watched.servers[0].present = 1
     watched.servers.pop()
     firing = 'ALERTS{alertstate="firing"}'
     wanted = {"CsdServerLost", "CsdServerUnreachable", "CsdHostUnreachable"}
