@@ -6,12 +6,12 @@ import argparse
 import asyncio
 import functools
 import platform
+from importlib import metadata
 from pathlib import Path
 
 import grpc
 import grpc.aio
 
-from firmware_agent import __version__
 from firmware_agent.errors import ProtocolError
 from firmware_agent.wire import (
     HOST_NAME,
@@ -54,7 +54,7 @@ _READY = encode(Ready(1))
 def hello_of(device: str, number: int) -> Hello:
     """Return what a stub says of itself."""
     facts = {
-        "agent": __version__,
+        "agent": metadata.version("csd-emu"),
         "python": platform.python_version(),
         "machine": platform.machine(),
         "kernel": platform.release(),
