@@ -37,7 +37,7 @@ class DeviceFacts:
         clock: of its compute seconds.
         scales: phase -> factor from the reference core's seconds to the profile's; empty if there is none.
         hello: the facts that the drive's agent sent.
-        hypervisor: URI of what runs its virtual machine; empty if it is none.
+        hypervisor: name of what runs its virtual machine; empty if it is none.
     """
 
     device: str

@@ -157,8 +157,8 @@ own with the value 1, to be joined when it is asked for:
   only one. Rules take it from there (`* on (job, instance) group_left (server) csd_server_info`), so that they name
   servers even if the list of targets does not. If it does, the list is right: the join takes the target's label, and
   the exporter's own is `exported_server`.
-* `csd_device_info{device, hypervisor}` says which hypervisor runs a drive, by its libvirt URI; the label is empty, in
-  Prometheus the same as missing, if none does. A drive that moves to another hypervisor stays the same drive.
+* `csd_device_info{device, hypervisor}` says which hypervisor runs a drive, by name; it is empty, in Prometheus
+  the same as missing, if none does. A drive that moves to another hypervisor stays the same drive.
 
 Drives of two servers may have the same name: group by `instance` (or `server`) too. All other series are as they are
 for one server: `csd_round_duration_seconds` is the time of the server's array, and has in it what it waited for others

@@ -44,7 +44,7 @@ def describe_devices(
         config: the array.
         time: knows the clock of each drive.
         hellos: device -> what it said.
-        hypervisors: device -> URI of what runs it, for those that are virtual machines.
+        hypervisors: device -> name of what runs it, for those that are virtual machines.
     """
     present = [(device, hellos[device.name]) for device in config.list_nodes() if device.name in hellos]
     return [

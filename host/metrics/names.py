@@ -15,7 +15,7 @@ DEVICE_INFO = Metric(
     "",
     ("device", "kind", "profile", "machine", "cores", "clock", "agent_version", "torch_version", "hypervisor"),
     "1; what the drive is: kind is emulated (a virtual machine), native (a process here), real, or host (its own); "
-    "cores are the profile's, hypervisor is the libvirt URI of what runs it, if anything does",
+    "cores are the profile's, hypervisor is what runs it, if it is a virtual machine",
 )
 DEVICE_UP = Metric("csd_device_up", "gauge", "", ("device",), "1 while the drive has a session, else 0", outlives=True)
 DEVICE_STATE = Metric(

@@ -31,7 +31,7 @@ from tests.records import device_round, round_record
 SHIPPED = Path(__file__).parents[2] / "images" / "prometheus"
 SECONDS, PAUSE_SECONDS = 120.0, 0.25
 DEVICES = ("csd-00", "csd-01", "csd-02")
-HYPERVISORS = {"csd-00": "qemu:///session", "csd-01": "qemu+ssh://b/session", "csd-02": "qemu+ssh://b/session"}
+HYPERVISORS = {"csd-00": "here", "csd-01": "rack-b", "csd-02": "rack-b"}
 STEPS = 5
 REDUCED_BYTES, REDUCE_SECONDS = 1000, 0.25
 
