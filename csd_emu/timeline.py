@@ -28,7 +28,7 @@ It is not monotone in `start_seconds`: to begin later can leave the link to a de
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from csd_emu.sharing import check_numbers, share_link
@@ -191,7 +191,7 @@ def compose(activities: Sequence[Activity], link: Link, host_seconds: float = 0.
 def shift(spans: Iterable[Span], seconds: float) -> tuple[Span, ...]:
     """Return the `spans` that much later: to put one step behind another."""
     return tuple(
-        replace(span, start_seconds=span.start_seconds + seconds, end_seconds=span.end_seconds + seconds)
+        Span(span.device, span.phase, span.start_seconds + seconds, span.end_seconds + seconds, span.bytes)
         for span in spans
     )
 

@@ -16,6 +16,7 @@ from firmware_agent.errors import EnvironmentUnfit, ProtocolError
 from firmware_agent.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION, SERVICE_METHOD, Hello, Welcome, decode, encode
 from host.certificates import HostKeys
 from host.in_place import WantedRecords
+from host.open_files import allow_open_files
 from host.records import OnEvent, What
 from host.session import DeviceSession
 
@@ -31,6 +32,11 @@ _OPTIONS = [
     # Agents ask every now and then whether the host is still there; by default gRPC takes that for an attack.
     ("grpc.http2.max_ping_strikes", 0),
 ]
+# From so many drives on gRPC does not probe how much each link could carry. A probe is a ping for every message, a
+# quarter of what a small one costs, and it lets a window grow to megabytes. A few drives gain from that; a thousand
+# share the host's own link.
+_MANY_DRIVES = 256
+_MANY_OPTIONS = [("grpc.http2.bdp_probe", 0)]
 
 
 def check_port(address: IPv4Address, port: int | None, remedy: str = "free it, or set another host.port") -> None:
@@ -107,7 +113,9 @@ class Fleet:
         return self._port
 
     async def __aenter__(self) -> Fleet:
-        self._server = grpc.aio.server(options=_OPTIONS)
+        allow_open_files(len(self._expected))
+        many = len(self._expected) >= _MANY_DRIVES
+        self._server = grpc.aio.server(options=_OPTIONS + (_MANY_OPTIONS if many else []))
         _, _, method = SERVICE_METHOD.rpartition("/")
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._serve)
         service = SERVICE_METHOD.strip("/").partition("/")[0]

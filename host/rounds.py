@@ -102,6 +102,7 @@ class _Attempt:
 
     def __init__(self, number: int, choice: Choice) -> None:
         self.number, self._choice = number, choice
+        self._chosen, self.reserves = frozenset(choice.chosen), frozenset(choice.reserves)
         self.counts: Counter[str] = Counter()
         self.errors: list[CsdError] = []
         self.patience: Deadline | None = None
@@ -114,7 +115,7 @@ class _Attempt:
     def candidates(self, sessions: Mapping[str, DeviceSession]) -> list[DeviceSession]:
         """Return whom to ask now: the chosen ones, else as many others as were chosen; no session twice."""
         present = {d: session for d, session in sessions.items() if session not in self._tried and self.may_ask(d)}
-        if chosen := [session for device, session in present.items() if device in self._choice.chosen]:
+        if chosen := [session for device, session in present.items() if device in self._chosen]:
             return chosen
         stand_ins = [device for device in self._choice.reserves if device in present][: len(self._choice.chosen)]
         return [session for device, session in present.items() if device in stand_ins]
@@ -180,7 +181,7 @@ class RoundExchange:
             if not sessions:
                 await self._wait_for_newcomer(attempt)
                 continue
-            if stand_ins := [session.device for session in sessions if session.device in choice.reserves]:
+            if stand_ins := [session.device for session in sessions if session.device in attempt.reserves]:
                 chosen = ", ".join(choice.chosen)
                 self._tell(f"round {number}: {chosen} cannot be had; {', '.join(stand_ins)} stand in")
             attempt.begin(sessions)

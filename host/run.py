@@ -21,6 +21,7 @@ from host.control import ControlServer
 from host.faults import RunFaults
 from host.federated import FederatedTraining
 from host.fleet import Fleet, check_port
+from host.garbage import rare_collections
 from host.interrupts import INTERRUPTS
 from host.lifecycle import DEVICES, attach_array, check_same, clear_array, list_running, start_array
 from host.live import LiveRun, announce
@@ -100,6 +101,7 @@ def run_job(
         engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))
         run = _Run(request, folder, paths.control(name), runs, engine, progress, quiet, exporter, history, past)
         run.stay, run.plan_only, run.member = stay, plan_only, member
+        stack.enter_context(rare_collections())
         stack.callback(run.report)
         state = ArrayState.load(folder)
         running = list_running(state, paths) if state is not None else []

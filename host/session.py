@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -11,8 +12,8 @@ from firmware_agent.errors import DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.exchange import Array, Assembler
 from firmware_agent.wire import AnyFrame, Failed, Frame, Hello, Slice, Tensors, TensorSpec, encode, unpack
 
-# Frames that may wait to be handled before the stream is held back.
-_INBOX_FRAMES = 16
+# Messages that may wait to be handled before the stream is held back.
+_INBOX_MESSAGES = 16
 
 F = TypeVar("F", bound=Frame)
 T = TypeVar("T")
@@ -38,7 +39,9 @@ class DeviceSession:
         self.sent_bytes = 0
         self.received_bytes = 0
         self._stream = stream
-        self._inbox: asyncio.Queue[AnyFrame] = asyncio.Queue(_INBOX_FRAMES)
+        # The frames of each message that has come in, and what is left of the one that is being handled.
+        self._inbox: asyncio.Queue[list[AnyFrame]] = asyncio.Queue(_INBOX_MESSAGES)
+        self._frames: deque[AnyFrame] = deque()
         self._closed = asyncio.Event()
         self._guards: set[asyncio.Timeout] = set()
         self._why = "the device closed the stream"
@@ -68,8 +71,7 @@ class DeviceSession:
         try:
             while isinstance(data := await self._stream.read(), bytes):
                 self.received_bytes += len(data)
-                for frame in unpack(data):
-                    await self._inbox.put(frame)
+                await self._inbox.put(unpack(data))
         except ProtocolError as error:
             self.close(str(error))
         finally:
@@ -95,16 +97,18 @@ class DeviceSession:
             self.sent_bytes += len(data)
 
     async def receive(self, deadline: Deadline | None) -> AnyFrame:
-        """Return the next frame; without a deadline, whenever it comes.
+        """Return the next frame; without a deadline, whenever it comes. One task at a time receives.
 
         Raises:
             DeviceLost: the stream has ended, or the deadline passed: a device that is silent so long counts as dead.
             DeviceFailed: the device says that its task failed.
         """
-        if self._inbox.empty():
-            frame = await self._while_open(self._inbox.get, deadline)
-        else:
-            frame = self._inbox.get_nowait()
+        if not self._frames:
+            if self._inbox.empty():
+                self._frames.extend(await self._while_open(self._inbox.get, deadline))
+            else:
+                self._frames.extend(self._inbox.get_nowait())
+        frame = self._frames.popleft()
         if isinstance(frame, Failed):
             raise DeviceFailed(f"{self.device}: {frame.task} failed in the device: {frame.error}")
         return frame

@@ -43,7 +43,10 @@ UNITS: tuple[tuple[Dimension, frozenset[Unit]], ...] = (
     ({"J": 1, "image": -1}, frozenset({Unit.JOULES_PER_IMAGE})),
     ({"B": 1, "image": -1}, frozenset({Unit.BYTES_PER_IMAGE})),
 )
-_NAME = re.compile(r"\b(?:array|device|device_phase):[a-z0-9_:]+|\bcsd_[a-z0-9_]+|\bALERTS\b|\bup\b")
+_NAME = re.compile(r"\b(?:array|device|device_phase|server|hypervisor):[a-z0-9_:]+|\bcsd_[a-z0-9_]+|\bALERTS\b|\bup\b")
+
+# A join with what is known of a host or drive: its value is 1.
+_JOIN = re.compile(r" \* on \([^)]*\) group_left \(\w+\) csd_\w+_info(\{[^}]*\})?")
 
 
 def units_of(expression: str) -> frozenset[Unit]:
@@ -54,7 +57,7 @@ def units_of(expression: str) -> frozenset[Unit]:
 
 def dimension(expression: str) -> Dimension:
     """Return the dimension of an expression's values."""
-    text = re.split(r" and on | or vector", expression)[0].strip()
+    text = re.split(r" and on | or vector", _JOIN.sub("", expression))[0].strip()
     if re.match(r"count\b", text):
         return {}
     above, *below = _split(text, " / ")

@@ -37,6 +37,7 @@ class DeviceFacts:
         clock: of its compute seconds.
         scales: phase -> factor from the reference core's seconds to the profile's; empty if there is none.
         hello: the facts that the drive's agent sent.
+        hypervisor: name of what runs its virtual machine; empty if it is none.
     """
 
     device: str
@@ -46,12 +47,14 @@ class DeviceFacts:
     clock: str
     scales: Mapping[str, float]
     hello: Mapping[str, str]
+    hypervisor: str = ""
 
     @property
     def info(self) -> Labels:
         """Labels of `csd_device_info`."""
         machine, agent, torch = (self.hello.get(key, "") for key in ("machine", "agent", "torch"))
-        return (self.device, self.kind, self.profile, machine, f"{self.cores:g}", self.clock, agent, torch)
+        what = (self.device, self.kind, self.profile, machine, f"{self.cores:g}", self.clock)
+        return (*what, agent, torch, self.hypervisor)
 
 
 def begin_array(store: Store, mode: str, clock: str, power_cap_watts: float | None = None) -> None:

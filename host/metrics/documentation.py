@@ -109,6 +109,9 @@ _TAIL = """\
   all of them, and its counters are there from its first round on.
 * `csd_possible_images_per_second` knows compute alone, for the tables have neither flash nor link: hold it against
   `csd_global_batch_size` over the slowest device's seconds, or see the report of the run, which does.
+* Metrics of several servers (`csd_servers`, `csd_allreduce_...`, `csd_server_...`, `csd_rendezvous_total`) are there
+  only where several train together, but for `csd_server_info`. Their counters move when a round is over, as all do,
+  but for `csd_rendezvous_total`, which moves at once.
 * States: `defined` until the run starts the drives, `booting` until the drive's hello, `ready`, `training` from the
   first round on (`ready` again while a round leaves it idle), `lost` when its session has ended.
 
@@ -131,11 +134,44 @@ configuration; one that goes vanishes, and Prometheus marks its series as stale 
 returns their last value for another five minutes; `csd_device_up` is what `up` would be. A test kills and revives a
 drive beside a real Prometheus and sees both.
 
+## Several servers, one Prometheus
+
+When several servers train together, each has its own host with its own exporter, and one Prometheus scrapes them all.
+Give it a list of them (`file_sd_configs`), which it reads again whenever it changes; `images/prometheus/prometheus.yml`
+looks for `targets/*.json` beside it:
+
+    [{"targets": ["10.0.0.1:9464"], "labels": {"server": "rack-1"}},
+     {"targets": ["10.0.0.2:9464"], "labels": {"server": "rack-2"}}]
+
+`host.metrics.targets.write_targets` writes such a file, in one piece. Each host's `host.address` must be one that
+Prometheus reaches, and the endpoint has no TLS: let it listen on a network of your own only.
+
+`server` is a target label: Prometheus puts it on every series of that host, `up` included. The exporter does not put it
+there itself, for [Prometheus' guide for exporters](https://prometheus.io/docs/instrumenting/writing_exporters/#target-labels-not-static-scraped-labels)
+says not to: a label that all series of a target share is for whoever runs Prometheus to give, it makes every line
+longer, and one that target and exporter both give is renamed `exported_server` (or, with `honor_labels`, an exporter
+can overwrite `job` and `instance`). What is known of a thing, and is no part of its identity, goes into a series of its
+own with the value 1, to be joined when it is asked for:
+
+* `csd_server_info{server}` says which server a host is: the name that the run gave it, that of its array if there is
+  only one. Rules take it from there (`* on (job, instance) group_left (server) csd_server_info`), so that they name
+  servers even if the list of targets does not. If it does, the list is right: the join takes the target's label, and
+  the exporter's own is `exported_server`.
+* `csd_device_info{device, hypervisor}` says which hypervisor runs a drive, by name; it is empty, in Prometheus
+  the same as missing, if none does. A drive that moves to another hypervisor stays the same drive.
+
+Drives of two servers may have the same name: group by `instance` (or `server`) too. All other series are as they are
+for one server: `csd_round_duration_seconds` is the time of the server's array, and has in it what it waited for others
+and what adding up the gradients took, so that per-server figures divide by it as they do for one. Figures of all
+servers are sums of theirs: `sum(server:csd_train_samples_per_round_duration_seconds:ratio_rate%(window)s)` are the
+images per second of all, for steps that are taken together take all of them equally long.
+
 ## Recording rules
 
 `images/prometheus/rules/recording.yml` records the queries above, with the labels `job` and `instance` of the scraped
 host and the `clock` of the seconds that are divided by. Their names are `level:metric:operations`, as is Prometheus'
-practice: the level is what labels they have besides, `array` for none; `ratio_rate%(window)s` is the rate of one
+practice: the level is what labels they have besides, `array` for none, `server` for the name that `csd_server_info`
+gives it, `hypervisor` for one that `csd_device_info` names; `ratio_rate%(window)s` is the rate of one
 counter over that of another in the last %(window)s.
 
 | rule | meaning |
@@ -171,6 +207,9 @@ Why they do not fire falsely, nor flap:
   is one alert.
 * **Throughput** is compared with the mean of what the table said over the same window, so that a retune to other batch
   sizes is no loss of throughput.
+
+* **Servers of a list** that do not train together with others may go as they like: `CsdServerUnreachable` asks whether
+  any of the same job trains together. A server that went away while it trained is `CsdHostUnreachable`, at once.
 
 `CsdPowerCapExceeded` needs `host.power_cap` ([configuration.md](configuration.md)), `CsdThroughputBelowCalibration` a
 calibration table that covers the job's batch sizes, `CsdStraggler` a deadline (`straggler.deadline`, `sync.patience`).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from host.metrics.metric import ROUND_BUCKETS, STEP_BUCKETS, Metric
+from host.metrics.server_names import SERVER_METRICS
 from host.metrics.step_names import STEP_METRICS
 
 BUILD_INFO = Metric("csd_build_info", "gauge", "", ("version", "python_version"), "1; which csd-emu serves this")
@@ -12,9 +13,9 @@ DEVICE_INFO = Metric(
     "csd_device_info",
     "gauge",
     "",
-    ("device", "kind", "profile", "machine", "cores", "clock", "agent_version", "torch_version"),
+    ("device", "kind", "profile", "machine", "cores", "clock", "agent_version", "torch_version", "hypervisor"),
     "1; what the drive is: kind is emulated (a virtual machine), native (a process here), real, or host (its own); "
-    "cores are the profile's",
+    "cores are the profile's, hypervisor is what runs it, if it is a virtual machine",
 )
 DEVICE_UP = Metric("csd_device_up", "gauge", "", ("device",), "1 while the drive has a session, else 0", outlives=True)
 DEVICE_STATE = Metric(
@@ -177,5 +178,6 @@ METRICS: tuple[Metric, ...] = (
     *(ENERGY_JOULES, POWER_WATTS, POWER_CAP, MACHINE_JOULES),
     *(ROUND, ROUND_SECONDS, PARTICIPANTS, STRAGGLERS, LATE_ROUNDS, ACCURACY, LOSS, WALL_SECONDS),
     *STEP_METRICS,
+    *SERVER_METRICS,
     *(REJOINS, ERRORS),
 )

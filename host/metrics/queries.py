@@ -115,6 +115,20 @@ WALL_PER_ARRAY_SECOND = _ratio(
 ARRAY_STEP_SECONDS = _ratio(
     "array seconds per synchronous step", "csd_step_duration_seconds_sum", "csd_step_duration_seconds_count"
 )
+SERVER_WAIT_RATIO = _ratio(
+    "share of the array's time in which a server waits for slower ones", "csd_server_wait_seconds_total", _ARRAY_SECONDS
+)
+ALLREDUCE_RATIO = _ratio(
+    "share of the array's time in which servers add up gradients", "csd_allreduce_seconds_total", _ARRAY_SECONDS
+)
+ALLREDUCE_BYTES_PER_SECOND = _ratio(
+    "bytes per second of the array that a server sends to others", "csd_allreduce_bytes_total", _ARRAY_SECONDS
+)
+SERVER_IMAGES = Query(
+    "images per second of each server, and by name whose they are",
+    "sum by (job, instance) (rate(csd_train_samples_total[WINDOW])) / sum by (job, instance) "
+    "(rate(csd_round_duration_seconds_sum[WINDOW])) * on (job, instance) group_left (server) csd_server_info",
+)
 SLOWER = Query("devices that are slower than their table", "csd_device_slowdown_ratio > 1.1")
 LOST = Query("drives without a session", "csd_device_up == 0")
 
@@ -122,5 +136,6 @@ QUERIES: tuple[Query, ...] = (
     *(IMAGES_PER_DEVICE_SECOND, MEAN_IMAGES_PER_DEVICE_SECOND, IMAGES_PER_ARRAY_SECOND, IMAGES_PER_WALL_SECOND),
     *(WATTS, ARRAY_WATTS, JOULES_PER_IMAGE, DEVICE_JOULES_PER_IMAGE, JOULES),
     *(STEP_SECONDS, BUSY_RATIO, LINK_BYTES_PER_IMAGE, LINK_BYTES_PER_SECOND, LINK_RATIO),
-    *(WALL_PER_ARRAY_SECOND, ARRAY_STEP_SECONDS, SLOWER, LOST),
+    *(WALL_PER_ARRAY_SECOND, ARRAY_STEP_SECONDS),
+    *(SERVER_IMAGES, SERVER_WAIT_RATIO, ALLREDUCE_RATIO, ALLREDUCE_BYTES_PER_SECOND, SLOWER, LOST),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from host.metrics import names, queries, step_names
+from host.metrics import names, queries, server_names, step_names
 from host.metrics.queries import Ratio
 
 FOLDER = Path(__file__).parents[2] / "images" / "prometheus" / "rules"
@@ -26,6 +26,7 @@ _TRAINING = f'{names.DEVICE_STATE.name}{{state="training"}}'
 # Behind the last round nobody is late or slow, whatever is still in the window. It is the array that must train, not
 # the drive: one that is not chosen for every round would flap.
 _WHILE_ANY_TRAINS = f"and on ({_HOST}) {_TRAINING} == 1"
+_AT_SERVER = f"* on ({_HOST}) group_left (server) {server_names.SERVER_INFO.name}"
 _WHILE_IT_IS_THERE = f"and on ({_DRIVE}) {names.DEVICE_UP.name} == 1 {_WHILE_ANY_TRAINS}"
 
 
@@ -84,6 +85,19 @@ def _stem(counter: str) -> str:
     return counter
 
 
+def at_server(rule: Recorded, meaning: str) -> Recorded:
+    """Return the rule that gives an array's figure the name of its server."""
+    return Recorded(rule.name.replace("array:", "server:", 1), f"{rule.name} {_AT_SERVER}", meaning)
+
+
+def at_hypervisor(rule: Recorded, meaning: str) -> Recorded:
+    """Return the rule that adds up a figure of drives over each hypervisor's."""
+    level, metric, operations = rule.name.split(":")
+    join = f'{rule.name} * on ({_DRIVE}) group_left (hypervisor) {names.DEVICE_INFO.name}{{hypervisor!=""}}'
+    expression = f"sum by ({_HOST}, hypervisor, clock) ({join})"
+    return Recorded(f"{level.replace('device', 'hypervisor')}:{metric}:sum_{operations}", expression, meaning)
+
+
 IMAGES = record(queries.IMAGES_PER_DEVICE_SECOND)
 WATTS = record(queries.WATTS)
 BUSY = record(queries.BUSY_RATIO)
@@ -103,10 +117,32 @@ OF_CALIBRATION = Recorded(
     f"{IMAGES.name} / on ({_DRIVE}, clock) avg_over_time({names.CALIBRATED_RATE.name}[{WINDOW}])",
     "images per device second of each drive as a share of what its calibration table says; 1 is as it says",
 )
+SERVER_WAIT = record(queries.SERVER_WAIT_RATIO)
+ALLREDUCE = record(queries.ALLREDUCE_RATIO)
+ALLREDUCE_BYTES = record(queries.ALLREDUCE_BYTES_PER_SECOND)
+SERVER_IMAGES = at_server(ARRAY_IMAGES, "images per second of each server")
+SERVER_WATTS = at_server(ARRAY_WATTS, "watts of each server and its drives")
+SERVER_JOULES_PER_IMAGE = at_server(JOULES_PER_IMAGE, "joules per image of each server and its drives")
+SERVER_JOULES = Recorded(
+    "server:csd_energy_joules:sum",
+    f"sum by ({_HOST}, clock) ({names.ENERGY_JOULES.name}) {_AT_SERVER}",
+    "joules of each server and its drives, since its run began",
+)
+SERVER_WAIT_SHARE = at_server(SERVER_WAIT, "share of the array's time in which each server waits for slower ones")
+SERVER_ALLREDUCE = at_server(ALLREDUCE, "share of the array's time in which each server adds up gradients with others")
+SERVER_ALLREDUCE_BYTES = at_server(ALLREDUCE_BYTES, "bytes per second of the array that each server sends to others")
+HYPERVISOR_IMAGES = at_hypervisor(IMAGES, "images per device second of each hypervisor's drives, added up")
+HYPERVISOR_WATTS = at_hypervisor(WATTS, "watts of each hypervisor's drives, added up")
+# What only a run of several servers has, and only an array of virtual machines.
+OF_SERVERS = (SERVER_WAIT, ALLREDUCE, ALLREDUCE_BYTES, SERVER_WAIT_SHARE, SERVER_ALLREDUCE, SERVER_ALLREDUCE_BYTES)
+OF_HYPERVISORS = (HYPERVISOR_IMAGES, HYPERVISOR_WATTS)
 RECORDED: tuple[Recorded, ...] = (
     *(IMAGES, OF_CALIBRATION, WATTS, BUSY, DEVICE_JOULES_PER_IMAGE, LINK_BYTES_PER_SECOND, LINK_RATIO, STEP_SECONDS),
     *(ARRAY_IMAGES, WALL_IMAGES, ARRAY_WATTS, JOULES_PER_IMAGE, LINK_BYTES_PER_IMAGE, WALL_PER_ARRAY_SECOND),
     ARRAY_STEP_SECONDS,
+    *(SERVER_IMAGES, SERVER_WATTS, SERVER_JOULES_PER_IMAGE, SERVER_JOULES),
+    *OF_SERVERS,
+    *OF_HYPERVISORS,
 )
 
 ALERTS: tuple[Alert, ...] = (
@@ -167,6 +203,29 @@ ALERTS: tuple[Alert, ...] = (
         "{{ $labels.instance }} has not answered for 10 s of wall time, and its drives were training when it last did. "
         "See its log; csd-emu run --resume DIRECTORY goes on from the last checkpoint.",
         "the host does not answer, and its drives were training when it last did",
+    ),
+    Alert(
+        "CsdServerLost",
+        f"{server_names.SERVERS.name} < {server_names.SERVERS_EXPECTED.name} {_WHILE_ANY_TRAINS}",
+        "10s",
+        "warning",
+        "{{ $labels.instance }} trains with fewer servers than it began with",
+        '{{ $labels.instance }} has trained together with {{ $value | printf "%.0f" }} servers, itself included, for '
+        "10 s of wall time; csd_servers_expected is how many there should be. Training goes on without the others: see "
+        "which of them does not answer, and its log; one that is started again joins.",
+        "fewer servers train together than the run was begun with",
+    ),
+    Alert(
+        "CsdServerUnreachable",
+        f'up{{job="{JOB}", server!=""}} == 0 and on (job) {server_names.SERVERS_EXPECTED.name} and on (job) '
+        f"{_TRAINING} == 1",
+        "30s",
+        "warning",
+        "Server {{ $labels.server }} is not seen",
+        "The exporter of server {{ $labels.server }} ({{ $labels.instance }}) has not answered for 30 s of wall time, "
+        "while others train together. See whether its run goes on, and whether Prometheus can reach its "
+        "host.metrics_port on host.address.",
+        "a server of Prometheus' list of targets does not answer while others train together",
     ),
 )
 

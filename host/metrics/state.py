@@ -19,6 +19,8 @@ from host.metrics import names
 from host.metrics.calibrated import Calibrated
 from host.metrics.counting import WALL, DeviceFacts, add_round, begin_array, begin_device, charged_nodes
 from host.metrics.metric import Metric
+from host.metrics.server_counting import ServerCounts, add_server_steps, begin_servers
+from host.metrics.server_names import RENDEZVOUS, SERVER_INFO, SERVERS
 from host.metrics.store import Snapshot, Store
 from host.records import EventRecord, RoundRecord, What
 
@@ -30,7 +32,12 @@ _GONE_AFTER_ROUNDS = 2
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What stays the same in a run, and the names of its drives; `power_cap_watts` is None for none."""
+    """What stays the same in a run, and the names of its drives.
+
+    Attributes:
+        power_cap_watts: None for none.
+        server: name of the server that the host is; empty for the array's name.
+    """
 
     array: str
     engine: str
@@ -38,6 +45,7 @@ class RunFacts:
     mode: str
     devices: tuple[str, ...]
     power_cap_watts: float | None = None
+    server: str = ""
 
 
 @dataclass
@@ -75,9 +83,11 @@ class MetricsState:
         self._devices = {device: _Device() for device in run.devices}
         self._progress = _Progress()
         self._calibrated = Calibrated()
+        self._servers: ServerCounts | None = None
         self.revision = 0
         self._store.set(names.BUILD_INFO, (metadata.version("csd-emu"), platform.python_version()), 1)
         self._store.set(names.RUN_INFO, (run.array, run.engine, run.model, run.mode), 1)
+        self._store.set(SERVER_INFO, (run.server or run.array,), 1)
         for device in run.devices:
             self._store.add(names.REJOINS, (device,))
             for kind in _ERRORS.values():
@@ -142,12 +152,48 @@ class MetricsState:
         """Count what the array did in a round."""
         with self._lock:
             add_round(self._store, self._run.mode, record, self._calibrated)
+            if self._servers is not None:
+                add_server_steps(self._store, self._servers)
+                self._servers = ServerCounts(self._servers.clock)
             self._progress.charged = charged_nodes(record)
             for name, device in self._devices.items():
                 device.missed = 0 if device.up else device.missed + 1
                 device.chosen = name not in record.idle
             self._show_states()
             self.revision += 1
+
+    def begin_servers(self, expected: int, clock: str) -> None:
+        """Begin to train together with other servers: their series are there, counters at 0 if they are new.
+
+        `expected` counts all servers, this one included; `clock` is that of the seconds which their steps will tell.
+        """
+        with self._lock:
+            self._servers = ServerCounts(clock)
+            begin_servers(self._store, expected, clock)
+
+    def add_servers_step(self, present: int, reduced_bytes: int, reduce_seconds: float, waited_seconds: float) -> None:
+        """Count a step that was taken together; counters move with the next `add_round`, as all others do.
+
+        Args:
+            present: servers that took it, this one included.
+            reduced_bytes: that this server sent to others for it.
+            reduce_seconds: device time of adding up the gradients.
+            waited_seconds: device time in which this server was ready and another was not.
+
+        Raises:
+            RuntimeError: `begin_servers` was not called.
+        """
+        with self._lock:
+            if self._servers is None:
+                raise RuntimeError("a step of several servers was counted before there were any")
+            self._servers.add(reduced_bytes, reduce_seconds, waited_seconds)
+            self._store.set(SERVERS, (), present)
+
+    def add_rendezvous(self, present: int) -> None:
+        """Count that the servers have met anew, `present` of them, this one included: at once, for alerts."""
+        with self._lock:
+            self._store.add(RENDEZVOUS, (), 1)
+            self._store.set(SERVERS, (), present)
 
     def rest(self) -> None:
         """Train no more, but go on to watch who is there: a drive that leaves now is gone at once."""

@@ -55,6 +55,11 @@ ANY_TRAINS = ' and on (job, instance) csd_device_state{state="training"} == 1'
         ("CsdPowerCapExceeded", "> on", "< on"),
         ("CsdPowerCapExceeded", ANY_TRAINS, ""),
         ("CsdHostUnreachable", "== 0 and on (job, instance) max", "== 0 unless on (job, instance) max"),  # regular ends
+        ("CsdServerLost", "csd_servers <", "csd_servers <="),  # when all are there
+        ("CsdServerLost", ANY_TRAINS, ""),
+        ("CsdServerUnreachable", " and on (job) csd_servers_expected", ""),  # when nobody trains together
+        ("CsdServerUnreachable", ' and on (job) csd_device_state{state="training"} == 1', ""),
+        ("CsdServerUnreachable", ', server!=""', ""),  # not of a list
     ],
 )
 def test_a_wrong_alert_is_noticed(tmp_path: Path, alert: str, right: str, wrong: str) -> None:

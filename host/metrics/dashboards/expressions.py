@@ -1,4 +1,4 @@
-"""Every expression that is shipped, with the five dashboards and with Prometheus' rules."""
+"""Every expression that is shipped, with the dashboards and with Prometheus' rules."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ from host.metrics.dashboards.communication import COMMUNICATION
 from host.metrics.dashboards.drive import DRIVE_DASHBOARD
 from host.metrics.dashboards.energy import ENERGY
 from host.metrics.dashboards.panels import Dashboard, Needs
+from host.metrics.dashboards.servers import SERVERS
 from host.metrics.dashboards.training import TRAINING
 
-DASHBOARDS: tuple[Dashboard, ...] = (ARRAY, DRIVE_DASHBOARD, TRAINING, COMMUNICATION, ENERGY)
+DASHBOARDS: tuple[Dashboard, ...] = (ARRAY, DRIVE_DASHBOARD, TRAINING, COMMUNICATION, ENERGY, SERVERS)
 IMAGES = Path(__file__).parents[3] / "images"
 GRAFANA = IMAGES / "grafana"
 # What Grafana's own variables stand for when an expression is asked without Grafana.
 _GRAFANA = {"$__rate_interval": "1m", "$__interval": "5s", "$__range": "10m"}
-_RULE_NEEDS = {rules.OF_CALIBRATION.name: Needs.TABLE, rules.ARRAY_STEP_SECONDS.name: Needs.SYNC}
+_RULE_NEEDS = {
+    rules.OF_CALIBRATION.name: Needs.TABLE,
+    rules.ARRAY_STEP_SECONDS.name: Needs.SYNC,
+    **{rule.name: Needs.SERVERS for rule in rules.OF_SERVERS},
+    **{rule.name: Needs.HYPERVISOR for rule in rules.OF_HYPERVISORS},
+}
+_ALERT_NEEDS = {"CsdServerLost": Needs.SERVERS, "CsdServerUnreachable": Needs.SERVERS}
 
 
 @dataclass(frozen=True, order=True)
@@ -60,7 +67,10 @@ def list_expressions() -> list[Expression]:
             Expression(f"recording/{rule.name}", rule.expression, _RULE_NEEDS.get(rule.name, Needs.NOTHING))
             for rule in rules.RECORDED
         ),
-        *(Expression(f"alert/{alert.name}", alert.expression) for alert in rules.ALERTS),
+        *(
+            Expression(f"alert/{alert.name}", alert.expression, _ALERT_NEEDS.get(alert.name, Needs.NOTHING))
+            for alert in rules.ALERTS
+        ),
     ]
 
 

@@ -48,6 +48,8 @@ class Needs(StrEnum):
     MEMORY = "agents that report their memory"
     CAP = "host.power_cap"
     RAPL = "RAPL counters on this machine"
+    SERVERS = "several servers that train together"
+    HYPERVISOR = "drives that are virtual machines"
 
 
 @dataclass(frozen=True)

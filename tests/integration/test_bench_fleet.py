@@ -1,0 +1,58 @@
+"""The fleet's part of the bench `scaleout` on real processes, made small."""
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from firmware_agent.errors import EnvironmentUnfit, ProtocolError
+from firmware_agent.wire import Step, Train, encode, pack, unpack
+from host.bench import scaleout_fleet
+from host.bench.fleet_stubs import answer
+from host.bench.scaleout_fleet import measure
+
+
+def children() -> list[psutil.Process]:
+    living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in living if "host.bench.fleet" in " ".join(child.cmdline())]
+
+
+def test_it_reports_both_figures_with_their_samples(tmp_path: Path) -> None:
+    measured = measure(tmp_path, 0, devices=5, rounds=3)
+    assert set(measured.figures) == {"noop_round_seconds", "megabytes"}
+    seconds = measured.samples["round_seconds"]
+    assert isinstance(seconds, list)
+    assert len(seconds) == 3
+    assert min(seconds) > 0
+    assert measured.figures["noop_round_seconds"] == sorted(seconds)[1]
+    before, peak = (measured.samples[name] for name in ("before_bytes", "peak_bytes"))
+    assert isinstance(before, int)
+    assert isinstance(peak, int)
+    assert 0 < before <= peak
+    assert measured.figures["megabytes"] == peak / 1e6
+    assert children() == []
+
+
+def test_keys_are_for_their_user_alone(tmp_path: Path) -> None:
+    measure(tmp_path, 0, devices=2, rounds=1)
+    for path in (*tmp_path.glob("*.json"), tmp_path / "keys" / "host.key"):
+        assert os.stat(path).st_mode & 0o077 == 0
+
+
+def test_a_host_that_fails_is_one_clear_error_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scaleout_fleet, "_STUBS", "host.bench.no_such_module")
+    monkeypatch.setattr(scaleout_fleet, "DEADLINE_SECONDS", 6.0)
+    with pytest.raises(EnvironmentUnfit, match=r"0 of 2 stub agents dialled in|not done in 6 s"):
+        measure(tmp_path, 0, devices=2, rounds=1)
+    assert children() == []
+
+
+def test_a_stub_does_not_pretend_to_train() -> None:
+    for task in (Train(1, 1), Step(1, b"\0\0\0\0", 1)):
+        with pytest.raises(ProtocolError, match="cannot train"):
+            answer(tuple(pack([encode(task)])))
+    (report,) = (frame for message in answer((encode(Train(7, 0)),)) for frame in unpack(message))
+    assert getattr(report, "round", None) == 7
