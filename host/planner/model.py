@@ -109,7 +109,7 @@ class Model:
 
     def compute_seconds(self, theta: Floats, points: Points) -> Floats:
         """Return (rows, kinds) seconds in which a typical device computes its batch."""
-        theta = np.broadcast_to(theta, (len(points), self.layout.size))
+        theta = np.atleast_2d(theta)
         return table_seconds(self.tables, points.batches) * np.exp(self.log_slowdowns(theta, points))
 
     def costs(self, theta: Floats, points: Points) -> StepCosts:
@@ -119,7 +119,7 @@ class Model:
             theta: (numbers,) for all rows, or (rows, numbers).
             points: (rows,) configurations.
         """
-        theta = np.broadcast_to(theta, (len(points), self.layout.size))
+        theta = np.atleast_2d(theta)
         middle, paces = self.paces.paces(points.counts)
         slowdowns = np.exp(self.log_slowdowns(theta, points)) * middle
         return step_costs(

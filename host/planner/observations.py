@@ -13,6 +13,7 @@ from host.planner.belief import Data
 from host.planner.cluster import Cluster, Configuration, Floats, Seen, Trial
 from host.planner.curves import Curve, NodeLog, NodeSteps, Spread, fit_curve, spread_of
 from host.planner.model import Points
+from host.planner.spikes import find_spikes
 from host.tuning.speed import SpeedTable
 
 # Relative standard deviations of a step's seconds and watts before anything is seen, and for how many steps they count.
@@ -26,11 +27,35 @@ _Key = tuple[Configuration, tuple[int, ...]]
 
 @dataclass
 class _Row:
-    """Steps of one configuration with its batches."""
+    """Steps of one configuration with its batches.
 
-    ratios: dict[str, list[float]] = field(default_factory=dict)
+    Attributes:
+        steps: of each, node -> logarithm of its seconds over the table's; and the logarithms of the step's seconds and
+            watts, None if some device returned nothing.
+        nodes: what each did, without spikes.
+        outputs: of the steps that nothing disturbed.
+    """
+
+    steps: list[tuple[dict[str, float], tuple[float, float] | None]] = field(default_factory=list)
     nodes: dict[str, NodeSteps] = field(default_factory=dict)
     outputs: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def whole(self) -> int:
+        """In how many steps each device returned."""
+        return sum(output is not None for _, output in self.steps)
+
+    def settle(self) -> None:
+        """Work out `nodes` and `outputs`."""
+        whole = {number: output for number, (_, output) in enumerate(self.steps) if output is not None}
+        disturbed = find_spikes({number: output[0] for number, output in whole.items()})
+        for node in {node: None for ratios, _ in self.steps for node in ratios}:
+            own = {number: ratios[node] for number, (ratios, _) in enumerate(self.steps) if node in ratios}
+            spikes = find_spikes(own)
+            disturbed |= spikes
+            self.nodes[node] = NodeSteps.of([ratio for number, ratio in own.items() if number not in spikes])
+        calm = [output for number, output in whole.items() if number not in disturbed]
+        self.outputs = calm or list(whole.values())
 
 
 class Observations:
@@ -53,7 +78,7 @@ class Observations:
             if counts == configuration and all(
                 abs(one - other) <= max(1, _SAME_BATCH * other) for one, other in zip(batches, own, strict=True)
             ):
-                steps += len(row.outputs)
+                steps += row.whole
         return steps
 
     def add(self, trial: Trial, seen: Sequence[Seen]) -> None:
@@ -68,14 +93,15 @@ class Observations:
             return
         row = self._rows.setdefault((trial.configuration, trial.batches), _Row())
         for each in seen:
-            for node, seconds in each.compute_seconds.items():
-                kind = self._kind_of[node]
-                expected = self._tables[kind].seconds(trial.batches[kind])
-                row.ratios.setdefault(node, []).append(math.log(seconds / expected))
-            if len(each.compute_seconds) == sum(trial.configuration):
-                row.outputs.append((math.log(each.step_seconds), math.log(each.joules / each.step_seconds)))
+            ratios = {node: self._log_ratio(node, seconds, trial) for node, seconds in each.compute_seconds.items()}
+            whole = len(each.compute_seconds) == sum(trial.configuration)
+            output = math.log(each.step_seconds), math.log(each.joules / each.step_seconds)
+            row.steps.append((ratios, output if whole else None))
+        row.settle()
 
-        row.nodes = {node: NodeSteps.of(ratios) for node, ratios in row.ratios.items()}
+    def _log_ratio(self, node: str, seconds: float, trial: Trial) -> float:
+        kind = self._kind_of[node]
+        return math.log(seconds / self._tables[kind].seconds(trial.batches[kind]))
 
     def _check(self, seen: Seen, trial: Trial) -> None:
         for node, seconds in seen.compute_seconds.items():
