@@ -45,13 +45,23 @@ def alike(first: Points, other: Points, devices: Floats) -> tuple[Floats, Floats
     one = np.concatenate([first.counts * share, (first.counts > 0) * 1.0], axis=1)
     two = np.concatenate([other.counts * share, (other.counts > 0) * 1.0], axis=1)
     distance = np.square(one) @ np.ones((one.shape[1], 1)) + np.square(two).sum(axis=1) - 2 * one @ two.T
+    if first.groups is None:
+        apart = _batches_apart(first, other)
+    else:
+        _, firsts, group = np.unique(first.groups, return_index=True, return_inverse=True)
+        apart = _batches_apart(first.take(firsts), other)[group]
+    distance = np.maximum(distance + apart, 0.0)
+    return np.exp(-distance / 2), distance < _SAME
+
+
+def _batches_apart(first: Points, other: Points) -> Floats:
+    """Return (rows, rows) how far batches are from each other: of the kind of both where they are farthest."""
     logs, other_logs = np.log(np.maximum(first.batches, 1)), np.log(np.maximum(other.batches, 1))
-    apart = np.zeros_like(distance)
+    apart = np.zeros((len(first), len(other)))
     for kind in range(first.counts.shape[1]):
         both = (first.counts[:, kind] > 0)[:, None] & (other.counts[:, kind] > 0)
         np.maximum(apart, both * np.abs(logs[:, kind][:, None] - other_logs[:, kind]), out=apart)
-    distance = np.maximum(distance + 4 * apart**2, 0.0)
-    return np.exp(-distance / 2), distance < _SAME
+    return 4 * apart**2
 
 
 class Belief:

@@ -46,10 +46,18 @@ class Layout:
 
 @dataclass(frozen=True)
 class Points:
-    """Configurations with their batches, (rows, kinds) each."""
+    """Configurations with their batches, (rows, kinds) each.
+
+    Attributes:
+        counts: devices of each kind.
+        batches: records of each of them.
+        groups: (rows,) small numbers; rows of one have the same kinds and the same batches. None if nobody has grouped
+            them.
+    """
 
     counts: Counts
     batches: Counts
+    groups: Counts | None = None
 
     def __len__(self) -> int:
         """How many."""

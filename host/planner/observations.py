@@ -66,6 +66,8 @@ class Observations:
         self._cluster, self._tables = cluster, tables
         self._kind_of = {node: number for number, kind in enumerate(cluster.kinds) for node in kind.nodes}
         self._rows: dict[_Key, _Row] = {}
+        # Of each node what it did, and how it deviates from its kind; None if that is to be worked out anew.
+        self._known: tuple[dict[str, NodeLog], dict[str, float]] | None = None
 
     def __bool__(self) -> bool:
         """Whether anything was seen."""
@@ -98,6 +100,7 @@ class Observations:
             output = math.log(each.step_seconds), math.log(each.joules / each.step_seconds)
             row.steps.append((ratios, output if whole else None))
         row.settle()
+        self._known = None
 
     def _log_ratio(self, node: str, seconds: float, trial: Trial) -> float:
         kind = self._kind_of[node]
@@ -113,10 +116,16 @@ class Observations:
 
     def spreads(self, nodes: Sequence[Sequence[str]]) -> list[Spread]:
         """Return how the nodes of each kind differ, in the order given."""
-        logs = self._logs()
+        logs, _ = self._look()
         return [spread_of([logs.get(node, []) for node in each]) for each in nodes]
 
-    def _logs(self) -> dict[str, NodeLog]:
+    def _look(self) -> tuple[dict[str, NodeLog], dict[str, float]]:
+        """Return what each node did, and its deviation from the typical device of its kind."""
+        if self._known is None:
+            self._known = self._work_out()
+        return self._known
+
+    def _work_out(self) -> tuple[dict[str, NodeLog], dict[str, float]]:
         logs: dict[str, NodeLog] = {}
         deviations: dict[str, float] = {}
         # Levels of trials depend on who took part, and who deviates on the levels: twice is enough.
@@ -130,8 +139,7 @@ class Observations:
                 seen = [node for node in kind.nodes if node in logs]
                 spread = spread_of([logs[node] for node in seen])
                 deviations.update(zip(seen, spread.deviations.tolist(), strict=True))
-        self._deviations = deviations
-        return logs
+        return logs, deviations
 
     def _levels(self, row: _Row, deviations: dict[str, float]) -> dict[int, float]:
         """Return what a typical device of each kind did in a trial."""
@@ -142,8 +150,8 @@ class Observations:
 
     def curves(self, reference: Floats) -> tuple[Curve, ...]:
         """Return what is believed of each kind's curve; `reference` are batches at which tables are best."""
-        self._logs()
-        levels = [self._levels(row, self._deviations) for row in self._rows.values()]
+        _, deviations = self._look()
+        levels = [self._levels(row, deviations) for row in self._rows.values()]
         drive = np.array([not kind.local for kind in self._cluster.kinds])
         all_drives = max(1, int(np.array(self._cluster.counts) @ drive))
         curves = []

@@ -29,6 +29,7 @@ from host.planner.curves import PaceTables, table_of
 from host.planner.information import Candidates, contenders, most_telling
 from host.planner.model import Model, Points
 from host.planner.observations import Observations
+from host.planner.one_thread import on_one_thread
 from host.planner.ranking import Ranking, goal_of
 from host.planner.reasons import explain, pareto_rows
 from host.planner.rules import Measured, Plan, Rules
@@ -87,7 +88,10 @@ class Planner:
         """Return what to run next, or None: enough is known, or what may be spent is spent."""
         if not self.rules.steps or self._attempts >= _MOST_TRIALS:
             return None
-        ranking = self._look()
+        with on_one_thread():
+            return self._next_trial(self._look())
+
+    def _next_trial(self, ranking: Ranking) -> Trial | None:
         if not self._observations:
             every = int(ranking.points.counts.sum(axis=1).argmax())
             if (first := self._trial(ranking, every, "all devices, to see each of them")) is not None:
@@ -166,7 +170,10 @@ class Planner:
         Raises:
             ConfigurationError: no configuration keeps to the constraints: which one binds, and by how much.
         """
-        ranking = self._look()
+        with on_one_thread():
+            return self._decide(self._look())
+
+    def _decide(self, ranking: Ranking) -> Plan:
         ranking.refuse_infeasible(lambda rows: self._steps(ranking, rows))
         rows = ranking.order[:_MOST_RANKED]
         front = pareto_rows(ranking)
@@ -224,7 +231,8 @@ class Planner:
         least = tuple(sum(node in wanted.include for node in each) for each in nodes)
         work = Work.of(self.records, self._private, nodes)
         found = find_configurations(Space(least, devices, table, work), model, belief.mode, goal)
-        points = Points(found.counts, table[subset_numbers(found.counts)])
+        subsets = subset_numbers(found.counts)
+        points = Points(found.counts, table[subsets], subsets)
         return Ranking.of(self.cluster, self.rules, belief, points, work.records(found.counts), found.gap)
 
     def _overhead_unit(self) -> float:

@@ -79,10 +79,8 @@ class Ranking:
         # Of equal ones the one with the fewest devices.
         order = np.lexsort((points.counts.sum(axis=1), score))
         order = order[feasible[order]] if feasible.any() else order
-        slopes = Slopes(belief, points)
-        return cls(
-            cluster, rules, belief, points, step, of_step, work, seconds, watts, score, feasible, order, gap, slopes
-        )
+        costs = step, of_step, work, seconds, watts, score
+        return cls(cluster, rules, belief, points, *costs, feasible, order, gap, Slopes(belief, points))
 
     @property
     def best(self) -> int:
@@ -126,22 +124,19 @@ class Ranking:
             rows: which.
             steps: (rows,) how many of each were measured.
         """
-        variances = self._variances(rows)
+        variances, seconds, watts = self._variances(rows), self.seconds[rows], self.watts[rows]
         wide = float(ndtri(0.5 + self.rules.confidence / 2)) * np.sqrt(
             np.maximum([np.einsum("i,rij,j->r", at, variances, at) for at in _QUANTITIES], 0.0)
         )
-        return tuple(self._estimate(int(row), wide[:, number], int(steps[number])) for number, row in enumerate(rows))
+        values = np.stack([seconds, watts, seconds * watts, seconds * seconds * watts])
+        ranges = np.stack([values, values * np.exp(-wide), values * np.exp(wide)], axis=-1)
+        each = zip(rows.tolist(), ranges.transpose(1, 0, 2).tolist(), steps.tolist(), strict=True)
+        return tuple(self._estimate(row, own, seen) for row, own, seen in each)
 
-    def _estimate(self, row: int, wide: Floats, steps: int) -> Estimate:
-        seconds, watts = float(self.seconds[row]), float(self.watts[row])
-        values = (seconds, watts, seconds * watts, seconds * seconds * watts)
-        time, power, energy, edp = (
-            Range(value, value * float(np.exp(-half)), value * float(np.exp(half)))
-            for value, half in zip(values, wide, strict=True)
-        )
-        configuration, batches = self.configuration(row)
-        step = float(self.step_seconds[row])
-        return Estimate(configuration, batches, step, float(self.work[row]), time, power, energy, edp, steps)
+    def _estimate(self, row: int, ranges: list[list[float]], steps: int) -> Estimate:
+        time, power, energy, edp = (Range(*each) for each in ranges)
+        step, work = float(self.step_seconds[row]), float(self.work[row])
+        return Estimate(*self.configuration(row), step, work, time, power, energy, edp, steps)
 
     def _variances(self, rows: Counts) -> Floats:
         return self.belief.variances(self.points.take(rows), self.slopes.at(rows))
