@@ -33,7 +33,7 @@ from host.sync.setup import make_sync_training
 MODEL, BATCH = "digits_cnn", 32
 DEVICES: list[dict[str, Any]] = [{"profile": "newport", "count": 2}, {"profile": "generic-a53"}]
 # Of the host's side. Only the composition of a step knows it, so that one array of machines serves for all.
-LINKS = ("1 GB/s", "100 MB/s", "10 MB/s")
+LINKS = ("100 MB/s", "10 MB/s")
 # Of the records, that one drive alone has.
 PRIVATE = 0.3
 # Of the job that is planned for; it is ended when it is decided who trains.
@@ -46,7 +46,7 @@ ORACLE_STEPS = 4
 def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     """Let the planner choose on three virtual drives of two profiles, judged by running every configuration.
 
-    Four preferences and three links. Figures: those of `host.bench.planner.summarise`; `cases`.
+    Four preferences and two links. Figures: those of `host.bench.planner.summarise`; `cases`.
     Clock: counted.
     """
     begin = time.monotonic()
@@ -90,6 +90,13 @@ def _planning_of(request: RunRequest) -> Planning:
     if request.planning is None:
         raise RuntimeError("a bench of the planner asked for a job without one")
     return request.planning
+
+
+def _records_of(request: RunRequest, names: Sequence[str]) -> float:
+    """Return the records of the whole training that is planned, with these drives."""
+    plan = _planning_of(request).plan
+    own = dict(zip(plan.nodes, plan.private_sizes, strict=True))
+    return float(ROUNDS * (plan.public_size + sum(own[name] for name in names)))
 
 
 @dataclass(frozen=True)
@@ -140,13 +147,7 @@ class _World:
         if {part.device for step in steps for part in step.devices} != set(names):
             raise DeviceError(f"{', '.join(names)} were to train, but a drive was lost; run it again")
         joules = rounds[-1].total_joules
-        return Cost(rounds[-1].array_seconds / records, joules / records, self._records(names), len(steps))
-
-    def _records(self, names: Sequence[str]) -> float:
-        """Return the records of the whole training that is planned, with these drives."""
-        plan = _planning_of(self._plan({})).plan
-        own = dict(zip(plan.nodes, plan.private_sizes, strict=True))
-        return float(ROUNDS * (plan.public_size + sum(own[name] for name in names)))
+        return Cost(rounds[-1].array_seconds / records, joules / records, _records_of(request, names), len(steps))
 
     def _plan(self, planner: Mapping[str, Any], rounds: int = ROUNDS, **sync: Any) -> RunRequest:
         return _request(self.link, self.seed, planner, rounds, self.kind, **sync)

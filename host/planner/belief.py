@@ -48,8 +48,9 @@ def alike(first: Points, other: Points, devices: Floats) -> tuple[Floats, Floats
     if first.groups is None:
         apart = _batches_apart(first, other)
     else:
-        _, firsts, group = np.unique(first.groups, return_index=True, return_inverse=True)
-        apart = _batches_apart(first.take(firsts), other)[group]
+        groups = np.zeros(int(first.groups.max()) + 1, np.int64)
+        groups[first.groups] = np.arange(len(first))
+        apart = _batches_apart(first.take(groups), other)[first.groups]
     distance = np.maximum(distance + apart, 0.0)
     return np.exp(-distance / 2), distance < _SAME
 

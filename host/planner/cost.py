@@ -123,10 +123,9 @@ class StepCosts:
 
 def table_seconds(tables: list[SpeedTable], batches: Counts) -> Floats:
     """Return (configurations, kinds) seconds that tables say of batches; 0 of a batch of 0."""
-    columns = []
-    for table, batch in zip(tables, batches.T, strict=True):
-        columns.append(np.concatenate([[0.0], table.step_seconds])[batch])
-    return np.stack(columns, axis=1)
+    seconds = np.concatenate([part for table in tables for part in ([0.0], table.step_seconds)])
+    firsts = np.cumsum([0, *(table.largest_batch + 1 for table in tables[:-1])])
+    return np.asarray(seconds.take(batches + firsts))
 
 
 def step_costs(

@@ -5,6 +5,7 @@ The numbers (`Layout`) are factors of what tables and profiles say, on a logarit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +68,14 @@ class Points:
         """Return some of them."""
         return Points(self.counts[rows], self.batches[rows])
 
+    def of_groups(self, work_out: Callable[[Counts], Floats]) -> Floats:
+        """Return (rows, kinds) what depends on batches alone, worked out once for each group."""
+        if self.groups is None:
+            return work_out(self.batches)
+        first = np.zeros(int(self.groups.max()) + 1, np.int64)
+        first[self.groups] = np.arange(len(self))
+        return work_out(self.batches[first])[self.groups]
+
 
 @dataclass(frozen=True)
 class Model:
@@ -109,11 +118,16 @@ class Model:
         scale, shape, _, interference, *_ = self.layout.split(theta)
         all_drives = max(1.0, float((self.figures.devices * self.figures.drive).sum()))
         drives = points.counts @ (self.figures.drive / all_drives)
-        relative = np.log(np.maximum(points.batches, 1) / np.array([curve.reference for curve in self.curves]))
+        relative = points.of_groups(self._log_batches)
         known = np.array([curve.interference for curve in self.curves])
         slowed = drives[:, None] * (known + interference[:, None] * ~self.figures.drive)
+        return np.asarray(scale + shape * relative + slowed)
+
+    def _log_batches(self, batches: Counts) -> Floats:
+        """Return (rows, kinds) logarithms of batches over the reference."""
+        relative = np.log(np.maximum(batches, 1) / np.array([curve.reference for curve in self.curves]))
         # Beyond an e-folding a curve is no surer and no less sure: it is off by as much again.
-        return np.asarray(scale + shape * np.clip(relative, -2.0, 2.0) + slowed)
+        return np.asarray(np.clip(relative, -2.0, 2.0))
 
     def compute_seconds(self, theta: Floats, points: Points) -> Floats:
         """Return (rows, kinds) seconds in which a typical device computes its batch."""

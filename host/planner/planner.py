@@ -177,10 +177,12 @@ class Planner:
         ranking.refuse_infeasible(lambda rows: self._steps(ranking, rows))
         rows = ranking.order[:_MOST_RANKED]
         front = pareto_rows(ranking)
-        chosen, *_ = ranked = ranking.estimates(rows, self._steps(ranking, rows))
+        both = np.concatenate([rows, front[~np.isin(front, rows)]])
+        estimates = dict(zip(both.tolist(), ranking.estimates(both, self._steps(ranking, both)), strict=True))
+        chosen, *_ = ranked = tuple(estimates[row] for row in rows.tolist())
         sure, trials = ranking.sure(), tuple(self._trials)
         reasons = explain(ranking, chosen.steps_measured, sure, trials, sorted(self._lost))
-        fronts = ranking.estimates(front, self._steps(ranking, front))
+        fronts = tuple(estimates[row] for row in front.tolist())
         feasible = int(ranking.feasible.sum())
         return Plan(chosen, ranked, fronts, reasons, sure, float(np.expm1(ranking.gap)), trials, feasible)
 
