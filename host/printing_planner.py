@@ -36,14 +36,16 @@ def print_devices(report: PlanReport) -> None:
 
 def _print_table(plan: DevicePlan, title: str) -> None:
     table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0))
-    for name in ("devices", *_COLUMNS, ""):
+    work = () if plan.same_work else ("records",)
+    for name in ("devices", *work, *_COLUMNS, ""):
         table.add_column(name, justify="left" if name in ("devices", "") else "right", no_wrap=True)
     front = {row.name for row in plan.front}
     shown = shown_rows(plan)
     for row in shown:
         chosen = row.name == plan.chosen.name
         marks = [*(["<- chosen"] if chosen else []), *(["Pareto front"] if row.name in front else [])]
-        table.add_row(*_cells(row), ", ".join(marks), style="bold" if chosen else None)
+        own = [f"{row.trained_records:,.0f}"] if work else []
+        table.add_row(row.name, *own, *_cells(row), ", ".join(marks), style="bold" if chosen else None)
     print_whole(table)
     if (left := plan.feasible - len(shown)) > 0:
         _say(f"{left} more keep to the limits; --json has the best of them")
@@ -58,7 +60,6 @@ def shown_rows(plan: DevicePlan) -> list[ConfigurationRow]:
 
 def _cells(row: ConfigurationRow) -> list[str]:
     return [
-        row.name,
         str(row.records),
         f"{row.step_seconds:.4g}",
         *(_interval(each) for each in (row.seconds, row.watts, row.joules, row.edp)),
@@ -73,7 +74,8 @@ def _interval(value: Interval) -> str:
 
 
 def _rests_on(plan: DevicePlan) -> str:
-    what = f"for {plan.records:,.0f} records, clock: {plan.clock}, intervals of {plan.confidence:.0%}"
+    work = f"{plan.records:,.0f} records" if plan.same_work else "the records that each can reach"
+    what = f"for {work}, clock: {plan.clock}, intervals of {plan.confidence:.0%}"
     if not plan.trials:
         return f"estimates {what}; nothing was measured: all rests on calibration tables"
     tried = "; ".join(f"{row.name}: {row.steps} steps of {row.step_seconds:.4g} s" for row in plan.trials)

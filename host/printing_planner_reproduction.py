@@ -31,10 +31,11 @@ def _print_choosing(report: PlannerReport) -> None:
     table = make_table(
         f"Who chooses, over {report.cases} cases; in {report.hard_cases} of them no fixed rule is right, ours is "
         f"in {report.hit_rate_hard:.1%} of these",
-        ("who", "hit rate", "within 5 %", "mean regret", "worst regret", "overhead"),
+        ("who", "hit rate", "same devices", "within 5 %", "mean regret", "worst regret", "overhead"),
     )
     table.columns[0].justify = "left"
     for row in report.choosing:
-        figures = (row.hit_rate, row.within_5_percent, row.mean_regret, row.worst_regret, row.overhead)
+        rates = (row.hit_rate, row.hit_rate_same_configuration, row.within_5_percent)
+        figures = (*rates, row.mean_regret, row.worst_regret, row.overhead)
         table.add_row(row.who, *(f"{figure:.1%}" for figure in figures))
     print_whole(table)

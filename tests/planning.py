@@ -95,7 +95,7 @@ class FakePlanner:
 
     def _estimate(self, configuration: Configuration, seconds: float) -> Estimate:
         one = Range(seconds, seconds, seconds)
-        return Estimate(configuration, self._batches(configuration), seconds, one, one, one, one)
+        return Estimate(configuration, self._batches(configuration), seconds, 100.0, one, one, one, one)
 
 
 class Choosing:

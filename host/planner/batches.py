@@ -13,7 +13,7 @@ from host.planner.model import Points
 from host.planner.rules import Rules
 from host.planner.search import Goal
 from host.tuning.speed import SpeedTable
-from host.tuning.stannis import plan_batches
+from host.tuning.stannis import plan_classes
 
 # Batches change for a rate that is better by more than this share.
 WORTH_CHANGING = 0.004
@@ -41,10 +41,8 @@ def subset_batches(tables: Sequence[SpeedTable], devices: Sequence[int], rules: 
         if rules.batch_size is not None:
             batches[number, kinds] = rules.batch_size
             continue
-        own = [tables[kind] for kind in kinds for _ in range(devices[kind])]
-        plan = plan_batches(own, rules.tuning, float(sync_seconds[number]))
-        firsts = np.cumsum([0, *(devices[kind] for kind in kinds[:-1])])
-        batches[number, kinds] = plan.batches[firsts]
+        own, counts = [tables[kind] for kind in kinds], [devices[kind] for kind in kinds]
+        batches[number, kinds], _ = plan_classes(own, counts, rules.tuning, float(sync_seconds[number]))
     return batches
 
 

@@ -44,7 +44,7 @@ def seconds_bounds(
     drives = splits.counts @ (figures.drive * 1.0)
     fixed, each = before_computing(figures, drives, splits.batches, corrections)
     size = float(cluster.state_bytes)
-    own = np.maximum(each[:, None], size / figures.link_bytes_per_second)
+    own = np.maximum(each[:, None], size / figures.path.link_bytes_per_second)
     queue = each * drives if cluster.link.shared else each
     latency = cluster.link.latency_seconds if size else 0.0
     last_low = np.maximum((fixed + late_low + own)[:, kinds].max(axis=1), (fixed + early)[:, kinds].min(axis=1) + queue)

@@ -77,6 +77,7 @@ class _Subset:
         joules: of a step, the host's, beside idle watts.
         watts: all the time, without drives that would be off.
         kinds: of each kind of drives its number, its counts, and the sums of so many: records, joules, idle watts.
+        work: records of the whole training, at least.
     """
 
     low: tuple[int, ...]
@@ -87,12 +88,13 @@ class _Subset:
     joules: Floats
     watts: Floats
     kinds: list[tuple[int, Counts, Floats, Floats, Floats]]
+    work: float
 
     def bounds(self, goal: Goal, rows: Counts, records: Floats, joules: Floats, idle: Floats) -> Floats:
         """Return the least score that is possible, of sums over drives."""
         least, most = self.seconds
         own = records + self.records[rows], joules + self.joules[rows], idle + self.watts[rows]
-        return goal.bound(*own, least[rows], most[rows])
+        return goal.bound(*own, least[rows], most[rows], self.work)
 
     def coarse(self, goal: Goal) -> float:
         """Return the least score of any split: the most records, the fewest joules and watts, each on its own."""
@@ -152,7 +154,8 @@ class _Search:
         return Found(np.unique(np.concatenate([counts[order], corners]), axis=0), float(gap))
 
     def _look(self, counts: Counts) -> None:
-        scores = self._goal.score(self._model.costs(self._theta, self._space.points(counts)))
+        costs = self._model.costs(self._theta, self._space.points(counts))
+        scores = self._goal.score(costs, self._space.records(counts))
         self._seen.append((counts, scores))
         self._best = min(self._best, float(scores.min(initial=np.inf)))
 
@@ -184,7 +187,8 @@ class _Search:
         least, most = tuple(low.tolist()), tuple(high.tolist())
         seconds = seconds_bounds(self._model, self._theta, points, least, most)
         kinds = [self._kind(kind, low, high, self._space.batches[number]) for kind in drives]
-        return _Subset(least, most, int(low[drives].sum()), seconds, records, fixed, always, kinds)
+        trained = float(self._space.records(low[None])[0])
+        return _Subset(least, most, int(low[drives].sum()), seconds, records, fixed, always, kinds, trained)
 
     def _kind(
         self, kind: int, low: Counts, high: Counts, batches: Counts
@@ -211,7 +215,7 @@ class _Search:
         """Return (rows,) idle watts of the drives that take part, if others draw nothing; else 0."""
         if self._model.unused_powered:
             return np.zeros(len(counts))
-        watts = self._model.figures.idle_watts * self._drive * self._model.idle_factor(self._theta)
+        watts = self._model.figures.power.idle_watts * self._drive * self._model.idle_factor(self._theta)
         return np.asarray(counts @ watts)
 
 

@@ -122,12 +122,13 @@ class Range:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the training costs with a configuration: of as many records as the job has, whatever the batches.
+    """What the training costs with a configuration, whatever its batches.
 
     Attributes:
         configuration: how many devices of each kind.
         batches: records per step of a device of each kind, 0 for a kind that takes no part.
         step_seconds: of the array.
+        trained_records: of the whole training: public ones, and private ones of the drives that take part.
         seconds: of the whole training.
         watts: of everything that is counted, in the mean.
         joules: of the whole training.
@@ -138,6 +139,7 @@ class Estimate:
     configuration: Configuration
     batches: tuple[int, ...]
     step_seconds: float
+    trained_records: float
     seconds: Range
     watts: Range
     joules: Range

@@ -65,6 +65,17 @@ def planned_records(plan: SyncPlan) -> int:
     return plan.job.rounds * plan.job.epochs * (sum(plan.private_sizes) + plan.public_size)
 
 
+def planned_private(plan: SyncPlan) -> dict[str, int]:
+    """Return node -> how many of `planned_records` nobody trains on if that node takes no part.
+
+    None of any where a round is so many steps: it has as many records whoever takes part.
+    """
+    if plan.job.sync.round_steps is not None:
+        return {}
+    passes = plan.job.rounds * plan.job.epochs
+    return {node: passes * own for node, own in zip(plan.nodes, plan.private_sizes, strict=True) if own}
+
+
 def chosen_sync_seconds(cluster: Cluster, nodes: Sequence[str]) -> float:
     """Return what the exchange adds to a step of these nodes alone."""
     drives = [kind.profile for kind in cluster.kinds if not kind.local for node in kind.nodes if node in nodes]

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
+from csd_emu.fast_power import PowerFigures
+from csd_emu.fast_timeline import DriveFigures
 from csd_emu.host_node import reduce_seconds, storage_of
 from host.planner.cluster import Cluster, Counts, Floats
 from host.tuning.speed import SpeedTable
@@ -23,26 +25,22 @@ Flags = npt.NDArray[np.bool]
 
 @dataclass(frozen=True)
 class Figures:
-    """What does not change, (kinds,) float64 each: bandwidths, latencies, watts; zeros for the host in the drives'.
+    """What does not change, (kinds,) each.
 
     Attributes:
-        drive: (kinds,) whether it is a kind of drives.
-        devices: (kinds,) how many there are.
+        drive: whether it is a kind of drives.
+        devices: how many there are.
+        path: bandwidths and latencies of a device's own flash and link.
+        power: what a device draws.
+        encode_seconds: of a step.
+        storage_bytes_per_second, storage_latency_seconds: with which the host reads its records, from all drives.
     """
 
     cluster: Cluster
     drive: Flags
     devices: Floats
-    flash_bytes_per_second: Floats
-    flash_latency_seconds: Floats
-    link_bytes_per_second: Floats
-    link_latency_seconds: Floats
-    cores: Floats
-    idle_watts: Floats
-    core_watts: Floats
-    dram_watts: Floats
-    flash_joules_per_byte: Floats
-    link_joules_per_byte: Floats
+    path: DriveFigures
+    power: PowerFigures
     encode_seconds: Floats
     storage_bytes_per_second: float
     storage_latency_seconds: float
@@ -52,7 +50,6 @@ class Figures:
         """Return the figures of a cluster."""
         kinds = cluster.kinds
         profiles = [kind.profile for kind in kinds]
-        powers = [profile.power for profile in profiles]
         drives = [kind.profile for kind in kinds if not kind.local for _ in kind.nodes]
         # Without drives the host's records are its own, at once.
         storage = storage_of(cluster.host, drives) if drives else None
@@ -60,16 +57,8 @@ class Figures:
             cluster,
             np.array([not kind.local for kind in kinds]),
             np.array([len(kind.nodes) for kind in kinds], np.float64),
-            np.array([profile.flash_bytes_per_second.value for profile in profiles]),
-            np.array([profile.flash_latency_seconds.value for profile in profiles]),
-            np.array([profile.link_bytes_per_second.value for profile in profiles]),
-            np.array([profile.link_latency_seconds.value for profile in profiles]),
-            np.array([profile.cores.value for profile in profiles]),
-            np.array([power.idle_watts.value for power in powers]),
-            np.array([power.core_watts.value for power in powers]),
-            np.array([power.dram_watts.value for power in powers]),
-            np.array([power.flash_joules_per_byte.value for power in powers]),
-            np.array([power.link_joules_per_byte.value for power in powers]),
+            DriveFigures.of(profiles),
+            PowerFigures.of(profiles),
             np.array([kind.encode_seconds for kind in kinds]),
             storage.bytes_per_second if storage else float("inf"),
             storage.latency_seconds if storage else 0.0,
@@ -134,10 +123,9 @@ class StepCosts:
 
 def table_seconds(tables: list[SpeedTable], batches: Counts) -> Floats:
     """Return (configurations, kinds) seconds that tables say of batches; 0 of a batch of 0."""
-    columns = []
-    for table, batch in zip(tables, batches.T, strict=True):
-        columns.append(np.concatenate([[0.0], table.step_seconds])[batch])
-    return np.stack(columns, axis=1)
+    seconds = np.concatenate([part for table in tables for part in ([0.0], table.step_seconds)])
+    firsts = np.cumsum([0, *(table.largest_batch + 1 for table in tables[:-1])])
+    return np.asarray(seconds.take(batches + firsts))
 
 
 def step_costs(
@@ -192,15 +180,16 @@ def step_costs(
 def _active_joules(figures: Figures, compute: Floats, slowdowns: Floats) -> Floats:
     """Return (configurations, kinds) joules above idle of one device that computes; one core alone encodes."""
     serial = np.minimum(compute, figures.encode_seconds * slowdowns)
-    cores = figures.cores * (compute - serial) + serial
-    return np.asarray(figures.core_watts * cores + figures.dram_watts * compute)
+    power = figures.power
+    cores = power.cores * (compute - serial) + serial
+    return np.asarray(power.core_watts * cores + power.dram_watts * compute)
 
 
 def _drive_joules(figures: Figures, drives: Floats, batches: Floats, active: Floats) -> Floats:
     """Return (configurations, kinds) what drives draw for computing, reading and the link."""
-    cluster = figures.cluster
-    flash = batches * (figures.flash_joules_per_byte * cluster.record_bytes)
-    return np.asarray(drives * (active + flash + 2 * cluster.state_bytes * figures.link_joules_per_byte))
+    cluster, power = figures.cluster, figures.power
+    flash = batches * (power.flash_joules_per_byte * cluster.record_bytes)
+    return np.asarray(drives * (active + flash + 2 * cluster.state_bytes * power.link_joules_per_byte))
 
 
 def _idle_watts(figures: Figures, drives: Floats, corrections: Corrections, unused_powered: bool) -> Floats:
@@ -209,7 +198,7 @@ def _idle_watts(figures: Figures, drives: Floats, corrections: Corrections, unus
     powered = figures.devices * figures.drive if unused_powered else drives
     chassis = host.chassis_watts.value if host.chassis_watts is not None else 0.0
     always = (host.power.idle_watts.value + chassis) * corrections.idle_host
-    return np.asarray((powered @ figures.idle_watts) * corrections.idle_drives + always)
+    return np.asarray((powered @ figures.power.idle_watts) * corrections.idle_drives + always)
 
 
 def reduction_seconds(figures: Figures, counts: Floats | Counts, corrections: Corrections) -> Floats:
@@ -224,7 +213,8 @@ def _read_joules(figures: Figures) -> float:
     weights = figures.devices * figures.drive
     if not weights.any():
         return 0.0
-    return float((weights * (figures.flash_joules_per_byte + figures.link_joules_per_byte)).sum() / weights.sum())
+    power = figures.power
+    return float((weights * (power.flash_joules_per_byte + power.link_joules_per_byte)).sum() / weights.sum())
 
 
 def _exchange(
@@ -234,7 +224,7 @@ def _exchange(
     cluster, size = figures.cluster, float(figures.cluster.state_bytes)
     present, every = drives > 0, np.ones(drives.shape[1])
     host_latency = cluster.link.latency_seconds if size else 0.0
-    own = size / figures.link_bytes_per_second
+    own = size / figures.path.link_bytes_per_second
     fixed, each = before_computing(figures, drives @ every, batches, corrections)
     typical = np.where(present, fixed + compute, -np.inf)
     last, variance = np.zeros(len(drives)), np.zeros(len(drives))
@@ -273,9 +263,9 @@ def before_computing(
     cluster, size = figures.cluster, float(figures.cluster.state_bytes)
     each = np.broadcast_to(size / (cluster.link.bytes_per_second * np.asarray(corrections.bandwidth)), drives.shape)
     carried = drives * each if cluster.link.shared else each
-    received = np.maximum(carried[:, None], size / figures.link_bytes_per_second)
-    latency = 2 * figures.link_latency_seconds + cluster.link.latency_seconds if size else 0.0
-    read = batches * cluster.record_bytes / figures.flash_bytes_per_second + figures.flash_latency_seconds
+    received = np.maximum(carried[:, None], size / figures.path.link_bytes_per_second)
+    latency = 2 * figures.path.link_latency_seconds + cluster.link.latency_seconds if size else 0.0
+    read = batches * cluster.record_bytes / figures.path.flash_bytes_per_second + figures.path.flash_latency_seconds
     return np.asarray(received + latency + read), np.asarray(each)
 
 

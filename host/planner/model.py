@@ -5,6 +5,7 @@ The numbers (`Layout`) are factors of what tables and profiles say, on a logarit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,10 +47,18 @@ class Layout:
 
 @dataclass(frozen=True)
 class Points:
-    """Configurations with their batches, (rows, kinds) each."""
+    """Configurations with their batches, (rows, kinds) each.
+
+    Attributes:
+        counts: devices of each kind.
+        batches: records of each of them.
+        groups: (rows,) small numbers; rows of one have the same kinds and the same batches. None if nobody has grouped
+            them.
+    """
 
     counts: Counts
     batches: Counts
+    groups: Counts | None = None
 
     def __len__(self) -> int:
         """How many."""
@@ -58,6 +67,14 @@ class Points:
     def take(self, rows: Counts) -> Points:
         """Return some of them."""
         return Points(self.counts[rows], self.batches[rows])
+
+    def of_groups(self, work_out: Callable[[Counts], Floats]) -> Floats:
+        """Return (rows, kinds) what depends on batches alone, worked out once for each group."""
+        if self.groups is None:
+            return work_out(self.batches)
+        first = np.zeros(int(self.groups.max()) + 1, np.int64)
+        first[self.groups] = np.arange(len(self))
+        return work_out(self.batches[first])[self.groups]
 
 
 @dataclass(frozen=True)
@@ -101,15 +118,20 @@ class Model:
         scale, shape, _, interference, *_ = self.layout.split(theta)
         all_drives = max(1.0, float((self.figures.devices * self.figures.drive).sum()))
         drives = points.counts @ (self.figures.drive / all_drives)
-        relative = np.log(np.maximum(points.batches, 1) / np.array([curve.reference for curve in self.curves]))
+        relative = points.of_groups(self._log_batches)
         known = np.array([curve.interference for curve in self.curves])
         slowed = drives[:, None] * (known + interference[:, None] * ~self.figures.drive)
+        return np.asarray(scale + shape * relative + slowed)
+
+    def _log_batches(self, batches: Counts) -> Floats:
+        """Return (rows, kinds) logarithms of batches over the reference."""
+        relative = np.log(np.maximum(batches, 1) / np.array([curve.reference for curve in self.curves]))
         # Beyond an e-folding a curve is no surer and no less sure: it is off by as much again.
-        return np.asarray(scale + shape * np.clip(relative, -2.0, 2.0) + slowed)
+        return np.asarray(np.clip(relative, -2.0, 2.0))
 
     def compute_seconds(self, theta: Floats, points: Points) -> Floats:
         """Return (rows, kinds) seconds in which a typical device computes its batch."""
-        theta = np.broadcast_to(theta, (len(points), self.layout.size))
+        theta = np.atleast_2d(theta)
         return table_seconds(self.tables, points.batches) * np.exp(self.log_slowdowns(theta, points))
 
     def costs(self, theta: Floats, points: Points) -> StepCosts:
@@ -119,7 +141,7 @@ class Model:
             theta: (numbers,) for all rows, or (rows, numbers).
             points: (rows,) configurations.
         """
-        theta = np.broadcast_to(theta, (len(points), self.layout.size))
+        theta = np.atleast_2d(theta)
         middle, paces = self.paces.paces(points.counts)
         slowdowns = np.exp(self.log_slowdowns(theta, points)) * middle
         return step_costs(

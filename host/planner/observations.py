@@ -13,6 +13,7 @@ from host.planner.belief import Data
 from host.planner.cluster import Cluster, Configuration, Floats, Seen, Trial
 from host.planner.curves import Curve, NodeLog, NodeSteps, Spread, fit_curve, spread_of
 from host.planner.model import Points
+from host.planner.spikes import find_spikes
 from host.tuning.speed import SpeedTable
 
 # Relative standard deviations of a step's seconds and watts before anything is seen, and for how many steps they count.
@@ -26,11 +27,35 @@ _Key = tuple[Configuration, tuple[int, ...]]
 
 @dataclass
 class _Row:
-    """Steps of one configuration with its batches."""
+    """Steps of one configuration with its batches.
 
-    ratios: dict[str, list[float]] = field(default_factory=dict)
+    Attributes:
+        steps: of each, node -> logarithm of its seconds over the table's; and the logarithms of the step's seconds and
+            watts, None if some device returned nothing.
+        nodes: what each did, without spikes.
+        outputs: of the steps that nothing disturbed.
+    """
+
+    steps: list[tuple[dict[str, float], tuple[float, float] | None]] = field(default_factory=list)
     nodes: dict[str, NodeSteps] = field(default_factory=dict)
     outputs: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def whole(self) -> int:
+        """In how many steps each device returned."""
+        return sum(output is not None for _, output in self.steps)
+
+    def settle(self) -> None:
+        """Work out `nodes` and `outputs`."""
+        whole = {number: output for number, (_, output) in enumerate(self.steps) if output is not None}
+        disturbed = find_spikes({number: output[0] for number, output in whole.items()})
+        for node in {node: None for ratios, _ in self.steps for node in ratios}:
+            own = {number: ratios[node] for number, (ratios, _) in enumerate(self.steps) if node in ratios}
+            spikes = find_spikes(own)
+            disturbed |= spikes
+            self.nodes[node] = NodeSteps.of([ratio for number, ratio in own.items() if number not in spikes])
+        calm = [output for number, output in whole.items() if number not in disturbed]
+        self.outputs = calm or list(whole.values())
 
 
 class Observations:
@@ -41,6 +66,8 @@ class Observations:
         self._cluster, self._tables = cluster, tables
         self._kind_of = {node: number for number, kind in enumerate(cluster.kinds) for node in kind.nodes}
         self._rows: dict[_Key, _Row] = {}
+        # Of each node what it did, and how it deviates from its kind; None if that is to be worked out anew.
+        self._known: tuple[dict[str, NodeLog], dict[str, float]] | None = None
 
     def __bool__(self) -> bool:
         """Whether anything was seen."""
@@ -53,7 +80,7 @@ class Observations:
             if counts == configuration and all(
                 abs(one - other) <= max(1, _SAME_BATCH * other) for one, other in zip(batches, own, strict=True)
             ):
-                steps += len(row.outputs)
+                steps += row.whole
         return steps
 
     def add(self, trial: Trial, seen: Sequence[Seen]) -> None:
@@ -68,14 +95,16 @@ class Observations:
             return
         row = self._rows.setdefault((trial.configuration, trial.batches), _Row())
         for each in seen:
-            for node, seconds in each.compute_seconds.items():
-                kind = self._kind_of[node]
-                expected = self._tables[kind].seconds(trial.batches[kind])
-                row.ratios.setdefault(node, []).append(math.log(seconds / expected))
-            if len(each.compute_seconds) == sum(trial.configuration):
-                row.outputs.append((math.log(each.step_seconds), math.log(each.joules / each.step_seconds)))
+            ratios = {node: self._log_ratio(node, seconds, trial) for node, seconds in each.compute_seconds.items()}
+            whole = len(each.compute_seconds) == sum(trial.configuration)
+            output = math.log(each.step_seconds), math.log(each.joules / each.step_seconds)
+            row.steps.append((ratios, output if whole else None))
+        row.settle()
+        self._known = None
 
-        row.nodes = {node: NodeSteps.of(ratios) for node, ratios in row.ratios.items()}
+    def _log_ratio(self, node: str, seconds: float, trial: Trial) -> float:
+        kind = self._kind_of[node]
+        return math.log(seconds / self._tables[kind].seconds(trial.batches[kind]))
 
     def _check(self, seen: Seen, trial: Trial) -> None:
         for node, seconds in seen.compute_seconds.items():
@@ -87,10 +116,16 @@ class Observations:
 
     def spreads(self, nodes: Sequence[Sequence[str]]) -> list[Spread]:
         """Return how the nodes of each kind differ, in the order given."""
-        logs = self._logs()
+        logs, _ = self._look()
         return [spread_of([logs.get(node, []) for node in each]) for each in nodes]
 
-    def _logs(self) -> dict[str, NodeLog]:
+    def _look(self) -> tuple[dict[str, NodeLog], dict[str, float]]:
+        """Return what each node did, and its deviation from the typical device of its kind."""
+        if self._known is None:
+            self._known = self._work_out()
+        return self._known
+
+    def _work_out(self) -> tuple[dict[str, NodeLog], dict[str, float]]:
         logs: dict[str, NodeLog] = {}
         deviations: dict[str, float] = {}
         # Levels of trials depend on who took part, and who deviates on the levels: twice is enough.
@@ -104,8 +139,7 @@ class Observations:
                 seen = [node for node in kind.nodes if node in logs]
                 spread = spread_of([logs[node] for node in seen])
                 deviations.update(zip(seen, spread.deviations.tolist(), strict=True))
-        self._deviations = deviations
-        return logs
+        return logs, deviations
 
     def _levels(self, row: _Row, deviations: dict[str, float]) -> dict[int, float]:
         """Return what a typical device of each kind did in a trial."""
@@ -116,8 +150,8 @@ class Observations:
 
     def curves(self, reference: Floats) -> tuple[Curve, ...]:
         """Return what is believed of each kind's curve; `reference` are batches at which tables are best."""
-        self._logs()
-        levels = [self._levels(row, self._deviations) for row in self._rows.values()]
+        _, deviations = self._look()
+        levels = [self._levels(row, deviations) for row in self._rows.values()]
         drive = np.array([not kind.local for kind in self._cluster.kinds])
         all_drives = max(1, int(np.array(self._cluster.counts) @ drive))
         curves = []

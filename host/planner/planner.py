@@ -8,7 +8,7 @@ the others cost and how sure that is; only what could change the decision is run
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -29,10 +29,12 @@ from host.planner.curves import PaceTables, table_of
 from host.planner.information import Candidates, contenders, most_telling
 from host.planner.model import Model, Points
 from host.planner.observations import Observations
+from host.planner.one_thread import on_one_thread
 from host.planner.ranking import Ranking, goal_of
 from host.planner.reasons import explain, pareto_rows
 from host.planner.rules import Measured, Plan, Rules
 from host.planner.search import Space
+from host.planner.work import Work
 
 __all__ = ["Plan", "Planner"]
 _MOST_TRIALS, _MOST_RANKED, _MOST_OF_SHARE = 16, 200, 0.2
@@ -43,18 +45,22 @@ _DOUBTFUL = 0.05
 class Planner:
     """Chooses trials one after the other, learns from each, and decides."""
 
-    def __init__(self, cluster: Cluster, rules: Rules, records: float) -> None:
+    def __init__(
+        self, cluster: Cluster, rules: Rules, records: float, private: Mapping[str, float] | None = None
+    ) -> None:
         """Take what there is, and what is wanted.
 
         Args:
             cluster: all that might train.
             rules: what is best, what must hold, what may be spent.
-            records: that the job trains on in all, whatever the batches.
+            records: that the job trains on in all, whatever the batches, if every node takes part.
+            private: node -> how many of them nobody trains on without it; None for none of any.
 
         Raises:
             ConfigurationError: there is no device, a batch does not fit, a node is unknown, or there is no record.
         """
         self.cluster, self.rules, self.records = cluster, rules, records
+        self._private = dict(private or {})
         if not 0 < records < math.inf:
             raise ConfigurationError(f"planner: {records!r} records to train on; give the job data and steps")
         names = [node for kind in cluster.kinds for node in kind.nodes]
@@ -62,6 +68,9 @@ class Planner:
         for word, nodes in (("include", wanted.include), ("exclude", wanted.exclude)):
             if unknown := sorted(nodes - set(names)):
                 raise ConfigurationError(f"{word}: {unknown[0]!r} is no device here; there are {', '.join(names)}")
+        self._bare = self._find_bare(names)
+        if idle := sorted(wanted.include & self._bare):
+            raise ConfigurationError(f"include: {idle[0]} has no record to train on; leave it out, or share records")
         self._lost: set[str] = set()
         self._figures = Figures.of(cluster)
         self._tables = [table_of(kind) for kind in cluster.kinds]
@@ -79,7 +88,10 @@ class Planner:
         """Return what to run next, or None: enough is known, or what may be spent is spent."""
         if not self.rules.steps or self._attempts >= _MOST_TRIALS:
             return None
-        ranking = self._look()
+        with on_one_thread():
+            return self._next_trial(self._look())
+
+    def _next_trial(self, ranking: Ranking) -> Trial | None:
         if not self._observations:
             every = int(ranking.points.counts.sum(axis=1).argmax())
             if (first := self._trial(ranking, every, "all devices, to see each of them")) is not None:
@@ -158,22 +170,34 @@ class Planner:
         Raises:
             ConfigurationError: no configuration keeps to the constraints: which one binds, and by how much.
         """
-        ranking = self._look()
+        with on_one_thread():
+            return self._decide(self._look())
+
+    def _decide(self, ranking: Ranking) -> Plan:
         ranking.refuse_infeasible(lambda rows: self._steps(ranking, rows))
         rows = ranking.order[:_MOST_RANKED]
         front = pareto_rows(ranking)
-        chosen, *_ = ranked = ranking.estimates(rows, self._steps(ranking, rows))
+        both = np.concatenate([rows, front[~np.isin(front, rows)]])
+        estimates = dict(zip(both.tolist(), ranking.estimates(both, self._steps(ranking, both)), strict=True))
+        chosen, *_ = ranked = tuple(estimates[row] for row in rows.tolist())
         sure, trials = ranking.sure(), tuple(self._trials)
         reasons = explain(ranking, chosen.steps_measured, sure, trials, sorted(self._lost))
-        fronts = ranking.estimates(front, self._steps(ranking, front))
+        fronts = tuple(estimates[row] for row in front.tolist())
         feasible = int(ranking.feasible.sum())
         return Plan(chosen, ranked, fronts, reasons, sure, float(np.expm1(ranking.gap)), trials, feasible)
 
     def _nodes(self) -> list[list[str]]:
         """Return the nodes of each kind that may take part, in the order in which they are taken."""
         wanted = self.rules.constraints
-        left = [[node for node in kind.nodes if node not in wanted.exclude | self._lost] for kind in self.cluster.kinds]
+        out = wanted.exclude | self._lost | self._bare
+        left = [[node for node in kind.nodes if node not in out] for kind in self.cluster.kinds]
         return [sorted(nodes, key=lambda node: node not in wanted.include) for nodes in left]
+
+    def _find_bare(self, names: Sequence[str]) -> frozenset[str]:
+        """Return nodes that have nothing to train on: no record is public, and none is theirs."""
+        if sum(self._private.values()) < self.records:
+            return frozenset()
+        return frozenset(node for node in names if not self._private.get(node, 0))
 
     def _refuse_nothing(self) -> None:
         if any(self._nodes()):
@@ -181,6 +205,7 @@ class Planner:
         excluded, every = len(self.rules.constraints.exclude), sum(len(kind.nodes) for kind in self.cluster.kinds)
         causes = [f"{excluded} of {every} excluded"] if excluded else []
         causes += [f"{', '.join(sorted(self._lost))} lost"] if self._lost else []
+        causes += [f"{', '.join(sorted(self._bare))} without a record"] if self._bare else []
         cause = f" ({'; '.join(causes)})" if causes else ""
         remedy = "exclude fewer" if excluded else "add one to the array"
         raise ConfigurationError(f"planner: there is no device to train with{cause}; {remedy}")
@@ -201,14 +226,16 @@ class Planner:
         model = Model(self._figures, curves, paces, self._overhead_unit(), wanted.unused_powered)
         belief = Belief(model, self._observations.data())
         devices = tuple(len(each) for each in nodes)
-        goal = goal_of(self.rules, self.records)
+        goal = goal_of(self.rules)
         sync = sync_seconds(belief, devices)
         fresh = subset_batches(model.tables, devices, self.rules, sync)
         table = self._batches = keep_batches(belief, self._batches, fresh, devices)
         least = tuple(sum(node in wanted.include for node in each) for each in nodes)
-        found = find_configurations(Space(least, devices, table), model, belief.mode, goal)
-        points = Points(found.counts, table[subset_numbers(found.counts)])
-        return Ranking.of(self.cluster, self.rules, belief, points, self.records, found.gap)
+        work = Work.of(self.records, self._private, nodes)
+        found = find_configurations(Space(least, devices, table, work), model, belief.mode, goal)
+        subsets = subset_numbers(found.counts)
+        points = Points(found.counts, table[subsets], subsets)
+        return Ranking.of(self.cluster, self.rules, belief, points, work.records(found.counts), found.gap)
 
     def _overhead_unit(self) -> float:
         """Return the seconds of a table's step at the knee: what overhead and such are measured in."""
@@ -233,12 +260,12 @@ class Planner:
     def _costs(self, ranking: Ranking, rows: Counts) -> Floats:
         """Return what one step costs beyond what the best would have cost, as shares of the whole training."""
         best = ranking.best
-        fastest = ranking.seconds[best] / self.records
+        fastest = ranking.seconds[best] / ranking.work[best]
         extra = ranking.step_seconds[rows] - ranking.records[rows] * fastest
         return np.asarray(np.maximum(extra, 0.0) / ranking.seconds[best])
 
     def _left(self, ranking: Ranking) -> float:
         """Return the share of the whole training that trials may still cost."""
-        whole = ranking.seconds[ranking.best]
-        spent = sum(seconds - records * whole / self.records for seconds, records in self._spent)
+        whole, work = ranking.seconds[ranking.best], ranking.work[ranking.best]
+        spent = sum(seconds - records * whole / work for seconds, records in self._spent)
         return float(self.rules.most_share - max(0.0, spent) / whole)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
 from host.planner.cluster import Cluster
-from host.planner.cluster_of import Exchanged, chosen_sync_seconds, make_cluster, planned_records, planner_rules
+from host.planner.cluster_of import (
+    Exchanged,
+    chosen_sync_seconds,
+    make_cluster,
+    planned_private,
+    planned_records,
+    planner_rules,
+)
 from host.planner.decider import Decided
 from host.planner.report import DevicePlan, describe_plan
 from host.planner.rules import Rules
@@ -32,7 +39,8 @@ class Planning:
         plan: with the batches that all nodes would begin with.
         cluster: what is chosen from.
         rules: by what.
-        records: on which the job trains in all.
+        records: on which the job trains in all, if every node takes part.
+        private: node -> how many of them it alone has.
         cold: nodes whose first step is left out: its seconds are a stopwatch's.
     """
 
@@ -40,6 +48,7 @@ class Planning:
     cluster: Cluster
     rules: Rules
     records: int
+    private: Mapping[str, int] = field(default_factory=dict)
     cold: frozenset[str] = frozenset()
 
     def make_planner(self) -> Planner:
@@ -50,7 +59,7 @@ class Planning:
         """
         from host.planner.planner import Planner  # scipy: most jobs have no need of it
 
-        return Planner(self.cluster, self.rules, self.records)
+        return Planner(self.cluster, self.rules, self.records, self.private)
 
     def make_tuner(self, on_decided: Callable[[Decided], None], on_note: Callable[[str], None]) -> PlanningTuner:
         """Return what plans in a run, and then leaves the chosen nodes to the job's own tuner."""
@@ -106,14 +115,12 @@ class Planning:
             f"{left_out} private records lie on {', '.join(unseen)}, which take no part: nothing is trained on them; "
             "planner.include has a drive take part"
         ]
-        held = sum(private.values()) + self.plan.public_size
-        seen = held - left_out
         # Rounds of steps have as many records whoever has them.
-        if self.plan.job.sync.round_steps is None and seen:
+        if self.private:
+            held = sum(private.values()) + self.plan.public_size
             notes.append(
-                f"estimates are of {held} records an epoch for every configuration; the chosen one has "
-                f"{seen} of them: its time and energy are estimated for {held / seen:.2f} times "
-                "the work that it will do; so are the others', each by the private records that rest with it"
+                f"an epoch has {held - left_out} of {held} records: estimates, and limits, are of the records that "
+                "each configuration can reach; configurations are compared by the time and energy of a record"
             )
         return notes
 
@@ -142,7 +149,7 @@ def make_planning(request: RunRequest, record_bytes: int) -> Planning | None:
         gradient = min(gradient, state)
     cluster = make_cluster(request.config, plan, Exchanged(state, gradient, record_bytes))
     cold = frozenset(plan.nodes).difference(request.models)
-    planning = Planning(plan, cluster, planner_rules(plan), planned_records(plan), cold)
+    planning = Planning(plan, cluster, planner_rules(plan), planned_records(plan), planned_private(plan), cold)
     planning.make_planner()  # what it refuses is said now
     return planning
 

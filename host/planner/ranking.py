@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from firmware_agent.errors import ConfigurationError
-from host.planner.belief import Belief
+from host.planner.belief import Belief, Slopes
 from host.planner.cluster import Cluster, Configuration, Counts, Estimate, Floats, Range
 from host.planner.cost import Flags
 from host.planner.model import Points
@@ -37,12 +37,14 @@ class Ranking:
         cluster, rules, belief, points: what it is about.
         step_seconds: of a step.
         records: of a step.
+        work: records of the whole training.
         seconds: of the whole training.
         watts: in the mean.
-        score: less is better.
+        score: less is better; of a record, for not every configuration has all of them within reach.
         feasible: which ones keep to the constraints.
         order: rows of the feasible ones, best first; of all if none is.
         gap: how much less a score may be that the search did not see.
+        slopes: by which uncertainties are worked out.
     """
 
     cluster: Cluster
@@ -51,35 +53,44 @@ class Ranking:
     points: Points
     step_seconds: Floats
     records: Floats
+    work: Floats
     seconds: Floats
     watts: Floats
     score: Floats
     feasible: Flags
     order: Counts
     gap: float
+    slopes: Slopes
 
     @classmethod
     def of(
-        cls, cluster: Cluster, rules: Rules, belief: Belief, points: Points, records: float, gap: float = 0.0
+        cls, cluster: Cluster, rules: Rules, belief: Belief, points: Points, work: Floats, gap: float = 0.0
     ) -> Ranking:
-        """Return the ranking of configurations; `records` are trained on in all."""
+        """Return the ranking of configurations; `work` is (configurations,) records that each trains on in all."""
         logs, of_step = belief.means(points)
         step, watts = np.exp(logs[:, 0]), np.exp(logs[:, 1])
-        seconds = step / of_step * records
+        of_record = step / of_step
+        seconds = of_record * work
         time, power = score_weights(rules)
-        score = time * np.log(seconds) + power * np.log(watts)
+        score = time * np.log(of_record) + power * np.log(watts)
         feasible = np.ones(len(points), bool)
         for _, limit, values in _limits(rules, seconds, watts):
             feasible &= values <= limit
         # Of equal ones the one with the fewest devices.
         order = np.lexsort((points.counts.sum(axis=1), score))
         order = order[feasible[order]] if feasible.any() else order
-        return cls(cluster, rules, belief, points, step, of_step, seconds, watts, score, feasible, order, gap)
+        costs = step, of_step, work, seconds, watts, score
+        return cls(cluster, rules, belief, points, *costs, feasible, order, gap, Slopes(belief, points))
 
     @property
     def best(self) -> int:
         """Row of the best one."""
         return int(self.order[0])
+
+    @property
+    def record_seconds(self) -> Floats:
+        """(configurations,) seconds of a record, by which configurations are compared."""
+        return self.seconds / self.work
 
     def configuration(self, row: int) -> tuple[Configuration, tuple[int, ...]]:
         """Return counts and batches."""
@@ -92,7 +103,7 @@ class Ranking:
 
     def covariance(self, rows: Counts) -> Floats:
         """Return (rows, rows) covariance of the scores of some configurations."""
-        joint, count = self.belief.joint(self.points.take(rows)), len(rows)
+        joint, count = self.belief.joint(self.points.take(rows), self.slopes.at(rows)), len(rows)
         time, power = score_weights(self.rules)
         both = time * joint[:count] + power * joint[count:]
         return np.asarray(time * both[:, :count] + power * both[:, count:])
@@ -113,26 +124,26 @@ class Ranking:
             rows: which.
             steps: (rows,) how many of each were measured.
         """
-        variances = self.belief.variances(self.points.take(rows))
+        variances, seconds, watts = self._variances(rows), self.seconds[rows], self.watts[rows]
         wide = float(ndtri(0.5 + self.rules.confidence / 2)) * np.sqrt(
             np.maximum([np.einsum("i,rij,j->r", at, variances, at) for at in _QUANTITIES], 0.0)
         )
-        return tuple(self._estimate(int(row), wide[:, number], int(steps[number])) for number, row in enumerate(rows))
+        values = np.stack([seconds, watts, seconds * watts, seconds * seconds * watts])
+        ranges = np.stack([values, values * np.exp(-wide), values * np.exp(wide)], axis=-1)
+        each = zip(rows.tolist(), ranges.transpose(1, 0, 2).tolist(), steps.tolist(), strict=True)
+        return tuple(self._estimate(row, own, seen) for row, own, seen in each)
 
-    def _estimate(self, row: int, wide: Floats, steps: int) -> Estimate:
-        seconds, watts = float(self.seconds[row]), float(self.watts[row])
-        values = (seconds, watts, seconds * watts, seconds * seconds * watts)
-        time, power, energy, edp = (
-            Range(value, value * float(np.exp(-half)), value * float(np.exp(half)))
-            for value, half in zip(values, wide, strict=True)
-        )
-        configuration, batches = self.configuration(row)
-        step = float(self.step_seconds[row])
-        return Estimate(configuration, batches, step, time, power, energy, edp, steps)
+    def _estimate(self, row: int, ranges: list[list[float]], steps: int) -> Estimate:
+        time, power, energy, edp = (Range(*each) for each in ranges)
+        step, work = float(self.step_seconds[row]), float(self.work[row])
+        return Estimate(*self.configuration(row), step, work, time, power, energy, edp, steps)
+
+    def _variances(self, rows: Counts) -> Floats:
+        return self.belief.variances(self.points.take(rows), self.slopes.at(rows))
 
     def chances(self, rows: Counts) -> Floats:
         """Return (rows,) the probability that a configuration keeps to the constraints: of each, the least."""
-        variances = self.belief.variances(self.points.take(rows))
+        variances = self._variances(rows)
         least = np.ones(len(rows))
         for name, limit, values in _limits(self.rules, self.seconds, self.watts):
             at = _QUANTITIES[("deadline", "watts", "joules").index(name)]
@@ -222,15 +233,11 @@ def score_weights(rules: Rules) -> tuple[float, float]:
     return preference.time + preference.energy, preference.power + preference.energy
 
 
-def goal_of(rules: Rules, records: float) -> Goal:
-    """Return what the search seeks; `records` are trained on in all."""
+def goal_of(rules: Rules) -> Goal:
+    """Return what the search seeks."""
     wanted = rules.constraints
-    return Goal(
-        *score_weights(rules),
-        math.inf if wanted.deadline_seconds is None else wanted.deadline_seconds / records,
-        math.inf if wanted.watts is None else wanted.watts,
-        math.inf if wanted.joules is None else wanted.joules / records,
-    )
+    limits = (wanted.deadline_seconds, wanted.watts, wanted.joules)
+    return Goal(*score_weights(rules), *(math.inf if limit is None else limit for limit in limits))
 
 
 def _limits(rules: Rules, seconds: Floats, watts: Floats) -> list[Limit]:

@@ -13,9 +13,9 @@ from host.planner.rules import Measured
 
 
 def pareto_rows(ranking: Ranking) -> Counts:
-    """Return the rows of the feasible configurations that no other dominates in time, watts and energy."""
+    """Return the rows of the feasible configurations that no other dominates in watts, time and energy of a record."""
     rows = ranking.order
-    return np.asarray(rows[pareto_front(ranking.seconds[rows], ranking.watts[rows])])
+    return np.asarray(rows[pareto_front(ranking.record_seconds[rows], ranking.watts[rows])])
 
 
 def explain(
@@ -77,13 +77,15 @@ def _others(ranking: Ranking) -> Iterator[tuple[str, int | None]]:
 
 
 def _compare(ranking: Ranking, what: str, row: int) -> str:
-    best = ranking.best
-    time = ranking.seconds[row] / ranking.seconds[best] - 1
+    best, seconds = ranking.best, ranking.record_seconds
+    time = seconds[row] / seconds[best] - 1
     watts = ranking.watts[row] / ranking.watts[best] - 1
     energy = (1 + time) * (1 + watts) - 1
     name = ranking.cluster.name(ranking.points.counts[row].tolist())
+    of = "" if ranking.work[row] == ranking.work[best] else " of a record"
     there = "there" if ranking.feasible[row] else "there; it does not keep to the constraints"
-    return f"Against {what} ({name}): {_change(time)} time, {_change(watts)} power, {_change(energy)} energy {there}."
+    changes = f"{_change(time)} time{of}, {_change(watts)} power, {_change(energy)} energy{of}"
+    return f"Against {what} ({name}): {changes} {there}."
 
 
 def _change(share: float) -> str:

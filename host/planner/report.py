@@ -40,6 +40,7 @@ class ConfigurationRow(msgspec.Struct, frozen=True, kw_only=True):
         count: kind -> how many devices of it.
         batch: kind -> records per step of each of them.
         step_seconds: of the array.
+        trained_records: of the whole training: without the private ones of drives that take no part.
         seconds, watts, joules, edp: of the whole training; watts in the mean, edp is joules x seconds.
         steps_measured: how many steps of it were taken.
     """
@@ -48,6 +49,7 @@ class ConfigurationRow(msgspec.Struct, frozen=True, kw_only=True):
     count: dict[str, int]
     batch: dict[str, int]
     step_seconds: float
+    trained_records: float
     seconds: Interval
     watts: Interval
     joules: Interval
@@ -89,7 +91,7 @@ class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
         clock: that seconds are of; ``modelled`` if nothing was measured.
         prefer: what is best.
         confidence: with which the intervals hold.
-        records: on which the training is in all, the same for every configuration.
+        records: on which the training is in all, if every node takes part.
         limits: that were asked for.
         kinds: name of a kind of equal nodes -> their names.
         nodes: node that trains -> its records per step.
@@ -130,6 +132,11 @@ class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     lost: list[str] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def same_work(self) -> bool:
+        """Whether all configurations train on as many records: none has private ones out of its reach."""
+        return len({row.trained_records for row in (*self.ranked, *self.front)}) <= 1
 
 
 def describe_plan(
@@ -221,6 +228,7 @@ def _row(estimate: Estimate, cluster: Cluster) -> ConfigurationRow:
         count=dict(zip(kinds, estimate.configuration, strict=True)),
         batch=dict(zip(kinds, estimate.batches, strict=True)),
         step_seconds=estimate.step_seconds,
+        trained_records=estimate.trained_records,
         seconds=_interval(estimate.seconds),
         watts=_interval(estimate.watts),
         joules=_interval(estimate.joules),

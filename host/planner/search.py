@@ -14,6 +14,7 @@ import numpy as np
 from host.planner.cluster import Counts, Floats
 from host.planner.cost import StepCosts
 from host.planner.model import Points
+from host.planner.work import Work
 
 MOST_ENUMERATED = 200_000
 
@@ -26,11 +27,13 @@ class Space:
         least: (kinds,) fewest devices.
         most: (kinds,) most.
         batches: (2 ** kinds, kinds) of each subset of kinds.
+        work: records of the whole training; None for one, of any configuration.
     """
 
     least: tuple[int, ...]
     most: tuple[int, ...]
     batches: Counts
+    work: Work | None = None
 
     @property
     def size(self) -> float:
@@ -42,6 +45,10 @@ class Space:
         numbers = (counts > 0) @ (1 << np.arange(counts.shape[1]))
         return Points(counts, self.batches[numbers])
 
+    def records(self, counts: Counts) -> Floats:
+        """Return (configurations,) on how many records each trains in all."""
+        return np.ones(len(counts)) if self.work is None else self.work.records(counts)
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -49,9 +56,9 @@ class Goal:
 
     Attributes:
         time, power: weights, see `ranking.score_weights`.
-        seconds: most, of a record.
+        seconds: most, of the whole training.
         watts: most.
-        joules: most, of a record.
+        joules: most, of the whole training.
     """
 
     time: float
@@ -60,16 +67,19 @@ class Goal:
     watts: float = np.inf
     joules: float = np.inf
 
-    def score(self, costs: StepCosts) -> Floats:
-        """Return the scores, infinite for those that do not keep to the limits."""
-        return self.judge(costs.seconds / costs.records, costs.joules / costs.seconds)
+    def score(self, costs: StepCosts, work: Floats | float = 1.0) -> Floats:
+        """Return the scores, infinite for those that do not keep to the limits; `work` is records of the training."""
+        return self.judge(costs.seconds / costs.records, costs.joules / costs.seconds, work)
 
-    def judge(self, seconds: Floats, watts: Floats) -> Floats:
+    def judge(self, seconds: Floats, watts: Floats, work: Floats | float) -> Floats:
         """Return the scores of seconds of a record and watts."""
-        kept = (seconds <= self.seconds) & (watts <= self.watts) & (seconds * watts <= self.joules)
+        whole = seconds * work
+        kept = (whole <= self.seconds) & (watts <= self.watts) & (whole * watts <= self.joules)
         return np.where(kept, self.time * np.log(seconds) + self.power * np.log(watts), np.inf)
 
-    def bound(self, records: Floats, joules: Floats, idle: Floats, low: Floats, high: Floats) -> Floats:
+    def bound(
+        self, records: Floats, joules: Floats, idle: Floats, low: Floats, high: Floats, work: float = 1.0
+    ) -> Floats:
         """Return the least score that is possible.
 
         With T the step's seconds it is ``time log(T / R) + power log(J / T + W)``, convex in log T: least where
@@ -81,12 +91,13 @@ class Goal:
             idle: W, watts all the time, at least.
             low: the least seconds of a step.
             high: the most.
+            work: records of the whole training, at least.
         """
         at = low
         if self.power > self.time:
             at = np.clip(joules * (self.power / max(self.time, 1e-12) - 1) / np.maximum(idle, 1e-12), low, high)
-        fits = (low / records <= self.seconds) & (joules / high + idle <= self.watts)
-        fits &= (joules + idle * low) / records <= self.joules
+        fits = (low / records * work <= self.seconds) & (joules / high + idle <= self.watts)
+        fits &= (joules + idle * low) / records * work <= self.joules
         values = self.time * np.log(at / records) + self.power * np.log(joules / at + idle)
         return np.where(fits, values, np.inf)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,6 +67,7 @@ class PlanningTuner:
         self._nodes, self._first = list(nodes), np.array(first, np.int64)
         self._make_planner, self._make_inner = make_planner, make_inner
         self._on_decided, self._on_note = on_decided, on_note
+        self._tell: Callable[[Callable[[], None]], object] = _at_once
         self._colds = self._cold = frozenset(cold)
         self._planner = make_planner()
         self._here = np.ones(len(self._nodes), bool)
@@ -81,7 +84,7 @@ class PlanningTuner:
     @property
     def error(self) -> ConfigurationError | None:
         """Why nothing could be decided on; None if it could, or may yet."""
-        self._start()
+        self.begin()
         return self._error
 
     @property
@@ -92,7 +95,7 @@ class PlanningTuner:
     @property
     def batches(self) -> Batches:
         """(devices,) records per step as of now; 0 for a device that does not take part."""
-        self._start()
+        self.begin()
         if self._inner is not None:
             batches: Batches = self._spread(self._inner.batches, np.zeros(len(self._nodes), np.int64))
             return batches
@@ -105,7 +108,7 @@ class PlanningTuner:
     @property
     def slowdowns(self) -> Floats:
         """(devices,) observed over expected seconds; infinite while planning: every device is waited for."""
-        self._start()
+        self.begin()
         if self._inner is None:
             return np.full(len(self._nodes), np.inf)
         slowdowns: Floats = self._spread(self._inner.slowdowns, np.ones(len(self._nodes)))
@@ -118,21 +121,42 @@ class PlanningTuner:
             return frozenset()
         return frozenset(range(len(self._nodes))).difference(self._chosen)
 
+    @property
+    def pondering(self) -> bool:
+        """Whether it is still to be decided who trains; this begins nothing, see `resting`."""
+        return self._inner is None and self._error is None
+
     def idle(self) -> list[str]:
         """Return the names of the drives that take no part as of now."""
         pairs = zip(self._nodes, self.batches, strict=True)
         return [node for node, batch in pairs if not batch and node != HOST]
 
+    def begin(self) -> None:
+        """Begin the first trial, or decide without one, unless that was done or restored."""
+        if not self._begun:
+            self._begun = True
+            self._go_on()
+
+    @contextmanager
+    def telling_later(self) -> Iterator[None]:
+        """Keep what is to be told inside the block for its end; after an error nobody is left to be told."""
+        untold: list[Callable[[], None]] = []
+        self._tell = untold.append
+        yield
+        self._tell = _at_once
+        for tell in untold:
+            tell()
+
     def probes(self, step: int) -> Batches:
         """Return (devices,) records that parked ones of the chosen devices compute beside this step."""
-        self._start()
+        self.begin()
         nothing = np.zeros(len(self._nodes), np.int64)
         return nothing if self._inner is None else self._spread(self._inner.probes(step), nothing)
 
     def watch(self, cost: StepCost) -> None:
         """Count a step for the trial under way if it had its batches; end the trial if one of its devices failed."""
         cold, self._cold = self._cold, self._cold - cost.compute_seconds.keys()
-        self._start()
+        self.begin()
         trying = self._trying
         if trying is None:
             return
@@ -148,7 +172,7 @@ class PlanningTuner:
 
     def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
         """Take what a step cost; return the batches of the next trial, or of what is decided, when they are due."""
-        self._start()
+        self.begin()
         self._step = step
         if self._inner is not None:
             retune = self._inner.observe(step, np.asarray(compute_seconds)[list(self._chosen)], steps_left)
@@ -158,7 +182,7 @@ class PlanningTuner:
         before, trying = self.batches, self._trying
         last = steps_left == 0
         if trying is not None and trying.odd > _MOST_ODD + 2 * trying.trial.steps:
-            self._on_note(_told_odd(trying, self._name(trying.trial)))
+            self._note(_told_odd(trying, self._name(trying.trial)))
             last = True
         if last or (trying is not None and len(trying.seen) >= trying.trial.steps):
             self._end_trial()
@@ -179,7 +203,7 @@ class PlanningTuner:
 
     def join(self, device: int) -> Retune:
         """Note that a device is back: it trains if it was chosen."""
-        self._start()
+        self.begin()
         self._here[device] = True
         if self._inner is not None and device in self._chosen:
             return self._widen(self._inner.join(list(self._chosen).index(device)))
@@ -187,7 +211,7 @@ class PlanningTuner:
 
     def possible_images_per_second(self) -> float:
         """Return what the inner tuner says; 0 while planning."""
-        self._start()
+        self.begin()
         return 0.0 if self._inner is None else self._inner.possible_images_per_second()
 
     def finish(self) -> None:
@@ -216,15 +240,9 @@ class PlanningTuner:
         if not self._begun:
             return
         chosen = state["chosen"]
-        self._begin(dict(zip(map(int, chosen["nodes"]), map(int, chosen["batches"]), strict=True)))
+        self._hand_over(dict(zip(map(int, chosen["nodes"]), map(int, chosen["batches"]), strict=True)))
         if self._inner is not None:
             self._inner.load_state(state["inner"])
-
-    def _start(self) -> None:
-        """Begin the first trial, or decide without one, unless that was done or restored."""
-        if not self._begun:
-            self._begun = True
-            self._go_on()
 
     def _go_on(self, last: bool = False) -> str:
         """Begin the next trial, or decide, unless a trial is under way; return what was begun, for people."""
@@ -235,7 +253,7 @@ class PlanningTuner:
             return self._decide()
         wanted = self._by_node(trial.configuration, trial.batches)
         self._trying = _Trying(trial, wanted)
-        self._on_note(f"pre-training of {self._name(trial)} for {trial.steps} steps: {trial.why}")
+        self._note(f"pre-training of {self._name(trial)} for {trial.steps} steps: {trial.why}")
         return f"pre-training of {self._name(trial)}"
 
     def _end_trial(self) -> None:
@@ -253,12 +271,13 @@ class PlanningTuner:
             return f"nothing was chosen: {error}"
         batches = self._by_node(plan.chosen.configuration, plan.chosen.batches)
         numbers = {self._nodes.index(node): batch for node, batch in batches.items()}
-        self._begin(dict(sorted(numbers.items())))
-        self._on_decided(Decided(plan, batches, tuple(self._tried), self._step, tuple(self._lost)))
+        self._hand_over(dict(sorted(numbers.items())))
+        decided = Decided(plan, batches, tuple(self._tried), self._step, tuple(self._lost))
+        self._tell(partial(self._on_decided, decided))
         name = self._planner.cluster.name(plan.chosen.configuration)
         return "; ".join([f"{name} was chosen", *plan.reasons[:1]])
 
-    def _begin(self, chosen: dict[int, int]) -> None:
+    def _hand_over(self, chosen: dict[int, int]) -> None:
         self._chosen = chosen
         self._inner = self._make_inner(list(chosen), list(chosen.values()))
 
@@ -279,7 +298,7 @@ class PlanningTuner:
         if node in self._lost:
             return
         self._lost.append(node)
-        self._on_note(f"{node} {why}: it is in no plan any more")
+        self._note(f"{node} {why}: it is in no plan any more")
         try:
             self._planner.lose(node)
         except ConfigurationError as error:  # nobody is left of those who may train
@@ -290,6 +309,9 @@ class PlanningTuner:
         kinds = self._planner.cluster.kinds
         of_kind = {node: batch for kind, batch in zip(kinds, batches, strict=True) for node in kind.nodes}
         return {node: of_kind[node] for node in self._planner.choose_nodes(configuration)}
+
+    def _note(self, text: str) -> None:
+        self._tell(partial(self._on_note, text))
 
     def _name(self, trial: Trial) -> str:
         return self._planner.cluster.name(trial.configuration)
@@ -307,6 +329,10 @@ class PlanningTuner:
     def _retune(self, before: Batches, reason: str) -> Retune:
         changed = np.flatnonzero(before != self.batches)
         return Retune(self.batches, tuple(map(int, changed)), np.ones(len(self._nodes)), reason, 0.0)
+
+
+def _at_once(tell: Callable[[], None]) -> None:
+    tell()
 
 
 def _told_odd(trying: _Trying, name: str) -> str:

@@ -43,15 +43,16 @@ def plan_chart(plan: DevicePlan | None) -> Chart | None:
 def paint_front(figure: Figure, plan: DevicePlan, others: str, front: str, chosen: str) -> None:
     """Draw the configurations of a plan in these colours."""
     axes = figure.subplots()
-    joined = sorted(plan.front, key=lambda row: row.seconds.value)
+    joined = sorted(plan.front, key=lambda row: row.seconds.value / row.trained_records)
     names = {row.name for row in joined}
-    _points(axes, [row for row in plan.ranked if row.name not in names], others, "o", "others")
-    _points(axes, joined, front, "s", "Pareto front")
-    axes.plot(*_places(joined), color=front, linewidth=1.2)
-    x, y = _places([plan.chosen])
+    work = plan.chosen.trained_records
+    _points(axes, [row for row in plan.ranked if row.name not in names], work, others, "o", "others")
+    _points(axes, joined, work, front, "s", "Pareto front")
+    axes.plot(*_places(joined, work), color=front, linewidth=1.2)
+    x, y = _places([plan.chosen], work)
     axes.plot(x, y, "o", markersize=13, markerfacecolor="none", markeredgecolor=chosen, label="chosen")
     for number, row in enumerate(_named(plan, joined)):
-        at = row.seconds.value, row.watts.value
+        at = row.seconds.value * work / row.trained_records, row.watts.value
         text, place = printable(row.name, 30), (6, 9 if number % 2 else -13)
         axes.annotate(text, at, xytext=place, textcoords="offset points", color=chosen, fontsize="small")
     axes.set_xscale("log")
@@ -61,7 +62,8 @@ def paint_front(figure: Figure, plan: DevicePlan, others: str, front: str, chose
     axes.plot(seconds, plan.chosen.joules.value / seconds, color=others, linestyle="--", linewidth=0.9)
     axes.set_xlim(limits[0])
     axes.set_ylim(limits[1])
-    axes.set_xlabel(f"time of the training, seconds ({plan.clock})")
+    of = "the training" if plan.same_work else "as many records as the chosen one has"
+    axes.set_xlabel(f"time of {of}, seconds ({plan.clock})")
     axes.set_ylabel("mean power, watts")
     legend(figure, axes, 3)
 
@@ -73,12 +75,15 @@ def _named(plan: DevicePlan, front: Sequence[ConfigurationRow]) -> list[Configur
     return [plan.chosen, *(row for row in ranked if row.name != plan.chosen.name)][:_NAMED]
 
 
-def _points(axes: Axes, rows: Sequence[ConfigurationRow], colour: str, marker: str, label: str) -> None:
+def _points(axes: Axes, rows: Sequence[ConfigurationRow], work: float, colour: str, marker: str, label: str) -> None:
     if not rows:
         return
-    x, y = _places(rows)
+    x, y = _places(rows, work)
     spans = [
-        [[max(0.0, own.value - own.low), max(0.0, own.high - own.value)] for own in (row.seconds, row.watts)]
+        [
+            [scale * max(0.0, own.value - own.low), scale * max(0.0, own.high - own.value)]
+            for own, scale in ((row.seconds, work / row.trained_records), (row.watts, 1.0))
+        ]
         for row in rows
     ]
     errors = [list(zip(*(span[axis] for span in spans), strict=True)) for axis in (0, 1)]
@@ -87,5 +92,6 @@ def _points(axes: Axes, rows: Sequence[ConfigurationRow], colour: str, marker: s
     )
 
 
-def _places(rows: Sequence[ConfigurationRow]) -> tuple[list[float], list[float]]:
-    return [row.seconds.value for row in rows], [row.watts.value for row in rows]
+def _places(rows: Sequence[ConfigurationRow], work: float) -> tuple[list[float], list[float]]:
+    """Return seconds of so many records, and watts: not every configuration has as many within its reach."""
+    return [row.seconds.value * work / row.trained_records for row in rows], [row.watts.value for row in rows]

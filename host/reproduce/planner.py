@@ -68,6 +68,7 @@ def _choosing(who: str, figures: Mapping[str, float]) -> Choosing:
     return Choosing(
         who=who,
         hit_rate=figures["hit_rate"],
+        hit_rate_same_configuration=figures["hit_rate_same_configuration"],
         within_5_percent=figures["within_5_percent"],
         mean_regret=figures["mean_regret"],
         worst_regret=figures["worst_regret"],

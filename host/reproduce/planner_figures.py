@@ -13,6 +13,7 @@ class Choosing(msgspec.Struct, frozen=True):
     Attributes:
         who: chooses.
         hit_rate: share of the cases in which the choice's metric is the best's within 1 %, and it is in time.
+        hit_rate_same_configuration: share that has the best's devices, whatever its batches cost, or is a hit; in time.
         within_5_percent: within 5 %, and in time.
         mean_regret: metric of the choice over the best's - 1.
         worst_regret: the largest.
@@ -22,6 +23,7 @@ class Choosing(msgspec.Struct, frozen=True):
 
     who: str
     hit_rate: float
+    hit_rate_same_configuration: float
     within_5_percent: float
     mean_regret: float
     worst_regret: float

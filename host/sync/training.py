@@ -32,6 +32,7 @@ from host.sync.memory_watch import MemoryWatch
 from host.sync.optimiser import HostOptimiser, scale_learning_rate
 from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
+from host.sync.pondering import begin_choosing, observe_step
 from host.sync.round_end import RoundEnd
 from host.sync.slice_log import SliceLog, StepLogs
 from host.sync.states import pack_state, unpack_state
@@ -144,6 +145,7 @@ class SyncTraining:
         """
         begin, ledger = time.monotonic(), Ledger(self._accountant.array_seconds)
         self._ended = begin
+        await begin_choosing(self._tuner)
         paused = False
         while not self._round_end.over(ledger) and not paused:
             try:
@@ -261,7 +263,7 @@ class SyncTraining:
         before = self._tuner.batches.copy()
         self._dealer.epoch_open = self._ahead is not None or self._dealer.has_more(self._batches())
         if (
-            retune := self._tuner.observe(number, self._observed(result, before), self._steps_left(ledger))
+            retune := await observe_step(self._tuner, number, self._observed(result, before), self._steps_left(ledger))
         ) is not None:
             # One that is announced already keeps the batches that it has.
             self._announce(number + (1 if self._ahead is None else 2), retune, before, ledger)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -104,6 +105,16 @@ class Chooser(Protocol):
     @property
     def resting(self) -> frozenset[int]:
         """Devices that take no part any more, so that nobody sees their private records."""
+
+    @property
+    def pondering(self) -> bool:
+        """Whether `begin` or `Tuner.observe` may take seconds."""
+
+    def begin(self) -> None:
+        """Think about the first step, unless that was done or restored."""
+
+    def telling_later(self) -> AbstractContextManager[None]:
+        """Keep what people are told inside the block for its end: inside, another thread may think."""
 
     def watch(self, cost: StepCost) -> None:
         """Take what a step cost the whole array, before `Tuner.observe` of the same step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -73,5 +74,9 @@ class SpeedTable:
 
     def knee(self, epsilon: float) -> int:
         """Return min{b : s(b) >= (1 - epsilon) max s}: from there on a larger batch is hardly faster."""
-        rates = np.arange(1, self.largest_batch + 1) / self.step_seconds
-        return int(np.flatnonzero(rates >= (1 - epsilon) * rates.max())[0]) + 1
+        return int(np.argmax(self._rates >= (1 - epsilon) * self._rates.max())) + 1
+
+    @cached_property
+    def _rates(self) -> Seconds:
+        """(largest_batch,) records per second of each batch."""
+        return np.asarray(np.arange(1, self.largest_batch + 1) / self.step_seconds)

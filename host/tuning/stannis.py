@@ -78,15 +78,30 @@ def plan_batches(tables: Sequence[SpeedTable], settings: TuningSection, sync_sec
     """
     _check_tables(tables)
     classes = list({id(table): table for table in tables}.values())
+    counts = [sum(own is table for own in tables) for table in classes]
+    batches, slow = plan_classes(classes, counts, settings, sync_seconds)
+    own = {id(table): int(batch) for table, batch in zip(classes, batches, strict=True)}
+    pace = next(number for number, table in enumerate(tables) if table is classes[slow])
+    return _plan(tables, [own[id(table)] for table in tables], sync_seconds, pace)
+
+
+def plan_classes(
+    classes: Sequence[SpeedTable], counts: Sequence[int], settings: TuningSection, sync_seconds: float = 0.0
+) -> tuple[Batches, int]:
+    """Return what `plan_batches` does: the batch of a device of each class, and which class is the slow one.
+
+    Args:
+        classes: all different, at least one.
+        counts: devices of each, at least 1.
+        settings: knee, slow_batch and margin.
+        sync_seconds: what the exchange adds to each step.
+    """
     slow = max(classes, key=lambda table: table.seconds(table.knee(settings.knee)))
     batches = _candidates(slow, settings)
-    counts = np.array([sum(own is table for own in tables) for table in classes])
     shares = np.stack([_filled(table, slow, batches, settings.margin) for table in classes])
     seconds = np.stack([table.step_seconds[share - 1] for table, share in zip(classes, shares, strict=True)])
-    chosen = _choose(counts @ shares, seconds, settings.knee, sync_seconds)
-    own = {id(table): int(share[chosen]) for table, share in zip(classes, shares, strict=True)}
-    pace = next(number for number, table in enumerate(tables) if table is slow)
-    return _plan(tables, [own[id(table)] for table in tables], sync_seconds, pace)
+    chosen = _choose(np.array(counts) @ shares, seconds, settings.knee, sync_seconds)
+    return shares[:, chosen], next(number for number, table in enumerate(classes) if table is slow)
 
 
 def plan_equal(tables: Sequence[SpeedTable], global_batch: int, sync_seconds: float = 0.0) -> BatchPlan:

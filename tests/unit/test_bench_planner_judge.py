@@ -85,7 +85,7 @@ class Fixed:
         truth, number = self.truth, self.number
         seconds, joules = truth.seconds[number] * self.factor, truth.joules[number] * self.factor
         ranges = [Range(value, value, value) for value in (seconds, joules / seconds, joules, seconds * joules)]
-        chosen = Estimate(truth.configurations[number], truth.batches[number], 1.0, *ranges)
+        chosen = Estimate(truth.configurations[number], truth.batches[number], 1.0, truth.records, *ranges)
         return Plan(chosen, (chosen,), (chosen,), (), 1.0, 0.0, ())
 
 
@@ -231,6 +231,7 @@ def plan_of(truth: Truth, numbers: Sequence[int], measured: int, factor: float, 
             truth.configurations[number],
             truth.batches[number],
             1.0,
+            truth.records,
             about(seconds),
             about(joules / seconds),
             about(joules),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import threading
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+from host.planner.decider import Decided
 from host.records import What
 from tests.fakes import Cut
-from tests.planning import Choosing, cluster
+from tests.planning import Choosing, FakePlanner, cluster
 from tests.sync import StepDrive, SyncRun
 
 ARRAY = cluster(2, 1, host=False)
@@ -133,3 +136,47 @@ async def test_a_cut_round_of_steps_has_the_rest_of_its_records_in_the_next_one(
     second.training.restore(state)
     rest = [await second.training.run_round() for _ in range(3)]
     assert [sum(step.samples for step in each.steps) for each in [record, *rest]] == [8, 52, 60, 60]
+
+
+async def test_the_loop_goes_on_while_the_planner_thinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thought waits for something that only the loop does: heartbeats would be it in earnest."""
+    loop, beside = asyncio.get_running_loop(), []
+
+    def wait_for_the_loop() -> None:
+        beaten = threading.Event()
+        loop.call_soon_threadsafe(beaten.set)
+        beside.append(beaten.wait(timeout=10) and threading.current_thread() is not threading.main_thread())
+
+    next_trial, decide = FakePlanner.next_trial, FakePlanner.decide
+
+    def slow_trial(planner: FakePlanner) -> Any:
+        wait_for_the_loop()
+        return next_trial(planner)
+
+    def slow_decide(planner: FakePlanner) -> Any:
+        wait_for_the_loop()
+        return decide(planner)
+
+    monkeypatch.setattr(FakePlanner, "next_trial", slow_trial)
+    monkeypatch.setattr(FakePlanner, "decide", slow_decide)
+    told_by: list[threading.Thread] = []
+    choosing = Choosing(ARRAY, ALL, ONE)
+    choosing.decided = told = ToldBy(told_by)
+    run = SyncRun(*drives(), records=60, make_tuner=choosing)
+    await run.run()
+    assert beside == [True] * 4  # before the first step, after two trials, and to decide
+    assert len(told) == 1
+    assert told_by == [threading.main_thread()]
+    assert took_part(run)[:5] == [NODES] * 2 + [["csd-00"]] * 3
+
+
+class ToldBy(list[Decided]):
+    """Decisions, and which thread told of each."""
+
+    def __init__(self, threads: list[threading.Thread]) -> None:
+        super().__init__()
+        self._threads = threads
+
+    def append(self, decided: Decided) -> None:
+        self._threads.append(threading.current_thread())
+        super().append(decided)

@@ -1,5 +1,7 @@
 """The search: exact by symmetry; beyond that a gap that always holds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ from host.planner.preference import Preference
 from host.planner.rules import Rules
 from host.planner.search import Goal, Space, enumerate_configurations
 from host.planner.splits import MOST_KEPT, Splits
+from host.planner.work import Work
 from tests.unit.planner_clusters import clusters
 
 WEIGHTS = st.floats(0, 3)
@@ -51,6 +54,28 @@ def test_the_gap_holds(
     found = find_configurations(space, model, theta, goal, most_looked_at)
     reached = goal.score(model.costs(theta, space.points(found.counts))).min()
     assert best <= reached + 1e-12 <= best + found.gap + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(clusters(), st.integers(0, 1000), WEIGHTS, WEIGHTS, st.floats(0.0, 1.0), st.sampled_from([0, 5, 20]))
+def test_the_gap_holds_where_work_differs_and_is_limited(
+    cluster: Cluster, seed: int, time: float, power: float, tight: float, most_looked_at: int
+) -> None:
+    """Private records of drives that take no part are no work; limits are of the work that is left."""
+    model, space, theta = model_of(cluster, seed, True)
+    random = np.random.default_rng(seed)
+    private = {node: float(random.integers(0, 500)) for kind in cluster.kinds for node in kind.nodes}
+    work = Work.of(1000 + sum(private.values()), private, [kind.nodes for kind in cluster.kinds])
+    space = replace(space, work=work)
+    every = enumerate_configurations(space.least, space.most)
+    costs = model.costs(theta, space.points(every))
+    seconds = costs.seconds / costs.records * work.records(every)
+    goal = Goal(time, power, seconds=float(np.quantile(seconds, tight)))
+    best = goal.score(costs, work.records(every)).min()
+    found = find_configurations(space, model, theta, goal, most_looked_at)
+    reached = goal.score(model.costs(theta, space.points(found.counts)), work.records(found.counts)).min()
+    assert best <= reached + 1e-12
+    assert reached <= best + found.gap + 1e-9
 
 
 @settings(max_examples=30, deadline=None)

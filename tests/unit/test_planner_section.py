@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,14 @@ from csd_emu.config import parse_config
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.models import ModelSpec
 from host.job import JobConfig, check_mode
-from host.planner.cluster_of import Exchanged, chosen_sync_seconds, make_cluster, planned_records, planner_rules
+from host.planner.cluster_of import (
+    Exchanged,
+    chosen_sync_seconds,
+    make_cluster,
+    planned_private,
+    planned_records,
+    planner_rules,
+)
 from host.planner.planning import Planning
 from host.planner.section import PlannerSection
 from host.simulation.load import inspect_load
@@ -143,6 +151,22 @@ def test_no_step_of_all_devices_takes_more_records_than_an_epoch_has() -> None:
 
 
 @settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 90), min_size=4, max_size=4), st.integers(1, 5), st.integers(1, 5))
+def test_estimates_are_of_the_records_within_reach(private: list[int], rounds: int, epochs: int) -> None:
+    """By tables alone; where rounds have so many steps, of as many records whoever takes part."""
+    config, known = plan(DRIVES, private=private, rounds=rounds, epochs=epochs, batch_size=4)
+    planning = Planning(known, make_cluster(config, known, EXCHANGED), planner_rules(known), planned_records(known))
+    planning = dataclasses.replace(planning, private=planned_private(known))
+    planner = planning.make_planner()
+    own = dict(zip(known.nodes, private, strict=True))
+    for each in planner.decide().ranked:
+        nodes = planner.choose_nodes(each.configuration)
+        assert each.trained_records == rounds * epochs * (100 + sum(own[node] for node in nodes))
+    _, counted = plan(DRIVES, private=private, sync={"round_steps": 7})
+    assert planned_private(counted) == {}
+
+
+@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 40))
 def test_a_job_trains_on_its_epochs_or_on_its_steps_with_all_devices(rounds: int, epochs: int, steps: int) -> None:
     _, whole = plan(DRIVES, rounds=rounds, epochs=epochs)
@@ -173,25 +197,24 @@ def notes(chosen: Sequence[str], **job: Any) -> str:
     """Return what is said of this choice."""
     config, known = plan(DRIVES, **job)
     cluster = make_cluster(config, known, EXCHANGED)
-    return "\n".join(Planning(known, cluster, planner_rules(known), planned_records(known)).notes(chosen))
+    planning = Planning(known, cluster, planner_rules(known), planned_records(known), planned_private(known))
+    return "\n".join(planning.notes(chosen))
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(0, 90), min_size=4, max_size=4), st.sets(st.integers(0, 3), min_size=1))
-def test_private_records_that_rest_are_told_with_how_much_too_high_the_estimates_are(
-    private: list[int], chosen: set[int]
-) -> None:
+def test_private_records_that_rest_are_told(private: list[int], chosen: set[int]) -> None:
     told = notes([f"csd-{number:02d}" for number in sorted(chosen)], private=private)
     whole, trained = 100 + sum(private), 100 + sum(private[number] for number in chosen)
     assert ("take no part" in told) == (trained < whole)
-    wanted = f"are estimated for {whole / trained:.2f} times the work that it will do"
-    assert (wanted in told) == (f"has {trained} of them" in told) == (trained < whole)
+    assert (f"an epoch has {trained} of {whole} records" in told) == (trained < whole)
+    assert ("compared by the time and energy of a record" in told) == (trained < whole)
 
 
 def test_rounds_of_steps_have_as_many_records_whoever_has_them() -> None:
     told = notes(["csd-00"], private=[9, 9, 9, 9], sync={"round_steps": 5})
     assert "27 private records lie on csd-01, csd-02, csd-03" in told
-    assert "times the work" not in told
+    assert "an epoch has" not in told
 
 
 @pytest.mark.parametrize(

@@ -321,3 +321,30 @@ def test_the_first_step_of_a_node_that_warms_up_is_left_out_and_only_that() -> N
     assert world.step == 3 + 2 + 3
     resumed = world.again()
     assert resumed.decided
+
+
+def test_what_is_thought_beside_the_loop_is_told_when_it_is_over_and_in_order() -> None:
+    told, direct = World(ALL, (1, 0, 1)), World(ALL, (1, 0, 1))
+    for world in (told, direct):
+        world.tuner.begin()
+    while told.tuner.pondering:
+        notes, decided = list(told.notes), list(told.decided)
+        with told.tuner.telling_later():
+            told.take()
+            assert (told.notes, told.decided) == (notes, decided)
+        direct.take()
+        assert told.notes == direct.notes
+        assert [each.batches for each in told.decided] == [each.batches for each in direct.decided]
+    assert len(told.decided) == 1
+    assert len(told.notes) == 2
+
+
+def test_it_ponders_until_it_is_decided() -> None:
+    world = World(ALL)
+    assert world.tuner.pondering
+    assert world.notes == []  # asking begins nothing
+    world.train()
+    assert not world.tuner.pondering
+    refused = World(ALL, refuses="deadline: 5 s too much")
+    refused.train()
+    assert not refused.tuner.pondering

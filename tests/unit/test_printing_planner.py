@@ -16,14 +16,15 @@ RANKED = 20
 NARROW = Interval(10.0, 9.9, 10.1)
 
 
-def row(number: int, seconds: Interval) -> ConfigurationRow:
+def row(number: int, seconds: Interval, work: float = 100.0) -> ConfigurationRow:
     one = Interval(1.0, 1.0, 1.0)
     fields = {"count": {"newport": number}, "batch": {"newport": 4}, "step_seconds": 1.0, "steps_measured": 0}
+    fields["trained_records"] = work
     return ConfigurationRow(name=f"{number} newport", seconds=seconds, watts=one, joules=one, edp=one, **fields)
 
 
-def plan(front: list[int], seconds: Interval = NARROW, feasible: int = RANKED) -> DevicePlan:
-    ranked = [row(number, seconds) for number in range(1, RANKED + 1)]
+def plan(front: list[int], seconds: Interval = NARROW, feasible: int = RANKED, private: float = 0.0) -> DevicePlan:
+    ranked = [row(number, seconds, 100.0 + private * number) for number in range(1, RANKED + 1)]
     return DevicePlan(
         **{"clock": "modelled", "prefer": "time", "confidence": 0.95, "records": 100.0, "limits": LimitsRow()},
         **{"kinds": {}, "nodes": {"csd-00": 4}, "resting": [], "chosen": ranked[0], "ranked": ranked},
@@ -57,3 +58,13 @@ def test_a_wide_interval_has_its_ends_shown(capsys: pytest.CaptureFixture[str]) 
     out = printed(plan([0], Interval(10.0, 3.0, 30.0)), capsys)
     assert "3 .. 30" in out
     assert "±" not in out
+
+
+def test_records_have_a_column_where_not_all_are_within_reach_of_everyone(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = printed(plan([0]), capsys)
+    assert "for 100 records" in whole
+    assert not re.search(r"devices +records +records/step", whole)
+    out = printed(plan([0], private=7.0), capsys)
+    assert "for the records that each can reach" in out
+    assert re.search(r"devices +records +records/step", out)
+    assert re.search(r"2 newport +114 +8 ", out)

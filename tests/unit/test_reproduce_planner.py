@@ -47,6 +47,7 @@ def test_ours_stands_beside_what_was_published(report: PlannerReport) -> None:
 
 def test_everyone_has_a_row_and_so_has_every_value_that_was_tried(report: PlannerReport) -> None:
     rates = {each.who: each.hit_rate for each in report.choosing}
+    assert [each.hit_rate_same_configuration for each in report.choosing] == [each.hit_rate for each in report.choosing]
     assert rates[OURS] == 0.75
     assert rates["rule: host only"] == 0.25
     assert rates["our planner before any trial"] == 0

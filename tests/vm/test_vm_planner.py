@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from csd_emu.paths import Paths
+from csd_emu.progress import Silent
+from host.bench.planner_vms import BATCH, measure
 from tests.commands import ARRAY
 from tests.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import NAME, VmWorkshop
@@ -50,3 +53,21 @@ def test_virtual_drives_are_chosen_by_counted_seconds_and_estimates_hold(worksho
     whole = [step["array_seconds"] for step in after if sum(part["batch_size"] for part in step["devices"]) == 64]
     assert statistics.median(whole) == pytest.approx(plan["chosen"]["step_seconds"], rel=0.05)
     workshop.assert_clean()
+
+
+def test_choices_are_within_5_percent_of_the_best_of_all_that_were_run(template: None) -> None:
+    """The bench's part with the link behind which the drives are worth something."""
+    (world,) = measure(Paths.default(), Silent(), 0, ["100 MB/s"])
+    costs = {tuple(each["configuration"]): each for each in world["costs"]}
+    assert set(costs) == {(1, 0), (2, 0), (0, 1), (1, 1), (2, 1)}
+    # Private records of a drive that takes no part are nobody's.
+    assert costs[2, 1]["records"] > costs[2, 0]["records"] > costs[1, 0]["records"]
+    assert [case["preference"] for case in world["cases"]] == ["time", "power", "energy", "edp"]
+    for case in world["cases"]:
+        ours = case["ours"]
+        print(json.dumps({key: ours[key] for key in ("configuration", "regret", "seconds_error", "joules_error")}))
+        assert ours["kept"]
+        assert ours["regret"] <= 0.05
+        assert abs(ours["seconds_error"]) <= 0.05
+        assert abs(ours["joules_error"]) <= 0.05
+        assert set(ours["batches"]) <= {0, BATCH}
