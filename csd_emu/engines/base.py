@@ -86,6 +86,9 @@ class Engine(Protocol):
     def surroundings(self, device: Device) -> Surroundings:
         """Return what the device will find around it."""
 
+    def hypervisor_of(self, device: Device) -> str | None:
+        """Return the name of the hypervisor on which the device is placed; None of what is no virtual machine."""
+
     def prepare(self, progress: Progress) -> None:
         """Make what all devices share, such as image and template; nothing runs afterwards.
 

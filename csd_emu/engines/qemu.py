@@ -70,6 +70,10 @@ class QemuEngine:
         """Return the instruction-counted clock, and QEMU's user networking."""
         return Surroundings("counted", GATEWAY)
 
+    def hypervisor_of(self, device: Device) -> str | None:
+        """Return the host of the URI to which the device is dealt; ``local`` on this machine."""
+        return urlsplit(self._uris[device.number % len(self._uris)]).hostname or "local"
+
     def prepare(self, progress: Progress) -> None:
         """Make the image and the template, if they are not there."""
         self._folder.mkdir(parents=True, exist_ok=True)
