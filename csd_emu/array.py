@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from csd_emu.config import Bytes, BytesPerSecond, Config, Seconds, Watts
-from csd_emu.hypervisors import SESSION_URI, HypervisorSection, Spread, name_hypervisors
+from csd_emu.hypervisors import SESSION_URI, HypervisorEntry, HypervisorSection, Spread, name_hypervisors
 from csd_emu.profiles import PROFILES, get_profile
 from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
@@ -181,7 +181,7 @@ class ArrayConfig(Config):
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
     engine: EngineName = "qemu"
     inventory: str | None = None
-    hypervisors: list[str | HypervisorSection] = Field(default=[SESSION_URI], min_length=1)
+    hypervisors: list[HypervisorEntry] = Field(default=[SESSION_URI], min_length=1)
     spread: Spread = "fill"
     memory: Dram = Field(default="2 GiB")  # type: ignore[assignment]
     clock: Literal["auto", "modelled", "wall"] = "auto"

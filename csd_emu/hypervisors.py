@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from csd_emu.config import Bytes, Config
 
@@ -64,6 +64,16 @@ class HypervisorSection(Config):
     def system(self) -> bool:
         """Whether it is the machine's own libvirt, which has root's rights, rather than a user's."""
         return _split(self.uri).path == "/system"
+
+
+def _kind(value: object) -> str:
+    return "uri" if isinstance(value, str) else HypervisorSection.__name__
+
+
+# An entry of `hypervisors:`: a URI, or a mapping.
+HypervisorEntry = Annotated[
+    Annotated[str, Tag("uri")] | Annotated[HypervisorSection, Tag(HypervisorSection.__name__)], Discriminator(_kind)
+]
 
 
 def name_hypervisors(entries: Sequence[str | HypervisorSection]) -> dict[str, HypervisorSection]:
