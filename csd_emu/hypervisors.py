@@ -55,6 +55,11 @@ class HypervisorSection(Config):
         return self.uri == SESSION_URI
 
     @property
+    def unlimited(self) -> bool:
+        """Whether the file sets it no limit."""
+        return self.cores is self.memory is self.disk is None
+
+    @property
     def host(self) -> str | None:
         """The other machine that it runs on; None on this one."""
         host = _split(self.uri).hostname

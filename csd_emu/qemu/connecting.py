@@ -32,6 +32,15 @@ def within(seconds: float, purpose: str, work: Callable[[], T]) -> T:
     Raises:
         NoAnswer: it does not. Whatever it still does nobody waits for.
     """
+    done = in_thread(purpose, work)
+    concurrent.futures.wait([done], seconds)
+    if not done.done():
+        raise NoAnswer(f"no answer within {seconds:.0f} s ({purpose})")
+    return done.result()
+
+
+def in_thread(purpose: str, work: Callable[[], T]) -> concurrent.futures.Future[T]:
+    """Do `work` in a thread of its own, which does not keep the process from ending."""
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def run() -> None:
@@ -41,10 +50,7 @@ def within(seconds: float, purpose: str, work: Callable[[], T]) -> T:
             done.set_exception(error)
 
     threading.Thread(target=run, name=purpose, daemon=True).start()
-    concurrent.futures.wait([done], seconds)
-    if not done.done():
-        raise NoAnswer(f"no answer within {seconds:.0f} s ({purpose})")
-    return done.result()
+    return done
 
 
 def open_hypervisor(uri: str, seconds: float = OPEN_SECONDS) -> libvirt.virConnect:

@@ -49,6 +49,7 @@ class RemoteSite(Site):
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._ready: tuple[QemuTools, str, RemoteFiles] | None = None
         self._known: tuple[libvirt.virConnect, Pool] | None = None
+        self._interrupted = threading.Event()
         self._consoles: dict[str, float] = {}
 
     def connection(self) -> libvirt.virConnect:
@@ -129,6 +130,10 @@ class RemoteSite(Site):
             if console is not None:
                 plan.console.write_text(text_of(console), encoding="utf-8")
 
+    def interrupt(self) -> None:
+        """Have `prepare`, in another thread, end as soon as it can; what it has not finished it removes."""
+        self._interrupted.set()
+
     def arrays(self) -> set[str]:
         """Return the arrays of which a machine or a file is there."""
         found = super().arrays()
@@ -156,7 +161,7 @@ class RemoteSite(Site):
     def _prepare(self, image: Image, progress: Progress) -> None:
         connection = self.connection()
         tools = read_qemu(connection.getCapabilities())
-        pool, part = self._pool(), _Named(progress, self.name)
+        pool, part = self._pool(), _Named(progress, self.name, self._interrupted)
         if self.section.system and (models := confined_by(connection.getCapabilities())):
             log.warning(
                 "hypervisor %s: %s confines QEMU to the files of a domain's XML, and a drive has others; if it does "
@@ -263,13 +268,19 @@ class RemoteSite(Site):
 
 
 class _Named:
-    """A `Progress` whose stages begin with a hypervisor's name."""
+    """A `Progress` whose stages begin with a hypervisor's name; work that reports to it ends when it is interrupted."""
 
-    def __init__(self, progress: Progress, name: str) -> None:
-        self._progress, self._name = progress, name
+    def __init__(self, progress: Progress, name: str, interrupted: threading.Event) -> None:
+        self._progress, self._name, self._interrupted = progress, name, interrupted
 
     def stage(self, text: str) -> None:
+        self._go_on()
         self._progress.stage(f"{self._name}: {text}")
 
     def advance(self, fraction: float) -> None:
+        self._go_on()
         self._progress.advance(fraction)
+
+    def _go_on(self) -> None:
+        if self._interrupted.is_set():
+            raise DeviceError(f"hypervisor {self._name}: interrupted")

@@ -145,7 +145,12 @@ class RemoteTemplates:
         console = self._pool.make(files.console.name, 0)
         bar.stage("boot the template: one ARM machine, up to torch imported (about a minute)")
         spec = self._spec(files, cmdline, key, token)
-        said = boot_template(connection, spec, files.state, lambda: text_of(console), _POLL_SECONDS)
+
+        def read() -> str:
+            bar.advance(0.0)  # it may have been interrupted
+            return text_of(console)
+
+        said = boot_template(connection, spec, files.state, read, _POLL_SECONDS)
         return time.monotonic() - begin, said
 
     def _modified(self, image: dict[str, str], key: str, token: str) -> dict[str, str]:

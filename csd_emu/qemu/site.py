@@ -74,6 +74,10 @@ class Site(ABC):
         """Have what the device's console has said in the plan's own file; here it is there already."""
         return
 
+    def interrupt(self) -> None:
+        """Have `prepare`, in another thread, end as soon as it can; what it has not finished it removes."""
+        return
+
     def offer(self, running: int) -> Offer:
         """Return what there is for drives beside the `running` ones: the array file's figures, else what is free."""
         section, free = self.section, self.free()
