@@ -15,6 +15,7 @@ from typing import Any
 
 import libvirt
 import psutil
+import pytest
 
 from csd_emu.qemu.daemon import SERVICE_USER
 from tests.commands import wait_until
@@ -24,6 +25,12 @@ DAEMON = shutil.which("libvirtd", path=_PATH)
 # Where libvirt looks for its drivers, if not where the distribution puts them.
 _DRIVER_FOLDERS = ("LIBVIRT_DRIVER_DIR", "LIBVIRT_STORAGE_BACKEND_DIR")
 _START_SECONDS = 30.0
+_DRIVERS = [Path(os.environ["LIBVIRT_DRIVER_DIR"])] if "LIBVIRT_DRIVER_DIR" in os.environ else []
+_DRIVERS += [path for folder in ("/usr/lib", "/usr/lib64") for path in Path(folder).glob("*/libvirt/connection-driver")]
+needs_storage = pytest.mark.skipif(
+    DAEMON is None or not any((folder / "libvirt_driver_storage.so").exists() for folder in _DRIVERS),
+    reason="needs libvirtd with its storage driver (Debian: libvirt-daemon-driver-storage)",
+)
 
 
 class Hypervisor:

@@ -101,8 +101,7 @@ class RemoteTemplates:
             facts = None
         if facts is None:
             return None
-        seen = self._modified(image, key, facts.token)
-        return self._files(image, key, facts.token) if seen == facts.modified else None
+        return self._files(image, key, facts.token) if self._modified(key, facts.token) == facts.modified else None
 
     def ensure(
         self, connection: libvirt.virConnect, image: dict[str, str], cmdline: str, progress: Progress
@@ -122,7 +121,7 @@ class RemoteTemplates:
         try:
             seconds, said = self._boot(connection, image, cmdline, key, token, progress)
             if (winner := self.find(image, cmdline)) is None:
-                facts = _Facts(token, self._modified(image, key, token), seconds, said)
+                facts = _Facts(token, self._modified(key, token), seconds, said)
                 self._pool.write_small(_marker(key), msgspec.json.encode(facts))
                 return self._files(image, key, token)
         except BaseException:
@@ -153,11 +152,10 @@ class RemoteTemplates:
         said = boot_template(connection, spec, files.state, read, _POLL_SECONDS)
         return time.monotonic() - begin, said
 
-    def _modified(self, image: dict[str, str], key: str, token: str) -> dict[str, str]:
-        """Return when each file that a clone rests on changed last."""
-        names = [*image.values(), *(_name(key, token, part) for part in _PARTS[:3])]
-        volumes = {name: self._pool.find(name) for name in names}
-        return {name: volume.modified for name, volume in volumes.items() if volume is not None}
+    def _modified(self, key: str, token: str) -> dict[str, str]:
+        """Return when each file of a template changed last; those of the image have markers of their own."""
+        volumes = {part: self._pool.find(_name(key, token, part)) for part in _PARTS[:3]}
+        return {part: volume.modified for part, volume in volumes.items() if volume is not None}
 
     def _spec(self, files: RemoteFiles, cmdline: str, key: str, token: str) -> DomainSpec:
         return DomainSpec(
