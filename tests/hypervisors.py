@@ -41,9 +41,9 @@ class Hypervisor:
         pool: where csd-emu's files go.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pool: Path | None = None) -> None:
         """Make its folders; nothing runs yet."""
-        self.folder, self.pool = folder, folder / "pool"
+        self.folder, self.pool = folder, pool or folder / "pool"
         self._owner = pwd.getpwnam(SERVICE_USER) if os.geteuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
         configuration = folder / "config" / "libvirt"
@@ -144,15 +144,18 @@ class Hypervisor:
 
 
 @contextlib.contextmanager
-def hypervisors(count: int) -> Iterator[list[Hypervisor]]:
-    """Run so many daemons; nothing of them is left at the end. The folder is short: a socket's path holds 107 bytes."""
+def hypervisors(count: int, pools: str | None = None) -> Iterator[list[Hypervisor]]:
+    """Run so many daemons; nothing of them is left at the end but the files in `pools`, a folder, if it is given.
+
+    Their own folder is short: a socket's path holds 107 bytes.
+    """
     folder = Path(tempfile.mkdtemp(prefix="csd-h-", dir="/tmp"))
     folder.chmod(0o755)
     made = []
     try:
         for number in range(count):
             (folder / str(number)).mkdir()
-            made.append(Hypervisor(folder / str(number)))
+            made.append(Hypervisor(folder / str(number), Path(pools) / str(number) if pools else None))
             made[-1].start()
         yield made
     finally:

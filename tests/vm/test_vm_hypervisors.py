@@ -34,8 +34,11 @@ class RackWorkshop(VmWorkshop):
 
 @pytest.fixture(scope="module")
 def racks(template: None) -> Iterator[list[Hypervisor]]:
-    """Two hypervisors, with whatever earlier tests left in their caches."""
-    with hypervisors(2) as racks:
+    """Two hypervisors, with whatever earlier tests left in their caches.
+
+    A folder in CSD_TEST_POOLS keeps image and templates, for those who run these tests again and again.
+    """
+    with hypervisors(2, os.environ.get("CSD_TEST_POOLS")) as racks:
         yield racks
 
 
