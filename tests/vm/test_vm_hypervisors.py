@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_said_before_anything_is_sent(placed: RackWorkshop,
 def test_a_hypervisor_that_dies_costs_its_own_drives_and_nothing_is_left(
     placed: RackWorkshop, racks: list[Hypervisor]
 ) -> None:
-    process = placed.start(*placed.job_arguments(rounds=500, epochs=1, target={"accuracy": 1.0}))
+    process = placed.start(*placed.job_arguments(rounds=500, epochs=1, batch_size=64, target={"accuracy": 1.0}))
     wait_until(lambda: len(placed.rounds()) >= 1 or process.poll() is not None, seconds=_TEMPLATE_SECONDS)
     assert placed.rounds(), process.communicate()[1]
     assert [part["device"] for part in placed.rounds()[0]["devices"]] == ["csd-00", "csd-01"]
