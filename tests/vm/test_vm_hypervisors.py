@@ -1,10 +1,13 @@
 """Drives on hypervisors of which nothing but libvirt is known: daemons of their own stand in for other machines."""
 
+import contextlib
+import getpass
 import hashlib
 import os
 import random
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,8 +17,11 @@ import pytest
 from csd_emu.qemu.connecting import open_hypervisor
 from csd_emu.qemu.pool import Pool
 from csd_emu.qemu.transfer import CHUNK_BYTES, Digests
+from firmware_agent.errors import EnvironmentUnfit
 from tests.commands import ARRAY, temporary_workshop, wait_until
+from tests.drives import Sshd, make_key
 from tests.hypervisors import Hypervisor, hypervisors, needs_storage
+from tests.loopback import needs_sshd
 from tests.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import NAME, ROUND_SECONDS, VmWorkshop
 
@@ -233,3 +239,46 @@ def test_a_damaged_volume_is_found_and_its_damaged_piece_alone_is_sent_again(rac
     assert not pool.holds("volume", digests.sha256)
     assert pool.bring("volume", source, digests, lambda _: None).sent_bytes == CHUNK_BYTES
     assert (rack.pool / "volume").read_bytes() == source.read_bytes()
+
+
+# What OpenBSD's nc -U does: libvirt's own helper at the other end takes no socket but the user's usual one.
+_NETCAT = """\
+import os, socket, sys, threading
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(sys.argv[-1])
+def up():
+    while data := os.read(0, 65536):
+        peer.sendall(data)
+    peer.shutdown(socket.SHUT_WR)
+threading.Thread(target=up, daemon=True).start()
+while data := peer.recv(65536):
+    os.write(1, data)
+"""
+
+
+@needs_sshd
+def test_over_ssh_a_file_arrives_and_strangers_are_not_let_in(rack: Hypervisor, tmp_path: Path) -> None:
+    netcat = tmp_path / "nc"
+    netcat.write_text(f"#!{sys.executable}\n{_NETCAT}")
+    server = Sshd(tmp_path / "sshd", "PermitRootLogin yes")
+    key, stranger = make_key(tmp_path / "key"), make_key(tmp_path / "stranger")
+    server.let_in(key)
+    (tmp_path / "known_hosts").write_text(server.known_line())
+    client = tmp_path / "ssh"
+    options = f"-o UserKnownHostsFile={tmp_path}/known_hosts -o IdentitiesOnly=yes"
+    client.write_text(f'#!/bin/sh\nexec ssh {options} "$@"\n')
+    for program in (netcat, client):
+        program.chmod(0o755)
+    way = f"socket={rack.socket}&proxy=netcat&netcat={netcat}&command={client}"
+    uri = f"qemu+ssh://{getpass.getuser()}@127.0.0.1:{server.port}/session?{way}&keyfile="
+    with server.running():
+        with pytest.raises(EnvironmentUnfit, match="Permission denied"):
+            open_hypervisor(f"{uri}{stranger}")
+        source = tmp_path / "source"
+        source.write_bytes(random.Random(2).randbytes(2 * CHUNK_BYTES))
+        digests = Digests.of(source)
+        with contextlib.closing(open_hypervisor(f"{uri}{key}")) as connection:
+            pool = Pool.open(connection, str(rack.pool))
+            assert pool.bring("volume", source, digests, lambda _: None).sent_bytes == digests.size_bytes
+            assert pool.holds("volume", digests.sha256)
+        assert (rack.pool / "volume").read_bytes() == source.read_bytes()
