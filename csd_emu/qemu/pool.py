@@ -22,6 +22,10 @@ _MARKER = ".complete"
 _NO_VOLUME, _NO_POOL = libvirt.VIR_ERR_NO_STORAGE_VOL, libvirt.VIR_ERR_NO_STORAGE_POOL
 
 
+class _Exists(EnvironmentUnfit):
+    """Raised when a volume of this name is there already."""
+
+
 class Seen(msgspec.Struct, frozen=True):
     """What a marker says of its volume; `modified` is the file's time of change there."""
 
@@ -149,9 +153,17 @@ class Pool:
             raise
 
     def make(self, name: str, capacity_bytes: int, backing: tuple[Path, str] | None = None) -> Volume:
-        """Make a volume of zeros, or a qcow2 file over `backing`, the path and format of another."""
-        xml = volume_xml(name, capacity_bytes, backing, self._owner)
-        return Volume(self._pool.createXML(xml))
+        """Make a volume of zeros, or a qcow2 file over `backing`, the path and format of another.
+
+        Raises:
+            EnvironmentUnfit: there is one of this name.
+        """
+        try:
+            return Volume(self._pool.createXML(volume_xml(name, capacity_bytes, backing, self._owner)))
+        except libvirt.libvirtError as error:
+            if error.get_error_code() == libvirt.VIR_ERR_STORAGE_VOL_EXIST:
+                raise _Exists(f"{name}: is made by another run at this moment; try again") from error
+            raise
 
     def remove(self, name: str) -> None:
         """Remove a volume; one that is not there is a success."""
@@ -159,13 +171,10 @@ class Pool:
             self._pool.storageVolLookupByName(name).delete()
 
     def write_small(self, name: str, content: bytes) -> None:
-        """Make a volume that holds `content`, in place of one of this name.
-
-        Raises:
-            libvirtError: it could not be made, for example because another run makes it at this moment.
-        """
+        """Make a volume that holds `content`, in place of one of this name; one that another run makes now stays."""
         self.remove(name)
-        self.make(name, len(content)).write(0, content)
+        with contextlib.suppress(_Exists):
+            self.make(name, len(content)).write(0, content)
 
     def read_small(self, name: str) -> bytes | None:
         """Return the content of a small volume, None if there is none."""
@@ -182,17 +191,28 @@ class Pool:
 
         What lies there already is compared and used, for example after a transfer that was cut.
         """
-        volume = self.find(name)
-        if volume is not None and volume.capacity_bytes != digests.size_bytes:
-            self.remove(name)
-            volume = None
-        fresh = volume is None
-        volume = volume or self.make(name, digests.size_bytes)
+        volume, fresh = self._obtain(name, digests.size_bytes)
         self.remove(name + _MARKER)
         sent = transfer(source, volume, digests, fresh, tell)
         seen = Seen(digests.size_bytes, digests.sha256, volume.modified)
         self.write_small(name + _MARKER, msgspec.json.encode(seen))
         return sent
+
+    def _obtain(self, name: str, size_bytes: int) -> tuple[Volume, bool]:
+        """Return the volume of this name and size, and whether it was made just now, by this run."""
+        volume = self.find(name)
+        if volume is not None and volume.capacity_bytes != size_bytes:
+            self.remove(name)
+            volume = None
+        if volume is not None:
+            return volume, False
+        try:
+            return self.make(name, size_bytes), True
+        except _Exists:
+            found = self.find(name)
+            if found is None:
+                raise
+            return found, False
 
     def _marker(self, name: str) -> Seen | None:
         try:

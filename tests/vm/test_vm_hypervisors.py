@@ -8,7 +8,9 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import libvirt
@@ -239,6 +241,27 @@ def test_a_damaged_volume_is_found_and_its_damaged_piece_alone_is_sent_again(rac
     assert not pool.holds("volume", digests.sha256)
     assert pool.bring("volume", source, digests, lambda _: None).sent_bytes == CHUNK_BYTES
     assert (rack.pool / "volume").read_bytes() == source.read_bytes()
+
+
+def test_two_runs_that_send_the_same_file_at_once_are_not_in_each_others_way(rack: Hypervisor, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(random.Random(3).randbytes(6 * CHUNK_BYTES))
+    digests = Digests.of(source)
+    Pool.open(open_hypervisor(rack.uri), str(rack.pool))
+    meeting = threading.Barrier(2)
+
+    def send() -> None:
+        pool = Pool.open(open_hypervisor(rack.uri), str(rack.pool))
+        meeting.wait()
+        pool.bring("volume", source, digests, lambda _: None)
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(send) for _ in range(2)]:
+            done.result()
+    assert (rack.pool / "volume").read_bytes() == source.read_bytes()
+    pool = Pool.open(open_hypervisor(rack.uri), str(rack.pool))
+    assert pool.holds("volume", digests.sha256) or pool.bring("volume", source, digests, lambda _: None).sent_bytes == 0
+    assert pool.holds("volume", digests.sha256)
 
 
 # What OpenBSD's nc -U does: libvirt's own helper at the other end takes no socket but the user's usual one.
