@@ -171,7 +171,7 @@ def test_image_and_template_travel_once_and_a_damaged_one_is_sent_again(
     assert "boot the template" not in up.err
     assert placed.run("down", NAME).code == 0
     assert cached(racks) == before
-    disk = next(path for path in before if path.name.endswith(".disk") and path.is_relative_to(racks[0].folder))
+    disk = next(path for path in before if path.name.endswith(".disk") and path.parent == racks[0].pool)
     with disk.open("r+b") as file:
         file.seek(3 * CHUNK_BYTES + 4096)
         byte = file.read(1)[0]
