@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from csd_emu.config import Bytes, BytesPerSecond, Config, Seconds, Watts
+from csd_emu.hypervisors import SESSION_URI, HypervisorEntry, HypervisorSection, Spread, name_hypervisors
 from csd_emu.profiles import PROFILES, get_profile
 from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
@@ -166,7 +167,9 @@ class ArrayConfig(Config):
         engine: ``qemu`` for ARM virtual machines, ``native`` for processes on this machine, ``remote`` for real drives;
             a group of devices may have another one.
         inventory: file of the real drives, from the array file's folder.
-        hypervisors: libvirt URIs over which the drives are dealt out in turn (qemu).
+        hypervisors: libvirt URIs on which the drives are placed, or mappings with more than a URI (qemu).
+        spread: ``fill`` gives each hypervisor a drive per core before the next one gets any, ``even`` deals them out so
+            that all have as many per core (qemu).
         memory: DRAM of each VM (qemu).
         clock: of native drives: ``modelled`` from a calibration table, ``wall``, or ``auto``: modelled if there is a
             table for the job's model, else wall. Virtual machines always count, real drives always have the wall's.
@@ -178,7 +181,8 @@ class ArrayConfig(Config):
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
     engine: EngineName = "qemu"
     inventory: str | None = None
-    hypervisors: list[str] = Field(default=["qemu:///session"], min_length=1)
+    hypervisors: list[HypervisorEntry] = Field(default=[SESSION_URI], min_length=1)
+    spread: Spread = "fill"
     memory: Dram = Field(default="2 GiB")  # type: ignore[assignment]
     clock: Literal["auto", "modelled", "wall"] = "auto"
     host: HostSection = HostSection()
@@ -192,6 +196,11 @@ class ArrayConfig(Config):
                 f"clock: {self.clock} is for native drives; a qemu drive's clock is counted, a real one's is the "
                 "wall's: leave it out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _hypervisors_differ(self) -> Self:
+        name_hypervisors(self.hypervisors)
         return self
 
     @model_validator(mode="after")
@@ -235,6 +244,11 @@ class ArrayConfig(Config):
         if sum(len(group.drives or ()) or group.count for group in self.devices) > MAX_DEVICES:
             raise ValueError(f"more than {MAX_DEVICES} devices in one array; use several arrays")
         return self
+
+    @property
+    def named_hypervisors(self) -> dict[str, HypervisorSection]:
+        """Name -> hypervisor, in the order of the file."""
+        return name_hypervisors(self.hypervisors)
 
     def list_devices(self) -> list[Device]:
         """Return the drives in the order of the file; numbers count through groups of one name."""

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
@@ -140,7 +140,9 @@ def _follow(kind: type[BaseModel], location: list[int | str]) -> tuple[list[int 
 
 def _tag(model: type[BaseModel]) -> Any:
     field = model.model_fields.get("name")
-    return next(iter(get_args(field.annotation)), model.__name__) if field is not None else None
+    if field is None or get_origin(field.annotation) is not Literal:
+        return model.__name__
+    return get_args(field.annotation)[0]
 
 
 def _nested_models(annotation: Any) -> list[type[BaseModel]]:

@@ -74,6 +74,20 @@ def sweep(names: Sequence[str], paths: Paths) -> SweepReport:
     return SweepReport(ended, busy)
 
 
+def sweep_file(config: ArrayConfig, paths: Paths) -> SweepReport:
+    """End every device of an array on the engines and hypervisors that its file names; needs no state file.
+
+    Raises:
+        EnvironmentUnfit: another process works on it, or nothing of what the file names can be reached.
+    """
+    with (
+        contextlib.closing(make_engine(config, paths)) as engine,
+        array_folder(paths.arrays, config.name) as folder,
+        INTERRUPTS.deferred(),
+    ):
+        return SweepReport({config.name: clear_array(engine, config.name, folder)}, [])
+
+
 def report_status(paths: Paths) -> StatusReport:
     """Return the status of every array with a state file; one whose file cannot be read is ``unreadable``."""
     statuses = []

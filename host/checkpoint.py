@@ -27,7 +27,7 @@ _REMEDY = "restore the file from a copy, or remove it to begin again from the fi
 # What may change between a run and its resumption: nothing here moves a weight or a device second. What the planner has
 # decided stands in the checkpoint; if it has not yet, it begins again, perhaps with other limits.
 _FREE_JOB_KEYS = {"rounds", "target", "checkpoint", "watchdog", "planner"}
-_FREE_ARRAY_KEYS = {"hypervisors", "memory"}
+_FREE_ARRAY_KEYS = {"hypervisors", "spread", "memory"}
 _FREE_HOST_KEYS = {"address", "port", "metrics_port", "power_cap"}
 
 
@@ -126,7 +126,7 @@ def load_checkpoint(path: Path, job: str) -> Checkpoint | None:
         raise CheckpointError(
             f"{path}: is of another job than lies beside it: job, array, model file, or the figures of profiles and "
             "calibration were changed; undo that (only rounds, target, checkpoint, watchdog, planner, ports, "
-            "hypervisors and memory may change)"
+            "hypervisors, spread and memory may change)"
         )
     state = TrainingState(
         *(header.round, header.accuracy, header.array_seconds),

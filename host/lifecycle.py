@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import logging
 import os
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
@@ -19,6 +21,7 @@ from csd_emu.array import REMOTE, ArrayConfig, Device
 from csd_emu.config import parse_config
 from csd_emu.deadline import Deadline
 from csd_emu.engines import DevicePlan, Engine, Handle, Surroundings, make_engine
+from csd_emu.engines.base import HypervisorLost
 from csd_emu.paths import Paths
 from firmware_agent.errors import BootTimeout, ConfigurationError
 from firmware_agent.handover import IDENTITY_FILE
@@ -31,6 +34,8 @@ from host.in_place import WantedRecords
 from host.job import DataSection
 from host.records import OnEvent
 from host.shards import ShardRecord, write_shards
+
+log = logging.getLogger(__name__)
 
 ENTROPY_BYTES = 64
 FIRST_INCARNATION = 1
@@ -59,12 +64,16 @@ class ArrayRequest:
 
 @dataclass(frozen=True)
 class StartedArray:
-    """An array whose devices have all said hello, and the fleet that they said it to."""
+    """An array whose devices have said hello, and the fleet that they said it to.
+
+    `lost` are those that their hypervisors cost it, with what was wrong; the other hypervisors' devices go on.
+    """
 
     state: ArrayState
     fleet: Fleet
     handles: list[Handle]
     times: StartTimes
+    lost: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,7 @@ class StartTimes:
 async def start_array(
     request: ArrayRequest, folder: Path, engine: Engine, fleet_box: contextlib.AsyncExitStack, on_event: OnEvent
 ) -> StartedArray:
-    """Start every device of a prepared engine and wait for all hellos.
+    """Start every device of a prepared engine and wait for all hellos, but of those whose hypervisor fails.
 
     Args:
         request: what to bring up.
@@ -115,11 +124,11 @@ async def start_array(
         )
         for device, record in zip(devices, records, strict=True)
     ]
-    handles, times = await _start_devices(engine, fleet, plans)
+    handles, times, lost = await _start_devices(engine, fleet, plans)
     if any(device.data is not None for device in devices):
         state = state.with_holdings({name: session.hello for name, session in fleet.sessions().items()})
         state.save(folder)
-    return StartedArray(state, fleet, handles, times)
+    return StartedArray(state, fleet, handles, times, lost)
 
 
 @contextlib.asynccontextmanager
@@ -192,30 +201,46 @@ def clear_array(engine: Engine, name: str, folder: Path) -> list[str]:
     return swept
 
 
-async def _start_devices(engine: Engine, fleet: Fleet, plans: list[DevicePlan]) -> tuple[list[Handle], StartTimes]:
+async def _start_devices(
+    engine: Engine, fleet: Fleet, plans: list[DevicePlan]
+) -> tuple[list[Handle], StartTimes, dict[str, str]]:
+    """Start the devices; return those that came up, and why the others did not, which their hypervisors have lost.
+
+    Raises:
+        CsdError: a device did not come up, or none did.
+    """
     deadline = Deadline(boot_deadline_seconds(len(plans)))
     begin = time.monotonic()
-    # More starts at once than cores would only get in each other's way.
-    turns = asyncio.Semaphore(os.cpu_count() or 1)
+    # More starts at once than cores would only get in each other's way; each hypervisor has cores of its own.
+    turns = defaultdict[str | None, asyncio.Semaphore](lambda: asyncio.Semaphore(os.cpu_count() or 1))
 
-    async def start(plan: DevicePlan) -> tuple[Handle, float]:
-        async with turns:
-            own = time.monotonic()
-            handle = await asyncio.to_thread(engine.start, plan)
-            await engine.wait_ready(handle, fleet.joined(plan.device.name), deadline)
-            return handle, time.monotonic() - own
+    async def start(plan: DevicePlan) -> tuple[Handle, float] | HypervisorLost:
+        try:
+            async with turns[engine.hypervisor_of(plan.device)]:
+                own = time.monotonic()
+                handle = await asyncio.to_thread(engine.start, plan)
+                await engine.wait_ready(handle, fleet.joined(plan.device.name), deadline)
+                return handle, time.monotonic() - own
+        except HypervisorLost as error:
+            log.warning("%s", error)
+            return error
 
     tasks = [asyncio.create_task(start(plan)) for plan in plans]
     try:
-        started = await asyncio.gather(*tasks)
+        results = await asyncio.gather(*tasks)
     except BaseException:
         # A thread that is starting a device cannot be cancelled: let it end, so that the sweep sees all there is.
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+    started = [result for result in results if not isinstance(result, HypervisorLost)]
+    errors = [result for result in results if isinstance(result, HypervisorLost)]
+    if errors and not started:
+        raise errors[0]
     times = {handle.plan.device.name: seconds for handle, seconds in started}
-    return [handle for handle, _ in started], StartTimes(times, time.monotonic() - begin)
+    lost = {plan.device.name: str(error) for plan, error in zip(plans, results, strict=True) if error in errors}
+    return [handle for handle, _ in started], StartTimes(times, time.monotonic() - begin), lost
 
 
 def _authority(config: ArrayConfig) -> Authority:

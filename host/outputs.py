@@ -60,6 +60,33 @@ class SweepReport(msgspec.Struct, frozen=True):
     busy: list[str]
 
 
+class PlannedHypervisor(msgspec.Struct, frozen=True):
+    """One hypervisor of `csd-emu up --plan`.
+
+    `memory_bytes` and `disk_bytes` are what drives may take there, null if nobody knows; `cores_bind` says that there
+    may be no more drives than cores, `room` how many more fit, null without a limit. `problem` is why it cannot be used.
+    """
+
+    name: str
+    uri: str
+    cores: int
+    memory_bytes: float | None
+    disk_bytes: float | None
+    cores_bind: bool
+    room: int | None
+    devices: list[str]
+    problem: str
+
+
+class PlacementPlanReport(msgspec.Struct, frozen=True):
+    """`csd-emu up --plan`: where the drives would go; `homeless` ones would go nowhere, with what is wrong."""
+
+    array: str
+    spread: str
+    hypervisors: list[PlannedHypervisor]
+    homeless: dict[str, str]
+
+
 class ValidationReport(msgspec.Struct, frozen=True):
     """`csd-emu validate`: the configuration as resolved; `domains` holds the domain XML of each device (qemu)."""
 
@@ -256,6 +283,7 @@ class ReportOutput(msgspec.Struct, frozen=True):
 OUTPUTS: dict[str, type[msgspec.Struct]] = {
     "run": Summary,
     "up": ArrayStatus,
+    "up-plan": PlacementPlanReport,
     "status": StatusReport,
     "down": SweepReport,
     "sweep": SweepReport,

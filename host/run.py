@@ -173,6 +173,8 @@ class _Run:
         async with contextlib.AsyncExitStack() as box:
             started = await start_array(self._request.array, self._folder, self._engine, box, self._recorder.add_event)
             self._metrics.set_boot_seconds(started.times.device_seconds)
+            for device, why in started.lost.items():
+                self._recorder.add_event(device, What.LOST, why)
             return await self._train_and_stay(started.fleet)
 
     async def _train_and_stay(self, fleet: Fleet) -> Summary:

@@ -299,9 +299,13 @@ class FakeEngine:
         self.running, self.faults = set(running), faults
         self.done: list[str] = []
         self.broken = ""
+        self.hypervisor: str | None = None
 
     def surroundings(self, device: Device) -> Surroundings:
         return Surroundings("wall", "127.0.0.1")
+
+    def hypervisor_of(self, device: Device) -> str | None:
+        return self.hypervisor
 
     def prepare(self, progress: Progress) -> None:
         self.done.append("prepare")

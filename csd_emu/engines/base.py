@@ -29,6 +29,10 @@ class Fault(Enum):
     HEAL = "heal"
 
 
+class HypervisorLost(DeviceLost):
+    """Raised when a device's hypervisor is gone, full or too slow while others go on: the array does without it."""
+
+
 @dataclass(frozen=True)
 class DevicePlan:
     """Everything about one start of a device, fixed before anything starts.
@@ -85,6 +89,9 @@ class Engine(Protocol):
 
     def surroundings(self, device: Device) -> Surroundings:
         """Return what the device will find around it."""
+
+    def hypervisor_of(self, device: Device) -> str | None:
+        """Return the name of the hypervisor on which the device is placed; None of what is no virtual machine."""
 
     def prepare(self, progress: Progress) -> None:
         """Make what all devices share, such as image and template; nothing runs afterwards.
@@ -157,10 +164,14 @@ def not_from_outside(handle: Handle, fault: Fault) -> DeviceError:
 def last_words(console: Path) -> str:
     """Return the last lines of a device's console, for an error message."""
     try:
-        lines = console.read_text(encoding="utf-8", errors="replace").splitlines()
+        return last_lines(console.read_text(encoding="utf-8", errors="replace"))
     except OSError:
-        return "(no console output)"
-    said = [f"    {line}" for line in lines if line.strip()]
+        return last_lines("")
+
+
+def last_lines(text: str) -> str:
+    """Return the last lines of what a console said, for an error message."""
+    said = [f"    {line}" for line in text.splitlines() if line.strip()]
     return "\n".join(said[-LAST_LINES:]) or "(no console output)"
 
 

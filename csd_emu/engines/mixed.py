@@ -27,6 +27,10 @@ class MixedEngine:
         """Return what the device will find around it."""
         return self._of(device).surroundings(device)
 
+    def hypervisor_of(self, device: Device) -> str | None:
+        """Return the name of the device's hypervisor, if it has one."""
+        return self._of(device).hypervisor_of(device)
+
     def prepare(self, progress: Progress) -> None:
         """Make what the devices of each engine share."""
         for engine in self._engines.values():

@@ -46,6 +46,9 @@ class NativeEngine:
             return Surroundings("wall", "127.0.0.1")
         return Surroundings("wall", self._shaper.dial_address, self._shaper.listen_address)
 
+    def hypervisor_of(self, device: Device) -> None:
+        """Return None: a process has no hypervisor."""
+
     def prepare(self, progress: Progress) -> None:
         """Make the shaped link, if there is one; nothing else is shared."""
         if self._shaper is not None:

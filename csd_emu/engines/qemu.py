@@ -1,180 +1,214 @@
-"""Drives as ARM virtual machines: clones of one template, started through libvirt, disks hot-plugged."""
+"""Drives as ARM virtual machines: clones of one template per hypervisor, started through libvirt, disks hot-plugged."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import os
 import shutil
-import socket
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import libvirt
 
 from csd_emu.array import QEMU, ArrayConfig, Device
 from csd_emu.deadline import Deadline
-from csd_emu.engines.base import DevicePlan, Fault, Handle, Surroundings, must_run, wait_for_hello
+from csd_emu.engines.base import DevicePlan, Fault, Handle, HypervisorLost, Surroundings, must_run, wait_for_hello
 from csd_emu.image import Image, ImageStore
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
+from csd_emu.qemu.advertised import GATEWAY, advertised, check_listens
 from csd_emu.qemu.daemon import SessionDaemon, calling_libvirt
-from csd_emu.qemu.domain import IDENTITY_BUS, SHARD_BUS, DomainSpec, Tag, domain_xml, network_card, read_tag
+from csd_emu.qemu.domain import domain_xml, network_card
+from csd_emu.qemu.local_site import clone_spec
 from csd_emu.qemu.monitor import Monitor
-from csd_emu.qemu.template import TEMPLATE_ARRAY, Template, TemplateStore, template_spec
-from csd_emu.qemu.tools import QemuTools, find_qemu, make_overlay
+from csd_emu.qemu.placing import Offer, Placement, describe_shortage, place
+from csd_emu.qemu.site import Site, destroy
+from csd_emu.qemu.sites import TROUBLE, Sites
+from csd_emu.qemu.template import TemplateStore
+from csd_emu.qemu.tools import find_qemu
 from firmware_agent.errors import DeviceError, EnvironmentUnfit
-from firmware_agent.handover import IDENTITY_SERIAL, SHARD_SERIAL
+from firmware_agent.handover import FAILED_MARKER
 
-SESSION_URI = "qemu:///session"
-# Under which address QEMU's user networking shows the host's loopback interface.
-GATEWAY = "10.0.2.2"
-_CLONE_SECONDS = 120.0
-_NO_DOMAIN = libvirt.VIR_ERR_NO_DOMAIN
+__all__ = ["GATEWAY", "PlacementPlan", "PlannedSite", "QemuEngine", "describe_domains"]
+
 _SPARE_BYTES = 512 << 20
-# No drive is as small as a small shard; what the archive does not fill is a hole in its file.
-_MIN_NAMESPACE_BYTES = 64 << 20
+# What a start on a hypervisor elsewhere may take, with its shard.
+_START_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class PlannedSite:
+    """One hypervisor in a plan: what it has for drives, those that go there, and why it cannot be used, if so."""
+
+    name: str
+    uri: str
+    offer: Offer | None
+    devices: tuple[str, ...]
+    problem: str
+
+
+@dataclass(frozen=True)
+class PlacementPlan:
+    """Where the devices would go: each hypervisor, and why those that go nowhere do not."""
+
+    sites: tuple[PlannedSite, ...]
+    homeless: dict[str, str]
 
 
 class QemuEngine:
-    """Clones of one template, dealt out over the array's hypervisors in turn."""
+    """Clones of one template per hypervisor; a hypervisor that fails costs its own devices."""
 
     faults = frozenset(Fault)
 
     def __init__(self, config: ArrayConfig, paths: Paths) -> None:
-        """Find QEMU and libvirt; nothing is connected yet.
+        """Find what is needed on this machine; nothing is connected yet.
 
         Raises:
-            EnvironmentUnfit: something is missing. Where the session daemon runs already, QEMU may be: then it is said
-                when a machine is to be started.
+            EnvironmentUnfit: something is missing.
         """
-        for uri in config.hypervisors:
-            _check_local(uri)
-        self._daemon = SessionDaemon(paths)
-        try:
-            find_qemu()
-        except EnvironmentUnfit:
-            if not self._daemon.answers:  # where one does, machines can be watched and ended without QEMU's programs
-                raise
-        self._uris, self._memory_bytes = config.hypervisors, int(config.memory)
-        self._images, self._template_folder = ImageStore(paths.images), paths.templates
-        self._folder = paths.state
-        self._connections: dict[str, libvirt.virConnect] = {}
-        self._lock = threading.Lock()
+        self._config = config
+        self._sites = Sites.make(config, paths)
+        self._images, self._folder = ImageStore(paths.images), paths.state
         self._image: Image | None = None
-        self._template: Template | None = None
+        self._lock = threading.Lock()
+        # Where devices are placed or were found, and why those that have no place do not.
+        self._where: dict[str, str] = {}
+        self._homeless: dict[str, str] = {}
 
     def surroundings(self, device: Device) -> Surroundings:
         """Return the instruction-counted clock, and QEMU's user networking."""
-        return Surroundings("counted", GATEWAY)
+        name = self.hypervisor_of(device)
+        return Surroundings("counted", GATEWAY if name is None else advertised(self._sites[name].section))
+
+    def hypervisor_of(self, device: Device) -> str | None:
+        """Return the name of the hypervisor on which the device is placed or was found; None if it has no place."""
+        if (only := self._sites.only) is not None:
+            return only.name
+        if device.name not in self._where and device.name not in self._homeless:
+            with contextlib.suppress(*TROUBLE):
+                self._look(self._config.name)
+            self._homeless.setdefault(device.name, "it was not found")
+        return self._where.get(device.name)
 
     def prepare(self, progress: Progress) -> None:
-        """Make the image and the template, if they are not there."""
+        """Place the devices, and make image and template where they go, if they are not there."""
         self._folder.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(self._folder).free < _SPARE_BYTES:
             raise EnvironmentUnfit(f"{self._folder}: less than {_SPARE_BYTES >> 20} MiB are free; free some")
-        for uri in self._uris:
-            self._connect(uri)
-        self._image = self._images.ensure(progress)
-        if not self._templates.exists(self._image, self._memory_bytes):
-            self._images.verify(self._image, contents=True)
-        self._template = self._templates.ensure(self._connect(self._uris[0]), self._image, self._memory_bytes, progress)
+        check_listens(self._config)
+        if self._unlimited is not None:
+            self._unlimited.connection()
+            self._where = dict.fromkeys(self._names, self._unlimited.name)
+        else:
+            progress.stage(f"ask {', '.join(self._sites)} what is free")
+            self._place()
+        image = self._image = self._images.ensure(progress)
+        used = [name for name in self._sites if name in self._where.values()]
+        _, problems = self._sites.on_each(used, "prepare", lambda site: site.prepare(image, progress), None)
+        self._lose(problems, used)
+
+    def plan(self) -> PlacementPlan:
+        """Return where the devices would go now; nothing is made or started.
+
+        Raises:
+            EnvironmentUnfit: there is no room for all of them though all hypervisors answer, or none answers.
+        """
+        offers, there, problems = self._survey()
+        placement, homeless = self._placed(offers, there, problems)
+        sites = [
+            PlannedSite(
+                *(name, site.section.uri, offers.get(name), tuple(placement.on(name))), str(problems.get(name, ""))
+            )
+            for name, site in self._sites.items()
+        ]
+        return PlacementPlan(tuple(sites), homeless)
 
     def start(self, plan: DevicePlan) -> Handle:
         """Clone the template, then plug in the device's two namespaces."""
-        spec = self._clone_spec(plan)
-        template = self._prepared()[1]
-        self._reclaim(plan, spec.disk)
-        _enlarge(plan.shard)
-        make_overlay(find_qemu(), spec.disk, template.disk, "qcow2")
-        # The folder last: from then on its new owner can replace what is in it.
-        for path in (spec.disk, plan.shard, plan.identity, plan.folder):
-            self._daemon.give(path)
+        name = plan.device.name
+        if name not in self._where:
+            if name in self._homeless:
+                raise HypervisorLost(f"{name}: {self._homeless[name]}")
+            raise DeviceError("the qemu engine was not prepared; call prepare first")
+        site = self._sites[self._where[name]]
         try:
-            domain = self._connection_for(plan.device.number).createXML(
-                domain_xml(spec), libvirt.VIR_DOMAIN_START_PAUSED
-            )
-        except libvirt.libvirtError as error:
-            raise DeviceError(f"{plan.device.name}: libvirt could not start it: {error}") from error
-        try:
-            self._awaken(domain, plan, template)
-        except (libvirt.libvirtError, DeviceError) as error:
-            _destroy(domain)
-            raise DeviceError(f"{plan.device.name}: the clone did not come to life: {error}") from error
-        return Handle(plan, spec.name)
+            return self._sites.call(site, f"start {name}", lambda: site.start(plan), _START_SECONDS)
+        except TROUBLE as error:
+            raise self._judged(name, error) from error.__cause__
 
     def find(self, plan: DevicePlan) -> Handle | None:
         """Return the virtual machine of this name."""
-        handle = Handle(plan, domain_name(plan))
-        return handle if self.alive(handle) else None
+        found = self._domain(plan)
+        return None if found is None else Handle(plan, found[0].domain_name(plan))
 
     def alive(self, handle: Handle) -> bool:
-        """Return whether the virtual machine exists."""
-        return self._domain(handle) is not None
+        """Return whether the virtual machine exists; its console is fetched on the way."""
+        found = self._domain(handle.plan)
+        if (name := self._where.get(handle.plan.device.name)) is not None:
+            self._sites[name].fetch_console(handle.plan)
+        return found is not None
 
     async def wait_ready(self, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:
         """Wait for the agent's greeting (see `Engine.wait_ready`)."""
-        await wait_for_hello(self, handle, hello, deadline)
+        try:
+            await wait_for_hello(self, handle, hello, deadline)
+        except TROUBLE as error:
+            if FAILED_MARKER in str(error):
+                raise
+            raise self._judged(handle.plan.device.name, error) from error.__cause__
 
     def inject(self, handle: Handle, fault: Fault) -> None:
         """Kill, pause or resume the virtual machine, or plug its network cable out or in."""
-        domain = self._domain(handle)
-        if domain is None:
+        found = self._domain(handle.plan)
+        if found is None:
             raise must_run(handle, fault)
         with calling_libvirt(f"{fault.value} {handle.plan.device.name}"):
-            if fault in (Fault.CUT, Fault.HEAL):
-                Monitor(domain).set_link(network_card(domain.XMLDesc()), up=fault is Fault.HEAL)
-            elif fault is Fault.KILL:
-                domain.destroy()
-            elif fault is Fault.FREEZE:
-                domain.suspend()
-            elif domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED:
-                domain.resume()
+            _do(found[1], fault)
 
     def stop(self, handle: Handle) -> None:
         """End the virtual machine."""
-        domain = self._domain(handle)
-        if domain is not None:
-            _destroy(domain)
+        found = self._domain(handle.plan)
+        if found is not None:
+            destroy(found[1])
 
     def list_devices(self, array: str) -> list[str]:
-        """Return the devices of `array` that exist, by the tags of the domains."""
-        return sorted(tag.device for _, tag in self._find(array))
+        """Return the devices of `array` that exist, by the tags of the domains.
+
+        A hypervisor that does not answer is named in the log, unless none does.
+        """
+        return sorted(device for devices in self._look(array).values() for device in devices)
 
     def list_arrays(self) -> list[str]:
-        """Return the arrays of which a virtual machine exists."""
-        return sorted({tag.array for _, tag in self._tagged()} - {TEMPLATE_ARRAY})
+        """Return the arrays of which anything exists."""
+        found = self._sites.on_all("list arrays", lambda site: site.arrays())
+        return sorted({array for arrays in found.values() for array in arrays})
 
     def sweep(self, array: str) -> list[str]:
-        """End every virtual machine that carries the array's tag."""
-        found = self._find(array)
-        for domain, _ in found:
-            _destroy(domain)
-        return sorted(tag.device for _, tag in found)
+        """End every virtual machine that carries the array's tag, and remove its files there.
+
+        A hypervisor that does not answer is named in the log and left as it is, unless none does.
+        """
+        found = self._sites.on_all(f"sweep {array}", lambda site: site.sweep(array))
+        return sorted(device for devices in found.values() for device in devices)
 
     def close(self) -> None:
         """Close all connections; end the daemon if it has nothing left to do."""
-        idle = True
-        for uri, connection in self._connections.items():
-            with contextlib.suppress(libvirt.libvirtError):
-                idle &= uri != SESSION_URI or connection.numOfDomains() == 0
-                connection.close()
-        self._connections.clear()
-        self._daemon.release(idle)
+        self._sites.close()
 
     def remake_template(self, progress: Progress) -> float:
-        """Boot the template anew, even if there is one, and return the wall seconds that it took."""
-        image = self._images.ensure(progress)
-        self._templates.remove(self._templates.find(image, self._memory_bytes))
-        template = self._templates.ensure(self._connect(self._uris[0]), image, self._memory_bytes, progress)
-        return float(template.facts["template_seconds"])
+        """Boot the template on this machine anew, even if there is one, and return the wall seconds that it took."""
+        local = self._sites.local
+        if local is None:
+            raise EnvironmentUnfit("hypervisors: this machine's own, qemu:///session, is not among them")
+        return local.remake_template(self._images.ensure(progress), progress)
 
     @property
     def image_hash(self) -> str:
         """Hash of the image that the machines of this engine boot."""
-        return self._prepared()[0].hash
+        if self._image is None:
+            raise DeviceError("the qemu engine was not prepared; call prepare first")
+        return self._image.hash
 
     def private_bytes(self, handle: Handle) -> int:
         """Return the memory that only this device's QEMU holds, in bytes, from the kernel's smaps_rollup.
@@ -188,87 +222,100 @@ class QemuEngine:
                     return _private_bytes((process / "smaps_rollup").read_text())
         raise DeviceError(f"{handle.plan.device.name}: its QEMU process is not on this machine")
 
-    def _reclaim(self, plan: DevicePlan, disk: Path) -> None:
-        """Take the device's folder back from an earlier life: root must not write where others can plant links."""
-        self._daemon.take_back(plan.folder)
-        disk.unlink(missing_ok=True)
-        for path in (plan.shard, plan.identity):
-            if path.is_symlink():
-                raise DeviceError(f"{plan.device.name}: {path} was replaced by a link; csd-emu down and up again")
-
-    def _awaken(self, domain: libvirt.virDomain, plan: DevicePlan, template: Template) -> None:
-        monitor, name = Monitor(domain), plan.device.name
-        monitor.load_state(str(template.state), Deadline(_CLONE_SECONDS))
-        domain.resume()
-        monitor.plug_namespace(str(plan.identity), f"{IDENTITY_SERIAL}{name}", IDENTITY_BUS)
-        monitor.plug_namespace(str(plan.shard), f"{SHARD_SERIAL}{name}", SHARD_BUS)
-
-    def _clone_spec(self, plan: DevicePlan) -> DomainSpec:
-        image, template = self._prepared()
-        return clone_spec(plan, image, template, self._memory_bytes, find_qemu())
+    @property
+    def _names(self) -> list[str]:
+        return [device.name for device in self._config.list_devices() if device.engine == QEMU]
 
     @property
-    def _templates(self) -> TemplateStore:
-        return TemplateStore(self._template_folder, find_qemu(), self._daemon)
+    def _unlimited(self) -> Site | None:
+        """The only hypervisor, if the file sets it no limit: then there is nothing to place."""
+        only = self._sites.only
+        return only if only is not None and only.section.unlimited else None
 
-    def _prepared(self) -> tuple[Image, Template]:
-        if self._image is None or self._template is None:
-            raise DeviceError("the qemu engine was not prepared; call prepare first")
-        return self._image, self._template
+    def _place(self) -> None:
+        offers, there, problems = self._survey()
+        self._sites.tell(problems, list(self._sites))
+        placement, self._homeless = self._placed(offers, there, problems)
+        self._where = dict(placement.where)
 
-    def _connection_for(self, number: int) -> libvirt.virConnect:
-        return self._connect(self._uris[number % len(self._uris)])
+    def _survey(self) -> tuple[dict[str, Offer], dict[str, str], dict[str, Exception]]:
+        """Return what each hypervisor offers, where devices run already, and the errors of those that do not answer.
 
-    def _connect(self, uri: str) -> libvirt.virConnect:
-        with self._lock:
-            if uri not in self._connections:
-                self._connections[uri] = self._daemon.connect() if uri == SESSION_URI else _open(uri)
-            return self._connections[uri]
+        Raises:
+            CsdError: none answers.
+        """
+        array = self._config.name
 
-    def _domain(self, handle: Handle) -> libvirt.virDomain | None:
-        try:
-            domain = self._connection_for(handle.plan.device.number).lookupByName(handle.reference)
-            return domain if domain.isActive() else None
-        except libvirt.libvirtError as error:
-            if error.get_error_code() == _NO_DOMAIN:
-                return None
-            raise DeviceError(f"{handle.plan.device.name}: libvirt does not answer: {error}") from error
+        def ask(site: Site) -> tuple[Offer, list[str]]:
+            running = site.devices(array)
+            return site.offer(len(running)), running
 
-    def _find(self, array: str) -> list[tuple[libvirt.virDomain, Tag]]:
-        return [(domain, tag) for domain, tag in self._tagged() if tag.array == array]
+        found, problems = self._sites.on_each(self._sites, "ask what is free", ask)
+        if not found:
+            self._sites.tell(problems, list(self._sites))
+        there = {device: name for name, (_, running) in found.items() for device in running}
+        return {name: offer for name, (offer, _) in found.items()}, there, problems
 
-    def _tagged(self) -> Iterator[tuple[libvirt.virDomain, Tag]]:
-        """Yield every domain of ours on the array's hypervisors."""
-        for uri in dict.fromkeys(self._uris):
-            connection = self._connect(uri)
-            with calling_libvirt(f"list the domains of {uri}"):
-                domains = connection.listAllDomains()
-            for domain in domains:
-                with contextlib.suppress(libvirt.libvirtError):  # it ended meanwhile
-                    tag = read_tag(domain.XMLDesc())
-                    if tag is not None:
-                        yield domain, tag
+    def _placed(
+        self, offers: Mapping[str, Offer], there: Mapping[str, str], problems: Mapping[str, Exception]
+    ) -> tuple[Placement, dict[str, str]]:
+        """Place the devices on the hypervisors that answered; return also why some have no place.
 
+        Raises:
+            EnvironmentUnfit: there is no room for all, and all hypervisors answered.
+        """
+        placement = place(self._names, offers, self._config.spread, there)
+        missing, short = len(placement.homeless), describe_shortage(len(placement.homeless), offers)
+        if missing and not problems:
+            raise EnvironmentUnfit(
+                f"hypervisors: {missing} of {len(self._names)} drives have no room: {short}; add a hypervisor, raise "
+                "its cores, memory or disk in the array file, or take fewer drives"
+            )
+        gone = "; ".join(f"hypervisor {name} cannot be used ({error})" for name, error in problems.items())
+        return placement, dict.fromkeys(placement.homeless, f"{gone}, and the others are full: {short}")
 
-def domain_name(plan: DevicePlan) -> str:
-    """Return libvirt's name of one drive."""
-    return f"csd-{plan.array}-{plan.device.name}"
+    def _lose(self, problems: Mapping[str, Exception], asked: list[str]) -> None:
+        """Take note of the devices of hypervisors that failed.
 
+        Raises:
+            CsdError: all that were asked have.
+        """
+        self._sites.tell(problems, asked)
+        for device, name in [each for each in self._where.items() if each[1] in problems]:
+            self._homeless[device] = f"hypervisor {name} failed: {problems[name]}"
+            del self._where[device]
 
-def clone_spec(plan: DevicePlan, image: Image, template: Template, memory_bytes: int, tools: QemuTools) -> DomainSpec:
-    """Return the domain of one drive: the template's, whose memory it shares, but for what is its own."""
-    return dataclasses.replace(
-        template_spec(template, image, memory_bytes, tools),
-        name=domain_name(plan),
-        tag=Tag(plan.array, plan.run, plan.device.name),
-        disk=plan.folder / "disk.qcow2",
-        console=plan.console,
-        clone=True,
-    )
+    def _look(self, array: str) -> dict[str, list[str]]:
+        """Return hypervisor -> the array's devices there, and remember where they are."""
+        found = self._sites.on_all("list devices", lambda site: site.devices(array))
+        if array == self._config.name:
+            with self._lock:
+                self._where |= {device: name for name, devices in found.items() for device in devices}
+        return found
+
+    def _domain(self, plan: DevicePlan) -> tuple[Site, libvirt.virDomain] | None:
+        """Return where the device's machine runs, and its domain; None if it does not run."""
+        purpose, known = f"look for {plan.device.name}", self._where.get(plan.device.name)
+        site = self._sites.only if known is None else self._sites[known]
+        if site is not None:
+            domain = self._sites.call(site, purpose, lambda: site.domain(plan))
+            return None if domain is None else (site, domain)
+        found = self._sites.on_all(purpose, lambda site: site.domain(plan))
+        for name, domain in found.items():
+            if domain is not None:
+                self._where[plan.device.name] = name
+                return self._sites[name], domain
+        return None
+
+    def _judged(self, device: str, error: Exception) -> Exception:
+        """Return the error of a device that did not come up: of one hypervisor among several it is that one's."""
+        if self._sites.only is not None:
+            return error
+        return HypervisorLost(f"{device}, on hypervisor {self._where.get(device)}: {error}")
 
 
 def describe_domains(config: ArrayConfig, paths: Paths) -> dict[str, str]:
-    """Return the domain XML of each drive, as `start` would give it to libvirt; nothing is made or started.
+    """Return the domain XML of each drive, as `start` would give it to this machine's libvirt; nothing is started.
 
     Raises:
         EnvironmentUnfit: QEMU is missing.
@@ -284,38 +331,15 @@ def describe_domains(config: ArrayConfig, paths: Paths) -> dict[str, str]:
     return xml
 
 
-def _check_local(uri: str) -> None:
-    """Refuse a hypervisor on another machine: image, template and shards are files of this one."""
-    host = urlsplit(uri).hostname
-    if host not in (None, "localhost", "127.0.0.1", socket.gethostname(), socket.getfqdn()):
-        raise EnvironmentUnfit(
-            f"hypervisors: {uri} is on {host}; only this machine's hypervisors can be used yet, such as {SESSION_URI}"
-        )
-
-
-def _open(uri: str) -> libvirt.virConnect:
-    try:
-        connection = libvirt.open(uri)
-        if connection.getType() != "QEMU":
-            raise EnvironmentUnfit(f"hypervisors: {uri} is {connection.getType()}, not QEMU; use {SESSION_URI}")
-        return connection
-    except libvirt.libvirtError as error:
-        raise EnvironmentUnfit(
-            f"hypervisors: {uri} cannot be reached ({error}); correct the URI, or start libvirt there"
-        ) from error
-
-
-def _enlarge(namespace: Path) -> None:
-    if namespace.stat().st_size < _MIN_NAMESPACE_BYTES:
-        os.truncate(namespace, _MIN_NAMESPACE_BYTES)
-
-
-def _destroy(domain: libvirt.virDomain) -> None:
-    try:
+def _do(domain: libvirt.virDomain, fault: Fault) -> None:
+    if fault in (Fault.CUT, Fault.HEAL):
+        Monitor(domain).set_link(network_card(domain.XMLDesc()), up=fault is Fault.HEAL)
+    elif fault is Fault.KILL:
         domain.destroy()
-    except libvirt.libvirtError as error:
-        if error.get_error_code() not in (_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
-            raise DeviceError(f"{domain.name()}: libvirt could not end it: {error}") from error
+    elif fault is Fault.FREEZE:
+        domain.suspend()
+    elif domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED:
+        domain.resume()
 
 
 def _private_bytes(rollup: str) -> int:

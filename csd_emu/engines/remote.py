@@ -63,6 +63,9 @@ class RemoteEngine:
         address = self._address(device.name)
         return Surroundings("wall", LOOPBACK if address == THROUGH_SSH else address)
 
+    def hypervisor_of(self, device: Device) -> None:
+        """Return None: a real drive has no hypervisor."""
+
     def prepare(self, progress: Progress) -> None:
         """Connect to all drives and see that each is installed, enrolled and free.
 

@@ -24,11 +24,15 @@ ElementTree.register_namespace("csd", CSD_NAMESPACE)
 
 @dataclass(frozen=True)
 class Tag:
-    """Whose domain it is, kept in its metadata, so that a sweep needs no state file."""
+    """Whose domain it is, kept in its metadata, so that a sweep needs no state file.
+
+    `server` tells hosts apart that share a hypervisor; "" on csd-emu's own daemon.
+    """
 
     array: str
     run: str
     device: str
+    server: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def read_tag(xml: str) -> Tag | None:
     element = ElementTree.fromstring(xml).find(f"metadata/{{{CSD_NAMESPACE}}}device")
     if element is None:
         return None
-    return Tag(element.get("array", ""), element.get("run", ""), element.get("name", ""))
+    return Tag(element.get("array", ""), element.get("run", ""), element.get("name", ""), element.get("server", ""))
 
 
 def network_card(xml: str) -> str:
@@ -105,6 +109,8 @@ def network_card(xml: str) -> str:
 def _metadata(domain: ElementTree.Element, tag: Tag) -> None:
     metadata = ElementTree.SubElement(domain, "metadata")
     attributes = {"array": tag.array, "run": tag.run, "name": tag.device}
+    if tag.server:
+        attributes["server"] = tag.server
     ElementTree.SubElement(metadata, f"{{{CSD_NAMESPACE}}}device", attributes)
 
 

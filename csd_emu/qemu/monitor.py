@@ -49,11 +49,11 @@ class Monitor:
         self.execute("migrate-incoming", uri=f"file:{path}")
         self._wait("query-status", {"paused", "postmigrate", "prelaunch"}, {"internal-error"}, deadline)
 
-    def plug_namespace(self, path: str, serial: str, bus: str) -> None:
+    def plug_namespace(self, path: str, serial: str, bus: str, image_format: str = "raw") -> None:
         """Hot-plug the file at `path` as an NVMe disk with this serial number on the root port `bus`."""
         node = f"disk-{bus}".replace(".", "-")
         file = {"driver": "file", "filename": path, "locking": "off"}
-        self.execute("blockdev-add", **{"driver": "raw", "node-name": node, "file": file, "read-only": False})
+        self.execute("blockdev-add", **{"driver": image_format, "node-name": node, "file": file, "read-only": False})
         self.execute("device_add", driver="nvme", serial=serial, drive=node, bus=bus, id=f"nvme-{node}")
 
     def set_link(self, card: str, up: bool) -> None:

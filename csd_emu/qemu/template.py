@@ -12,7 +12,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,7 @@ _QUIET_SECONDS = 20.0
 _QUIET_SHARE = 0.08
 _LOOK_SECONDS = 0.5
 _SPARE_BYTES = 512 << 20
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -142,18 +143,7 @@ class TemplateStore:
         self._daemon.give(template.disk)
         spec = template_spec(template, image, memory_bytes, self._tools)
         progress.stage("boot the template: one ARM machine, up to torch imported (about a minute)")
-        deadline = Deadline(_BOOT_SECONDS)
-        with calling_libvirt("boot the template"):
-            domain = connection.createXML(domain_xml(spec), libvirt.VIR_DOMAIN_START_AUTODESTROY)
-            try:
-                facts = wait_for_line(spec.console, READY_MARKER, lambda: bool(domain.isActive()), deadline)
-                _wait_until_quiet(domain)
-                domain.suspend()
-                Monitor(domain).save_state(str(template.state), Deadline(_STATE_SECONDS))
-            finally:
-                with contextlib.suppress(libvirt.libvirtError):
-                    domain.destroy()
-        return msgspec.json.decode(facts.encode(), type=dict[str, str | float])
+        return boot_template(connection, spec, template.state, lambda: read_console(spec.console))
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:
@@ -194,6 +184,49 @@ def template_spec(template: Template, image: Image, memory_bytes: int, tools: Qe
         console=template.folder / "console.log",
         clone=False,
     )
+
+
+def boot_template(
+    connection: libvirt.virConnect,
+    spec: DomainSpec,
+    state: Path,
+    read: Callable[[], str],
+    poll_seconds: float = _POLL_SECONDS,
+) -> dict[str, str | float]:
+    """Boot a template's machine up to its agent's ready line, let it come to rest, save its device state, end it.
+
+    Args:
+        connection: to the hypervisor; if it breaks the machine ends.
+        spec: of the machine.
+        state: file there for the device state.
+        read: returns what the machine's console has said.
+        poll_seconds: how often it is read.
+
+    Returns:
+        what the agent said of the versions in the guest.
+
+    Raises:
+        EnvironmentUnfit: libvirt refused.
+        DeviceError: the machine did not boot.
+    """
+    deadline = Deadline(_BOOT_SECONDS)
+    with calling_libvirt("boot the template"):
+        domain = connection.createXML(domain_xml(spec), libvirt.VIR_DOMAIN_START_AUTODESTROY)
+        try:
+            alive = lambda: bool(domain.isActive())  # noqa: E731
+            facts = wait_for_line(read, READY_MARKER, alive, deadline, "the template", poll_seconds)
+            _wait_until_quiet(domain)
+            domain.suspend()
+            Monitor(domain).save_state(str(state), Deadline(_STATE_SECONDS))
+        finally:
+            with contextlib.suppress(libvirt.libvirtError):
+                domain.destroy()
+    return msgspec.json.decode(facts.encode(), type=dict[str, str | float])
+
+
+def read_console(console: Path) -> str:
+    """Return what a console has said, by its file on this machine."""
+    return console.read_text(encoding="utf-8", errors="replace") if console.exists() else ""
 
 
 def _wait_until_quiet(domain: libvirt.virDomain) -> None:

@@ -65,7 +65,7 @@ def test_the_example_of_real_drives_names_drives_of_its_inventory() -> None:
     ("kind", "base", "change", "want"),
     [
         (ArrayConfig, ARRAY, {"enginee": "qemu"}, "enginee: unknown key; did you mean 'engine'?"),
-        (ArrayConfig, ARRAY, {"zzz": 1}, "zzz: unknown key; valid keys: name, engine, inventory, hypervisors, memory"),
+        (ArrayConfig, ARRAY, {"zzz": 1}, "zzz: unknown key; valid keys: name, engine, inventory, hypervisors, spread"),
         (ArrayConfig, ARRAY, {"host": {"prot": 5000}}, "host.prot: unknown key; did you mean 'port'?"),
         (ArrayConfig, ARRAY, {"devices": [{"profile": "newport"}, {"profile": "newport", "cuont": 2}]},
          "devices[1].cuont: unknown key; did you mean 'count'?"),

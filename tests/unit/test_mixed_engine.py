@@ -65,6 +65,12 @@ def test_a_devices_whole_life_is_on_its_own_engine(
     assert (own.running, other.running, other.done) == (set(), set(), [])
 
 
+def test_a_virtual_machine_has_a_hypervisor_and_a_process_has_none(drives: FakeEngine, host: FakeEngine) -> None:
+    drives.hypervisor = "rack-1"
+    engine = engine_of(drives, host)
+    assert [engine.hypervisor_of(device) for device in (DRIVE, NODE)] == ["rack-1", None]
+
+
 def test_the_array_is_both_engines_together(drives: FakeEngine, host: FakeEngine) -> None:
     engine = engine_of(drives, host)
     engine.prepare(Silent())

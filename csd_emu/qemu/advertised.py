@@ -1,0 +1,57 @@
+"""Under which address drives on a hypervisor reach the host of their array: they dial out through QEMU's network."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from ipaddress import ip_address
+
+from csd_emu.array import QEMU, ArrayConfig
+from csd_emu.hypervisors import HypervisorSection
+from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
+
+# Under which address QEMU's user networking shows the loopback interface of the machine that it runs on.
+GATEWAY = "10.0.2.2"
+_DISCARD_PORT = 9
+
+
+def advertised(section: HypervisorSection) -> str:
+    """Return the address that drives on a hypervisor dial.
+
+    Raises:
+        EnvironmentUnfit: the array file gives none, and it is not known.
+    """
+    if section.advertise is not None:
+        return section.advertise
+    return GATEWAY if section.host is None else _own_address(section.host)
+
+
+def check_listens(config: ArrayConfig) -> None:
+    """Refuse an array that listens on loopback alone while drives on other machines are to dial in.
+
+    Raises:
+        ConfigurationError: it does.
+    """
+    if QEMU not in config.engines or not config.host.address.is_loopback:
+        return
+    for name, section in config.named_hypervisors.items():
+        with contextlib.suppress(EnvironmentUnfit):  # said when it is that hypervisor's turn
+            if (address := advertised(section)) != GATEWAY:
+                raise ConfigurationError(
+                    f"host.address: the array listens on {config.host.address} alone, and drives on hypervisor {name} "
+                    f"would dial {address}; set host.address to 0.0.0.0 or to that address of this machine"
+                )
+
+
+def _own_address(host: str) -> str:
+    """Return the address from which this machine reaches another one; nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, _DISCARD_PORT))
+            address = str(probe.getsockname()[0])
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"how drives on {host} reach this machine is not known ({error}); give advertise, an address of "
+            "this machine"
+        ) from error
+    return GATEWAY if ip_address(address).is_loopback else address
