@@ -41,7 +41,7 @@ from host.rounds import RoundExchange, job_frame
 from host.run_directory import RunDirectory, check_writable
 from host.run_end import finish_run, report_run
 from host.run_request import RunRequest
-from host.servers.run import Member, joined, meeting, say_farewell
+from host.servers.run import Member, count_servers, joined, meeting, say_farewell
 from host.shards import check_shards
 from host.summary import Summary
 from host.sync.setup import make_sync_training, overlap_of
@@ -94,7 +94,8 @@ def run_job(
         check_writable(runs)
     with array_folder(paths.arrays, name) as folder, contextlib.ExitStack() as stack:
         member = stack.enter_context(joined(request, paths.runtime))
-        metrics = MetricsState(describe_run(request.config, request.job))
+        server = "" if member is None else member.hall.server
+        metrics = MetricsState(describe_run(request.config, request.job, server))
         history, host = History(plan_run(request.config, request.job)), request.config.host
         page = PageApp(history, lambda: describe_presences(metrics))
         exporter = stack.enter_context(Exporter(metrics, host.metrics_port, host.address, page))
@@ -220,6 +221,8 @@ class _Run:
         clock = "+".join(sorted(clocks))
         self._metrics.begin(self._describe(fleet, accountant), clock, describe_tables(request))
         self._history.begin(clock, str(directory.path))
+        if self.member is not None:
+            self._metrics.begin_servers(len(self.member.hall.config.names), clock)
         names = [node.name for node in request.config.list_nodes()]
         faults = RunFaults(fleet, names, accountant.time, recorder.add_event)
         if request.planning is not None:
@@ -260,6 +263,7 @@ class _Run:
             # What is decided without a trial, from tables, is gone on with for a step, so that it can be resumed.
             while not training.done and not (self._over() and self._recorder.rounds):
                 record = self._meter.metered(await training.run_round())
+                count_servers(record, self._metrics)
                 self._metrics.describe(self._describe(fleet, accountant), clock)
                 await self._recorder.add_round(record, training, last=self._over())
                 for retune in record.retunes:
@@ -290,7 +294,10 @@ class _Run:
 
     def _describe(self, fleet: Fleet, accountant: Accountant) -> list[DeviceFacts]:
         hellos = {device: session.hello for device, session in fleet.sessions().items()}
-        return describe_devices(self._request.config, accountant.time, hellos)
+        config = self._request.config
+        placed = {device.name: self._engine.hypervisor_of(device) for device in config.list_nodes()}
+        hypervisors = {name: hypervisor for name, hypervisor in placed.items() if hypervisor is not None}
+        return describe_devices(config, accountant.time, hellos, hypervisors)
 
     def _list_existing(self) -> Collection[str]:
         return self._engine.list_devices(self._request.config.name)

@@ -16,7 +16,7 @@ from host.outputs import BenchReport
 BENCHES = (
     *("repeatability", "startup", "slowdown", "memory", "image", "calibration", "throttles", "metrics", "resume"),
     *("rounds", "gradients", "simulate", "stannis", "hypertune", "hypertune_sim", "compose", "scrape", "page"),
-    *("ci_gate", "pytest_warm", "comm", "placement", "planner", "planner_vms"),
+    *("ci_gate", "pytest_warm", "comm", "placement", "planner", "planner_vms", "scaleout"),
     *("deploy", "deploy_wide"),
 )
 

@@ -34,7 +34,7 @@ class Claim(msgspec.Struct, frozen=True):
     """What all servers of a run must have alike.
 
     Attributes:
-        version: of csd-emu.
+        version: hash of csd-emu's code.
         servers: hash of servers file and arrays.
         job: hash of the job and all that its trajectory rests on.
         run: of this run; the first server draws it.

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from firmware_agent import __version__
 from firmware_agent.errors import DeviceLost
+from host.metrics.state import MetricsState
+from host.records import RoundRecord
 from host.run_request import RunRequest
 from host.servers.code import code_sha256
 from host.servers.hall import Hall
@@ -47,7 +48,7 @@ def joined(request: RunRequest, runtime: Path) -> Iterator[Member | None]:
         yield None
         return
     own_address(hall.config, hall.server)
-    claim = Claim(f"{__version__} {code_sha256()}", hall.sha256, request.trajectory_sha256(hall.whole))
+    claim = Claim(code_sha256(), hall.sha256, request.trajectory_sha256(hall.whole))
     with member(hall.config, hall.server, claim) as run:
         yield Member(hall, run, runtime / f"{request.config.name}.worker")
 
@@ -62,6 +63,16 @@ async def meeting(this: Member | None, directory: Path) -> AsyncIterator[Servers
     plan = AgentPlan(config, server, this.run, this.socket, directory / LOG)
     async with WorkerLink(this.socket, config.membership.wait) as link, AgentProcess(plan):
         yield ServersTogether(server, link, config.link)
+
+
+def count_servers(record: RoundRecord, metrics: MetricsState) -> None:
+    """Add to the metrics what a round's steps had to do with other servers."""
+    for step in record.steps:
+        if (servers := step.servers) is not None:
+            for _ in range(servers.meetings):
+                metrics.add_rendezvous(len(servers.present))
+            costs = servers.sent_bytes, servers.reduce_seconds, servers.waited_seconds
+            metrics.add_servers_step(len(servers.present), *costs)
 
 
 async def say_farewell(together: ServersTogether, training: Training) -> None:
