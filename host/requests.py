@@ -50,13 +50,13 @@ def read_run(
     schedule: ScheduleName | None = None,
     placement: str | None = None,
     planner: Mapping[str, Any] | None = None,
-    servers: tuple[Path, str] | None = None,
+    servers: tuple[Path, str] | Path | None = None,
 ) -> RunRequest:
     """Read a job and its array, and check that they fit together.
 
     `engine`, `tuner`, the `schedule` of the job's communication, its `placement` and keys of its `planner` replace the
     files', if given. Another schedule than the file's has its own slice and credit. In place of an array `servers` may
-    be given: the servers file, and which of them this is.
+    be given: the servers file, and which of them this is, or what a run over several servers has written of them.
 
     Raises:
         ConfigurationError: they do not.
@@ -84,16 +84,16 @@ def read_run(
 
 
 def _read_drives(
-    array_path: Path | None, servers: tuple[Path, str] | None, engine: str | None
+    array_path: Path | None, servers: tuple[Path, str] | Path | None, engine: str | None
 ) -> tuple[Hall | None, ArrayConfig]:
     """Return the servers, if there are several, and the array."""
     if servers is None:
         if array_path is None:
             raise ConfigurationError("neither an array nor servers are given; name one of both")
         return None, read_array(array_path, engine)
-    from host.servers.hall import read_hall  # most runs have one server
+    from host.servers.hall import load_hall, read_hall  # most runs have one server
 
-    hall = read_hall(*servers, engine)
+    hall = load_hall(servers) if isinstance(servers, Path) else read_hall(*servers, engine)
     return hall, hall.own
 
 

@@ -15,7 +15,7 @@ from host.lifecycle import clear_array, list_running
 from host.recorder import Past
 from host.requests import read_run
 from host.run import Stay, run_job
-from host.run_directory import ARRAY_FILE, JOB_FILE, RunDirectory
+from host.run_directory import ARRAY_FILE, HALL_FILE, JOB_FILE, RunDirectory
 from host.run_end import finish_run, report_run
 from host.run_request import RunRequest
 from host.summary import Summary
@@ -42,7 +42,8 @@ def resume_run(
         CsdError: as `host.run.run_job`.
     """
     with RunDirectory.reopen(path) as directory:
-        request = read_run(path / JOB_FILE, path / ARRAY_FILE)
+        hall = path / HALL_FILE
+        request = read_run(path / JOB_FILE, path / ARRAY_FILE, servers=hall if hall.exists() else None)
         if engine is not None and engine != request.config.engine_label:
             raise ConfigurationError(
                 f"--engine {engine}: the run in {path} is on {request.config.engine_label} and can only go on there; "

@@ -211,7 +211,8 @@ class _Run:
         for name, source in request.user_files.items():
             directory.write_user_file(name, source)
         facts = {device: session.hello.facts for device, session in fleet.sessions().items()}
-        directory.write_configuration(request.config, job, facts, request.profiles)
+        hall = None if request.hall is None else request.hall.dump()
+        directory.write_configuration(request.config, job, facts, request.profiles, hall)
 
     async def _train(self, fleet: Fleet, directory: RunDirectory) -> Summary:
         request, recorder = self._request, self._recorder

@@ -27,6 +27,7 @@ from host.records import Record, RoundRecord, SliceRecord, decode_record
 from host.summary import Summary
 
 ARRAY_FILE, JOB_FILE, VERSIONS_FILE = "array.yaml", "job.yaml", "versions.json"
+HALL_FILE = "servers.json"
 RECORDS_FILE, SUMMARY_FILE, WEIGHTS_FILE = "records.jsonl", "summary.json", "model.safetensors"
 CHECKPOINT_FILE, REPORT_FILE, TRACE_FILE = "checkpoint.safetensors", "report.html", "trace.json"
 METRICS_FILE, SLICE_LINES_FILE, SLICES_FILE = "metrics.prom", "slices.jsonl", "slices.json"
@@ -119,8 +120,11 @@ class RunDirectory:
         job: BaseModel,
         facts: Mapping[str, Mapping[str, str]],
         profiles: Mapping[str, Mapping[str, Any]],
+        hall: Mapping[str, Any] | None = None,
     ) -> None:
         """Write versions.json, array.yaml and job.yaml as resolved; job.yaml comes last, and says that all is there.
+
+        Of one of several servers it is also written which they are (see `host.servers.hall`).
 
         versions.json holds the host's and the devices' facts, and each profile's figures with their sources, on which
         all device seconds of emulated drives rest.
@@ -134,6 +138,8 @@ class RunDirectory:
         versions["profiles"] = profiles
         _write_input(self.path / VERSIONS_FILE, msgspec.json.format(msgspec.json.encode(versions)))
         _write_input(self.path / ARRAY_FILE, _as_yaml(array))
+        if hall is not None:
+            _write_input(self.path / HALL_FILE, msgspec.json.format(msgspec.json.encode(hall)))
         self.write_job(job)
 
     def write_job(self, job: BaseModel) -> None:

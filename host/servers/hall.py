@@ -59,6 +59,30 @@ class Hall:
         told = [self.config.model_dump(mode="json", exclude={"store", "network"}), self.whole.model_dump(mode="json")]
         return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()
 
+    def dump(self) -> dict[str, Any]:
+        """Return all of it, as JSON takes it (see `load_hall`)."""
+        parts = {"config": self.config, "own": self.own, "whole": self.whole}
+        return {"server": self.server} | {key: part.model_dump(mode="json") for key, part in parts.items()}
+
+
+def load_hall(path: Path) -> Hall:
+    """Return what `Hall.dump` returned, from a file.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is none.
+    """
+    try:
+        content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        server, config, own, whole = (content[key] for key in ("server", "config", "own", "whole"))
+    except (OSError, msgspec.MsgspecError, KeyError) as error:
+        raise ConfigurationError(f"{path}: does not say which servers trained together ({error!r})") from error
+    return Hall(
+        parse_config(config, ServersConfig, str(path)),
+        str(server),
+        parse_config(own, ArrayConfig, str(path)),
+        parse_config(whole, HallConfig, str(path)),
+    )
+
 
 def read_hall(path: Path, server: str, engine: str | None = None) -> Hall:
     """Read a servers file and all its array files, as the server of this name sees them.
