@@ -21,7 +21,7 @@ def promtool(*arguments: str | Path) -> tuple[int, str]:
     if program is None and os.environ.get(REQUIRE_VARIABLE) != "1":
         pytest.skip("Prometheus is not installed; make setup-dev installs it")
     assert program, "promtool is not installed; sudo apt-get install prometheus, or make setup-dev"
-    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

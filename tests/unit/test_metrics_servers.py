@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
+from host.metrics.server_names import ALLREDUCE_BYTES, ALLREDUCE_SECONDS, SERVER_STEPS, SERVER_WAIT_SECONDS, SERVERS
 from host.metrics.state import MetricsState, RunFacts
 from host.metrics.targets import render_targets, write_targets
 from tests.metrics import DEVICES, begun, defined, scraped
@@ -16,18 +17,13 @@ from tests.records import round_record
 
 seconds = st.floats(0, 1e6)
 steps = st.lists(st.tuples(st.integers(1, 64), st.integers(0, 10**12), seconds, seconds), max_size=4)
-NAMES = (
-    "csd_server_steps_total",
-    "csd_allreduce_bytes_total",
-    "csd_allreduce_seconds_total",
-    "csd_server_wait_seconds_total",
-)
+COUNTERS = (SERVER_STEPS, ALLREDUCE_BYTES, ALLREDUCE_SECONDS, SERVER_WAIT_SECONDS)
 
 
 def counters(state: MetricsState) -> list[float]:
     """Steps, bytes, seconds of adding up, seconds of waiting."""
-    samples = scraped(state)
-    return [math.fsum(samples[name].values()) for name in NAMES]
+    numbers = state.snapshot().numbers
+    return [math.fsum(numbers[metric].values) for metric in COUNTERS]
 
 
 @given(rounds=st.lists(steps, max_size=4), unfinished=steps)
@@ -40,7 +36,7 @@ def test_counters_are_the_sums_of_the_steps_of_rounds_that_are_over(
     for number, taken in enumerate(rounds, 1):
         for step in taken:
             state.add_servers_step(*step)
-            assert scraped(state)["csd_servers"] == {(): step[0]}
+            assert state.snapshot().numbers[SERVERS].values == (step[0],)
         assert counters(state) == pytest.approx(expected)
         state.add_round(round_record([], round=number))
         added = [len(taken), *(math.fsum(step[place] for step in taken) for place in (1, 2, 3))]
