@@ -138,7 +138,7 @@ class _Kinds:
     def gaps(self, seconds: Floats, kind: int) -> Floats:
         """Return (layers, cuts) the seconds of the passes of a kind from a layer to a cut."""
         own = seconds[kind]
-        return (own - own[:, None]) * self.factors[kind]
+        return np.asarray((own - own[:, None]) * self.factors[kind])
 
 
 def patience_of(situation: Situation) -> int | None:
