@@ -1,10 +1,17 @@
-"""Random models, drives and links for the laws of placement."""
+"""Random models, drives and links for the laws of placement, and the seconds of a cut event by event."""
 
+import math
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from csd_emu.communication.costs import TensorCost
+from csd_emu.communication.costs import Costs, LayerCost, TensorCost, exchange_bytes
+from csd_emu.communication.link import OwnLink, SharedLink
+from csd_emu.communication.simulate import settle, settle_turns
+from csd_emu.communication.simulation import Simulation
+from csd_emu.communication.turn import Turn
+from csd_emu.host_node import reduce_seconds
+from csd_emu.placement.amounts import Amounts
 from csd_emu.placement.costs import DrivePlace, HostPlace, LayerPlace, Situation
 from csd_emu.timeline import Link
 from firmware_agent.send_queue import Sending
@@ -78,4 +85,55 @@ def situations(
         cut_overlaps=sending is not None,
         slice_seconds=draw(st.floats(0, 1e-4)),
         block_bytes=draw(st.sampled_from([1 << 16, 1 << 18, None])),
+    )
+
+
+def simulate_every_event(situation: Situation, cut: int) -> float:
+    """What `simulate_cut` says, from the simulation of every event at every drive: slow, and simple to believe."""
+    amounts, remote = Amounts(situation), situation.remote
+    local = [_costs(situation, amounts, drive, cut) for drive in situation.drives if drive.local]
+    costs = [_costs(situation, amounts, drive, cut) for drive in remote]
+    size, link, sending = exchange_bytes(costs[0]), situation.link, situation.sending
+    assert sending is not None
+    own = [
+        OwnLink(
+            drive.link_bytes_per_second if link.shared else min(drive.link_bytes_per_second, link.bytes_per_second),
+            drive.link_latency_seconds,
+        )
+        for drive in remote
+    ]
+    host_seconds = reduce_seconds(size, len(situation.drives))
+    whole = cut == len(situation.layers)
+    run = Simulation(
+        costs,
+        SharedLink(
+            link.bytes_per_second * (1 if link.shared else len(remote)), link.latency_seconds, situation.slice_seconds
+        ),
+        sending,
+        own=own,
+        host=local[0] if local else None,
+        block_bytes=situation.block_bytes or max(1, size),
+        host_bytes_per_second=size / host_seconds if size else math.inf,
+        barrier=situation.barrier,
+        turn=None if whole else _turn(amounts, cut),
+    )
+    return settle(run) if whole else settle_turns(run)
+
+
+def _costs(situation: Situation, amounts: Amounts, drive: DrivePlace, cut: int) -> Costs:
+    forward, backward, read = amounts.layer_seconds(drive, cut)
+    layers = (
+        LayerCost(layer.name, layer.tensors, float(forward[place]), float(backward[place]))
+        for place, layer in enumerate(situation.layers[:cut])
+    )
+    return (LayerCost("read", (), read, 0.0), *layers)
+
+
+def _turn(amounts: Amounts, cut: int) -> Turn:
+    crossing, label = float(amounts.crossing_bytes[cut]), float(amounts.labels[cut])
+    batches = [drive.batch_size for drive in amounts.situation.remote]
+    return Turn(
+        tuple(max(1, round(batch * (crossing + label))) for batch in batches),
+        tuple(max(1, round(batch * crossing)) for batch in batches),
+        float(amounts.host_seconds[cut]),
     )

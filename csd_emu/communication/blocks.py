@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 # Drives that send different parts of a block make the host wait for all of it, so blocks are small; but each has its
@@ -12,6 +13,7 @@ from typing import NamedTuple
 BLOCK_BYTES, MOST_BLOCKS = 16 << 10, 64
 
 
+@lru_cache(1 << 12)  # of the same tensors time and again
 def tensor_block_bytes(size_bytes: int, block_bytes: int) -> int:
     """Return the size of a tensor's blocks: `block_bytes` times the least power of two for `MOST_BLOCKS` at most."""
     ratio = -(-size_bytes // (block_bytes * MOST_BLOCKS))

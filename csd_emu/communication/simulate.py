@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -103,7 +104,24 @@ def steady_step_seconds(
     return settle(run)
 
 
-def settle(run: Simulation) -> float:
+class Stepping(Protocol):
+    """Steps one after the other: a `Simulation`, or what says the same (`csd_emu.communication.phases`)."""
+
+    def step(self) -> float:
+        """Go on until all have begun the next step; return the seconds since they had begun this one."""
+
+
+class Rounding(Protocol):
+    """The same from turn to turn, of a model that is cut."""
+
+    def skip_forward(self) -> None:
+        """Begin with the end of the first forward passes."""
+
+    def turn(self) -> float:
+        """Go on until the host has computed behind the cut once more; return when."""
+
+
+def settle(run: Stepping) -> float:
     """Run a simulation that has not begun until its steps repeat, and return what `steady_step_seconds` says."""
     run.step()  # it begins with all parameters, and none of those that follow does
     seconds: list[float] = []
@@ -117,7 +135,7 @@ def settle(run: Simulation) -> float:
     return sum(later) / len(later)
 
 
-def settle_turns(run: Simulation) -> float:
+def settle_turns(run: Rounding) -> float:
     """Return what `settle` says of a model that is cut, in a third of its time; the simulation has not begun.
 
     Whatever came before, all is the same when the host begins behind the cut: every parameter and every activation has

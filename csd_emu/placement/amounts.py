@@ -7,7 +7,7 @@ Per drive and step, with P the bytes of its layers, b its batch and a the bytes 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -62,6 +62,23 @@ class Amounts:
     def batches(self) -> Floats:
         """(remote drives,) records per step."""
         return np.array([drive.batch_size for drive in self.situation.remote], dtype=np.float64)
+
+    @cached_property
+    def kinds(self) -> list[tuple[int, int]]:
+        """(place among the devices, how many there are) of the first of each kind of remote drives.
+
+        Those of one kind differ by their names alone.
+        """
+        alike: dict[DrivePlace, list[int]] = {}
+        for place, drive in enumerate(self.situation.drives):
+            if not drive.local:
+                alike.setdefault(replace(drive, device=""), []).append(place)
+        return [(places[0], len(places)) for places in alike.values()]
+
+    @cached_property
+    def tensor_bytes(self) -> tuple[tuple[int, ...], ...]:
+        """(layers,) the sizes of each layer's tensors."""
+        return tuple(tuple(tensor.size_bytes for tensor in layer.tensors) for layer in self.situation.layers)
 
     @cached_property
     def labels(self) -> Floats:
@@ -175,6 +192,14 @@ class Amounts:
                 for drive in self.situation.drives
             ]
         )
+
+    @cached_property
+    def short_of_memory(self) -> list[int | None]:
+        """(cuts,) the place of the first device whose memory does not do; None where all have enough."""
+        memories = [drive.memory for drive in self.situation.drives]
+        available = np.array([[np.inf if each is None else each.available_bytes] for each in memories])
+        short = self.drive_memory_bytes > available
+        return [int(each.argmax()) if each.any() else None for each in short.T]
 
     @cached_property
     def host_memory_bytes(self) -> Floats:

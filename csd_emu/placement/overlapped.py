@@ -1,9 +1,9 @@
 """How long a step takes with a cut where the exchange overlaps what drives compute: the event simulation's answer.
 
-`csd_emu.communication.simulation` says it, with the real send queue at both ends; see there for who waits for whom. A
+`csd_emu.communication.simulation` says who waits for whom, `csd_emu.communication.phases` works out the same sooner. A
 cut is simulated for one step, from turn to turn. That takes milliseconds, so cuts are first given a bound that no
 schedule can beat, and only those are simulated whose bound is below the best found so far. With drives that are alike
-the choice is the same as if all had been. With unlike ones a simulation takes many times as long and bounds are wider,
+the choice is the same as if all had been. With unlike ones a simulation takes some times as long and bounds are wider,
 so the search ends, too, when `PATIENCE` cuts in turn, those of the lowest bounds first, were no better than the best.
 
 Why the bound holds. In a step, first all gradients of the drives' layers are pushed, since no forward pass ends before
@@ -20,19 +20,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from csd_emu.communication.costs import Costs, LayerCost, exchange_bytes
 from csd_emu.communication.link import OwnLink, SharedLink
+from csd_emu.communication.phases import Exchange, Kind, Passes, Phases
 from csd_emu.communication.simulate import settle, settle_turns
-from csd_emu.communication.simulation import Simulation
-from csd_emu.communication.turn import Turn
 from csd_emu.host_node import reduce_seconds
 from csd_emu.placement.amounts import Amounts
 from csd_emu.placement.costs import DrivePlace, Floats, Situation
 from firmware_agent.errors import ConfigurationError
+from firmware_agent.send_queue import Sending
 
 # With unlike drives so many cuts are simulated in turn that win nothing. Chosen by trial: 4 lost up to 1 % of a step.
 PATIENCE = 8
-_READ = "read"
 
 
 def simulate_cut(situation: Situation, cut: int, amounts: Amounts | None = None) -> float:
@@ -42,24 +40,15 @@ def simulate_cut(situation: Situation, cut: int, amounts: Amounts | None = None)
         ConfigurationError: the situation has no `sending`, or the model cannot be cut there.
     """
     amounts, sending = amounts or Amounts(situation), situation.sending
-    crossing = amounts.crossing_bytes[cut]
-    if sending is None or not 0 < cut <= amounts.unmoved or math.isnan(crossing):
+    if sending is None or not 0 < cut <= amounts.unmoved or math.isnan(amounts.crossing_bytes[cut]):
         raise ConfigurationError(f"cut {cut}: cannot be simulated; it needs a schedule and a place to cut")
-    remote = situation.remote
     local = next((drive for drive in situation.drives if drive.local), None)
-    costs = _all_costs(situation, amounts, cut)
-    size = exchange_bytes(costs[0])
-    host_seconds = reduce_seconds(size, len(situation.drives))
-    run = Simulation(
-        costs,
+    run = Phases(
+        _kinds(situation, amounts, cut),
         _shared(situation),
-        sending,
-        own=[_own(situation, drive) for drive in remote],
-        host=None if local is None else _costs(situation, amounts, local, cut),
-        block_bytes=situation.block_bytes or max(1, size),
-        host_bytes_per_second=size / host_seconds if size else math.inf,
-        barrier=situation.barrier,
-        turn=None if cut == amounts.unmoved else _turn(amounts, remote, cut),
+        _exchange(situation, amounts, cut, sending),
+        local=None if local is None else _passes(amounts, local, cut),
+        turn_seconds=float(amounts.host_seconds[cut]),
     )
     return settle(run) if cut == amounts.unmoved else settle_turns(run)
 
@@ -94,15 +83,17 @@ def _exchanging(situation: Situation, amounts: Amounts, link: SharedLink) -> Flo
     the last two, and so on.
     """
     kinds = _Kinds.of(situation, amounts)
-    backward, forward = kinds.gaps(kinds.backward), kinds.gaps(kinds.forward)
     pushed = amounts.push_bytes[1:, None] / link.bytes_per_second
     drives = np.cumsum(kinds.drives[::-1])[::-1]
     up = np.cumsum((kinds.drives * kinds.batches)[::-1])[::-1]
     records = np.nan_to_num(amounts.crossing_bytes + amounts.labels)[:-1] / link.bytes_per_second
-    ready, done = np.zeros_like(backward[0]), np.zeros_like(backward[0])
-    for kind in range(len(drives)):
-        np.maximum(ready, backward[kind:].min(axis=0) + drives[kind] * pushed, out=ready)
-        np.maximum(done, forward[kind:].min(axis=0) + up[kind] * records, out=done)
+    backward = forward = np.full((amounts.unmoved, amounts.unmoved), np.inf)
+    ready, done = np.zeros_like(backward), np.zeros_like(forward)
+    for kind in reversed(range(len(drives))):  # the least of this kind and those behind it
+        backward = np.minimum(backward, kinds.gaps(kinds.backward, kind))
+        forward = np.minimum(forward, kinds.gaps(kinds.forward, kind))
+        np.maximum(ready, backward + drives[kind] * pushed, out=ready)
+        np.maximum(done, forward + up[kind] * records, out=done)
     layers, cuts = np.indices(ready.shape)
     held = np.where((layers < cuts) & (pushed > 0), ready + done, 0.0)
     return np.append(held.max(axis=0) + 2 * link.latency_seconds, 0.0)
@@ -128,18 +119,26 @@ class _Kinds:
     @classmethod
     def of(cls, situation: Situation, amounts: Amounts) -> _Kinds:
         """Return those of a situation."""
-        far = np.array([not drive.local for drive in situation.drives])
-        factors = amounts.factors[far]
-        passes = [amounts.forward_seconds[far] / factors, amounts.backward_seconds[far] / factors, factors]
-        each = np.hstack([amounts.batches[:, None], *(rows[:, :-1] for rows in passes)])
-        kinds, drives = np.unique(each, axis=0, return_counts=True)
-        batches, (forward, backward, factors) = kinds[:, 0], np.split(kinds[:, 1:], 3, axis=1)
+        places = [place for place, _ in amounts.kinds]
+        factors = amounts.factors[places]
+        passes = [amounts.forward_seconds[places] / factors, amounts.backward_seconds[places] / factors, factors]
+        batches = [[situation.drives[place].batch_size] for place in places]
+        alike: dict[tuple[float, ...], int] = {}
+        for row, (_, drives) in zip(
+            np.hstack([batches, *(each[:, :-1] for each in passes)]), amounts.kinds, strict=True
+        ):
+            kind = tuple(row.tolist())
+            alike[kind] = alike.get(kind, 0) + drives
+        kinds = np.array(sorted(alike))
+        counts = np.array([alike[kind] for kind in sorted(alike)], dtype=np.float64)
+        batch, (forward, backward, factors) = kinds[:, 0], np.split(kinds[:, 1:], 3, axis=1)
         order = np.argsort(backward[:, -1] + forward[:, -1], kind="stable")
-        return cls(forward[order], backward[order], factors[order], batches[order], drives[order].astype(np.float64))
+        return cls(forward[order], backward[order], factors[order], batch[order], counts[order])
 
-    def gaps(self, seconds: Floats) -> Floats:
-        """Return (kinds, layers, cuts) the seconds of the passes from a layer to a cut."""
-        return (seconds[:, None, :] - seconds[:, :, None]) * self.factors[:, None, :]
+    def gaps(self, seconds: Floats, kind: int) -> Floats:
+        """Return (layers, cuts) the seconds of the passes of a kind from a layer to a cut."""
+        own = seconds[kind]
+        return np.asarray((own - own[:, None]) * self.factors[kind])
 
 
 def patience_of(situation: Situation) -> int | None:
@@ -175,31 +174,28 @@ def find_best(
     return found
 
 
-def _all_costs(situation: Situation, amounts: Amounts, cut: int) -> list[Costs]:
-    """Return what the layers cost each remote drive; of drives that differ by their names alone the same object."""
-    plain = [replace(drive, device="") for drive in situation.remote]
-    unlike = dict(zip(plain, situation.remote, strict=True))
-    known = {each: _costs(situation, amounts, drive, cut) for each, drive in unlike.items()}
-    return [known[each] for each in plain]
+def _kinds(situation: Situation, amounts: Amounts, cut: int) -> list[Kind]:
+    """Return the kinds of remote drives."""
+    kinds = []
+    for place, drives in amounts.kinds:
+        drive = situation.drives[place]
+        crossing, label = float(amounts.crossing_bytes[cut]), float(amounts.labels[cut])
+        up, down = (max(1, round(drive.batch_size * size)) for size in (crossing + label, crossing))
+        kinds.append(Kind(drives, _passes(amounts, drive, cut), _own(situation, drive), up, down))
+    return kinds
 
 
-def _costs(situation: Situation, amounts: Amounts, drive: DrivePlace, cut: int) -> Costs:
-    """Return what the drive's layers cost it; reading comes first, as a layer of its own."""
+def _passes(amounts: Amounts, drive: DrivePlace, cut: int) -> Passes:
+    """Return what a drive computes; reading comes first, as a layer of its own."""
     forward, backward, read = amounts.layer_seconds(drive, cut)
-    layers = (
-        LayerCost(layer.name, layer.tensors, float(forward[place]), float(backward[place]))
-        for place, layer in enumerate(situation.layers[:cut])
-    )
-    return (LayerCost(_READ, (), read, 0.0), *layers)
+    return Passes((read, *forward.tolist()), (0.0, *backward.tolist()))
 
 
-def _turn(amounts: Amounts, remote: Sequence[DrivePlace], cut: int) -> Turn:
-    crossing, label = float(amounts.crossing_bytes[cut]), float(amounts.labels[cut])
-    return Turn(
-        tuple(max(1, round(drive.batch_size * (crossing + label))) for drive in remote),
-        tuple(max(1, round(drive.batch_size * crossing)) for drive in remote),
-        float(amounts.host_seconds[cut]),
-    )
+def _exchange(situation: Situation, amounts: Amounts, cut: int, sending: Sending) -> Exchange:
+    sizes, size = amounts.tensor_bytes[:cut], int(amounts.push_bytes[cut])
+    host_seconds = reduce_seconds(size, len(situation.drives))
+    rate = size / host_seconds if size else math.inf
+    return Exchange(((), *sizes), sending, situation.block_bytes or max(1, size), rate, situation.barrier)
 
 
 def _shared(situation: Situation) -> SharedLink:

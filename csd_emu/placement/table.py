@@ -31,6 +31,7 @@ class CutTable:
         self.heavy[self.unmoved] = True
         self._any = heavy <= 0
         self.relieving = {self.unmoved}
+        self._short = self.amounts.short_of_memory
         self.refused = tuple(self._refused(cut) for cut in range(self.unmoved + 1))
         self._lowest = bounds(situation, self.amounts)
         self._overlapped = situation.sending is not None
@@ -87,7 +88,7 @@ class CutTable:
             reason=reason,
             notes=tuple(self._notes(chosen, seconds)),
             overlapped=self._overlapped,
-            rows=tuple(self._row(cut, seconds) for cut in range(self.unmoved, 0, -1)),
+            rows=self._rows(seconds),
         )
 
     def layer(self, cut: int) -> str | None:
@@ -125,12 +126,14 @@ class CutTable:
             return "raw records would leave the drives"
         if math.isnan(self.amounts.crossing_bytes[cut]):
             return f"the model cannot be cut there: {self.situation.layers[cut].reason or 'nobody says why'}"
-        for drive, needed in zip(self.situation.drives, self.amounts.drive_memory_bytes[:, cut], strict=True):
-            if drive.memory is not None and needed > drive.memory.available_bytes:
-                return (
-                    f"{drive.device} needs {format_bytes(needed)} of memory, with {drive.memory.least_records} of its "
-                    f"records at a time, and has {format_bytes(max(0.0, drive.memory.available_bytes))}"
-                )
+        place = self._short[cut]
+        if place is not None and (bounded := self.situation.drives[place].memory) is not None:
+            needed = self.amounts.drive_memory_bytes[place, cut]
+            return (
+                f"{self.situation.drives[place].device} needs {format_bytes(needed)} of memory, with "
+                f"{bounded.least_records} of its records at a time, and has "
+                f"{format_bytes(max(0.0, bounded.available_bytes))}"
+            )
         memory, needed_bytes = self.situation.host.memory, self.amounts.host_memory_bytes[cut]
         if memory is not None and needed_bytes > memory.available_bytes:
             return (
@@ -139,21 +142,36 @@ class CutTable:
             )
         return ""
 
-    def _row(self, cut: int, seconds: Mapping[int, float]) -> CutRow:
-        amounts, refused = self.amounts, self.refused[cut]
+    def _rows(self, seconds: Mapping[int, float]) -> tuple[CutRow, ...]:
+        amounts = self.amounts
+        columns = [
+            np.nan_to_num(amounts.compute_seconds.max(axis=0)),
+            amounts.host_seconds,
+            np.nan_to_num(amounts.traffic_bytes),
+            amounts.moved_parameters,
+            amounts.moved_compute,
+            amounts.drive_memory_bytes.max(axis=0),
+            amounts.host_memory_bytes,
+            self._lowest,
+        ]
+        numbers = np.array(columns).T.tolist()
+        return tuple(self._row(cut, seconds, *numbers[cut]) for cut in range(self.unmoved, 0, -1))
+
+    def _row(self, cut: int, seconds: Mapping[int, float], *numbers: float) -> CutRow:
+        compute, host, traffic, parameters, moved, drive_memory, host_memory, lowest = numbers
         return CutRow(
             layer=self.layer(cut),
             drive_layers=cut,
             step_seconds=seconds.get(cut),
-            at_least_seconds=None if refused else float(self._lowest[cut]),
-            drive_seconds=float(np.nan_to_num(amounts.compute_seconds[:, cut].max())),
-            host_seconds=float(amounts.host_seconds[cut]),
-            traffic_bytes=float(np.nan_to_num(amounts.traffic_bytes[cut])),
-            moved_parameters=float(amounts.moved_parameters[cut]),
-            moved_compute=float(amounts.moved_compute[cut]),
-            drive_memory_bytes=float(amounts.drive_memory_bytes[:, cut].max()),
-            host_memory_bytes=float(amounts.host_memory_bytes[cut]),
+            at_least_seconds=None if self.refused[cut] else lowest,
+            drive_seconds=compute,
+            host_seconds=host,
+            traffic_bytes=traffic,
+            moved_parameters=parameters,
+            moved_compute=moved,
+            drive_memory_bytes=drive_memory,
+            host_memory_bytes=host_memory,
             heavy=bool(self.heavy[cut]),
             relieves=cut in self.relieving,
-            refused=refused,
+            refused=self.refused[cut],
         )
