@@ -41,7 +41,7 @@ from host.rounds import RoundExchange, job_frame
 from host.run_directory import RunDirectory, check_writable
 from host.run_end import finish_run, report_run
 from host.run_request import RunRequest
-from host.servers.run import Member, count_servers, joined, meeting, say_farewell
+from host.servers.run import Member, count_servers, joined, meeting, publish_exporter, say_farewell
 from host.shards import check_shards
 from host.summary import Summary
 from host.sync.setup import make_sync_training, overlap_of
@@ -99,6 +99,8 @@ def run_job(
         history, host = History(plan_run(request.config, request.job)), request.config.host
         page = PageApp(history, lambda: describe_presences(metrics))
         exporter = stack.enter_context(Exporter(metrics, host.metrics_port, host.address, page))
+        if member is not None:
+            publish_exporter(member, exporter.page_address)
         engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))
         run = _Run(request, folder, paths.control(name), runs, engine, progress, quiet, exporter, history, past)
         run.stay, run.plan_only, run.member = stay, plan_only, member

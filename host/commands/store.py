@@ -15,12 +15,17 @@ from host.interrupts import INTERRUPTS
 
 def store(
     servers: Annotated[Path, typer.Argument(metavar="SERVERS.YAML", help="which servers find each other here")],
+    targets: Annotated[
+        Path | None,
+        typer.Option("--targets", metavar="FILE", help="keep the list of their exporters there, for Prometheus"),
+    ] = None,
 ) -> None:
     """Keep the store in which servers that train together find each other, until Ctrl-C, which is the normal end."""
     config = load_config(servers, ServersConfig)
     with INTERRUPTS.deferred():
         from host.servers.store import kept_store
+        from host.servers.targets import keep_targets
 
-    with kept_store(config.store):
+    with kept_store(config.store) as kept:
         console.print(f"store of {config.name}: {config.store.address}:{config.store.port}, until Ctrl-C")
-        INTERRUPTS.run(INTERRUPTS.wait())
+        INTERRUPTS.run(INTERRUPTS.wait(*([] if targets is None else [keep_targets(kept, config, targets)])))

@@ -30,6 +30,11 @@ class Book(Counters, Protocol):
         """Set a text if it is the expected one, or if there is none and none is expected; return what is there then."""
 
 
+def exporter_key(hall: str, server: str) -> str:
+    """Return under which key a server's exporter is written."""
+    return f"{hall}/exporter/{server}"
+
+
 class Claim(msgspec.Struct, frozen=True):
     """What all servers of a run must have alike.
 

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from firmware_agent.errors import DeviceLost
 from host.metrics.state import MetricsState
@@ -15,8 +16,9 @@ from host.run_request import RunRequest
 from host.servers.code import code_sha256
 from host.servers.hall import Hall
 from host.servers.link import WorkerLink
-from host.servers.membership import Claim, member
+from host.servers.membership import Claim, exporter_key, member
 from host.servers.process import AgentPlan, AgentProcess, own_address
+from host.servers.store import connect
 from host.servers.together import ServersTogether
 from host.sync.states import pack_state
 from host.sync.together import CaughtUp
@@ -63,6 +65,15 @@ async def meeting(this: Member | None, directory: Path) -> AsyncIterator[Servers
     plan = AgentPlan(config, server, this.run, this.socket, directory / LOG)
     async with WorkerLink(this.socket, config.membership.wait) as link, AgentProcess(plan):
         yield ServersTogether(server, link, config.link)
+
+
+def publish_exporter(this: Member, page: str) -> None:
+    """Write into the store where this server's exporter is, whose page has the address `page`; for Prometheus.
+
+    An exporter on the loopback interface is reached there, whatever the server's address.
+    """
+    place = urlsplit(page).netloc
+    connect(this.hall.config.store).set(exporter_key(this.hall.config.name, this.hall.server), place)
 
 
 def count_servers(record: RoundRecord, metrics: MetricsState) -> None:

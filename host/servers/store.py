@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
 from torch.distributed import DistError, Store, TCPStore  # type: ignore[attr-defined]
@@ -90,6 +90,11 @@ def kept_store(section: StoreSection) -> Iterator[TCPStore]:
     finally:
         done.set()
         thread.join(_PATIENCE.total_seconds())
+
+
+def read_texts(store: Store, keys: Mapping[str, str]) -> dict[str, str]:
+    """Return name -> text of those `keys` (by name) that are written."""
+    return {name: store.get(key).decode() for name, key in keys.items() if store.check([key])}
 
 
 def check_clock(store: Store, server: str) -> None:
