@@ -5,7 +5,7 @@ Three figures, each from the runs in which it shows:
 * what a step costs beside its layers, where computing is what takes the time;
 * what share of the link's bytes is a model's, from FIFO's steps where the wire takes twice as long as computing: its
   slices are whole tensors, so what a slice costs hardly matters;
-* what a slice costs, from priority's steps there.
+* what a slice costs, from priority's steps there; models disagree about it, see docs/benchmarks.md.
 
 All four models decide, by absolute errors of the logs: one that the core is wrong about decides nothing then, and with
 squares it would.
@@ -44,7 +44,7 @@ SLICE_CANDIDATES: Floats = np.array([5e-5 * 2.0**octaves for octaves in range(6)
 # FIFO they show half of that, which lengthens no step by more than 0.2 %, and is left out.
 LATE_SECONDS = 0.001
 # Which slice of which drive goes first hangs on the least delay, so steps differ, on real drives by 1 to 3 % (standard
-# deviation), here by 0.5 to 2.5 %. What is foretold is the mean of so many, without the first ones: known within 0.25 %
+# deviation), here by 0.5 to 2.5 %. What is foretold is the mean of so many, without the first ones: known within 0.3 %
 # (standard error), where the intervals that it is held against reach 1 to 2 %.
 STEPS, SETTLING_STEPS = 100, 3
 _DRAWN = 7
