@@ -102,7 +102,8 @@ def measure(truth: Fit) -> dict[Run, float]:
 
 
 @pytest.mark.long
-def test_the_fit_finds_what_was_measured() -> None:
+def test_the_fit_finds_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comm_fit, "STEPS", 12)
     truth = Fit(0.93, 0.012, 0.0007)
     measured = measure(truth)
     found = fit_to(measured)
