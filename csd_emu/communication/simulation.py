@@ -30,7 +30,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -88,6 +88,7 @@ class Simulation:
         merge: bool = True,
         record: bool = False,
         turn: Turn | None = None,
+        late: Callable[[], float] | None = None,
     ) -> None:
         """Begin at 0.
 
@@ -104,6 +105,8 @@ class Simulation:
                 on a link that serves in turns.
             record: keep every slice and every layer's pass.
             turn: of a model of which the drives have the first layers, those of `costs`; None for whole models.
+            late: by how many seconds a drive's pass ends too late, asked anew for each pass; it does not add up
+                (`DriveCompute`). Drives are not merged then. None for never.
 
         Raises:
             ConfigurationError: there is no drive or no layer, the models differ, there is not one `own` for each
@@ -118,10 +121,10 @@ class Simulation:
             raise ConfigurationError(f"{len(crossing)} crossings for {len(costs)} drives; give each drive one")
         members = list(zip(costs, own or [OwnLink()] * len(costs), crossing, strict=True))
         trace = link if isinstance(link, LinkTrace) else constant(link)
-        unlike, weights, self.groups = _group(members, host, merge and not trace.links[0].turn_bytes)
+        unlike, weights, self.groups = _group(members, host, merge and late is None and not trace.links[0].turn_bytes)
         self._changes = deque(zip(trace.starts[1:], trace.links[1:], strict=True))
         self._link = trace.links[0]
-        self._drives = [DriveCompute(part, turn is not None) for part, _, _ in unlike]
+        self._drives = [DriveCompute(part, turn is not None, late) for part, _, _ in unlike]
         # The host's own part comes last, and has no queue.
         self._local = len(unlike)
         if host is not None:

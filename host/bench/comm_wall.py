@@ -101,8 +101,8 @@ def compare(
     pairs = [(each.case, sending) for each in of_cases for sending in each.seconds]
     with spread_over(processes) as spread:
         fit = fit_to(measured, spread)
-        drawn = dict(zip(pairs, spread(fit.draw, *zip(*pairs, strict=True)), strict=True))
-    cases = [_judge(each, {sending: drawn[each.case, sending] for sending in each.seconds}) for each in of_cases]
+        played = dict(zip(pairs, spread(fit.play, *zip(*pairs, strict=True)), strict=True))
+    cases = [_judge(each, {sending: played[each.case, sending] for sending in each.seconds}) for each in of_cases]
     found = {
         "wall_agrees": sum(bool(case["agrees"]) for case in cases) / len(cases),
         "model_error_median": statistics.median(error for case in cases for error in case["errors"]),
@@ -120,17 +120,16 @@ def _told(seen: Seen) -> dict[str, Any]:
     return {"model": seen.case.model, "wire_over_compute": seen.case.ratio, **blocks}
 
 
-def _judge(seen: Seen, drawn: Mapping[Sending, list[float]]) -> dict[str, Any]:
-    """Hold a case against what the core says of drives that differ by chance."""
-    predicted = {sending: statistics.fmean(each) for sending, each in drawn.items()}
+def _judge(seen: Seen, played: Mapping[Sending, list[float]]) -> dict[str, Any]:
+    """Hold a case against the steps that the core plays."""
+    predicted = {sending: statistics.fmean(each) for sending, each in played.items()}
     ratio, interval = predicted[FIFO] / predicted[PRIORITY], ratio_interval(seen.seconds[FIFO], seen.seconds[PRIORITY])
-    drawn_ratios = [fifo / priority for fifo, priority in zip(drawn[FIFO], drawn[PRIORITY], strict=True)]
     return _told(seen) | {
         "measured_ratio": interval.ratio,
         "interval": [interval.low, interval.high],
         "predicted_ratio": ratio,
-        "drawn_ratios": [min(drawn_ratios), max(drawn_ratios)],
         "agrees": interval.holds(ratio),
         "predicted_seconds": [predicted[sending] for sending in (FIFO, PRIORITY)],
+        "predicted_deviation": statistics.pstdev(played[PRIORITY]),
         "errors": [abs(predicted[each] - seen.median(each)) / seen.median(each) for each in (FIFO, PRIORITY)],
     }

@@ -102,7 +102,8 @@ def measure(truth: Fit) -> dict[Run, float]:
 
 
 @pytest.mark.long
-def test_the_fit_finds_what_was_measured() -> None:
+def test_the_fit_finds_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comm_fit, "STEPS", 12)
     truth = Fit(0.93, 0.012, 0.0007)
     measured = measure(truth)
     found = fit_to(measured)
@@ -117,7 +118,7 @@ def test_the_fit_finds_what_was_measured() -> None:
 @pytest.mark.long
 def test_one_model_that_the_core_is_wrong_about_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     """That happened: one of two such runs was 6 % shorter than foretold, and slices were fitted to cost nothing."""
-    monkeypatch.setattr(comm_fit, "DRAWS", 1)
+    monkeypatch.setattr(comm_fit, "STEPS", 12)
     truth = Fit(0.98, 0.012, 0.0004)
     measured = measure(truth)
     measured[Case("resnet", 2.0), PRIORITY] *= 0.94
@@ -143,21 +144,33 @@ def test_a_machine_that_gets_slower_by_and_by_is_the_same_for_the_fit_as_for_the
     assert np.mean(places[True]) == pytest.approx(np.mean(places[False]))
 
 
-def test_drives_differ_in_every_draw_but_the_first() -> None:
-    case, fit = CASES[0], Fit(0.99, 0.01)
-    assert len(set(fit._drives(case, 0))) == 1
-    for number in (1, 2):
-        drives = fit._drives(case, number)
-        assert len(set(drives)) == len(drives)
-        for drive in drives:
-            assert [layer.tensors for layer in drive[1:]] == [layer.tensors for layer in case.costs[0]]
-    assert fit._drives(case, 1) == fit._drives(case, 1) != fit._drives(case, 2)
+def test_steps_with_slices_differ_and_repeat_and_those_of_whole_tensors_are_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(comm_fit, "STEPS", 3)
+    case, fit = Case("alexnet", 4.0), Fit(0.99, 0.01)
+    steps = fit.play(case, PRIORITY)
+    assert len(set(steps)) == len(steps) == 3
+    assert fit.play(case, PRIORITY) == steps
+    assert fit.predict(case, PRIORITY) == pytest.approx(sum(steps) / 3)
+    assert len(fit.play(case, FIFO)) == 1
+
+
+@pytest.mark.long
+def test_what_is_foretold_hangs_on_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interval reaches 1 % to each side, so the prediction must be known better; with three draws it was not."""
+    fit, said = Fit(0.99, 0.01), []
+    for seed in (1, 2):
+        monkeypatch.setattr(comm_fit, "_DRAWN", seed)
+        said.append([fit.predict(Case(model, 4.0), PRIORITY) for model in ("vgg", "transformer")])
+    assert said[0] != said[1]
+    assert said[0] == pytest.approx(said[1], rel=0.015)
 
 
 @pytest.mark.long
 def test_where_the_core_is_right_all_cases_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """With steps of real runs' spread, about its own predictions."""
-    monkeypatch.setattr(comm_fit, "DRAWS", 1)
+    monkeypatch.setattr(comm_fit, "STEPS", 12)
     truth = Fit(0.98, 0.012, 0.0004)
     generator = np.random.default_rng(3)
 

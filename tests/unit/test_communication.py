@@ -157,6 +157,36 @@ def test_the_same_run_twice_is_the_same(costs: Costs, link: SharedLink, sending:
     )
 
 
+def steps_of(run: Simulation, steps: int) -> list[float]:
+    return [run.step() for _ in range(steps)]
+
+
+@given(models(), links, sendings, counts)
+def test_passes_that_are_never_late_are_as_without(
+    costs: Costs, link: SharedLink, sending: Sending, drives: int
+) -> None:
+    late, plain = (Simulation([costs] * drives, link, sending, merge=False, late=each) for each in (lambda: 0.0, None))
+    assert steps_of(late, 4) == pytest.approx(steps_of(plain, 4))
+
+
+@given(st.integers(0, 99), st.integers(1, 4))
+def test_lateness_does_not_add_up(seed: int, layers: int) -> None:
+    """Without a byte to wait for, whatever so many passes were late by: the last one ends no later than that."""
+    costs = tuple(LayerCost(f"layer{n}", (), 0.5, 1.0) for n in range(layers))
+    generator = np.random.default_rng(seed)
+    run = Simulation([costs] * 2, SharedLink(1.0, 0.0), Sending(), late=lambda: 0.1 * float(generator.random()))
+    seconds = steps_of(run, 20)
+    assert max(seconds) > min(seconds)
+    assert 0 <= sum(seconds) - 20 * 1.5 * layers <= 0.1
+
+
+def test_who_has_waited_is_not_due_before_he_has_begun() -> None:
+    """Both passes end late, which counts once in each step: parameters are waited for, and come that much later."""
+    link = SharedLink(1000.0, 0.25, slice_seconds=0.125)
+    run = Simulation([one_layer(500)], link, Sending(), late=lambda: 0.0625)
+    assert steps_of(run, 3) == pytest.approx([1.5 + 0.0625 + 2 * (0.125 + 0.5 + 0.25)] * 3)
+
+
 @given(models(), links, sendings, blocks, counts)
 def test_the_settled_step_is_that_of_a_long_run(
     costs: Costs, link: SharedLink, sending: Sending, block: int, drives: int
