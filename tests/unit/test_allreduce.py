@@ -117,3 +117,10 @@ def test_nobody_and_one_alone_have_nothing_to_add_up() -> None:
 def test_a_fabric_that_cannot_be_is_refused(figures: tuple[float, ...], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         Fabric(*figures)
+
+
+def test_between_racks_the_uplink_bounds_a_hierarchical_one() -> None:
+    found = hierarchical(1200.0, [4, 4, 4], Fabric(100.0, 0.5, 50.0))
+    inside, between = 2 * 3 / 4 * 1200, 2 * 2 / 3 * 1200
+    assert found.seconds == pytest.approx(inside / 100 + between / 50 + (6 + 4) * 0.5)
+    assert found.uplink_seconds == pytest.approx(between / 50 - between / 400)

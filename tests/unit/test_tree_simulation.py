@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csd_emu.array import ArrayConfig, LinkSection
@@ -33,7 +33,7 @@ from host.tuning.hypertune import HyperTune
 
 STORE = CalibrationStore(Path("/nonexistent"))
 LOAD = Load(ModelSpec("digits_cnn"), (1, 8, 8), 153_384, 153_128, 72)
-SYNC = SyncSection(micro_batch=32)
+SYNC = SyncSection(micro_batch=32, tuning=TuningSection(largest_batch=1024))
 PROFILES = ("newport", "generic-a53", "solana")
 
 array_shapes = st.tuples(
@@ -164,6 +164,7 @@ def summed(trace: TreeTrace, every: int) -> np.ndarray:
     return np.stack([columns[first : first + every].sum(axis=0) for first in range(0, len(columns), every)])
 
 
+@settings(max_examples=40)
 @given(hall=halls, every=st.integers(1, 3), rack=st.integers(1, 3), seed=st.integers(0, 99), data=st.data())
 def test_a_run_is_that_of_servers_taken_one_by_one(
     hall: list[tuple[Any, int]], every: int, rack: int, seed: int, data: st.DataObject
@@ -178,6 +179,7 @@ def test_a_run_is_that_of_servers_taken_one_by_one(
     assert (trace.parts >= -1e-12).all()
 
 
+@settings(max_examples=40)
 @given(hall=halls, every=st.integers(1, 2), seed=st.integers(0, 99), data=st.data())
 def test_so_it_is_when_servers_and_drives_fail_and_come_back(
     hall: list[tuple[Any, int]], every: int, seed: int, data: st.DataObject
@@ -200,6 +202,7 @@ def test_so_it_is_when_servers_and_drives_fail_and_come_back(
     assert summed(trace, every) == pytest.approx(np.array(want), rel=1e-12)
 
 
+@settings(max_examples=40)
 @given(shape=array_shapes, name=st.sampled_from(["none", "stannis", "hypertune"]), at=st.integers(2, 30))
 def test_one_server_is_simulated_as_its_array_alone(shape: Any, name: str, at: int) -> None:
     tree, settings = tree_of((array_of(*shape), 1)), TuningSection(slow_batch=32)
@@ -222,6 +225,7 @@ def test_one_server_is_simulated_as_its_array_alone(shape: Any, name: str, at: i
     )
 
 
+@settings(max_examples=40)
 @given(hall=halls, seed=st.integers(0, 99), data=st.data())
 def test_servers_in_another_order_change_nothing(hall: list[tuple[Any, int]], seed: int, data: st.DataObject) -> None:
     one = hall_of(hall)
@@ -243,6 +247,7 @@ def test_servers_in_another_order_change_nothing(hall: list[tuple[Any, int]], se
     assert second.joules == pytest.approx(first.joules, rel=1e-12)
 
 
+@settings(max_examples=40)
 @given(
     servers=st.integers(2, 12),
     rack=st.integers(1, 5),
@@ -274,6 +279,7 @@ def test_adding_up_every_k_steps_divides_its_seconds_by_k(every: int, windows: i
     assert np.delete(found[1], shares) == pytest.approx(np.delete(found[0], shares), rel=1e-12)
 
 
+@settings(max_examples=40)
 @given(hall=halls, every=st.integers(1, 3), seed=st.integers(0, 99), data=st.data())
 def test_nothing_beats_servers_that_need_not_wait_for_each_other(
     hall: list[tuple[Any, int]], every: int, seed: int, data: st.DataObject
@@ -419,6 +425,7 @@ def test_the_bench_simulates_a_hall_in_unrest(seed: int) -> None:
     assert sorted(found) == sorted({*found, "simulate_36000_drives_seconds", "wall_seconds_0", "wall_seconds_1"})
 
 
+@settings(max_examples=40)
 @given(data=st.data())
 def test_nodes_that_leave_and_join_together_do_as_one_by_one(data: st.DataObject) -> None:
     tree = small(2, 3)
