@@ -79,6 +79,8 @@ def print_summary(summary: Summary) -> None:
         console.print(f"{summary.steps} synchronous steps, batch sizes retuned {summary.retunes} times")
         if summary.chosen is not None:
             console.print(f"devices chosen to train: {summary.chosen} (why: report.html)")
+        if summary.servers is not None:
+            _print_servers(summary)
     console.print(
         f"the array took {summary.array_seconds:.2f} s ({summary.clock}, with flash and link) and "
         f"{summary.energy_joules:.0f} J by the power model, host included; "
@@ -94,6 +96,17 @@ def print_summary(summary: Summary) -> None:
         f"{summary.wall_seconds:.1f} s of wall time for the whole command; it says nothing of a drive's speed"
     )
     console.print(f"run directory: {summary.run_directory}", soft_wrap=True)
+
+
+def _print_servers(summary: Summary) -> None:
+    """Print what all servers did together; what else is printed is this one's."""
+    images = summary.servers_samples or 0
+    rate = images / summary.array_seconds if summary.array_seconds else 0.0
+    console.print(
+        f"one of {len(summary.servers or ())} servers ({', '.join(summary.servers or ())}): together {images} images, "
+        f"{rate:.1f} per second ({summary.clock})",
+        soft_wrap=True,
+    )
 
 
 def print_whole(table: Table) -> None:

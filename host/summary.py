@@ -17,7 +17,8 @@ class Summary(msgspec.Struct, frozen=True):
 
     `steps` are those of the array in a synchronous run, of all drives together in a federated one. `retunes` are the
     times that batch sizes were changed, `chosen` the devices that a planner chose to train (``2 newport + host``), null
-    without one. Rates per image are over all records trained on in time, repetitions counted;
+    without one. Of one of several servers all figures are its own but for accuracy, steps, seconds and
+    `servers_samples`, the records of all; `servers` are those that took part in any step, null for one that is alone. Rates per image are over all records trained on in time, repetitions counted;
     0 if there are none.
     """
 
@@ -45,6 +46,8 @@ class Summary(msgspec.Struct, frozen=True):
     joules_per_image: float = 0.0
     host_link_bytes_per_image: float = 0.0
     chosen: str | None = None
+    servers: list[str] | None = None
+    servers_samples: int | None = None
 
 
 def mode_of(rounds: Sequence[RoundRecord]) -> str:
@@ -83,8 +86,16 @@ def summarise(rounds: Sequence[RoundRecord], **facts: Any) -> Summary:
         images_per_array_second=_over(samples, array_seconds),
         joules_per_image=_over(joules, samples),
         host_link_bytes_per_image=_over(link_bytes, samples),
+        **_of_all(rounds),
         **facts,
     )
+
+
+def _of_all(rounds: Sequence[RoundRecord]) -> dict[str, Any]:
+    """Return what the rounds say of all servers; nothing if there was but one."""
+    steps = [step.servers for record in rounds for step in record.steps if step.servers is not None]
+    present = list(dict.fromkeys(server for step in steps for server in step.present))
+    return {"servers": present, "servers_samples": sum(step.samples for step in steps)} if steps else {}
 
 
 def _over(above: float, below: float) -> float:
