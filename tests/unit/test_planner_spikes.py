@@ -57,15 +57,16 @@ def spiked(cluster: Cluster, trial: Trial, at: int, times: float, seed: int) -> 
 
 
 @settings(max_examples=12, deadline=None)
-@given(clusters(most=3), PREFERENCES, st.integers(0, 1000), st.integers(0, 4))
+@given(clusters(most=3), PREFERENCES, st.integers(0, 1000), st.integers(0, 4), st.integers(0, 2))
 def test_with_a_step_of_ten_times_the_choice_is_within_5_percent(
-    cluster: Cluster, preference: Preference, seed: int, at: int
+    cluster: Cluster, preference: Preference, seed: int, at: int, which: int
 ) -> None:
+    """One step of one trial."""
     planner = Planner(cluster, Rules(preference), RECORDS)
     trials = 0
     while (trial := planner.next_trial()) is not None:
+        planner.observe(trial, spiked(cluster, trial, at, 10.0 if trials == which else 1.0, seed + trials))
         trials += 1
-        planner.observe(trial, spiked(cluster, trial, at, 10.0, seed + trials))
     plan = planner.decide()
 
     def truth(configuration: tuple[int, ...], batches: tuple[int, ...]) -> float:
