@@ -18,8 +18,8 @@ class Summary(msgspec.Struct, frozen=True):
     `steps` are those of the array in a synchronous run, of all drives together in a federated one. `retunes` are the
     times that batch sizes were changed, `chosen` the devices that a planner chose to train (``2 newport + host``), null
     without one. Of one of several servers all figures are its own but for accuracy, steps, seconds and
-    `servers_samples`, the records of all; `servers` are those that took part in any step, null for one that is alone. Rates per image are over all records trained on in time, repetitions counted;
-    0 if there are none.
+    `servers_samples`, the records of all; `servers` are those that took part in any step, null for one that is alone.
+    Rates per image are over all records trained on in time, repetitions counted; 0 if there are none.
     """
 
     array: str
