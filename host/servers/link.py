@@ -137,8 +137,8 @@ class WorkerLink:
                 except TimeoutError:
                     raise DeviceLost(
                         f"step {position.step}: for {deadline.seconds:.0f} s too few servers were there to go on "
-                        "(membership.min); start csd-emu run --servers on the others, and look whether their network "
-                        "reaches the store"
+                        "(membership.min), or their workers did not meet; start csd-emu run --servers on the others, "
+                        "and see servers.log in the run directory"
                     ) from None
             return self._worker
 
