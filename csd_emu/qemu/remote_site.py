@@ -17,13 +17,13 @@ from csd_emu.image import Image
 from csd_emu.progress import Progress, Silent
 from csd_emu.qemu.connecting import open_hypervisor
 from csd_emu.qemu.domain import DomainSpec, Tag, domain_xml
+from csd_emu.qemu.emulator import QemuTools
 from csd_emu.qemu.local_site import MIN_NAMESPACE_BYTES, awaken
 from csd_emu.qemu.placing import SHARED, Need, Offer
 from csd_emu.qemu.pool import Owner, Pool
 from csd_emu.qemu.remote_template import RemoteFiles, RemoteTemplates, bring_image, describe, text_of
 from csd_emu.qemu.site import Site, destroy
 from csd_emu.qemu.there import confined_by, read_owner, read_qemu
-from csd_emu.qemu.tools import QemuTools
 from csd_emu.qemu.transfer import Digests
 from firmware_agent.errors import CsdError, DeviceError, EnvironmentUnfit
 

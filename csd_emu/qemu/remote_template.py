@@ -20,9 +20,9 @@ from csd_emu.image import Image
 from csd_emu.progress import Progress
 from csd_emu.qemu.daemon import calling_libvirt
 from csd_emu.qemu.domain import DomainSpec, Tag
+from csd_emu.qemu.emulator import QemuTools
 from csd_emu.qemu.pool import Pool, Volume
 from csd_emu.qemu.template import TEMPLATE_ARRAY, boot_template
-from csd_emu.qemu.tools import QemuTools
 from csd_emu.qemu.transfer import Digests, Sent
 from firmware_agent.errors import DeviceError, ImageError
 from firmware_agent.units import format_bytes
