@@ -169,7 +169,9 @@ class RemoteSite(Site):
                 *(self.name, " and ".join(models)),
             )
         names = bring_image(pool, image, part)
-        files = RemoteTemplates(pool, tools, self._memory_bytes).ensure(connection, names, image.cmdline, part)
+        files = RemoteTemplates(pool, tools, self._memory_bytes).ensure(
+            connection, names, image.cmdline, part, part.check
+        )
         self._ready = tools, image.cmdline, files
 
     def _make_files(self, pool: Pool, plan: DevicePlan) -> DomainSpec:
@@ -274,13 +276,13 @@ class _Named:
         self._progress, self._name, self._interrupted = progress, name, interrupted
 
     def stage(self, text: str) -> None:
-        self._go_on()
+        self.check()
         self._progress.stage(f"{self._name}: {text}")
 
     def advance(self, fraction: float) -> None:
-        self._go_on()
+        self.check()
         self._progress.advance(fraction)
 
-    def _go_on(self) -> None:
+    def check(self) -> None:
         if self._interrupted.is_set():
             raise DeviceError(f"hypervisor {self._name}: interrupted")
