@@ -147,7 +147,7 @@ class QemuEngine:
         """Return whether the virtual machine exists; its console is fetched on the way."""
         found = self._domain(handle.plan)
         if (name := self._where.get(handle.plan.device.name)) is not None:
-            self._sites[name].fetch_console(handle.plan)
+            self._sites[name].fetch_console(handle.plan, last=found is None)
         return found is not None
 
     async def wait_ready(self, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:

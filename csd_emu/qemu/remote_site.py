@@ -119,10 +119,10 @@ class RemoteSite(Site):
         """Return libvirt's name of a device; no other host has the same."""
         return f"csd-{self.server}-{plan.array}-{plan.device.name}"
 
-    def fetch_console(self, plan: DevicePlan) -> None:
-        """Copy the device's console into the plan's own file, now and then."""
+    def fetch_console(self, plan: DevicePlan, last: bool) -> None:
+        """Copy the device's console into the plan's own file: now and then, and when the device has ended."""
         now, name = time.monotonic(), plan.device.name
-        if now - self._consoles.get(name, -_CONSOLE_SECONDS) < _CONSOLE_SECONDS:
+        if not last and now - self._consoles.get(name, -_CONSOLE_SECONDS) < _CONSOLE_SECONDS:
             return
         self._consoles[name] = now
         with contextlib.suppress(libvirt.libvirtError, CsdError):
