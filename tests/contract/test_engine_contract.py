@@ -33,6 +33,7 @@ NAMES = (f"test-contract-{os.getpid()}", "test-neighbour")
 
 
 HOST_TRAINS = " with host"
+ELSEWHERE = "qemu elsewhere"
 
 
 def config_of(name: str, kind: str, inventory: Path | None = None) -> ArrayConfig:
@@ -56,7 +57,7 @@ def config_of(name: str, kind: str, inventory: Path | None = None) -> ArrayConfi
         "native",
         f"native{HOST_TRAINS}",
         pytest.param("qemu", marks=pytest.mark.vm),
-        pytest.param("hypervisor", marks=[pytest.mark.vm, pytest.mark.long, needs_storage]),
+        pytest.param(ELSEWHERE, marks=[pytest.mark.vm, pytest.mark.long, needs_storage]),
         pytest.param("remote", marks=[needs_sshd, pytest.mark.long]),
     ],
 )
@@ -64,7 +65,7 @@ def ground(request: pytest.FixtureRequest) -> Iterator[tuple[tuple[Engine, Engin
     """The engines of two arrays, which may be one; the folder of the arrays; and their configurations."""
     kind: str = request.param
     with contextlib.ExitStack() as stack:
-        if kind == "hypervisor":
+        if kind == ELSEWHERE:
             (rack,) = stack.enter_context(hypervisors(1, os.environ.get("CSD_TEST_POOLS")))
             entries = [HypervisorSection(**rack.entry("rack"))]
             configs = [config_of(name, "qemu").model_copy(update={"hypervisors": entries}) for name in NAMES]
