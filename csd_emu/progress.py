@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Protocol
 
 
@@ -23,3 +24,21 @@ class Silent:
 
     def advance(self, fraction: float) -> None:
         """Ignore the fraction."""
+
+
+class Shared:
+    """A `Progress` that several threads may tell at once: what is shown takes one of them at a time."""
+
+    def __init__(self, progress: Progress) -> None:
+        """Pass everything on to `progress`."""
+        self._progress, self._lock = progress, threading.Lock()
+
+    def stage(self, text: str) -> None:
+        """Begin a stage."""
+        with self._lock:
+            self._progress.stage(text)
+
+    def advance(self, fraction: float) -> None:
+        """Say how much of the stage is done that was begun last, by whichever thread."""
+        with self._lock:
+            self._progress.advance(fraction)

@@ -16,7 +16,7 @@ from csd_emu.deadline import Deadline
 from csd_emu.engines.base import DevicePlan, Fault, Handle, HypervisorLost, Surroundings, must_run, wait_for_hello
 from csd_emu.image import Image, ImageStore
 from csd_emu.paths import Paths
-from csd_emu.progress import Progress
+from csd_emu.progress import Progress, Shared
 from csd_emu.qemu.advertised import GATEWAY, advertised, check_listens
 from csd_emu.qemu.daemon import SessionDaemon, calling_libvirt
 from csd_emu.qemu.domain import domain_xml, network_card
@@ -104,8 +104,9 @@ class QemuEngine:
             progress.stage(f"ask {', '.join(self._sites)} what is free")
             self._place()
         image = self._image = self._images.ensure(progress)
+        shared = Shared(progress)
         used = [name for name in self._sites if name in self._where.values()]
-        _, problems = self._sites.on_each(used, "prepare", lambda site: site.prepare(image, progress), None)
+        _, problems = self._sites.on_each(used, "prepare", lambda site: site.prepare(image, shared), None)
         self._lose(problems, used)
 
     def plan(self) -> PlacementPlan:
@@ -146,7 +147,7 @@ class QemuEngine:
         """Return whether the virtual machine exists; its console is fetched on the way."""
         found = self._domain(handle.plan)
         if (name := self._where.get(handle.plan.device.name)) is not None:
-            self._sites[name].fetch_console(handle.plan)
+            self._sites[name].fetch_console(handle.plan, last=found is None)
         return found is not None
 
     async def wait_ready(self, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:

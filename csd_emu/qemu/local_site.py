@@ -20,11 +20,12 @@ from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from csd_emu.qemu.daemon import SessionDaemon
 from csd_emu.qemu.domain import IDENTITY_BUS, SHARD_BUS, DomainSpec, Tag, domain_xml
+from csd_emu.qemu.emulator import QemuTools
 from csd_emu.qemu.monitor import Monitor
 from csd_emu.qemu.placing import SHARED, Need, Offer
 from csd_emu.qemu.site import Site, destroy
 from csd_emu.qemu.template import Template, TemplateStore, template_spec
-from csd_emu.qemu.tools import QemuTools, find_qemu, make_overlay
+from csd_emu.qemu.tools import find_qemu, make_overlay
 from firmware_agent.errors import DeviceError, EnvironmentUnfit
 from firmware_agent.handover import IDENTITY_SERIAL, SHARD_SERIAL
 

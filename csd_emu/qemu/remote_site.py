@@ -17,13 +17,13 @@ from csd_emu.image import Image
 from csd_emu.progress import Progress, Silent
 from csd_emu.qemu.connecting import open_hypervisor
 from csd_emu.qemu.domain import DomainSpec, Tag, domain_xml
+from csd_emu.qemu.emulator import QemuTools
 from csd_emu.qemu.local_site import MIN_NAMESPACE_BYTES, awaken
 from csd_emu.qemu.placing import SHARED, Need, Offer
 from csd_emu.qemu.pool import Owner, Pool
 from csd_emu.qemu.remote_template import RemoteFiles, RemoteTemplates, bring_image, describe, text_of
 from csd_emu.qemu.site import Site, destroy
 from csd_emu.qemu.there import confined_by, read_owner, read_qemu
-from csd_emu.qemu.tools import QemuTools
 from csd_emu.qemu.transfer import Digests
 from firmware_agent.errors import CsdError, DeviceError, EnvironmentUnfit
 
@@ -119,10 +119,10 @@ class RemoteSite(Site):
         """Return libvirt's name of a device; no other host has the same."""
         return f"csd-{self.server}-{plan.array}-{plan.device.name}"
 
-    def fetch_console(self, plan: DevicePlan) -> None:
-        """Copy the device's console into the plan's own file, now and then."""
+    def fetch_console(self, plan: DevicePlan, last: bool) -> None:
+        """Copy the device's console into the plan's own file: now and then, and when the device has ended."""
         now, name = time.monotonic(), plan.device.name
-        if now - self._consoles.get(name, -_CONSOLE_SECONDS) < _CONSOLE_SECONDS:
+        if not last and now - self._consoles.get(name, -_CONSOLE_SECONDS) < _CONSOLE_SECONDS:
             return
         self._consoles[name] = now
         with contextlib.suppress(libvirt.libvirtError, CsdError):
@@ -169,7 +169,9 @@ class RemoteSite(Site):
                 *(self.name, " and ".join(models)),
             )
         names = bring_image(pool, image, part)
-        files = RemoteTemplates(pool, tools, self._memory_bytes).ensure(connection, names, image.cmdline, part)
+        files = RemoteTemplates(pool, tools, self._memory_bytes).ensure(
+            connection, names, image.cmdline, part, part.check
+        )
         self._ready = tools, image.cmdline, files
 
     def _make_files(self, pool: Pool, plan: DevicePlan) -> DomainSpec:
@@ -274,13 +276,13 @@ class _Named:
         self._progress, self._name, self._interrupted = progress, name, interrupted
 
     def stage(self, text: str) -> None:
-        self._go_on()
+        self.check()
         self._progress.stage(f"{self._name}: {text}")
 
     def advance(self, fraction: float) -> None:
-        self._go_on()
+        self.check()
         self._progress.advance(fraction)
 
-    def _go_on(self) -> None:
+    def check(self) -> None:
         if self._interrupted.is_set():
             raise DeviceError(f"hypervisor {self._name}: interrupted")

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +21,9 @@ from csd_emu.image import Image
 from csd_emu.progress import Progress
 from csd_emu.qemu.daemon import calling_libvirt
 from csd_emu.qemu.domain import DomainSpec, Tag
+from csd_emu.qemu.emulator import QemuTools
 from csd_emu.qemu.pool import Pool, Volume
 from csd_emu.qemu.template import TEMPLATE_ARRAY, boot_template
-from csd_emu.qemu.tools import QemuTools
 from csd_emu.qemu.transfer import Digests, Sent
 from firmware_agent.errors import DeviceError, ImageError
 from firmware_agent.units import format_bytes
@@ -104,11 +105,23 @@ class RemoteTemplates:
         return self._files(image, key, facts.token) if self._modified(key, facts.token) == facts.modified else None
 
     def ensure(
-        self, connection: libvirt.virConnect, image: dict[str, str], cmdline: str, progress: Progress
+        self,
+        connection: libvirt.virConnect,
+        image: dict[str, str],
+        cmdline: str,
+        progress: Progress,
+        check: Callable[[], None] = lambda: None,
     ) -> RemoteFiles:
         """Return the template of an image; boot one if there is none.
 
         Two hosts may do so at once: each has files of its own, and the first to be done is the one that all use.
+
+        Args:
+            connection: to the hypervisor.
+            image: the names of the image's volumes.
+            cmdline: the kernel's.
+            progress: told what is done.
+            check: called again and again while the machine boots; what it raises ends that.
 
         Raises:
             EnvironmentUnfit: libvirt refused.
@@ -119,7 +132,8 @@ class RemoteTemplates:
         key, token = self._key(image, cmdline), secrets.token_hex(4)
         self._remove_leftovers(connection, key)
         try:
-            seconds, said = self._boot(connection, image, cmdline, key, token, progress)
+            progress.stage("boot the template: one ARM machine, up to torch imported (about a minute)")
+            seconds, said = self._boot(connection, image, cmdline, key, token, check)
             if (winner := self.find(image, cmdline)) is None:
                 facts = _Facts(token, self._modified(key, token), seconds, said)
                 self._pool.write_small(_marker(key), msgspec.json.encode(facts))
@@ -131,7 +145,13 @@ class RemoteTemplates:
         return winner
 
     def _boot(
-        self, connection: libvirt.virConnect, image: dict[str, str], cmdline: str, key: str, token: str, bar: Progress
+        self,
+        connection: libvirt.virConnect,
+        image: dict[str, str],
+        cmdline: str,
+        key: str,
+        token: str,
+        check: Callable[[], None],
     ) -> tuple[float, dict[str, str | float]]:
         """Boot the template's machine; return the wall seconds that it took, and what its agent said."""
         files, begin = self._files(image, key, token), time.monotonic()
@@ -142,11 +162,10 @@ class RemoteTemplates:
         self._pool.make(files.state.name, 0)
         self._pool.make(files.disk.name, disk_image.capacity_bytes, (files.disk_image, "raw"))
         console = self._pool.make(files.console.name, 0)
-        bar.stage("boot the template: one ARM machine, up to torch imported (about a minute)")
         spec = self._spec(files, cmdline, key, token)
 
         def read() -> str:
-            bar.advance(0.0)  # it may have been interrupted
+            check()
             return text_of(console)
 
         said = boot_template(connection, spec, files.state, read, _POLL_SECONDS)

@@ -70,8 +70,11 @@ class Site(ABC):
     def close(self) -> None:
         """Give back the connection."""
 
-    def fetch_console(self, plan: DevicePlan) -> None:
-        """Have what the device's console has said in the plan's own file; here it is there already."""
+    def fetch_console(self, plan: DevicePlan, last: bool) -> None:
+        """Have what the device's console has said in the plan's own file; `last`: it has ended.
+
+        Here it is there already.
+        """
         return
 
     def interrupt(self) -> None:

@@ -25,8 +25,9 @@ from csd_emu.progress import Progress
 from csd_emu.qemu.console import wait_for_line
 from csd_emu.qemu.daemon import SessionDaemon, calling_libvirt
 from csd_emu.qemu.domain import DomainSpec, Tag, domain_xml
+from csd_emu.qemu.emulator import QemuTools
 from csd_emu.qemu.monitor import Monitor
-from csd_emu.qemu.tools import QemuTools, make_overlay
+from csd_emu.qemu.tools import make_overlay
 from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.handover import READY_MARKER
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 
-from csd_emu.qemu.tools import OLDEST_QEMU, PINNED_MACHINE, QemuTools
+from csd_emu.qemu.emulator import OLDEST_QEMU, PINNED_MACHINE, QemuTools
 from firmware_agent.errors import EnvironmentUnfit
 
 ARCHITECTURE = "aarch64"

@@ -6,26 +6,13 @@ import functools
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
+from csd_emu.qemu.emulator import OLDEST_QEMU, PINNED_MACHINE, QemuTools
 from csd_emu.remedies import INSTALL_QEMU
 from firmware_agent.errors import EnvironmentUnfit
 
-# Migration to a file: address, on which templates rest.
-OLDEST_QEMU = (8, 2)
-PINNED_MACHINE = "virt-10.0"
 _REMEDY = INSTALL_QEMU
-
-
-@dataclass(frozen=True)
-class QemuTools:
-    """What was found: the emulator, its version, the machine type to use, and qemu-img."""
-
-    emulator: str
-    version: str
-    machine: str
-    image_tool: str
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from csd_emu.deadline import Deadline
 from csd_emu.engines import Engine, Fault, NativeEngine
 from csd_emu.engines.mixed import MixedEngine
 from csd_emu.engines.remote import RemoteEngine
+from csd_emu.hypervisors import HypervisorSection
 from csd_emu.paths import Paths
 from csd_emu.timeline import HOST
 from firmware_agent.errors import BootTimeout, DeviceError, DeviceLost
@@ -23,6 +24,7 @@ from host.array_state import array_folder
 from host.session import DeviceSession
 from tests.contract.laboratory import Laboratory
 from tests.fakes import JOB
+from tests.hypervisors import hypervisors, needs_storage
 from tests.loopback import loopback, needs_sshd
 from tests.machines import DAEMON_OUTLIVES, prepared_qemu
 
@@ -31,6 +33,7 @@ NAMES = (f"test-contract-{os.getpid()}", "test-neighbour")
 
 
 HOST_TRAINS = " with host"
+ELSEWHERE = "qemu elsewhere"
 
 
 def config_of(name: str, kind: str, inventory: Path | None = None) -> ArrayConfig:
@@ -54,6 +57,7 @@ def config_of(name: str, kind: str, inventory: Path | None = None) -> ArrayConfi
         "native",
         f"native{HOST_TRAINS}",
         pytest.param("qemu", marks=pytest.mark.vm),
+        pytest.param(ELSEWHERE, marks=[pytest.mark.vm, pytest.mark.long, needs_storage]),
         pytest.param("remote", marks=[needs_sshd, pytest.mark.long]),
     ],
 )
@@ -61,6 +65,14 @@ def ground(request: pytest.FixtureRequest) -> Iterator[tuple[tuple[Engine, Engin
     """The engines of two arrays, which may be one; the folder of the arrays; and their configurations."""
     kind: str = request.param
     with contextlib.ExitStack() as stack:
+        if kind == ELSEWHERE:
+            (rack,) = stack.enter_context(hypervisors(1, os.environ.get("CSD_TEST_POOLS")))
+            entries = [HypervisorSection(**rack.entry("rack"))]
+            configs = [config_of(name, "qemu").model_copy(update={"hypervisors": entries}) for name in NAMES]
+            placed = stack.enter_context(contextlib.closing(prepared_qemu(configs[0])))
+            yield (placed, placed), Paths.default().arrays, configs
+            assert rack.files("csd.") == []
+            return
         if kind == "qemu" or kind.startswith("qemu"):
             engine: Engine = stack.enter_context(contextlib.closing(prepared_qemu(config_of(NAMES[0], kind))))
             yield (engine, engine), Paths.default().arrays, [config_of(name, kind) for name in NAMES]

@@ -228,6 +228,21 @@ def test_an_upload_that_is_cut_goes_on_where_it_was_cut(rack: Hypervisor, tmp_pa
     assert (rack.pool / "volume").read_bytes() == source.read_bytes()
 
 
+def test_a_hypervisor_that_stops_answering_in_a_transfer_is_given_up(rack: Hypervisor, tmp_path: Path) -> None:
+    """Its socket is open and takes bytes: libvirt's keepalive finds out, after 20 seconds."""
+    source = tmp_path / "source"
+    source.write_bytes(random.Random(4).randbytes(4 * CHUNK_BYTES))
+    digests = Digests.of(source)
+    connection = open_hypervisor(rack.uri)
+    pool = Pool.open(connection, str(rack.pool))
+    with pytest.raises(libvirt.libvirtError, match="keepalive timeout"):
+        pool.bring("volume", source, digests, lambda fraction: rack.process.suspend() if fraction >= 0.5 else None)
+    assert not connection.isAlive()
+    rack.process.resume()
+    pool = Pool.open(open_hypervisor(rack.uri), str(rack.pool))
+    assert pool.bring("volume", source, digests, lambda _: None).sent_bytes == 2 * CHUNK_BYTES
+
+
 def test_a_damaged_volume_is_found_and_its_damaged_piece_alone_is_sent_again(rack: Hypervisor, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(random.Random(1).randbytes(3 * CHUNK_BYTES + 5))
