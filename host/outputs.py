@@ -64,7 +64,7 @@ class PlannedHypervisor(msgspec.Struct, frozen=True):
     """One hypervisor of `csd-emu up --plan`.
 
     `memory_bytes` and `disk_bytes` are what drives may take there, null if nobody knows; `cores_bind` says that there
-    may be no more drives than cores, `room` how many more fit, null without a limit. `problem` is why it is of no use.
+    may be no more drives than cores, `room` how many more fit, null without a limit. `problem`: why it cannot be used.
     """
 
     name: str
