@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -86,12 +88,12 @@ def test_neither_takes_what_is_the_others_to_say(host: FromHost, worker: FromWor
 
 
 @given(st.binary(max_size=40))
-def test_rubbish_is_refused_and_nothing_else_happens(content: bytes) -> None:
+@example(b"")
+@example(b"\x80")
+def test_rubbish_is_a_frame_or_is_refused(content: bytes) -> None:
     for decode in (from_host, from_worker):
-        try:
-            decode(content)
-        except ProtocolError as error:
-            assert "do both run the same csd-emu?" in str(error)
+        with contextlib.suppress(ProtocolError):
+            assert isinstance(decode(content), FromHost | FromWorker)
 
 
 @pytest.mark.parametrize("field", ["step", "stage", "singles", "doubles"])

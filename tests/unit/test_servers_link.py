@@ -85,7 +85,6 @@ def assert_is_turn(heard: tuple[FromHost, bytes]) -> None:
 
 async def test_a_turn_goes_out_and_its_outcome_comes_back(link: WorkerLink, path: Path) -> None:
     turn, worker = ask(link), await Worker.dial(path)
-    assert path.stat().st_mode & 0o777 == 0o600
     assert_is_turn(await worker.hear())
     await worker.say(Taken({"b": b"theirs", "a": b"mine"}, 3, 2), 2 * SUMS[0], 2 * SUMS[1])
     outcome = await turn
@@ -94,6 +93,11 @@ async def test_a_turn_goes_out_and_its_outcome_comes_back(link: WorkerLink, path
     np.testing.assert_array_equal(outcome.doubles, 2 * SUMS[1])
     assert outcome.sent_again == 0
     await worker.die()
+
+
+@pytest.mark.usefixtures("link")
+def test_nobody_else_may_connect(path: Path) -> None:
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 async def test_a_turn_is_sent_to_the_next_worker_when_one_dies_in_it(link: WorkerLink, path: Path) -> None:
