@@ -30,7 +30,7 @@ class HallConfig(ArrayConfig):
         digits: group -> how many digits its drives' numbers have, as in the array of its server.
     """
 
-    digits: dict[str, int] = {}
+    digits: dict[str, int]
 
     def _digits(self, group: DeviceGroup, drives: int) -> int:
         return self.digits[group.name]
