@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from firmware_agent import __version__
+import firmware_agent
 from firmware_agent.errors import DeviceLost
 from host.run_request import RunRequest
 from host.servers.code import code_sha256
@@ -47,7 +47,7 @@ def joined(request: RunRequest, runtime: Path) -> Iterator[Member | None]:
         yield None
         return
     own_address(hall.config, hall.server)
-    claim = Claim(f"{__version__} {code_sha256()}", hall.sha256, request.trajectory_sha256(hall.whole))
+    claim = Claim(f"{firmware_agent.__version__} {code_sha256()}", hall.sha256, request.trajectory_sha256(hall.whole))
     with member(hall.config, hall.server, claim) as run:
         yield Member(hall, run, runtime / f"{request.config.name}.worker")
 

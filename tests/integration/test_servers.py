@@ -84,8 +84,8 @@ class Servers(OneServer):
     def store(self) -> Iterator[None]:
         """Keep the store while the block lasts."""
         process = self.go("store", "store", self.servers_file)
-        assert process.stdout is not None
-        assert "until Ctrl-C" in process.stdout.readline() + process.stdout.readline()
+        assert process.stderr is not None
+        assert "until Ctrl-C" in process.stderr.readline()
         try:
             yield
         finally:
