@@ -84,8 +84,8 @@ class Servers(OneServer):
     def store(self) -> Iterator[None]:
         """Keep the store while the block lasts."""
         process = self.go("store", "store", self.servers_file)
-        assert process.stderr is not None
-        assert "until Ctrl-C" in process.stderr.readline()
+        assert process.stdout is not None
+        assert "until Ctrl-C" in process.stdout.readline()
         try:
             yield
         finally:
@@ -162,11 +162,13 @@ def assert_close(one: dict[str, Any], other: dict[str, Any], tolerance: float) -
 def test_two_servers_train_as_one_and_who_differs_is_turned_away(servers: Servers) -> None:
     job = servers.write("job.yaml", JOB)
     other = servers.write("other.yaml", JOB | {"learning_rate": 0.02})
+    servers.write_servers(membership={"min": 2, "wait": "180 s"})
     with servers.store():
-        both = [servers.train(name, job) for name in ("a", "b")]
-        wait_until(lambda: any((servers.folder / "runs-a").glob("*")), LONGEST_SECONDS)
+        first = servers.train("a", job)  # which waits for the second
+        wait_until(lambda: any(servers.home_of("a").rglob("identity.tar")), LONGEST_SECONDS)
         refused = ended(servers.train("b", other, "other"), 2)
-        for process in both:
+        second = servers.train("b", job)
+        for process in (first, second):
             ended(process)
     assert "the job differ" in refused
     assert not list(servers.folder.glob("runs-other/*"))
