@@ -256,7 +256,6 @@ class ArrayConfig(Config):
 
     def _named(self) -> list[tuple[str, DeviceGroup]]:
         each = [(group, place) for group in self.devices for place in range(len(group.drives or ()) or group.count)]
-        width = max(2, len(str(len(each) - 1)))
         seen: dict[str, int] = {}
         named = []
         for group, place in each:
@@ -264,9 +263,13 @@ class ArrayConfig(Config):
                 name = group.drives[place]
             else:
                 seen[group.name] = seen.get(group.name, -1) + 1
-                name = f"{group.name}-{seen[group.name]:0{width}d}"
+                name = f"{group.name}-{seen[group.name]:0{self._digits(group, len(each))}d}"
             named.append((name, group))
         return named
+
+    def _digits(self, group: DeviceGroup, drives: int) -> int:
+        """Return how many digits the numbers of a group have, in an array of so many drives."""
+        return max(2, len(str(drives - 1)))
 
     def engine_of(self, group: DeviceGroup) -> EngineName:
         """Return what the drives of a group run on."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from csd_emu.array import ArrayConfig
 from csd_emu.servers import ServerLink
 from host.records import RoundRecord
 from host.servers.in_memory import Meeting
+from host.servers.run import say_farewell
 from host.servers.together import ServersTogether
 from tests.sync import StepDrive, SyncRun
 
@@ -30,8 +32,12 @@ class Hall:
         drives: Sequence[int],
         make_drive: Callable[[str], StepDrive] = StepDrive,
         absent: Sequence[str] = (),
+        own_fields: Mapping[str, Mapping[str, Any]] | None = None,
         **fields: Any,
     ) -> None:
+        """Make all servers but the `absent` ones; `own_fields` are those of single ones' runs."""
+        self.own_fields: Mapping[str, Mapping[str, Any]] = own_fields or {}
+        self.together: dict[str, ServersTogether] = {}
         groups = [(chr(ord("a") + number), count) for number, count in enumerate(drives)]
         self.order, self.whole = [name for name, _ in groups], array_of(groups)
         self.names = [device.name for device in self.whole.list_devices()]
@@ -43,17 +49,32 @@ class Hall:
         """A server that comes from now on."""
         own = array_of([(server, self._groups[server])], f"array-{server}")
         names = [name for name in self.names if name.startswith(f"{server}-")]
-        together = ServersTogether(server, self.meeting.enter(server), LINK)
+        self.together[server] = ServersTogether(server, self.meeting.enter(server), LINK)
         drives = [self._make_drive(name) for name in names]
-        return SyncRun(*drives, own=own, whole=self.whole, together=together, **self._fields)
+        fields = self._fields | self.own_fields.get(server, {})
+        return SyncRun(*drives, own=own, whole=self.whole, together=self.together[server], **fields)
 
     async def run(self) -> list[list[RoundRecord]]:
         """Have all servers that are there train to the end."""
         return await asyncio.gather(*(self.go(name) for name in self.servers))
 
     async def go(self, server: str) -> list[RoundRecord]:
-        """Have one train to the end, after which it leaves."""
+        """Have one train to the end, after which it says farewell and leaves."""
         try:
-            return await self.servers[server].run()
+            rounds = await self.servers[server].run()
+            await say_farewell(self.together[server], self.servers[server].training)
+            return rounds
         finally:
             self.meeting.leave(server)
+
+    def come(self, server: str) -> asyncio.Task[list[RoundRecord]]:
+        """Have a server that was absent, or lost, take part from now on, with new drives."""
+        self.servers[server] = self.make(server)
+        return asyncio.create_task(self.go(server))
+
+    async def lose(self, server: str, task: asyncio.Task[list[RoundRecord]]) -> None:
+        """Have a server end without a word, its drives with it."""
+        self.meeting.leave(server)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Self
 import msgspec
 from pydantic import model_validator
 
-from csd_emu.array import MAX_DEVICES, ArrayConfig, Device
+from csd_emu.array import MAX_DEVICES, ArrayConfig, Device, DeviceGroup
 from csd_emu.config import load_config, parse_config
 from csd_emu.servers import ServersConfig
 from firmware_agent.errors import ConfigurationError
@@ -23,7 +24,16 @@ _MOST_DEVICES = 36 * MAX_DEVICES
 
 
 class HallConfig(ArrayConfig):
-    """The drives of all servers as one array, which may have more than one server's can."""
+    """The drives of all servers as one array, which may have more than one server's can.
+
+    Attributes:
+        digits: group -> how many digits its drives' numbers have, as in the array of its server.
+    """
+
+    digits: dict[str, int]
+
+    def _digits(self, group: DeviceGroup, drives: int) -> int:
+        return self.digits[group.name]
 
     @model_validator(mode="after")
     def _not_too_many(self) -> Self:
@@ -41,12 +51,14 @@ class Hall:
         server: this one.
         own: its array.
         whole: all servers' drives, in the order of the servers file; host and link are the first server's.
+        arrays: array file, as the servers file names it -> what it says.
     """
 
     config: ServersConfig
     server: str
     own: ArrayConfig
     whole: ArrayConfig
+    arrays: Mapping[str, ArrayConfig]
 
     @property
     def devices(self) -> list[Device]:
@@ -57,6 +69,7 @@ class Hall:
     def sha256(self) -> str:
         """Hash of what all servers must have alike; where they find each other is none of it."""
         told = [self.config.model_dump(mode="json", exclude={"store", "network"}), self.whole.model_dump(mode="json")]
+        told.append({file: array.model_dump(mode="json") for file, array in self.arrays.items()})
         return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()
 
     def dump(self) -> dict[str, Any]:
@@ -108,7 +121,7 @@ def read_hall(path: Path, server: str, engine: str | None = None) -> Hall:
         if file not in read:
             read[file] = _read_array(path.parent / file, engine)
         arrays[name] = _of_server(read[file], name, f"{path}: server {name}")
-    return Hall(config, server, arrays[server], _together(config.name, arrays, str(path)))
+    return Hall(config, server, arrays[server], _together(config.name, arrays, str(path)), read)
 
 
 def _read_array(path: Path, engine: str | None) -> ArrayConfig:
@@ -141,7 +154,24 @@ def _together(name: str, arrays: Mapping[str, ArrayConfig], where: str) -> Array
             )
     content: dict[str, Any] = first.model_dump(mode="json")
     content |= {"name": name, "devices": [_group(array, group) for array in arrays.values() for group in array.devices]}
-    return parse_config(content, HallConfig, where)
+    content["digits"] = {
+        group.name: max(2, len(str(len(array.list_devices()) - 1)))
+        for array in arrays.values()
+        for group in array.devices
+    }
+    whole = parse_config(content, HallConfig, where)
+    _check_names(whole, arrays, where)
+    return whole
+
+
+def _check_names(whole: ArrayConfig, arrays: Mapping[str, ArrayConfig], where: str) -> None:
+    """Refuse servers whose drives' names run into each other's: equal prefixes would be numbered through."""
+    own = [device.name for array in arrays.values() for device in array.list_devices()]
+    if own != [device.name for device in whole.list_devices()]:
+        raise ConfigurationError(
+            f"{where}: {', '.join(name for name, count in Counter(own).items() if count > 1)}: drives of two servers "
+            "have one name, which is made of the server's and the group's; give one of them another name"
+        )
 
 
 def _group(array: ArrayConfig, group: Any) -> dict[str, Any]:

@@ -143,23 +143,25 @@ class SyncTraining:
             DeviceLost: no device is left.
             DeviceFailed: those that are left cannot do their task.
         """
-        begin, ledger = time.monotonic(), Ledger(self._accountant.array_seconds)
+        begin, ledger, number = time.monotonic(), self._next_ledger(), self._round
         self._ended = begin
         await begin_choosing(self._tuner)
         paused = False
-        while not self._round_end.over(ledger) and not paused:
+        while self._round == number and not self._round_end.over(ledger) and not paused:
             try:
                 self._round_end.epochs += await self._run_step(ledger)
             except CaughtUp as ahead:
-                ledger = self._catch_up(ahead, ledger)
+                self._catch_up(ahead, ledger)
+                if self._round != number and not ledger.steps:  # it had no part in the rounds before
+                    number, ledger = self._round - self.done, self._next_ledger()
             paused = self._pause() and self._ahead is None and bool(ledger.steps)
-        test_loss = await self._end_round(ledger)
+        test_loss = await self._end_round(ledger, number)
         fields = ledger.fields(self._participants.nodes)
         samples = sum(step.samples for step in ledger.steps)
         totals = round_totals(fields["devices"])
         totals["train_loss"] = sum(step.loss * step.samples for step in ledger.steps) / samples if samples else 0.0
         return RoundRecord(
-            round=self._round,
+            round=number + 1,
             accuracy=self._accuracy,
             test_loss=test_loss,
             wall_seconds=time.monotonic() - begin,
@@ -167,30 +169,41 @@ class SyncTraining:
             **totals,
         )
 
-    async def _end_round(self, ledger: Ledger) -> float:
-        """Go on to the next round, and return the loss on held-out records."""
-        self._accuracy, test_loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
+    async def _end_round(self, ledger: Ledger, number: int) -> float:
+        """Go on to the next round, unless others have already, and return the loss on held-out records."""
+        accuracy, test_loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
+        if self._round != number:  # their accuracy counts
+            return test_loss
         if self._together is not None:
             try:
-                self._accuracy, test_loss = await self._together.end_round(self._step, self._accuracy, test_loss)
-            except CaughtUp as ahead:  # the others have ended it already
+                accuracy, test_loss = await self._together.end_round(self._step, accuracy, test_loss)
+            except CaughtUp as ahead:
                 self._catch_up(ahead, ledger)
                 return test_loss
+        self._accuracy = accuracy
         self.cut_short = self._round_end.end(ledger)
         self._round += 1
         return test_loss
 
-    def _catch_up(self, ahead: CaughtUp, ledger: Ledger) -> Ledger:
-        """Go on from where another server is, and return its round's ledger, in which its steps are missing."""
+    def _next_ledger(self) -> Ledger:
+        """Return the ledger of the round that goes on; of one taken over, without the steps that others have taken."""
+        ledger = Ledger(self._accountant.array_seconds)
+        self._count_missed(ledger)
+        return ledger
+
+    def _count_missed(self, ledger: Ledger) -> None:
+        steps, samples, self._round_end.epochs = self._in_round
+        ledger.missed(steps, samples)
+        self._in_round = [0, 0, 0]
+
+    def _catch_up(self, ahead: CaughtUp, ledger: Ledger) -> None:
+        """Go on from where another server is; if that is a later round, what there is in `ledger` is all of its."""
         before, step = self._round, self._step
         self.restore(unpack_state(ahead.state))
-        steps, samples, self._round_end.epochs = self._in_round
-        if self._round != before:
-            ledger = Ledger(self._accountant.array_seconds)
-        ledger.missed(steps, samples)
+        if self._round == before:
+            self._count_missed(ledger)
         told = f"goes on after step {self._step} of server {ahead.server}; this one had taken {step}"
         self._on_event(HOST, What.NOTE, told)
-        return ledger
 
     def state(self) -> TrainingState:
         """Return where the training stands; the arrays are not copied."""

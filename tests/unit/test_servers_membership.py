@@ -1,0 +1,201 @@
+"""Who may take part: the same code, the same job, clocks that agree, each server once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from csd_emu.servers import ServersConfig
+from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
+from host.servers import membership
+from host.servers.beats import Silence, beat_key, watch_others
+from host.servers.membership import Claim, member
+from host.servers.store import check_clock
+
+CONFIG = ServersConfig.model_validate(
+    {"name": "hall", "servers": [{"name": name, "array": "array.yaml"} for name in ("a", "b", "c")]}
+)
+KEY = "hall/run"
+CLAIM = Claim("0.1.0 abc", "servers", "job")
+NAMED = {"version": "the version of csd-emu", "servers": "the servers file or an array file", "job": "the job"}
+
+
+class Book:
+    """A store of counters and texts in memory, whose clock is off by `skew_seconds`."""
+
+    def __init__(self, skew_seconds: float = 0.0) -> None:
+        self.texts: dict[str, str] = {}
+        self.counts: dict[str, int] = {}
+        self.skew_seconds, self._lock = skew_seconds, threading.Lock()
+
+    def add(self, key: str, amount: int, /) -> int:
+        with self._lock:
+            self.counts[key] = self.counts.get(key, 0) + amount
+            return self.counts[key]
+
+    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
+        with self._lock:
+            if self.texts.get(key, "") == expected:
+                self.texts[key] = desired
+            return self.texts.get(key, "").encode()
+
+    def get(self, key: str, /) -> bytes:
+        assert key == "time"
+        return repr(time.time() + self.skew_seconds).encode()
+
+
+@pytest.fixture
+def book(monkeypatch: pytest.MonkeyPatch) -> Book:
+    """A store that everyone reaches; beats follow each other so closely that nobody waits."""
+    made = Book()
+    monkeypatch.setattr(membership, "connect", lambda section: made)
+    monkeypatch.setattr(membership, "_BEAT_SECONDS", 0.002)
+    monkeypatch.setattr(membership, "_WAIT_SECONDS", 0.002)
+    return made
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is not heard of at once is dead."""
+    monkeypatch.setattr(membership, "_DEAD_SECONDS", 0.01)
+
+
+@given(st.builds(Claim, *[st.sampled_from("xy")] * 4), st.builds(Claim, *[st.sampled_from("xy")] * 4))
+def test_what_differs_is_named_and_a_runs_name_is_none_of_it(one: Claim, other: Claim) -> None:
+    assert one.differences(other) == other.differences(one)
+    assert set(one.differences(other)) == {
+        what for field, what in NAMED.items() if getattr(one, field) != getattr(other, field)
+    }
+
+
+def test_servers_of_one_mind_take_part_in_one_run(book: Book) -> None:
+    with member(CONFIG, "a", CLAIM) as first, member(CONFIG, "b", CLAIM) as second:
+        assert first == second
+        assert msgspec.json.decode(book.texts[KEY], type=Claim).run == first
+    assert book.texts[KEY] == ""  # the last one forgets it
+    with member(CONFIG, "c", CLAIM) as another:
+        assert another != first
+
+
+@pytest.mark.parametrize("field", NAMED)
+def test_who_differs_is_told_in_what_and_changes_nothing(book: Book, field: str) -> None:
+    with member(CONFIG, "a", CLAIM) as run:
+        before = dict(book.texts)
+        other = msgspec.structs.replace(CLAIM, **{field: "another"})
+        with (
+            pytest.raises(ConfigurationError, match=f"server b does not fit to a, .*: {NAMED[field]} differ; use the"),
+            member(CONFIG, "b", other),
+        ):
+            raise AssertionError("it takes part")
+        assert book.texts == before
+        assert book.counts[f"{run}/joined"] == 1
+        assert beat_key(run, "host/b") not in {key for key, count in book.counts.items() if count}
+
+
+def test_all_that_differs_is_named(book: Book) -> None:
+    with (
+        member(CONFIG, "a", CLAIM),
+        pytest.raises(ConfigurationError, match=r"csd-emu and the servers file or an array file and the job differ"),
+        member(CONFIG, "b", Claim("x", "y", "z")),
+    ):
+        raise AssertionError("it takes part")
+
+
+def test_a_server_is_there_once(book: Book) -> None:
+    with (
+        member(CONFIG, "a", CLAIM),
+        pytest.raises(EnvironmentUnfit, match=r"server a takes part already .*--server"),
+        member(CONFIG, "a", CLAIM),
+    ):
+        raise AssertionError("it takes part twice")
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_run_of_which_nobody_is_heard_makes_way(book: Book) -> None:
+    book.texts[KEY] = msgspec.json.encode(Claim("old", "old", "old", "dead")).decode()
+    with member(CONFIG, "a", CLAIM) as run:
+        assert run != "dead"
+        assert msgspec.json.decode(book.texts[KEY], type=Claim).job == "job"
+
+
+def test_one_that_was_killed_comes_back_into_the_run_of_the_others(book: Book) -> None:
+    with member(CONFIG, "a", CLAIM) as run:
+        book.add(f"{run}/joined", 1)  # b was there, and was killed
+        book.add(beat_key(run, "host/b"), 7)
+        with member(CONFIG, "b", CLAIM) as again:
+            assert again == run
+
+
+def test_a_run_that_lost_a_server_is_kept_until_it_is_found_dead(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    with member(CONFIG, "a", CLAIM) as run:
+        book.add(f"{run}/joined", 1)
+    assert msgspec.json.decode(book.texts[KEY], type=Claim).run == run
+    monkeypatch.setattr(membership, "_DEAD_SECONDS", 0.01)
+    with member(CONFIG, "b", Claim("another", "", "")) as later:
+        assert later != run
+
+
+@pytest.mark.parametrize(("skew", "way"), [(3600.0, "behind"), (-3600.0, "ahead of")])
+def test_a_clock_that_is_an_hour_off_is_refused(book: Book, skew: float, way: str) -> None:
+    book.skew_seconds = skew
+    with (
+        pytest.raises(EnvironmentUnfit, match=rf"the clock of server b is 3600 s {way} the store's; set .*NTP"),
+        member(CONFIG, "b", CLAIM),
+    ):
+        raise AssertionError("it takes part")
+    assert book.texts == {}
+
+
+@pytest.mark.parametrize("skew", [0.0, 1.5, -1.5])
+def test_a_clock_that_is_nearly_right_will_do(skew: float) -> None:
+    store: Any = Book(skew)
+    check_clock(store, "a")
+
+
+class Listening:
+    """Three servers, of which each beats or not, step by step."""
+
+    limit_seconds = 5.0
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.floats(0.1, 3.0)), max_size=30))
+def test_silence_is_as_long_as_nothing_was_heard(events: list[tuple[bool, bool, float]]) -> None:
+    now, counts, heard = 0.0, [0, 0], [0.0, 0.0]
+    silence, first = Silence(["x", "y"], Listening.limit_seconds, now), True
+    for x, y, seconds in events:
+        now += seconds
+        for number, beats in enumerate((x, y)):
+            counts[number] += beats
+            if beats or first:
+                heard[number] = now
+        first = False
+        silent = silence.hear(counts, now)
+        assert silent == [name for name, last in zip("xy", heard, strict=True) if now - last > Listening.limit_seconds]
+
+
+def test_a_store_that_is_gone_is_as_silent_as_a_server() -> None:
+    class Gone:
+        def add(self, key: str, amount: int, /) -> int:
+            raise RuntimeError("connection reset")
+
+    assert watch_others(Gone(), "run", ["a", "b"], 0, 0.001).wait(30)
+
+
+def test_who_stands_still_is_lost_and_who_beats_is_not() -> None:
+    book, now = Book(), [0.0]
+
+    def clock() -> float:  # an hour passes with every look
+        now[0] += 3600.0
+        return now[0]
+
+    assert watch_others(book, "run", ["a", "b"], 0, 0.001, clock).wait(30)
+    assert book.counts[beat_key("run", "a")] > 0
+    alone = watch_others(book, "run", ["a"], 0, 0.001, clock)
+    assert not alone.is_set()
+    alone.set()
