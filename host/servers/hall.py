@@ -68,14 +68,18 @@ class Hall:
     @property
     def sha256(self) -> str:
         """Hash of what all servers must have alike; where they find each other is none of it."""
-        told = [self.config.model_dump(mode="json", exclude={"store", "network"}), self.whole.model_dump(mode="json")]
-        told.append({file: array.model_dump(mode="json") for file, array in self.arrays.items()})
+        # Where an inventory lies is each server's own.
+        parts = {"": self.whole, **self.arrays}
+        told = [self.config.model_dump(mode="json", exclude={"store", "network"})]
+        told.append({file: part.model_dump(mode="json", exclude={"inventory"}) for file, part in parts.items()})
         return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()
 
     def dump(self) -> dict[str, Any]:
         """Return all of it, as JSON takes it (see `load_hall`)."""
         parts = {"config": self.config, "own": self.own, "whole": self.whole}
-        return {"server": self.server} | {key: part.model_dump(mode="json") for key, part in parts.items()}
+        arrays = {file: array.model_dump(mode="json") for file, array in self.arrays.items()}
+        dumped = {key: part.model_dump(mode="json") for key, part in parts.items()}
+        return {"server": self.server, "arrays": arrays} | dumped
 
 
 def load_hall(path: Path) -> Hall:
@@ -87,6 +91,7 @@ def load_hall(path: Path) -> Hall:
     try:
         content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         server, config, own, whole = (content[key] for key in ("server", "config", "own", "whole"))
+        arrays = dict(content["arrays"])
     except (OSError, msgspec.MsgspecError, KeyError) as error:
         raise ConfigurationError(f"{path}: does not say which servers trained together ({error!r})") from error
     return Hall(
@@ -94,6 +99,7 @@ def load_hall(path: Path) -> Hall:
         str(server),
         parse_config(own, ArrayConfig, str(path)),
         parse_config(whole, HallConfig, str(path)),
+        {file: parse_config(array, ArrayConfig, str(path)) for file, array in arrays.items()},
     )
 
 

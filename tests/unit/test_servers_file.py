@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 import yaml
@@ -20,7 +21,7 @@ from csd_emu.config import parse_config
 from csd_emu.servers import ServersConfig
 from firmware_agent.errors import ConfigurationError
 from host.servers.code import code_sha256
-from host.servers.hall import Hall, read_hall
+from host.servers.hall import Hall, load_hall, read_hall
 from host.servers.process import AgentPlan, own_address
 
 ARRAY: dict[str, Any] = {"name": "rack", "engine": "native", "devices": [{"profile": "newport", "count": 2}]}
@@ -239,3 +240,14 @@ def test_the_model_itself_refuses() -> None:
         ServersConfig.model_validate(
             {"name": "hall", "servers": [{"name": "a", "array": "x"}], "network": "10.0.0.0/8"}
         )
+
+
+def test_what_a_run_directory_says_of_the_servers_is_what_was_read(files: Files, tmp_path: Path) -> None:
+    hall = files.hall("b", {"a": ARRAY, "b": ARRAY | {"name": "other"}})
+    path = tmp_path / "servers.json"
+    path.write_bytes(msgspec.json.encode(hall.dump()))
+    assert load_hall(path) == hall
+    assert load_hall(path).sha256 == hall.sha256
+    path.write_text("{}")
+    with pytest.raises(ConfigurationError, match=r"servers\.json: does not say"):
+        load_hall(path)

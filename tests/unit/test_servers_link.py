@@ -179,7 +179,7 @@ async def test_who_is_behind_gets_the_others_state(link: WorkerLink, path: Path)
 
 async def test_patience_runs_out(tmp_path: Path) -> None:
     async with WorkerLink(tmp_path / "worker", 0.0) as link:
-        with pytest.raises(DeviceLost, match=r"step 3: for 0 s too few servers .*membership\.min.*reaches the store"):
+        with pytest.raises(DeviceLost, match=r"step 3: for 0 s too few servers .*membership\.min.*servers\.log"):
             await ask(link)
 
 
