@@ -69,7 +69,7 @@ class Recorder:
             self._show_round(record)
         if past is not None:
             self.open(past.directory)
-            self.add_event(HOST, What.RESUMED, f"after round {len(self.rounds)}")
+            self.add_event(HOST, What.RESUMED, f"after round {self.rounds[-1].round if self.rounds else 0}")
 
     @property
     def wall_seconds(self) -> float:

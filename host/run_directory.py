@@ -217,6 +217,8 @@ class RunDirectory:
     def rewind(self, rounds: int) -> list[RoundRecord]:
         """Drop all records behind that of the last of `rounds`, and return these rounds.
 
+        One of several servers may have missed some, which the others trained without it.
+
         Raises:
             CheckpointError: the records do not hold them; nothing is dropped.
         """
@@ -225,12 +227,14 @@ class RunDirectory:
         for line in (self.path / RECORDS_FILE).read_bytes().splitlines(keepends=True):
             position += len(line)
             record = _decode(line)
-            if len(kept) == rounds or record is None:
+            if record is None or (kept and kept[-1].round >= rounds) or not rounds:
                 break
             if isinstance(record, RoundRecord):
                 kept.append(record)
                 end = position
-        if [record.round for record in kept] != list(range(1, rounds + 1)):
+        found = [record.round for record in kept]
+        missed = (self.path / HALL_FILE).exists() and found == sorted(set(found)) and found[-1:] == [rounds]
+        if found != list(range(1, rounds + 1)) and not missed:
             raise CheckpointError(
                 f"{self.path / RECORDS_FILE}: does not hold the {rounds} rounds of {CHECKPOINT_FILE}; restore it from "
                 f"a copy, or remove {CHECKPOINT_FILE} to begin again from the first round"

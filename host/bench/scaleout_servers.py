@@ -27,7 +27,7 @@ from firmware_agent.models import ZOO
 from host.bench.prometheus import free_port
 from host.datasets import synthetic_source
 from host.records import RoundRecord, StepRecord, decode_record
-from host.run_directory import RECORDS_FILE, WEIGHTS_FILE
+from host.run_directory import RECORDS_FILE, SUMMARY_FILE, WEIGHTS_FILE
 
 MODEL, SERVERS, DRIVES = "digits_cnn", ("a", "b", "c"), 4
 ERROR_STEPS, LOSS_TRIALS = 50, 2
@@ -126,8 +126,9 @@ class _Lab:
             _wait_for(lambda: len(_steps(watched)) >= KILL_AFTER, started.values())
             killed = _kill_all(started[lost])
             self._finish([started[server] for server in survivors])
-        steps = {server: _steps(self._runs(job, server)) for server in survivors}
-        self._command("sweep", home=lost)
+        ended = [self._done(self._runs(job, server)) for server in survivors]
+        steps = {server: _steps(runs) for server, runs in zip(survivors, ended, strict=True)}
+        self._command("sweep", f"lab-{lost}", home=lost)
         odd = [abs(LOSS_STEPS - len({step.step for step in each})) for each in steps.values()]
         twice = [len(each) - len({step.step for step in each}) for each in steps.values()]
         meeting = [max(step.wall_seconds for step in each[KILL_AFTER:]) for each in steps.values()]
@@ -136,6 +137,7 @@ class _Lab:
             "processes_killed": killed,
             "steps_lost": max(odd) + max(twice),
             "seconds_to_resume": max(meeting),
+            "survivors_differ_by": _difference(*map(_weights, ended)),
             "present": [step.servers.present for step in steps[survivors[0]] if step.servers is not None],
         }
 
@@ -148,11 +150,16 @@ class _Lab:
     def _run_servers(self, job: Path) -> list[Path]:
         with contextlib.ExitStack() as stack:
             self._finish([stack.enter_context(self._server(job, server)) for server in SERVERS])
-        return [self._runs(job, server) for server in SERVERS]
+        return [self._done(self._runs(job, server)) for server in SERVERS]
 
     def _run_one(self, job: Path, array: Path) -> Path:
         runs = self._runs(job, "one")
         self._command("run", job, "--array", array, "--runs", runs, home="one")
+        return self._done(runs)
+
+    def _done(self, runs: Path) -> Path:
+        if not list(runs.glob(f"*/{SUMMARY_FILE}")):
+            raise self._failed(runs.name)
         return runs
 
     def _runs(self, job: Path, server: str) -> Path:

@@ -44,13 +44,13 @@ def watch_others(
     names: Sequence[str],
     own: int,
     silence_seconds: float,
+    lost: threading.Event,
     clock: Callable[[], float] = time.monotonic,
-) -> threading.Event:
-    """Count up one's own counter from a thread, and return an event that is set once another one stands still.
+) -> None:
+    """Count up one's own counter from a thread, which sets `lost` once another one stands still.
 
     It is set too if the store cannot be reached: then the others hear nothing of this one either.
     """
-    lost = threading.Event()
     others = [name for rank, name in enumerate(names) if rank != own]
 
     def beat() -> None:
@@ -64,4 +64,3 @@ def watch_others(
             lost.set()
 
     threading.Thread(target=beat, name="beats", daemon=True).start()
-    return lost

@@ -65,9 +65,15 @@ def member(config: ServersConfig, server: str, claim: Claim) -> Iterator[str]:
         ConfigurationError: another run goes on there, of another job or another version of csd-emu.
     """
     store, key = connect(config.store), f"{config.name}/run"
-    check_clock(store, server)
-    own = _join(store, key, claim, config, server)
-    store.add(f"{own.run}/joined", 1)
+    try:
+        check_clock(store, server)
+        own = _join(store, key, claim, config, server)
+        store.add(f"{own.run}/joined", 1)
+    except (RuntimeError, msgspec.MsgspecError) as error:  # torch's errors are of the first kind
+        raise EnvironmentUnfit(
+            f"store: what answers at {config.store.address}:{config.store.port} is no csd-emu store ({error}); "
+            "start one there"
+        ) from error
     done = threading.Event()
     beating = connect(config.store)
     thread = threading.Thread(target=_beat, args=(beating, beat_key(own.run, f"host/{server}"), done), daemon=True)

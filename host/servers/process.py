@@ -16,7 +16,7 @@ import msgspec
 import psutil
 
 from csd_emu.servers import ServersConfig
-from firmware_agent.errors import ConfigurationError
+from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 from host.servers.agent import BEAT, BEAT_SECONDS
 from host.servers.worker_arguments import Arguments
 
@@ -35,12 +35,16 @@ def own_address(config: ServersConfig, server: str) -> tuple[IPv4Address, str]:
         ConfigurationError: it has none there.
     """
     wanted = config.group_of(server).address
-    found = [
+    every = [
         (IPv4Address(address.address), interface)
         for interface, addresses in psutil.net_if_addrs().items()
         for address in addresses
-        if address.family.name == "AF_INET" and IPv4Address(address.address) in config.network
+        if address.family.name == "AF_INET"
     ]
+    first = {interface: address for address, interface in reversed(every)}
+    # gloo is told the interface, and listens on its first address.
+    reached = {interface for interface, address in first.items() if address in config.network}
+    found = [(own, interface) for own, interface in every if own in config.network and interface in reached]
     for address, interface in found:
         if wanted is None or address == wanted:
             return address, interface
@@ -112,31 +116,46 @@ class AgentProcess:
         """Start nothing yet."""
         self._plan, self._closing = plan, asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._log = -1
 
     async def __aenter__(self) -> AgentProcess:
+        try:
+            self._log = os.open(self._plan.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            told = f"{self._plan.log}: cannot be written ({error.strerror}); free some space"
+            raise EnvironmentUnfit(told) from error
         self._task = asyncio.create_task(self._keep())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._closing.set()
-        if self._task is not None:
-            await self._task
+        try:
+            if self._task is not None:
+                await self._task
+        finally:
+            os.close(self._log)
 
     async def _keep(self) -> None:
+        """Start one agent after the other; turns lose patience when none of them meets the others."""
         while not self._closing.is_set():
-            await self._run_one()
+            try:
+                await self._run_one()
+            except (OSError, ConfigurationError) as error:  # as when the network's address is gone for a while
+                with contextlib.suppress(OSError):
+                    os.write(self._log, f"csd-emu: {error}\n".encode())
+            await self._closes_within(BEAT_SECONDS)
 
     async def _run_one(self) -> None:
         """Run one agent to its end: its own, or the host's wish."""
+        command, environment = self._plan.command, dict(self._plan.environment)
         read, write = os.pipe()
-        descriptor = os.open(self._plan.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._plan.command,
+                *command,
                 stdin=read,
-                stdout=descriptor,
-                stderr=descriptor,
-                env=dict(self._plan.environment),
+                stdout=self._log,
+                stderr=self._log,
+                env=environment,
                 start_new_session=True,
             )
         except BaseException:
@@ -144,7 +163,6 @@ class AgentProcess:
             raise
         finally:
             os.close(read)
-            os.close(descriptor)
         ended = asyncio.ensure_future(process.wait())
         try:
             while not ended.done() and not await self._closes_within(BEAT_SECONDS):

@@ -177,22 +177,28 @@ def main() -> None:
     parser.add_argument("arguments")
     arguments = msgspec.json.decode(parser.parse_args().arguments, type=Arguments)
     torch.set_num_threads(1)
-    host = socket.socket(socket.AF_UNIX)
-    host.connect(arguments.host)
+    ends = threading.Event()
+    threading.Thread(target=_end_when, args=(ends, os.getppid()), daemon=True).start()
+    patience = threading.Timer(_MEET.total_seconds(), ends.set)  # gloo would wait as long as for a turn
+    patience.daemon = True
+    patience.start()
     group = meet(arguments.server, arguments.servers)
     store = TCPStore(*arguments.store, timeout=timedelta(seconds=arguments.silence_seconds))
-    lost = watch_others(store, arguments.run, group.names, group.rank, arguments.silence_seconds)
-    threading.Thread(target=_end_when, args=(lost,), daemon=True).start()
+    watch_others(store, arguments.run, group.names, group.rank, arguments.silence_seconds, ends)
+    patience.cancel()
+    # The host takes a worker that comes for one that has met the others.
+    host = socket.socket(socket.AF_UNIX)
+    host.connect(arguments.host)
     Worker(host, group, int(store.add(f"{arguments.run}/met", 0))).serve()
     dist.destroy_process_group()
 
 
-def _end_when(lost: threading.Event) -> None:
-    agent = os.getppid()
-    while not lost.wait(1.0) and os.getppid() == agent:
+def _end_when(ends: threading.Event, agent: int) -> None:
+    """End the process when `ends` is set, or the agent has gone: nothing else ends a collective."""
+    while not ends.wait(1.0) and os.getppid() == agent:
         pass
     sys.stderr.flush()
-    os._exit(1)  # the main thread is within a collective, which nothing else ends
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -184,7 +184,9 @@ def test_a_store_that_is_gone_is_as_silent_as_a_server() -> None:
         def add(self, key: str, amount: int, /) -> int:
             raise RuntimeError("connection reset")
 
-    assert watch_others(Gone(), "run", ["a", "b"], 0, 0.001).wait(30)
+    lost = threading.Event()
+    watch_others(Gone(), "run", ["a", "b"], 0, 0.001, lost)
+    assert lost.wait(30)
 
 
 def test_who_stands_still_is_lost_and_who_beats_is_not() -> None:
@@ -194,8 +196,10 @@ def test_who_stands_still_is_lost_and_who_beats_is_not() -> None:
         now[0] += 3600.0
         return now[0]
 
-    assert watch_others(book, "run", ["a", "b"], 0, 0.001, clock).wait(30)
+    lost, alone = threading.Event(), threading.Event()
+    watch_others(book, "run", ["a", "b"], 0, 0.001, lost, clock)
+    assert lost.wait(30)
     assert book.counts[beat_key("run", "a")] > 0
-    alone = watch_others(book, "run", ["a"], 0, 0.001, clock)
+    watch_others(book, "run", ["a"], 0, 0.001, alone, clock)
     assert not alone.is_set()
     alone.set()
