@@ -68,8 +68,8 @@ def run(
     if resume is not None:
         if any(each is not None for each in (job, array, tuner, comm, placement, prefer, servers, server)):
             raise ConfigurationError(
-                "--resume takes job and array from DIR; leave JOB.YAML, --array, --tuner, --comm, --placement and "
-                "--prefer out"
+                "--resume takes job and array from DIR; leave JOB.YAML, --array, --servers, --server, --tuner, --comm, "
+                "--placement and --prefer out"
             )
         with StageProgress(quiet=as_json) as progress:
             summary = resume_run(resume, chosen, Paths.default(), progress, quiet=as_json, stay=staying)

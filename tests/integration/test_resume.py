@@ -216,19 +216,25 @@ def test_a_damaged_run_directory_is_one_clear_error_and_stays_as_it_is(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run"], "give JOB.YAML and --array ARRAY.YAML, or --resume DIR"),
-        (["run", "job.yaml"], "give JOB.YAML and --array ARRAY.YAML, or --resume DIR"),
+        (
+            ["run"],
+            "give JOB.YAML and --array ARRAY.YAML (or --servers SERVERS.YAML and --server NAME), or --resume DIR",
+        ),
+        (
+            ["run", "job.yaml"],
+            "give JOB.YAML and --array ARRAY.YAML (or --servers SERVERS.YAML and --server NAME), or --resume DIR",
+        ),
         (
             ["run", "job.yaml", "--resume", "somewhere"],
-            "leave JOB.YAML, --array, --tuner, --comm, --placement and --prefer out",
+            "leave JOB.YAML, --array, --servers, --server, --tuner, --comm, --placement and --prefer out",
         ),
         (
             ["run", "--array", "array.yaml", "--resume", "somewhere"],
-            "leave JOB.YAML, --array, --tuner, --comm, --placement and --prefer out",
+            "leave JOB.YAML, --array, --servers, --server, --tuner, --comm, --placement and --prefer out",
         ),
         (
             ["run", "--tuner", "stannis", "--resume", "somewhere"],
-            "leave JOB.YAML, --array, --tuner, --comm, --placement and --prefer out",
+            "leave JOB.YAML, --array, --servers, --server, --tuner, --comm, --placement and --prefer out",
         ),
         (["run", "--resume", "nowhere"], "nowhere: is no run directory"),
     ],
