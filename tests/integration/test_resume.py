@@ -218,11 +218,11 @@ def test_a_damaged_run_directory_is_one_clear_error_and_stays_as_it_is(
     [
         (
             ["run"],
-            "give JOB.YAML and --array ARRAY.YAML (or --servers SERVERS.YAML and --server NAME), or --resume DIR",
+            "(or --servers SERVERS.YAML and --server NAME), or --resume DIR",
         ),
         (
             ["run", "job.yaml"],
-            "give JOB.YAML and --array ARRAY.YAML (or --servers SERVERS.YAML and --server NAME), or --resume DIR",
+            "(or --servers SERVERS.YAML and --server NAME), or --resume DIR",
         ),
         (
             ["run", "job.yaml", "--resume", "somewhere"],
