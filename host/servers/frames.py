@@ -66,13 +66,11 @@ class Taken(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         metas: server -> what it said, of those who took part, in the order of the servers file.
         singles, doubles: elements of the sums, which follow.
-        attempt: how often the servers have met so far, as the rendezvous counts.
     """
 
     metas: dict[str, bytes]
     singles: Count = 0
     doubles: Count = 0
-    attempt: Count = 0
 
 
 class Bye(msgspec.Struct, frozen=True, tag=True):

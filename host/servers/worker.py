@@ -80,9 +80,9 @@ class Group:
 class Worker:
     """Takes the turns that its host asks for."""
 
-    def __init__(self, host: socket.socket, group: Group, attempt: int) -> None:
-        """Speak to the host over `host`; the group has met for the time of this number."""
-        self._host, self._group, self._attempt = host, group, attempt
+    def __init__(self, host: socket.socket, group: Group) -> None:
+        """Speak to the host over `host`; the group has met."""
+        self._host, self._group = host, group
 
     def serve(self) -> None:
         """Take turns until the host says goodbye."""
@@ -113,7 +113,7 @@ class Worker:
                 dist.all_reduce(torch.from_numpy(part))
         if proceeds:
             told = {group.names[rank]: metas[rank] for rank in there}
-            self._send(Taken(told, singles, doubles, self._attempt), *sums)
+            self._send(Taken(told, singles, doubles), *sums)
         return proceeds
 
     def _hand_over(self, doing: Sequence[Act]) -> bool:
@@ -189,7 +189,7 @@ def main() -> None:
     # The host takes a worker that comes for one that has met the others.
     host = socket.socket(socket.AF_UNIX)
     host.connect(arguments.host)
-    Worker(host, group, int(store.add(f"{arguments.run}/met", 0))).serve()
+    Worker(host, group).serve()
     dist.destroy_process_group()
 
 

@@ -42,7 +42,7 @@ HOST_FRAMES = st.one_of(
 )
 METAS = st.dictionaries(st.text(max_size=9), st.binary(max_size=20), max_size=4)
 WORKER_FRAMES = st.one_of(
-    st.builds(Taken, METAS, COUNTS, COUNTS, COUNTS),
+    st.builds(Taken, METAS, COUNTS, COUNTS),
     st.builds(TakeState, st.text(max_size=9), COUNTS),
     st.just(GiveState()),
 )
