@@ -50,7 +50,6 @@ from host.servers.worker_arguments import Arguments
 # One turn of a group that is whole lasts as long as the slowest server computes; who is lost is found by its silence.
 _TURN = timedelta(days=7)
 _MEET = timedelta(minutes=2)
-_NAME_BYTES = 32
 
 
 @dataclass(frozen=True)
