@@ -130,10 +130,11 @@ class RemoteTemplates:
         if (found := self.find(image, cmdline)) is not None:
             return found
         key, token = self._key(image, cmdline), secrets.token_hex(4)
-        self._remove_leftovers(connection, key)
         try:
+            console = self._pool.make(_name(key, token, "console"), 0)
+            self._remove_leftovers(connection, key, float(console.modified or 0))
             progress.stage("boot the template: one ARM machine, up to torch imported (about a minute)")
-            seconds, said = self._boot(connection, image, cmdline, key, token, check)
+            seconds, said = self._boot(connection, image, cmdline, key, token, console, check)
             if (winner := self.find(image, cmdline)) is None:
                 facts = _Facts(token, self._modified(key, token), seconds, said)
                 self._pool.write_small(_marker(key), msgspec.json.encode(facts))
@@ -151,6 +152,7 @@ class RemoteTemplates:
         cmdline: str,
         key: str,
         token: str,
+        console: Volume,
         check: Callable[[], None],
     ) -> tuple[float, dict[str, str | float]]:
         """Boot the template's machine; return the wall seconds that it took, and what its agent said."""
@@ -161,7 +163,6 @@ class RemoteTemplates:
         self._pool.make(files.ram.name, self._memory_bytes)
         self._pool.make(files.state.name, 0)
         self._pool.make(files.disk.name, disk_image.capacity_bytes, (files.disk_image, "raw"))
-        console = self._pool.make(files.console.name, 0)
         spec = self._spec(files, cmdline, key, token)
 
         def read() -> str:
@@ -205,8 +206,14 @@ class RemoteTemplates:
         for part in _PARTS:
             self._pool.remove(_name(key, token, part))
 
-    def _remove_leftovers(self, connection: libvirt.virConnect, key: str) -> None:
-        """Remove the files of templates that were cut off in the making, or are of no use any more."""
+    def _remove_leftovers(self, connection: libvirt.virConnect, key: str, now: float) -> None:
+        """Remove the files of templates that were cut off in the making, or are of no use any more.
+
+        Args:
+            connection: to the hypervisor.
+            key: of the template.
+            now: by the clock there, which need not be ours.
+        """
         with calling_libvirt("list templates in the making"):
             running = {domain.name() for domain in connection.listAllDomains()}
         for name in self._pool.names():
@@ -214,7 +221,7 @@ class RemoteTemplates:
                 continue
             token = name.split(".")[2]
             volume = self._pool.find(name)
-            old = volume is not None and time.time() - float(volume.modified or "inf") > _OLD_SECONDS
+            old = volume is not None and now - float(volume.modified or "inf") > _OLD_SECONDS
             if old and f"csd-template-{key}-{token}" not in running:
                 self._pool.remove(name)
 

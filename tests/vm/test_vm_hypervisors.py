@@ -16,10 +16,13 @@ from pathlib import Path
 import libvirt
 import pytest
 
+from csd_emu.progress import Silent
 from csd_emu.qemu.connecting import open_hypervisor
 from csd_emu.qemu.pool import Pool
+from csd_emu.qemu.remote_template import RemoteTemplates
+from csd_emu.qemu.there import read_qemu
 from csd_emu.qemu.transfer import CHUNK_BYTES, Digests
-from firmware_agent.errors import EnvironmentUnfit
+from firmware_agent.errors import DeviceError, EnvironmentUnfit
 from tests.commands import ARRAY, temporary_workshop, wait_until
 from tests.drives import Sshd, make_key
 from tests.hypervisors import Hypervisor, hypervisors, needs_storage
@@ -35,6 +38,7 @@ class RackWorkshop(VmWorkshop):
     """A workshop whose array is placed on two hypervisors."""
 
     def place(self, racks: list[Hypervisor], **changes: object) -> None:
+        """Write the array file, with changes."""
         entries = [rack.entry(f"rack-{number}") for number, rack in enumerate(racks)]
         self.array = self.write(
             "array.yaml", ARRAY | {"name": NAME, "engine": "qemu", "hypervisors": entries, "spread": "even"} | changes
@@ -207,6 +211,25 @@ def test_a_hypervisor_that_is_gone_before_the_start_costs_its_own_drives(
     assert down.json("down")["ended"] == {NAME: ["csd-00", "csd-01"]}
 
 
+@pytest.mark.long
+def test_two_arrays_on_the_same_hypervisors_are_not_in_each_others_way(
+    placed: RackWorkshop, racks: list[Hypervisor], start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Both start at once, where there is neither image nor template; each ends by itself."""
+    placed.place(racks, name=f"{NAME}-b")
+    other = placed.array.rename(placed.array.with_name("other.yaml"))
+    placed.place(racks)
+    starting = [start("up", path, "--json") for path in (placed.array, other)]
+    outcomes = [process.communicate(timeout=_TEMPLATE_SECONDS) for process in starting]
+    assert [process.returncode for process in starting] == [0, 0], outcomes
+    assert [len(rack.machines()) for rack in racks] == [2, 2]
+    assert placed.run("down", NAME).code == 0
+    assert [len(rack.machines()) for rack in racks] == [1, 1]
+    assert all(rack.files("csd.") for rack in racks)
+    assert placed.run("down", f"{NAME}-b").code == 0
+    assert_nothing_of_an_array(racks)
+
+
 def test_an_upload_that_is_cut_goes_on_where_it_was_cut(rack: Hypervisor, tmp_path: Path) -> None:
     source, chunks = tmp_path / "source", 12
     source.write_bytes(random.Random(0).randbytes(chunks * CHUNK_BYTES))
@@ -277,6 +300,27 @@ def test_two_runs_that_send_the_same_file_at_once_are_not_in_each_others_way(rac
     pool = Pool.open(open_hypervisor(rack.uri), str(rack.pool))
     assert pool.holds("volume", digests.sha256) or pool.bring("volume", source, digests, lambda _: None).sent_bytes == 0
     assert pool.holds("volume", digests.sha256)
+
+
+def test_what_a_template_left_is_removed_once_it_is_old_by_the_clock_there(rack: Hypervisor) -> None:
+    connection = open_hypervisor(rack.uri)
+    pool = Pool.open(connection, str(rack.pool))
+    templates = RemoteTemplates(pool, read_qemu(connection.getCapabilities()), 1 << 30)
+    image = {kind: f"csd-image.{kind}" for kind in ("disk", "kernel", "initrd")}
+
+    def fail() -> list[str]:
+        """Make a template of an image that is not there."""
+        with pytest.raises(DeviceError, match="was removed there"):
+            templates.ensure(connection, image, "", Silent())
+        Pool.open(connection, str(rack.pool))
+        return rack.files("csd-template.")
+
+    assert fail() == []
+    key = templates._key(image, "")
+    begun = [pool.make(f"csd-template.{key}.{token}.ram", 1).modified for token in ("old", "new")]
+    moment = float(begun[0])
+    os.utime(rack.pool / f"csd-template.{key}.old.ram", (moment - 7200, moment - 7200))
+    assert fail() == [f"csd-template.{key}.new.ram"]
 
 
 # What OpenBSD's nc -U does: libvirt's own helper at the other end takes no socket but the user's usual one.
