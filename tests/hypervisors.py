@@ -16,8 +16,11 @@ from typing import Any
 import libvirt
 import psutil
 import pytest
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from csd_emu.qemu.daemon import SERVICE_USER
+from host.bench.prometheus import LOOPBACK, free_port
+from host.certificates import Authority
 from tests.commands import wait_until
 
 _PATH = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
@@ -46,6 +49,7 @@ class Hypervisor:
         self.folder, self.pool = folder, pool or folder / "pool"
         self._owner = pwd.getpwnam(SERVICE_USER) if os.geteuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
+        self._arguments: list[str] = []
         configuration = folder / "config" / "libvirt"
         for path in (folder / "run", configuration):
             path.mkdir(parents=True)
@@ -68,6 +72,19 @@ class Hypervisor:
         """Return it as an entry of `hypervisors:`."""
         return {"uri": self.uri, "name": name, "pool_path": str(self.pool)} | more
 
+    def listen(self, authority: Authority) -> int:
+        """Have the daemon also take TLS on loopback, from its next start on; return the port."""
+        port, folder = free_port(), self.folder / "config"
+        server = authority._issue("localhost", ExtendedKeyUsageOID.SERVER_AUTH)
+        files = {"ca_file": authority.ca_pem, "cert_file": server.certificate_pem, "key_file": server.key_pem}
+        settings = ["listen_tls = 1", f'tls_port = "{port}"', f'listen_addr = "{LOOPBACK}"']
+        for name, text in files.items():
+            (folder / f"{name}.pem").write_text(text)
+            settings.append(f'{name} = "{folder / name}.pem"')
+        (folder / "libvirt" / "libvirtd.conf").write_text("\n".join(settings))
+        self._arguments = ["--listen"]
+        return port
+
     def start(self) -> None:
         """Start the daemon and wait until it answers."""
         environment = {"PATH": _PATH, "HOME": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder / "run")}
@@ -75,7 +92,7 @@ class Hypervisor:
         environment |= {name: os.environ[name] for name in _DRIVER_FOLDERS if name in os.environ}
         with open(self.folder.parent / f"{self.folder.name}.log", "ab") as log:
             self._process = subprocess.Popen(
-                [DAEMON or "libvirtd"],
+                [DAEMON or "libvirtd", *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -30,7 +30,7 @@ from tests.local_drive import LocalDrive
 PROGRAMS = ("chmod", "gzip", "ln", "mkdir", "mv", "rm", "sed", "sync", "tar")
 
 
-@pytest.fixture(params=["dash", "busybox"])
+@pytest.fixture(params=[pytest.param("dash", marks=pytest.mark.long), "busybox"])
 def drive(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalDrive]:
     drive = LocalDrive(tmp_path, request.param)
     yield drive

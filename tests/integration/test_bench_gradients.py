@@ -13,6 +13,7 @@ from host.bench.gradient_reference import Group, reference_step
 MODELS = {"mobilenet_v2": 32, "digits_cnn": 8}
 
 
+@pytest.mark.long
 def test_drives_and_one_process_agree_in_every_mode_and_a_record_that_counts_otherwise_is_seen(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:

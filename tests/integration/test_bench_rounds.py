@@ -20,6 +20,7 @@ def children() -> set[int]:
     return {child.pid for child in living if "firmware_agent" in child.cmdline() or "gloo" in " ".join(child.cmdline())}
 
 
+@pytest.mark.long
 def test_it_reports_both_figures_with_their_samples(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"DEVICES": 2, "NOOP_ROUNDS": 3, "EXCHANGE_ELEMENTS": 300_000, "EXCHANGE_REPETITIONS": 2}
     for name, value in small.items():

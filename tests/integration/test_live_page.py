@@ -253,6 +253,7 @@ def test_cells_are_one_stop_and_arrows_move_among_them(browser: Browser) -> None
         tab.close()
 
 
+@pytest.mark.long
 def test_drives_are_found_by_name_and_state(browser: Browser) -> None:
     with LiveRun(MANY) as run:
         run.begin()
@@ -292,6 +293,7 @@ def test_a_screen_reader_finds_landmarks_names_and_values(browser: Browser, run:
     tab.close()
 
 
+@pytest.mark.long
 def test_the_theme_can_be_chosen_and_is_remembered(browser: Browser, run: LiveRun) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     tab = opened(browser, run.address, dark=False)
@@ -310,6 +312,7 @@ def test_the_theme_can_be_chosen_and_is_remembered(browser: Browser, run: LiveRu
     again.close()
 
 
+@pytest.mark.long
 def test_who_wants_no_motion_gets_none(browser: Browser, run: LiveRun) -> None:
     tab = opened(browser, run.address)
     tab.set_media(dark=False, reduced_motion=True)

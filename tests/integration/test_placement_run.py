@@ -43,6 +43,7 @@ def steps_of(workshop: Workshop) -> list[dict[str, Any]]:
     return [step for record in workshop.rounds() for step in record["steps"]]
 
 
+@pytest.mark.long
 def test_unequal_drives_and_the_host_train_with_a_cut_and_a_slowed_one_is_retuned(
     workshop: Workshop, csd_emu: Command
 ) -> None:
@@ -134,6 +135,7 @@ def wall_run(workshop: Workshop, communication: Any, *options: str, **job: Any) 
     return (directory / "model.safetensors").read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layer", "sync"),
     [

@@ -100,6 +100,7 @@ def sum_of(step: dict[str, Any]) -> int:
     return sum(part["batch_size"] for part in step["devices"])
 
 
+@pytest.mark.long
 def test_plan_ends_when_it_is_decided_and_the_run_can_be_gone_on_with(
     whole: Workshop, workshop: Workshop, csd_emu: Command
 ) -> None:
@@ -127,6 +128,7 @@ def test_plan_ends_when_it_is_decided_and_the_run_can_be_gone_on_with(
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_plan_applied_trains_to_the_end_and_prints_the_table(workshop: Workshop, csd_emu: Command) -> None:
     options = ["--prefer", "time", "--steps", "2", "--runs", workshop.runs, "--apply"]
     done = csd_emu("plan", *files(workshop), *options, "--plot", workshop.folder / "front.svg")
@@ -193,6 +195,7 @@ def test_what_no_configuration_keeps_to_ends_the_run_and_keeps_what_was_trained(
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_a_run_without_trials_begins_with_what_tables_say(workshop: Workshop, csd_emu: Command) -> None:
     wanted = files(workshop, rounds=1, sync={"round_steps": 4}, planner={"prefer": "time", "steps": 0})
     done = csd_emu("run", *wanted, "--runs", workshop.runs, "--json")
@@ -203,6 +206,7 @@ def test_a_run_without_trials_begins_with_what_tables_say(workshop: Workshop, cs
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_one_drive_alone_is_planned_at_once(workshop: Workshop, csd_emu: Command) -> None:
     array = ARRAY | {"devices": [{"profile": "newport"}]}
     done = csd_emu("plan", *files(workshop, array), "--prefer", "edp", "--runs", workshop.runs, "--json")
@@ -213,6 +217,7 @@ def test_one_drive_alone_is_planned_at_once(workshop: Workshop, csd_emu: Command
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_a_model_without_a_table_is_planned_by_what_is_measured(workshop: Workshop, csd_emu: Command) -> None:
     wanted = files(workshop, ARRAY | {"clock": "wall"})
     refused = csd_emu("plan", *wanted, "--prefer", "time", "--from-tables")
@@ -259,6 +264,7 @@ def test_what_cannot_be_planned_is_said_before_anything_starts(
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_a_run_can_be_told_to_choose(workshop: Workshop, csd_emu: Command) -> None:
     job = files(workshop, planner={"prefer": "power", "steps": 1})
     done = csd_emu("run", *job, "--prefer", "time", "--runs", workshop.runs, "--json")

@@ -45,6 +45,7 @@ def test_alerts_fire_when_they_should_and_only_then() -> None:
 ANY_TRAINS = ' and on (job, instance) csd_device_state{state="training"} == 1'
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("alert", "right", "wrong"),
     [

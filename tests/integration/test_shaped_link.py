@@ -52,7 +52,7 @@ def shaped(workshop: Workshop) -> Iterator[Callable[[str], Workshop]]:
         subprocess.run(["ip", "netns", "del", f"csd-emu-{NAME}"], check=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param("relay", marks=pytest.mark.long), KINDS[1]])
 def test_a_run_takes_as_long_as_its_bytes(kind: str, shaped: Callable[[str], Workshop], csd_emu: Command) -> None:
     workshop = shaped(kind)
     done = csd_emu(*workshop.job_arguments(rounds=2, epochs=1, target=None), "--json")

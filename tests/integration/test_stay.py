@@ -101,6 +101,7 @@ def test_who_keeps_an_array_up_ends_with_it_and_leaves_that_of_others_alone(
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_a_run_stays_until_what_it_was_told_to_watch_fails(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """So the host's container lets go of an array whose drives' container has ended."""
     path, seen = Paths.default().presence("lab"), []

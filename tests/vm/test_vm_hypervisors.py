@@ -23,6 +23,7 @@ from csd_emu.qemu.remote_template import RemoteTemplates
 from csd_emu.qemu.there import read_qemu
 from csd_emu.qemu.transfer import CHUNK_BYTES, Digests
 from firmware_agent.errors import DeviceError, EnvironmentUnfit
+from host.certificates import Authority
 from tests.commands import ARRAY, temporary_workshop, wait_until
 from tests.drives import Sshd, make_key
 from tests.hypervisors import Hypervisor, hypervisors, needs_storage
@@ -251,6 +252,7 @@ def test_an_upload_that_is_cut_goes_on_where_it_was_cut(rack: Hypervisor, tmp_pa
     assert (rack.pool / "volume").read_bytes() == source.read_bytes()
 
 
+@pytest.mark.long
 def test_a_hypervisor_that_stops_answering_in_a_transfer_is_given_up(rack: Hypervisor, tmp_path: Path) -> None:
     """Its socket is open and takes bytes: libvirt's keepalive finds out, after 20 seconds."""
     source = tmp_path / "source"
@@ -364,3 +366,26 @@ def test_over_ssh_a_file_arrives_and_strangers_are_not_let_in(rack: Hypervisor, 
             assert pool.bring("volume", source, digests, lambda _: None).sent_bytes == digests.size_bytes
             assert pool.holds("volume", digests.sha256)
         assert (rack.pool / "volume").read_bytes() == source.read_bytes()
+
+
+def test_over_tls_a_file_arrives_and_strangers_are_not_let_in(rack: Hypervisor, tmp_path: Path) -> None:
+    port = rack.listen(ours := Authority("ours"))
+    rack.kill_daemon()
+    rack.start()
+    for authority in (ours, Authority("strangers")):
+        # A stranger trusts the server, but the server does not know who signed for the stranger.
+        client, folder = authority.issue_device("client"), tmp_path / ("ours" if authority is ours else "strange")
+        folder.mkdir()
+        (folder / "cacert.pem").write_text(ours.ca_pem)
+        (folder / "clientcert.pem").write_text(client.certificate_pem)
+        (folder / "clientkey.pem").write_text(client.key_pem)
+    uri = f"qemu+tls://localhost:{port}/session?pkipath={tmp_path}"
+    with pytest.raises(EnvironmentUnfit, match="cannot be reached"):
+        open_hypervisor(f"{uri}/strange")
+    source = tmp_path / "source"
+    source.write_bytes(random.Random(5).randbytes(2 * CHUNK_BYTES))
+    digests = Digests.of(source)
+    with contextlib.closing(open_hypervisor(f"{uri}/ours")) as connection:
+        pool = Pool.open(connection, str(rack.pool))
+        assert pool.bring("volume", source, digests, lambda _: None).sent_bytes == digests.size_bytes
+    assert (rack.pool / "volume").read_bytes() == source.read_bytes()
