@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from firmware_agent.first_use import UseWatch, sent_tensors
 from firmware_agent.layer_costs import LayerWork
@@ -58,6 +59,7 @@ def measure_layers(
     ]
     try:
         with _PassageWatch(model, passage):
+            _look_once()
             passage.begin()
             value = loss()
         passage.turn()
@@ -140,6 +142,7 @@ class _Passage:
 
     def begin(self) -> None:
         """Note that the forward pass begins."""
+        self.looks = self._looked = 0
         self._mark = self._now()
 
     def use(self, name: str) -> None:
@@ -196,6 +199,11 @@ class _PassageWatch(UseWatch):
         value = super().__torch_function__(function, types, arguments, keywords)
         self._passage.looks += 1  # of the layer that begins with this call, if one does
         return value
+
+
+def _look_once() -> None:
+    """Have the watch look at something, of either kind that torch has: its first look takes longer than the others."""
+    functional.relu(torch.zeros(2, 2) @ torch.zeros(2, 2))
 
 
 def _between(ready: Sequence[float], begin: float, end: float) -> list[float]:

@@ -54,12 +54,15 @@ def measure(
         labels = torch.zeros(batch_size, dtype=torch.int64)
 
         def loss() -> torch.Tensor:
-            model.zero_grad()
             return functional.cross_entropy(model(images), labels)
 
-        # In turn, so that both see the same of what else this machine does.
-        passes = [(_whole(loss, now), measure_layers(model, loss, now, layers)) for _ in range(PASSES + 1)][1:]
-    times = layer_times(layers, [watched for _, watched in passes], [whole for whole, _ in passes])
+        steps, passes = [], []
+        for _ in range(1 + PASSES):  # in turn, so that both see the same of what else this machine does
+            model.zero_grad()
+            steps.append(_whole(loss, now))
+            model.zero_grad()
+            passes.append(measure_layers(model, loss, now, layers))
+    times = layer_times(layers, passes[1:], steps[1:])
     forward = tuple(each.forward_seconds for each in times.layers)
     backward = tuple(each.backward_seconds for each in times.layers)
     return Measured(sum(forward), sum(backward), (forward, backward))
