@@ -33,6 +33,7 @@ from firmware_agent.throttle import Throttle
 from firmware_agent.trainer import Trainer
 from firmware_agent.weights import load_arrays, state_arrays
 from firmware_agent.wire import (
+    MEASURES_LAYERS,
     PROTOCOL_VERSION,
     AnyFrame,
     Disturb,
@@ -136,7 +137,7 @@ class Agent:
             clock=self._identity.clock,
             manifest_sha256=self._shard.manifest_sha256,
             samples=self._shard.manifest.samples,
-            facts=device_facts() | self._facts,
+            facts=device_facts() | {MEASURES_LAYERS: "yes"} | self._facts,
             instance=self._instance,
             holding=self._shard.holding,
         )

@@ -1,4 +1,4 @@
-"""What a model's layers are to whoever sends them: stretches of the forward pass, and what each takes.
+"""What a model's layers are to whoever sends them: stretches of the forward pass, and the work of each.
 
 A layer begins where the forward pass first uses a tensor of a module none of whose tensors it has used before, and goes
 on to where the next one begins; activations and pooling belong to what comes before them. Modules whose tensors are
@@ -9,7 +9,7 @@ its first use: there it is needed first, and there its gradient is complete last
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -47,14 +47,6 @@ class LayerWork:
     backward_operations: float
 
 
-@dataclass(frozen=True)
-class LayerSeconds:
-    """What one pass through a layer took."""
-
-    forward_seconds: float
-    backward_seconds: float
-
-
 def trace_layers(model: nn.Module, images: torch.Tensor) -> tuple[LayerWork, ...]:
     """Return the model's layers in forward order.
 
@@ -71,55 +63,6 @@ def trace_layers(model: nn.Module, images: torch.Tensor) -> tuple[LayerWork, ...
     with evaluating(model), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), UseWatch(model, cuts.use), counter:
         model(images)
     return cuts.works(sent_tensors(model))
-
-
-def measure_layers(
-    model: nn.Module, loss: Callable[[], torch.Tensor], now: Callable[[], float], layers: Sequence[LayerWork]
-) -> tuple[LayerSeconds, ...]:
-    """Return the seconds of each layer in one forward and backward pass, in the order of `layers`.
-
-    Gradients are added to those in the model, as in any backward pass. Seconds of layers without a trained tensor are
-    in those of the next one that the backward pass comes to and that has one.
-
-    Args:
-        model: whose layers were traced.
-        loss: computes it, by a forward pass of the model.
-        now: monotonic seconds.
-        layers: of `trace_layers`.
-    """
-    layer_of = {name: index for index, layer in enumerate(layers) for name in layer.tensors}
-    forward, ready = [0.0] * len(layers), [0.0] * len(layers)
-    current, mark = 0, now()
-
-    def use(name: str) -> None:
-        nonlocal current, mark
-        if (index := layer_of[name]) > current:
-            moment = now()
-            forward[current] += moment - mark
-            current, mark = index, moment
-
-    def complete(name: str) -> Callable[[torch.Tensor], None]:
-        def note(_: torch.Tensor) -> None:
-            ready[layer_of[name]] = now()
-
-        return note
-
-    handles = [
-        tensor.register_post_accumulate_grad_hook(complete(name))  # type: ignore[no-untyped-call]
-        for name, tensor in sent_tensors(model).items()
-        if tensor.requires_grad
-    ]
-    try:
-        with UseWatch(model, use):
-            value = loss()
-        begin = now()
-        forward[current] += begin - mark
-        value.backward()  # type: ignore[no-untyped-call]
-        end = now()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return tuple(map(LayerSeconds, forward, _between(ready, begin, end)))
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -188,12 +131,3 @@ def _count(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], 
         not function._schema.is_mutable and any(o.untyped_storage()._cdata in places for o in outs)
     )
     return 0.0 if looks else float(OPERATIONS_PER_VALUE * sum(prod(each.shape) for each in outs))
-
-
-def _between(ready: Sequence[float], begin: float, end: float) -> list[float]:
-    """Return how long after the layer behind it each layer's gradients were ready; the first layer has all the rest."""
-    seconds, before = [0.0] * len(ready), begin
-    for index in reversed(range(len(ready))):
-        moment = end if index == 0 else max(before, ready[index])
-        seconds[index], before = moment - before, moment
-    return seconds

@@ -34,6 +34,7 @@ class LoadedJob:
         point: where the model is cut; None if it is whole.
         meeting: where synchronised batch normalisation exchanges.
         samples: how many records the shard has.
+        resident: whether they are in memory.
     """
 
     def __init__(self, job: Job, shard: Shard, stopwatch: Stopwatch) -> None:
@@ -44,7 +45,7 @@ class LoadedJob:
             ConfigurationError: it cannot be cut where the job says.
         """
         self._image_scale, self._dtype, self._stopwatch = job.image_scale, _DTYPES[job.precision], stopwatch
-        self._images, self._labels, self._resident = _load(shard)
+        self._images, self._labels, self.resident = _load(shard)
         self.samples = len(self._labels)
         self.point: CutPoint | None = None
         spec = ModelSpec(job.model, job.source, job.arguments)
@@ -69,7 +70,7 @@ class LoadedJob:
 
     def forward(self, images: Array, labels: Array) -> torch.Tensor:
         """Return the mean cross-entropy of these records, charged to the forward phase."""
-        if not self._resident:
+        if not self.resident:
             self._stopwatch.mark()
         loss = functional.cross_entropy(self.model(self.inputs(images)), torch.from_numpy(labels))
         self._stopwatch.lap("forward")
@@ -77,7 +78,7 @@ class LoadedJob:
 
     def front(self, images: Array) -> tuple[torch.Tensor, ...]:
         """Return what the front of a model computes of these records, charged to the forward phase."""
-        if not self._resident:
+        if not self.resident:
             self._stopwatch.mark()
         values: tuple[torch.Tensor, ...] = self.model(self.inputs(images))
         self._stopwatch.lap("forward")

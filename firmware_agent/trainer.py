@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,13 +13,30 @@ import torch
 
 from firmware_agent.clock import PHASES, Stopwatch, wait_for_fresh_slice
 from firmware_agent.exchange import Array, cut_slices, tensor_specs
+from firmware_agent.layer_costs import LayerWork, trace_layers
+from firmware_agent.layer_seconds import LayerSeconds, layer_times, measure_layers
 from firmware_agent.loaded_job import LoadedJob
 from firmware_agent.memory import PeakMemory
 from firmware_agent.monitor import monitor_seconds
 from firmware_agent.sgd import LocalSgd
 from firmware_agent.shard import Shard
 from firmware_agent.weights import state_arrays
-from firmware_agent.wire import Job, Measure, Measured, PhaseSeconds, Slice, Tensors, Train, encode
+from firmware_agent.wire import (
+    MAX_LAYERS,
+    Job,
+    LayerTimes,
+    Measure,
+    Measured,
+    PhaseSeconds,
+    Slice,
+    Tensors,
+    Train,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+# Watched passes of which the median counts, at most.
+LAYER_PASSES = 8
 
 
 class LocalPass(NamedTuple):
@@ -94,11 +113,13 @@ class Trainer:
         seconds = _sum(each) if each else watch.take()
         peak_bytes = memory.peak_bytes()
         encode_seconds, watching_seconds = (self._encode_seconds(), monitor_seconds(now)) if each else (0.0, 0.0)
+        layers = self._layer_times(optimiser, task, each) if task.layers and each else None
         if before is not None:
             self.model.load_state_dict(before)
         return Measured(
             *(samples, steps, seconds, elapsed_seconds, each, encode_seconds, peak_bytes, memory.source),
             watching_seconds,
+            layers,
         )
 
     def encode(self, exchange: int, pass_on: Callable[[Iterable[Slice]], Iterable[Slice]] = iter) -> list[bytes]:
@@ -116,6 +137,46 @@ class Trainer:
     def _encode_seconds(self) -> float:
         self.encode(0)
         return self._stopwatch.take().encode
+
+    def _layer_times(self, optimiser: LocalSgd, task: Measure, steps: Sequence[PhaseSeconds]) -> LayerTimes | None:
+        """Return what the layers take of the median step; None of a model whose layers cannot be told apart."""
+        try:
+            layers = trace_layers(self.model, self.loaded.inputs(self.loaded.take(np.arange(1))[0]))
+        except Exception as error:  # the user's model may not take one record, or not in evaluation
+            log.warning("the model's layers cannot be told apart: %s", error)
+            return None
+        if len(layers) > MAX_LAYERS:
+            log.warning("the model has %d layers, %d can be told of", len(layers), MAX_LAYERS)
+            return None
+        passes = self._watched_passes(optimiser, task, layers)
+        self._stopwatch.take()
+        return layer_times(layers, passes, steps)
+
+    def _watched_passes(
+        self, optimiser: LocalSgd, task: Measure, layers: Sequence[LayerWork]
+    ) -> list[tuple[LayerSeconds, ...]]:
+        """Return the passes of which the seconds count: a first one does not, unless it takes all the time there is."""
+        now, batches = self._stopwatch.now, self._endless_batches(task.batch_size)
+        passes: list[tuple[LayerSeconds, ...]] = []
+        start = now()
+        for _ in range(1 + min(LAYER_PASSES, task.steps or LAYER_PASSES)):
+            begin = now()
+            optimiser.zero_grad()
+            dropped_seconds = now() - begin
+            seen = measure_layers(self.model, self._loss(batches), now, layers)
+            first = replace(seen[0], backward_seconds=seen[0].backward_seconds + dropped_seconds)
+            passes.append((first, *seen[1:]))
+            if now() - start >= task.device_seconds:
+                break
+        optimiser.zero_grad()
+        return passes[1:] or passes
+
+    def _loss(self, batches: Iterator[tuple[Array, Array]]) -> Callable[[], torch.Tensor]:
+        """Return what computes the loss of a batch: taking it from memory is part of that, from flash it is not."""
+        if self.loaded.resident:
+            return lambda: self.loaded.forward(*next(batches))
+        taken = next(batches)
+        return lambda: self.loaded.forward(*taken)
 
     def _warm_up(self, optimiser: LocalSgd, task: Measure) -> None:
         now, size = self._stopwatch.now, task.warm_up_batch_size or task.batch_size

@@ -30,12 +30,16 @@ SERVICE_METHOD = "/csd.v1.Host/Session"
 MAX_SLICE_BYTES = 1 << 20
 MAX_FRAME_BYTES = MAX_SLICE_BYTES + (64 << 10)
 HOST_NAME = "csd-host"
+# The fact in a hello of a drive that can measure layers; its value is ``yes``.
+MEASURES_LAYERS = "measures_layers"
 # Records of one step, and values of one `Reduce`: both fit into a frame.
 MAX_STEP_RECORDS = 1 << 16
 MAX_REDUCE_BYTES = 1 << 20
 # Steps whose seconds one `Measured` frame can carry, and what a measurement does before it counts.
 MAX_RAW_STEPS = 4096
 WARM_UP_STEPS = 5
+# Layers whose seconds one `Measured` frame can carry.
+MAX_LAYERS = 2048
 # Slices of one step that are told of: they fit into a frame.
 MAX_TIMED_SLICES = 1 << 14
 # Messages of several frames: at most so many frames, and so many bytes of them.
@@ -343,7 +347,30 @@ class ActivationGradients(Frame, frozen=True):
     error: Text = ""
 
 
-class Measure(Frame, frozen=True):
+class LayerTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """What a layer (`firmware_agent.layer_costs`) takes of a step; the name of the model's own tensors is empty."""
+
+    name: Annotated[str, Meta(max_length=256)]
+    forward_seconds: Seconds
+    backward_seconds: Seconds
+
+
+class LayerTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Seconds of a model's layers by the device's own clock, as `firmware_agent.layer_seconds` has them.
+
+    Attributes:
+        layers: in forward order; they add up to the forward and backward seconds of the median step, nobody watching.
+        watched: forward and backward seconds of the passes in which they were told apart, watching included.
+        passes: how many those were; seconds are medians over them.
+    """
+
+    layers: Annotated[list[LayerTime], Meta(min_length=1, max_length=MAX_LAYERS)]
+    watched: PhaseSeconds
+    passes: Positive
+
+
+# Fields that have their defaults are left out of these two: an agent of before does not know the last ones.
+class Measure(Frame, frozen=True, omit_defaults=True):
     """Host: run the training loop at this batch size until that many device seconds of it have passed.
 
     With `bare`, a plain torch loop in a process of its own runs instead, and of the fields below only `warm_up_steps`
@@ -357,6 +384,8 @@ class Measure(Frame, frozen=True):
         warm_up_steps: taken first and not counted; they too end after `device_seconds`, with one step at least.
         warm_up_batch_size: samples per step of the warm-up; None for `batch_size`.
         restore: put the weights back as they were afterwards; without, the memory of a second copy is saved.
+        layers: also the seconds of each layer, if `steps` is given; asked only of a drive whose hello has
+            `MEASURES_LAYERS` among its facts.
     """
 
     batch_size: Positive
@@ -366,9 +395,10 @@ class Measure(Frame, frozen=True):
     warm_up_steps: Annotated[int, Meta(ge=0, le=1000)] = WARM_UP_STEPS
     warm_up_batch_size: Positive | None = None
     restore: bool = True
+    layers: bool = False
 
 
-class Measured(Frame, frozen=True):
+class Measured(Frame, frozen=True, omit_defaults=True):
     """Drive: what `Measure` saw.
 
     Attributes:
@@ -380,6 +410,7 @@ class Measured(Frame, frozen=True):
         peak_memory_bytes: the most memory that the agent's process had in RAM; 0 if not read.
         peak_memory_source: ``VmHWM``, reset before the warm-up, or ``ru_maxrss``, of the process's whole life.
         monitor_seconds: what watching one synchronous step costs, if `Measure.steps` was given.
+        layers: if they were asked for, and the model's layers can be told apart.
     """
 
     samples: Positive
@@ -391,6 +422,7 @@ class Measured(Frame, frozen=True):
     peak_memory_bytes: Count = 0
     peak_memory_source: Annotated[str, Meta(max_length=32)] = ""
     monitor_seconds: Seconds = 0.0
+    layers: LayerTimes | None = None
 
 
 class Disturb(Frame, frozen=True):

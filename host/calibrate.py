@@ -19,7 +19,7 @@ from csd_emu.calibration import (
 from csd_emu.deadline import Deadline
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
-from firmware_agent.wire import WARM_UP_STEPS, Hello, Job, Measure, Measured
+from firmware_agent.wire import MEASURES_LAYERS, WARM_UP_STEPS, Hello, Job, Measure, Measured
 from host.calibration_request import CalibrationRequest
 from host.datasets import load_dataset, synthetic_source
 from host.job import DataSection
@@ -90,7 +90,10 @@ async def measure_table(
         measured = await measure_batch(session, request, batch_size, expected_seconds)
         wall_seconds = time.monotonic() - begin
         rows.append(
-            CalibrationRow(mark, batch_size, tuple(measured.step_seconds), measured.peak_memory_bytes, wall_seconds)
+            CalibrationRow(
+                *(mark, batch_size, tuple(measured.step_seconds), measured.peak_memory_bytes, wall_seconds),
+                layers=measured.layers,
+            )
         )
         answers.append(measured)
     return _table(session.hello, request, key, image, rows, answers)
@@ -126,10 +129,13 @@ async def measure_batch(
         batch_size: samples per step.
         expected_seconds: of a step, roughly; 0 if nothing is known.
 
+    Layers are measured too if the request says so and the drive's agent can; one of before cannot.
+
     Raises:
         DeviceError: it was lost, or the step failed in it.
     """
     long = expected_seconds > _LONG_STEP_SECONDS
+    layers = request.layers and session.hello.facts.get(MEASURES_LAYERS) == "yes"
     task = Measure(
         batch_size=batch_size,
         device_seconds=MEASURE_SECONDS if request.steps is None else _UNLIMITED_SECONDS,
@@ -137,6 +143,7 @@ async def measure_batch(
         warm_up_steps=_SHORT_WARM_UP if long else WARM_UP_STEPS,
         warm_up_batch_size=request.batches[0] if long else None,
         restore=False,
+        layers=layers,
     )
     await session.send(task, Deadline(_WATCHDOG_SECONDS))
     return await session.expect(Measured, Deadline(_WATCHDOG_SECONDS))

@@ -50,7 +50,7 @@ def verify_rows(request: CalibrationRequest, count: int, paths: Paths, progress:
     """
     begin = time.monotonic()
     path, table = CalibrationStore(paths.calibration).locate(request.spec, request.input_shape)
-    request = replace(request, batches=tuple(table.batches))
+    request = replace(request, batches=tuple(table.batches), layers=False)
     generator = np.random.default_rng(request.seed)
     chosen = sorted(int(n) for n in generator.choice(table.batches, min(count, len(table.rows)), replace=False))
     verified = measure_again(table, chosen, request, paths, progress)
@@ -93,6 +93,7 @@ def make_report(
             error_estimate=errors.get(row.batch_size),
             wall_seconds=row.wall_seconds,
             spread=spread_of([step.total for step in row.steps]),
+            layers=row.layers,
         )
         for row in table.rows
     ]

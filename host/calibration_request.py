@@ -35,6 +35,7 @@ class CalibrationRequest:
         steps: per batch; None for as many as `MEASURE_SECONDS` hold, at most `MAX_STEPS`.
         memory_bytes: DRAM of the virtual machine; None for what the model seems to need.
         seed: of weights, images and order.
+        layers: whether to measure what each layer takes, too.
     """
 
     spec: ModelSpec
@@ -44,6 +45,7 @@ class CalibrationRequest:
     steps: int | None = None
     memory_bytes: int | None = None
     seed: int = 0
+    layers: bool = False
 
     @property
     def key(self) -> CalibrationKey:
@@ -76,6 +78,7 @@ def make_request(
     steps: int | None = None,
     memory_bytes: int | None = None,
     seed: int = 0,
+    layers: bool = False,
 ) -> CalibrationRequest:
     """Return a checked request.
 
@@ -90,7 +93,7 @@ def make_request(
             f"and {MAX_BATCH}"
         )
     facts = inspect_model(spec, input_shape)
-    request = CalibrationRequest(spec, facts, input_shape, ordered, steps, memory_bytes, seed)
+    request = CalibrationRequest(spec, facts, input_shape, ordered, steps, memory_bytes, seed, layers)
     _ = request.machine_bytes  # too large for any machine is said now
     return request
 
@@ -104,6 +107,7 @@ def read_request(
     steps: int | None,
     memory: str | None,
     seed: int,
+    layers: bool = False,
 ) -> CalibrationRequest:
     """Return the request that the texts of a command line stand for; a model's file is looked for from here.
 
@@ -115,7 +119,7 @@ def read_request(
     if shape is None and model not in ZOO:
         raise ConfigurationError(f"model {model!r} is not built in; name the shape of its images: --input 3x224x224")
     input_shape = ZOO[model].input_shape if shape is None else parse_shape(shape)
-    return make_request(spec, input_shape, _batches(batches), steps, _memory(memory), seed)
+    return make_request(spec, input_shape, _batches(batches), steps, _memory(memory), seed, layers)
 
 
 def _batches(text: str) -> list[int]:

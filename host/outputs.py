@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from csd_emu.fidelity import FidelityRow, ScaleFit, SuggestedFigure
-from firmware_agent.wire import PhaseSeconds
+from firmware_agent.wire import LayerTimes, PhaseSeconds
 from host.deploy.report import DeployReport
 from host.gate.report import GateReport
 from host.placement.report import PlanReport
@@ -202,7 +202,8 @@ class CalibrationOutcome(msgspec.Struct, frozen=True):
 
     `reference_seconds` are as measured, `profile_seconds` those of a drive of the report's profile; on a real drive
     both are the same. `error_estimate` is how far the table would be off here without this row, null with fewer than
-    three rows; `spread` the distance of the steps' quartiles over their median.
+    three rows; `spread` the distance of the steps' quartiles over their median. `layers` are of the reference seconds,
+    null if they were not measured.
     """
 
     batch_size: int
@@ -213,6 +214,7 @@ class CalibrationOutcome(msgspec.Struct, frozen=True):
     error_estimate: float | None
     wall_seconds: float
     spread: float
+    layers: LayerTimes | None = None
 
 
 class VerifiedRow(msgspec.Struct, frozen=True):

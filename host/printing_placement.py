@@ -11,7 +11,7 @@ from rich.table import Table
 from csd_emu.placement.decision import CutRow
 from firmware_agent.units import format_bytes
 from host.console import console, print_whole
-from host.placement.report import PlacementPlan, PlanReport
+from host.placement.report import LayerCosts, PlacementPlan, PlanReport
 
 # Of many cuts the best are shown; all are in --json.
 SHOWN = 16
@@ -46,9 +46,23 @@ def print_placement(plan: PlacementPlan, title: str) -> None:
         markup=False,
         soft_wrap=True,
     )
+    for costs in plan.layer_costs:
+        console.print(_layers_line(costs), markup=False, soft_wrap=True)
     console.print(_verdict(plan), markup=False, soft_wrap=True)
     for note in plan.notes:
         console.print(f"* {note}", markup=False, soft_wrap=True)
+
+
+def _layers_line(costs: LayerCosts) -> str:
+    """Return where the seconds of a device's layers come from."""
+    alike = f" and {costs.alike - 1} alike" if costs.alike > 1 else ""
+    if costs.measured_clock is None:
+        how = f"shared out by arithmetic ({costs.reason})" if costs.reason else "shared out by arithmetic"
+    elif costs.clock == costs.measured_clock:
+        how = f"measured here ({costs.clock})"
+    else:
+        how = f"{costs.clock}, in proportion to what each was measured to take on a drive ({costs.measured_clock})"
+    return f"seconds of layers on {costs.device}{alike}: {how}"
 
 
 def _verdict(plan: PlacementPlan) -> str:
@@ -63,7 +77,7 @@ def _why_not(row: CutRow) -> str:
     """Return why a cut is not made unasked; nothing if it might be."""
     if row.relieves or row.refused:
         return ""
-    return "does not relieve the wire" if row.heavy else "much arithmetic"
+    return "does not relieve the wire" if row.heavy else "much computing"
 
 
 def _best(plan: PlacementPlan) -> list[CutRow]:

@@ -32,6 +32,7 @@ from host.job import JobConfig
 from host.lifecycle import ArrayRequest
 from host.placement.choose import choose_placement, explain
 from host.placement.placed import AUTO, NONE, Placed, place_model
+from host.placement.shares import BY_ARITHMETIC, Shares, step_shares
 from host.planner.planning import Planning, make_planning
 from host.plugins.plugins import NO_PLUGINS, Plugins, check_files
 from host.servers.fitting import fit_job
@@ -68,6 +69,7 @@ class RunRequest:
         decision: why the model is cut there, or not; None if that was not left to us.
         planning: what chooses the devices that train; None if all do.
         hall: the servers that train together, of which `config` is this one's array; None if there is one.
+        shares: what each layer has of a step's seconds, as measured on a drive or by arithmetic.
     """
 
     config: ArrayConfig
@@ -86,6 +88,7 @@ class RunRequest:
     decision: Decision | None = None
     planning: Planning | None = None
     hall: Hall | None = None
+    shares: Shares = BY_ARITHMETIC
 
     @property
     def array(self) -> ArrayRequest:
@@ -207,6 +210,7 @@ def check_run(
     request = RunRequest(
         *(config, job, spec, dataset, evaluator, models, None, {}, communication, plugins),
         host_model=_host_model(config, spec, shape, store),
+        shares=step_shares(store.find(spec, shape, RATIO_DRIVE), job.batch_size, evaluator),
     )
     placed = _with_placement(request, plan_with)
     return replace(placed, planning=make_planning(placed, record_bytes), config=own, hall=hall)
@@ -228,7 +232,7 @@ def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan])
     if layer == NONE:
         plan = plan_with(WHOLE)
         return replace(request, sync=plan, expected=plan.expected)
-    placed = place_model(request.evaluator, layer, job.sync.precision)
+    placed = place_model(request.evaluator, layer, job.sync.precision, request.shares)
     plan = plan_with(placed.front)
     host = get_profile(request.config.host.profile)
     placed.check_host(sum(plan.batches), host)

@@ -133,7 +133,7 @@ def calibrate_missing(request: TuneRequest, paths: Paths, progress: Progress) ->
 def missing_request(request: TuneRequest) -> CalibrationRequest:
     """Return the measurement that makes the missing table: batches around the knee, as far as memory holds them."""
     facts, memory = inspect_model(request.spec, request.shape), int(request.config.memory)
-    return make_request(request.spec, request.shape, _fitting(facts, memory), memory_bytes=memory)
+    return make_request(request.spec, request.shape, _fitting(facts, memory), memory_bytes=memory, layers=True)
 
 
 def _fitting(facts: ModelFacts, memory_bytes: int) -> tuple[int, ...]:

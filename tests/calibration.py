@@ -1,7 +1,9 @@
 """Calibration tables for tests: sound ones of any size, and a real one's shape."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
 from csd_emu.calibration import (
@@ -14,7 +16,7 @@ from csd_emu.calibration import (
     row_mark,
 )
 from firmware_agent.models import ModelSpec
-from firmware_agent.wire import PhaseSeconds
+from firmware_agent.wire import LayerTime, LayerTimes, PhaseSeconds
 
 IMAGE = "0123456789abcdef"
 VERSIONS = Versions(agent="0.1.0", python="3.11.2", torch="2.9.1", numpy="2.3.0", kernel="6.1")
@@ -59,4 +61,27 @@ def tables(draw: st.DrawFn) -> CalibrationTable:
     return make_table(dict(zip(batches, costs, strict=True)))
 
 
-__all__ = ["DIGITS", "IMAGE", "REFERENCE_CORE", "make_table", "step", "tables"]
+def with_layers(
+    table: CalibrationTable, names: Sequence[str], shares: Mapping[int, Sequence[Sequence[float]]]
+) -> CalibrationTable:
+    """A table with layers in the rows of these batches: ``shares[batch]`` are (forward, backward) weights of each."""
+    rows = [
+        row
+        if row.batch_size not in shares
+        else msgspec.structs.replace(row, layers=layer_times(names, row.seconds, shares[row.batch_size]))
+        for row in table.rows
+    ]
+    return msgspec.structs.replace(table, rows=tuple(rows))
+
+
+def layer_times(names: Sequence[str], step: PhaseSeconds, weights: Sequence[Sequence[float]]) -> LayerTimes:
+    """Layers of a step with these (forward, backward) weights; watched, it took a tenth longer."""
+    forward, backward = ([each[phase] for each in weights] for phase in (0, 1))
+    layers = [
+        LayerTime(name, step.forward * f / sum(forward), step.backward * b / sum(backward))
+        for name, f, b in zip(names, forward, backward, strict=True)
+    ]
+    return LayerTimes(layers, PhaseSeconds(forward=1.1 * step.forward, backward=1.1 * step.backward), 3)
+
+
+__all__ = ["DIGITS", "IMAGE", "REFERENCE_CORE", "layer_times", "make_table", "step", "tables", "with_layers"]

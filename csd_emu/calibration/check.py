@@ -15,6 +15,8 @@ from firmware_agent.errors import CalibrationError
 MIN_ROWS = 2
 # A larger batch may seem cheaper than a smaller one by so much: steps vary, and kernels change with the size.
 MONOTONE_TOLERANCE = 0.02
+# The layers of a row add up to its step but for rounding.
+_LAYER_TOLERANCE = 1e-6
 _CLOCKS = ("counted", "wall")
 _REMEDY = "remove the file, or measure again with csd-emu calibrate"
 
@@ -70,8 +72,11 @@ def _problems(table: CalibrationTable) -> Iterator[str]:
         yield f"encode_seconds {list(table.encode_seconds)} must be finite numbers of 0 or more"
     for number, row in enumerate(table.rows, 1):
         yield from (f"row {number} (batch {row.batch_size}): {problem}" for problem in _row_problems(row))
+        yield from (f"row {number} (batch {row.batch_size}): {problem}" for problem in _layer_problems(row))
         if row.of != table.row_mark:
             yield f"row {number} (batch {row.batch_size}): was measured for another model, shape, core or image"
+    if len({tuple(_names(row)) for row in table.rows if row.layers is not None}) > 1:
+        yield "its rows have layers of different names; one model has the same at any batch size"
     for number, (small, large) in enumerate(pairwise(table.rows), 2):
         where = f"row {number} (batch {large.batch_size})"
         if large.batch_size <= small.batch_size:
@@ -110,6 +115,22 @@ def _row_problems(row: CalibrationRow) -> Iterator[str]:
         yield f"peak memory of {row.peak_memory_bytes} bytes"
     if not _sound(row.wall_seconds):
         yield f"wall_seconds is {row.wall_seconds}"
+
+
+def _layer_problems(row: CalibrationRow) -> Iterator[str]:
+    if row.layers is None or not row.steps:
+        return
+    if len(set(_names(row))) < len(row.layers.layers):
+        yield f"two of its layers have one name: {', '.join(_names(row))}"
+    for phase in ("forward", "backward"):
+        step = getattr(row.seconds, phase)
+        layers = sum(getattr(layer, f"{phase}_seconds") for layer in row.layers.layers)
+        if not abs(layers - step) <= _LAYER_TOLERANCE * step:
+            yield f"its layers take {layers:.6g} s {phase}, its median step {step:.6g} s; they must add up to it"
+
+
+def _names(row: CalibrationRow) -> list[str]:
+    return [] if row.layers is None else [layer.name for layer in row.layers.layers]
 
 
 def _sound(seconds: float) -> bool:

@@ -11,9 +11,10 @@ import msgspec
 
 from csd_emu.calibration.fit import has_kernels, predict
 from csd_emu.calibration.key import REFERENCE_CORE, CalibrationKey
+from csd_emu.calibration.layers import layers_at
 from csd_emu.profiles import Profile
 from firmware_agent.errors import CalibrationError
-from firmware_agent.wire import PhaseSeconds
+from firmware_agent.wire import LayerTime, LayerTimes, PhaseSeconds
 
 FORMAT = 1
 PHASES = PhaseSeconds.__struct_fields__
@@ -29,7 +30,7 @@ class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernel: str
 
 
-class CalibrationRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+class CalibrationRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
     """One batch size.
 
     Attributes:
@@ -38,6 +39,7 @@ class CalibrationRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
         steps: seconds of each measured step, per phase, on the table's core.
         peak_memory_bytes: the most that the agent's process had in RAM, interpreter and torch included.
         wall_seconds: what measuring it cost here; it says nothing of a drive.
+        layers: what each layer takes of the median step, on the table's core; None if that was not measured.
     """
 
     of: str
@@ -45,6 +47,7 @@ class CalibrationRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
     steps: tuple[PhaseSeconds, ...]
     peak_memory_bytes: int
     wall_seconds: float
+    layers: LayerTimes | None = None
 
     @functools.cached_property
     def seconds(self) -> PhaseSeconds:
@@ -118,6 +121,33 @@ class CalibrationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         medians = [(row.batch_size, row.seconds) for row in self.rows]
         return PhaseSeconds(
             *(predict([(batch, getattr(seconds, phase)) for batch, seconds in medians], batch_size) for phase in PHASES)
+        )
+
+    def layer_seconds(self, batch_size: int) -> tuple[LayerTime, ...] | None:
+        """Return what each layer takes of a step of `batch_size` samples, in forward order, on the table's core.
+
+        They add up to the forward and backward seconds of `step_seconds`.
+
+        Returns:
+            The layers, or None if no row has them.
+
+        Raises:
+            CalibrationError: `batch_size` is below 1.
+        """
+        whole = self.step_seconds(batch_size)
+        rows = [(row.batch_size, row.layers.layers) for row in self.rows if row.layers is not None]
+        if not rows:
+            return None
+        forward = [(batch, [layer.forward_seconds for layer in layers]) for batch, layers in rows]
+        backward = [(batch, [layer.backward_seconds for layer in layers]) for batch, layers in rows]
+        return tuple(
+            LayerTime(layer.name, *seconds)
+            for layer, *seconds in zip(
+                rows[0][1],
+                layers_at(forward, batch_size, whole.forward),
+                layers_at(backward, batch_size, whole.backward),
+                strict=True,
+            )
         )
 
     def device_seconds(self, batch_size: int, profile: Profile) -> PhaseSeconds:

@@ -116,7 +116,7 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class DrivePlace:
-    """A device with its batch; seconds are of the whole model, and are shared out over the layers by arithmetic.
+    """A device with its batch; seconds are of the whole model, and are shared out over the layers.
 
     Attributes:
         device: its name.
@@ -131,6 +131,8 @@ class DrivePlace:
         in_parts: whether they are computed in parts in any case.
         local: whether it is the host's own part, whose bytes cross no link and whose records are read ahead.
         layer_shares: (forward, backward) share of each layer, where they were measured; None goes by arithmetic.
+        layer_clock: that they were measured by; empty if they were not, or nobody says.
+        layer_reason: why they go by arithmetic.
     """
 
     device: str
@@ -146,6 +148,8 @@ class DrivePlace:
     in_parts: bool = False
     local: bool = False
     layer_shares: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    layer_clock: str = ""
+    layer_reason: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no device has."""
@@ -169,15 +173,17 @@ class HostPlace:
     """The host, which has the tail: the records of all drives together, one part after the other on one machine.
 
     Attributes:
-        forward_seconds, backward_seconds: of the whole model with all records of a step; shared out by arithmetic.
+        forward_seconds, backward_seconds: of the whole model with all records of a step; shared out over the layers.
         memory: what bounds it; None for nothing.
-        layer_shares: see `DrivePlace`.
+        layer_shares, layer_clock, layer_reason: see `DrivePlace`.
     """
 
     forward_seconds: float
     backward_seconds: float
     memory: HostMemory | None = None
     layer_shares: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    layer_clock: str = ""
+    layer_reason: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no host has."""

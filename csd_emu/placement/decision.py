@@ -18,7 +18,7 @@ class CutRow:
         host_seconds: forward and backward pass of the host's layers, for the records of all.
         traffic_bytes: over the host's side of the link in a step, both ways, all drives.
         moved_parameters: share of the model's exchanged bytes that the host keeps.
-        moved_compute: share of the model's arithmetic that the host has.
+        moved_compute: share of the model's computing that the host has, in seconds of a drive.
         drive_memory_bytes: that the drive which needs most needs at least, computing in parts if it may.
         host_memory_bytes: that the tail needs.
         heavy: whether what moves is heavy enough on the wire, and saves bytes there, to be moved unasked.

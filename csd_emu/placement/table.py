@@ -101,12 +101,12 @@ class CutTable:
         if fastest not in (chosen, self.unmoved) and seconds[chosen] > (1 + MARGIN) * seconds[fastest]:
             notes.append(
                 f"a cut before {self.layer(fastest)} would take {seconds[fastest]:.4g} s a step, with "
-                f"{self.amounts.moved_compute[fastest]:.0%} of the arithmetic on the host; such a cut is made only if "
+                f"{self.amounts.moved_compute[fastest]:.0%} of the computing on the host; such a cut is made only if "
                 "its layer is asked for by name"
             )
         if not self.heavy[chosen]:
             notes.append(
-                f"{self.amounts.moved_compute[chosen]:.0%} of the arithmetic moves for "
+                f"{self.amounts.moved_compute[chosen]:.0%} of the computing moves for "
                 f"{self.amounts.moved_parameters[chosen]:.0%} of the bytes: the host is busy with it"
             )
         if chosen != self.unmoved:

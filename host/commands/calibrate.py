@@ -37,6 +37,9 @@ def calibrate(
     verify: Annotated[
         int | None, typer.Option(metavar="N", help="measure N random rows of the stored table again", min=1)
     ] = None,
+    layers: Annotated[
+        bool, typer.Option("--layers/--no-layers", help="measure each layer too, for csd-emu plan --placement")
+    ] = True,
     seed: Annotated[int, typer.Option(help="of weights, images and the rows to verify", min=0, max=2**31 - 1)] = 0,
     inventory: Annotated[
         Path | None, typer.Option(metavar="DRIVES.YAML", help="measure on a real drive: which there are")
@@ -49,7 +52,7 @@ def calibrate(
         from host.calibration_report import measure, verify_rows
         from host.calibration_request import read_request
 
-        request = read_request(model, shape, batches, classes, argument or [], steps, memory, seed)
+        request = read_request(model, shape, batches, classes, argument or [], steps, memory, seed, layers)
         real = _real_drive(inventory, drive, verify)
     paths = Paths.default()
     with StageProgress(quiet=as_json) as progress:

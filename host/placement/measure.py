@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +10,12 @@ import torch
 from torch.nn import functional
 
 from csd_emu.shape import Shape
-from firmware_agent.layer_costs import measure_layers, trace_layers
+from firmware_agent.layer_costs import trace_layers
+from firmware_agent.layer_seconds import layer_times, measure_layers
 from firmware_agent.models import ModelSpec, build_model
+from firmware_agent.wire import PhaseSeconds
 
-# Passes of which the median counts, after one that does not.
+# Passes of which the median counts, as many watched as not, after one of each that does not.
 PASSES = 3
 
 
@@ -39,7 +40,7 @@ def measure(
     precision: str = "float32",
     now: Callable[[], float] = time.perf_counter,
 ) -> Measured:
-    """Return the median of `PASSES` forward and backward passes on records that mean nothing.
+    """Return the median of `PASSES` forward and backward passes on records that mean nothing, watching left out.
 
     Raises:
         ModelError: the model cannot be built.
@@ -51,10 +52,26 @@ def measure(
         layers = trace_layers(model, images[:1])
         model.train(batch_size > 1)  # one value per channel has no statistics
         labels = torch.zeros(batch_size, dtype=torch.int64)
-        passes = [
-            measure_layers(model, lambda: functional.cross_entropy(model(images), labels), now, layers)
-            for _ in range(PASSES + 1)
-        ][1:]
-    forward = tuple(statistics.median(each[place].forward_seconds for each in passes) for place in range(len(layers)))
-    backward = tuple(statistics.median(each[place].backward_seconds for each in passes) for place in range(len(layers)))
+
+        def loss() -> torch.Tensor:
+            return functional.cross_entropy(model(images), labels)
+
+        steps, passes = [], []
+        for _ in range(1 + PASSES):  # in turn, so that both see the same of what else this machine does
+            model.zero_grad()
+            steps.append(_whole(loss, now))
+            model.zero_grad()
+            passes.append(measure_layers(model, loss, now, layers))
+    times = layer_times(layers, passes[1:], steps[1:])
+    forward = tuple(each.forward_seconds for each in times.layers)
+    backward = tuple(each.backward_seconds for each in times.layers)
     return Measured(sum(forward), sum(backward), (forward, backward))
+
+
+def _whole(loss: Callable[[], torch.Tensor], now: Callable[[], float]) -> PhaseSeconds:
+    """Return the seconds of one pass that nobody watches."""
+    begin = now()
+    value = loss()
+    turn = now()
+    value.backward()  # type: ignore[no-untyped-call]
+    return PhaseSeconds(forward=turn - begin, backward=now() - turn)

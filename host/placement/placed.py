@@ -16,6 +16,7 @@ from firmware_agent.wire import PhaseSeconds
 from host.device_time import StepModel
 from host.evaluation import Evaluator
 from host.job import JobConfig
+from host.placement.shares import BY_ARITHMETIC, Shares
 from host.sync.communicating import Communication
 from host.tuning.front import Front
 
@@ -100,7 +101,7 @@ class Placed:
             records: of all devices together.
             fronts: the seconds of each device's own part.
             host: what the whole model's steps cost on the host; None if there is no table.
-            ratio: how many drives the host is worth. Without a table it computes its layers' arithmetic so many times
+            ratio: how many drives the host is worth. Without a table it computes its layers' share so many times
                 as fast as the devices do theirs.
         """
         forward, backward = self.front.forward_share, self.front.backward_share
@@ -108,19 +109,26 @@ class Placed:
             whole = host.step_seconds(records)
             return whole.forward * (1 - forward) + whole.backward * (1 - backward)
         each = [
-            part.forward * (1 - forward) / forward + (part.backward * (1 - backward) / backward if backward else 0.0)
+            (part.forward * (1 - forward) / forward if forward else 0.0)
+            + (part.backward * (1 - backward) / backward if backward else 0.0)
             for part in fronts
         ]
         return sum(each) / (ratio or 1.0)
 
 
-def place_model(evaluator: Evaluator, layer: str, precision: str) -> Placed:
+def place_model(evaluator: Evaluator, layer: str, precision: str, shares: Shares = BY_ARITHMETIC) -> Placed:
     """Return what a cut before `layer` does.
+
+    Args:
+        evaluator: has the model.
+        layer: that the host's part begins with.
+        precision: of the job.
+        shares: what each layer has of a step.
 
     Raises:
         ConfigurationError: the model has no such layer, or cannot be cut there.
     """
-    cut, works = evaluator.cut(layer, precision), evaluator.layers()
+    cut, works = evaluator.cut(layer, precision), shares.weigh(evaluator.layers())
     names = [work.name for work in works]
     place = names.index(layer)
     sizes = {name: each.nbytes for part in (cut.front, cut.tail) for name, each in part.state_dict().items()}

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from csd_emu.placement.costs import Situation
+from csd_emu.placement.amounts import Amounts
+from csd_emu.placement.costs import DrivePlace, HostPlace, Situation
 from csd_emu.placement.decision import CutRow, Decision
 from host.device_time import MODELLED, WALL
 from host.planner.report import DevicePlan
@@ -14,6 +15,39 @@ from host.summary import Summary
 
 if TYPE_CHECKING:  # it imports torch
     from host.placement.request import PlacementRequest
+
+_HOST_PART = "host"
+
+
+class LayerRow(msgspec.Struct, frozen=True):
+    """A layer's share of a device's step, all its records at once."""
+
+    name: str
+    forward_seconds: float
+    backward_seconds: float
+
+
+class LayerCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """What each layer takes on a device; they add up to its forward and backward seconds.
+
+    Attributes:
+        device: its name, or ``host`` for the host's part.
+        alike: how many devices are like it, itself among them.
+        records: of its step; of the host, of all devices together.
+        clock: that the seconds are of: ``modelled`` from a table's, or ``wall``.
+        measured_clock: by which each layer was measured on a drive, or here: ``counted`` or ``wall``; null if a step's
+            seconds are shared out over the layers by arithmetic.
+        reason: why they are; empty if they are not.
+        layers: in forward order.
+    """
+
+    device: str
+    alike: int
+    records: int
+    clock: str
+    measured_clock: str | None
+    reason: str
+    layers: list[LayerRow]
 
 
 class PlacementPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +66,7 @@ class PlacementPlan(msgspec.Struct, frozen=True, kw_only=True):
         reason: in a sentence.
         notes: what else must be known, in sentences.
         cuts: from the latest to the earliest; the first one moves nothing.
+        layer_costs: of each kind of device, those that train first, then of the host's part.
     """
 
     clock: str
@@ -46,6 +81,7 @@ class PlacementPlan(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     notes: list[str]
     cuts: list[CutRow]
+    layer_costs: list[LayerCosts]
 
 
 class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +106,9 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def placement_plan(request: PlacementRequest, situation: Situation, decision: Decision) -> PlacementPlan:
     """Return what a decision says."""
+    clock = WALL if request.wall else MODELLED
     return PlacementPlan(
-        clock=WALL if request.wall else MODELLED,
+        clock=clock,
         drives=len(situation.remote),
         records=situation.records,
         link_bytes_per_second=situation.link.bytes_per_second,
@@ -83,4 +120,30 @@ def placement_plan(request: PlacementRequest, situation: Situation, decision: De
         reason=decision.reason,
         notes=list(decision.notes),
         cuts=list(decision.rows),
+        layer_costs=list_layer_costs(situation, clock),
+    )
+
+
+def list_layer_costs(situation: Situation, clock: str) -> list[LayerCosts]:
+    """Return what the layers take on each kind of drive, and on the host; seconds are of `clock`."""
+    amounts = Amounts(situation)
+    kinds = [(situation.drives[place], count) for place, count in amounts.kinds]
+    kinds += [(drive, 1) for drive in situation.drives if drive.local]
+    drives = [_layer_costs(amounts, drive, drive.device, count, drive.batch_size, clock) for drive, count in kinds]
+    return [*drives, _layer_costs(amounts, situation.host, _HOST_PART, 1, situation.records, clock)]
+
+
+def _layer_costs(
+    amounts: Amounts, part: DrivePlace | HostPlace, device: str, alike: int, records: int, clock: str
+) -> LayerCosts:
+    names = [layer.name for layer in amounts.situation.layers]
+    seconds = zip(names, *(each.tolist() for each in amounts.pass_seconds(part)), strict=True)
+    return LayerCosts(
+        device=device,
+        alike=alike,
+        records=records,
+        clock=clock,
+        measured_clock=part.layer_clock or None,
+        reason=part.layer_reason,
+        layers=[LayerRow(*row) for row in seconds],
     )

@@ -14,10 +14,11 @@ from firmware_agent.errors import ConfigurationError
 from firmware_agent.models import ModelSpec
 from firmware_agent.send_queue import Sending
 from host.datasets import load_dataset
-from host.device_time import find_models
+from host.device_time import RATIO_DRIVE, find_models
 from host.evaluation import Evaluator
 from host.job import JobConfig, load_job
 from host.placement.placed import place_model
+from host.placement.shares import step_shares
 from host.requests import read_array
 from host.shards import deal_out
 from host.simulation.load import exchange_seconds, inspect_load
@@ -83,8 +84,10 @@ def of_run(request: RunRequest, store: CalibrationStore) -> PlacementRequest:
     optimiser = make_optimiser(job, evaluator.structure(), evaluator.initial_weights())
     barrier, communication = optimiser.needs_all is not None, request.communication
 
+    shares = step_shares(store.find(spec, shape, RATIO_DRIVE), job.batch_size, evaluator)
+
     def batches_for(layer: str) -> dict[str, int]:
-        front = place_model(evaluator, layer, job.sync.precision).front
+        front = place_model(evaluator, layer, job.sync.precision, shares).front
         return first_batches(config, job, spec, shape, store, shard_bytes, front)
 
     return PlacementRequest(

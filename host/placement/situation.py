@@ -13,11 +13,20 @@ from csd_emu.profiles import get_profile
 from csd_emu.timeline import HOST
 from firmware_agent.errors import CalibrationError
 from host.accounting import link_of
-from host.device_time import RATIO_DRIVE, StepModel, gradient_seconds, host_model, micro_batch_counts, table_models
+from host.device_time import (
+    RATIO_DRIVE,
+    WALL,
+    StepModel,
+    gradient_seconds,
+    host_model,
+    micro_batch_counts,
+    table_models,
+)
 from host.placement.layers import Exchange, inspect_layers
 from host.placement.measure import Measured, measure
 from host.placement.memory import drive_memory, host_memory
 from host.placement.request import PlacementRequest
+from host.placement.shares import table_shares
 
 # What a slice costs beside its bytes where it really crosses: see bench comm, on two cores.
 REAL_SLICE_SECONDS = 0.0003
@@ -28,8 +37,9 @@ def make_situation(
 ) -> Situation:
     """Return what a decision rests on.
 
-    Seconds come from calibration tables, the host's from a drive's over its profile's ratio, both shared out over the
-    layers by arithmetic. Where the drives' seconds are this machine's own, the layers are measured here, now.
+    Seconds come from calibration tables, the host's from a drive's over its profile's ratio. Both are shared out over
+    the layers as the tables' drives measured them, or by arithmetic where a table has no layers. Where the drives'
+    seconds are this machine's own, the layers are measured here, now.
 
     Args:
         request: a job on an array.
@@ -44,11 +54,12 @@ def make_situation(
     exchange = Exchange(buffers=sync.batch_norm != "frozen", double=sync.precision == "float64")
     layers = layers or inspect_layers(request.spec, request.shape, exchange)
     nodes = [node for node in request.config.list_nodes() if request.batches[node.name]]
-    drives = _measured(request, nodes) if request.wall else _modelled(request, nodes, store)
+    names = [layer.name for layer in layers]
+    drives = _measured(request, nodes) if request.wall else _modelled(request, nodes, store, names)
     return Situation(
         layers=layers,
         drives=tuple(drives),
-        host=_host(request, store),
+        host=_host(request, store, names),
         link=link_of(request.config.link, get_profile(request.config.host.profile)),
         sending=request.sending,
         cut_overlaps=request.sending is not None,
@@ -58,7 +69,9 @@ def make_situation(
     )
 
 
-def _modelled(request: PlacementRequest, nodes: Sequence[Device], store: CalibrationStore) -> list[DrivePlace]:
+def _modelled(
+    request: PlacementRequest, nodes: Sequence[Device], store: CalibrationStore, names: Sequence[str]
+) -> list[DrivePlace]:
     models = table_models(request.config, request.spec, request.shape, store)
     places = []
     for node in nodes:
@@ -68,16 +81,18 @@ def _modelled(request: PlacementRequest, nodes: Sequence[Device], store: Calibra
                 f"placement: how fast {node.name} trains {request.spec.name!r} was never measured on a real "
                 f"{node.profile}; run csd-emu calibrate {request.spec.name} --drive {node.name}"
             )
-        places.append(_modelled_place(request, node, models[node.name], store))
+        places.append(_modelled_place(request, node, models[node.name], store, names))
     return places
 
 
-def _modelled_place(request: PlacementRequest, node: Device, model: StepModel, store: CalibrationStore) -> DrivePlace:
+def _modelled_place(
+    request: PlacementRequest, node: Device, model: StepModel, store: CalibrationStore, names: Sequence[str]
+) -> DrivePlace:
     batch, local, profile = request.batches[node.name], node.name == HOST, get_profile(node.profile)
     table = store.require(request.spec, request.shape, RATIO_DRIVE if local else node.profile)
     sync = request.job.sync
     memory = None if local else drive_memory(request.config, node, profile, table, sync, batch, request.shard_bytes)
-    seconds = gradient_seconds(model, {batch: 1})
+    seconds, shares = gradient_seconds(model, {batch: 1}), table_shares(table, batch, names)
     return DrivePlace(
         device=node.name,
         batch_size=batch,
@@ -91,6 +106,9 @@ def _modelled_place(request: PlacementRequest, node: Device, model: StepModel, s
         parts_factor=_parts_factor(model, table, memory, batch, sync.micro_batch),
         in_parts=sync.micro_batch is not None and sync.micro_batch < batch,
         local=local,
+        layer_shares=shares.weights,
+        layer_clock=shares.clock,
+        layer_reason=shares.reason,
     )
 
 
@@ -127,19 +145,22 @@ def _measured(request: PlacementRequest, nodes: Sequence[Device]) -> list[DriveP
                 link_latency_seconds=profile.link_latency_seconds.value,
                 local=node.name == HOST,
                 layer_shares=own.layer_seconds,
+                layer_clock=WALL,
             )
         )
     return places
 
 
-def _host(request: PlacementRequest, store: CalibrationStore) -> HostPlace:
+def _host(request: PlacementRequest, store: CalibrationStore, names: Sequence[str]) -> HostPlace:
     profile, records = get_profile(request.config.host.profile), sum(request.batches.values())
     if request.wall:
         own = measure(request.spec, request.shape, records, request.job.sync.precision)
-        return HostPlace(own.forward_seconds, own.backward_seconds, host_memory(profile), own.layer_seconds)
+        return HostPlace(own.forward_seconds, own.backward_seconds, host_memory(profile), own.layer_seconds, WALL)
     table = store.require(request.spec, request.shape, RATIO_DRIVE)
-    seconds = host_model(table, profile).step_seconds(records)
-    return HostPlace(seconds.forward, seconds.backward, host_memory(profile))
+    seconds, shares = host_model(table, profile).step_seconds(records), table_shares(table, records, names)
+    return HostPlace(
+        *(seconds.forward, seconds.backward, host_memory(profile)), shares.weights, shares.clock, shares.reason
+    )
 
 
 def _read_seconds(request: PlacementRequest, node: Device) -> float:

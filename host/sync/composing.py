@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from csd_emu.communication.compose import OverlapComposer
 from firmware_agent.exchange import Array
 from host.evaluation import Evaluator
+from host.placement.shares import BY_ARITHMETIC, Shares
 
 
 def make_overlap(
@@ -16,6 +17,7 @@ def make_overlap(
     block_bytes: int | None,
     barrier: bool,
     moved: Collection[str] = (),
+    shares: Shares = BY_ARITHMETIC,
 ) -> OverlapComposer:
     """Return what composes a job's steps.
 
@@ -26,10 +28,11 @@ def make_overlap(
         block_bytes: the host's optimiser steps tensors in ranges of so many bytes; None for whole ones.
         barrier: whether it needs the whole gradient first.
         moved: layers that the host has, and drives have not.
+        shares: what each of the model's layers has of a step.
     """
     structure = evaluator.structure()
     names = (*structure.trained, *(structure.buffers if batch_norm != "frozen" else ()))
-    layers = tuple(layer for layer in evaluator.layers() if layer.name not in moved)
+    layers = tuple(layer for layer in shares.weigh(evaluator.layers()) if layer.name not in moved)
     kept = {name for layer in layers for name in layer.tensors}
     sizes = {name: weights[name].nbytes for name in names if name in kept}
     return OverlapComposer(layers, sizes, block_bytes, barrier)

@@ -122,7 +122,7 @@ def overlap_of(request: RunRequest) -> OverlapComposer | None:
     barrier = optimiser.needs_all is not None
     block_bytes = None if barrier else optimiser.block_bytes
     moved = () if placed is None else placed.moved
-    return make_overlap(request.evaluator, weights, job.sync.batch_norm, block_bytes, barrier, moved)
+    return make_overlap(request.evaluator, weights, job.sync.batch_norm, block_bytes, barrier, moved, request.shares)
 
 
 def _make_tail(request: RunRequest, placed: Placed, weights: dict[str, Array]) -> Tail:

@@ -16,7 +16,7 @@ class Front:
     """The drives' part of a model, against the whole.
 
     Attributes:
-        forward_share, backward_share: of the whole model's arithmetic.
+        forward_share, backward_share: of the whole model's seconds, as measured or by arithmetic.
         encode_share: of the bytes of its gradients.
         spared_bytes: of memory, whatever the batch.
         spared_record_bytes: of memory, for each record of the batch.

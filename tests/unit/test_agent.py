@@ -21,6 +21,7 @@ from firmware_agent.shard import Shard, open_shard, write_shard
 from firmware_agent.trainer import Trainer
 from firmware_agent.weights import state_arrays
 from firmware_agent.wire import (
+    MEASURES_LAYERS,
     AnyFrame,
     Disturb,
     Disturbed,
@@ -293,6 +294,17 @@ def test_it_measures(shard: Shard) -> None:
     serve(shard, host)
     assert isinstance(host.sent[-1], Measured)
     assert host.sent[-1].samples == 8 * host.sent[-1].steps
+
+
+def test_it_measures_layers_and_says_before_that_it_can(shard: Shard) -> None:
+    host = FakeHost(Welcome(), JOB, Measure(8, 0.001, steps=2, layers=True))
+    serve(shard, host)
+    greeting, *_, measured = host.sent
+    assert isinstance(greeting, Hello)
+    assert greeting.facts[MEASURES_LAYERS] == "yes"
+    assert isinstance(measured, Measured)
+    assert measured.layers is not None
+    assert [layer.name for layer in measured.layers.layers] == ["0", "2", "6", "8"]
 
 
 def test_the_records_themselves_never_leave_the_drive(shard: Shard, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[2]
 # The modules of the agent that everyone shares.
 LEAVES = {
     "archive", "crossing", "cutting", "datafiles", "errors", "exchange", "first_use", "handover", "heap",
-    "identity", "layer_costs", "layer_names", "models", "pacing", "send_queue", "shard", "units", "weights", "wire"
+    "identity", "layer_costs", "layer_names", "layer_seconds", "models", "pacing", "send_queue",
+    "shard", "units", "weights", "wire"
 }  # fmt: skip
 # What each package may import of ours.
 ALLOWED = {
@@ -114,6 +115,7 @@ PURE = [
     "host/servers/worker_arguments.py",
     "host/strategies/fednova.py",
     "host/strategies/fedprox.py",
+    "csd_emu/calibration/layers.py",
     "csd_emu/placement/amounts.py",
     "csd_emu/placement/barrier.py",
     "csd_emu/placement/costs.py",

@@ -6,20 +6,22 @@ import msgspec
 import numpy as np
 import pytest
 
-from csd_emu.calibration import CalibrationKey, CalibrationStore
+from csd_emu.calibration import CalibrationKey, CalibrationStore, CalibrationTable
 from csd_emu.profiles import get_profile
 from csd_emu.progress import Silent
 from csd_emu.shape import parse_shape
-from firmware_agent.errors import ConfigurationError, DataError, DeviceFailed, ModelError
+from firmware_agent.errors import CalibrationError, ConfigurationError, DataError, DeviceFailed, ModelError
 from firmware_agent.models import ZOO, ModelSpec
-from firmware_agent.wire import Failed, Job, Measure
+from firmware_agent.wire import MEASURES_LAYERS, Failed, Job, Measure, Measured, PhaseSeconds
 from host.calibrate import MAX_STEPS, MEASURE_SECONDS, machine_request, measure_table
 from host.calibration_report import make_report
 from host.calibration_request import CalibrationRequest, make_request, read_request
 from host.datasets import check_source, load_dataset
 from host.model_facts import ModelFacts, inspect_model
 from host.outputs import VerifiedRow
-from tests.fakes import FACTS, Answer, FakeDrive
+from host.session import DeviceSession
+from tests.calibration import layer_times
+from tests.fakes import FACTS, Answer, FakeDrive, hello
 from tests.outputs import checked
 
 IMAGE = "0123456789abcdef"
@@ -107,6 +109,63 @@ async def test_short_steps_are_warmed_up_at_their_own_batch_long_ones_at_the_sma
     assert [task.warm_up_steps for task in tasks] == [5, 5, 1]
     assert all((task.steps, task.device_seconds) == (MAX_STEPS, MEASURE_SECONDS) for task in tasks)
     assert not any(task.restore for task in tasks)
+
+
+class Layered(FakeDrive):
+    """Has an agent that can measure layers, and says so."""
+
+    def __init__(self, forward: float = 0.25) -> None:
+        super().__init__(clock="counted")
+        facts = {**FACTS, MEASURES_LAYERS: "yes"}
+        self.session = DeviceSession(msgspec.structs.replace(hello(clock="counted"), facts=facts), self)
+        self.forward = forward
+
+    def measure(self, task: Measure) -> Iterator[Answer]:
+        (measured,) = super().measure(task)
+        assert isinstance(measured, Measured)
+        if task.layers:
+            times = layer_times(["0", "2"], measured.step_seconds[0], [(self.forward, 1), (1 - self.forward, 2)])
+            measured = msgspec.structs.replace(measured, layers=times)
+        yield measured
+
+
+async def layered_table(drive: FakeDrive, layers: bool = True) -> CalibrationTable:
+    drive.pump()
+    return await measure_table(drive.session, replace(request(1, 2, 4), layers=layers), IMAGE, Silent())
+
+
+async def test_layers_are_in_the_table_if_the_drive_can_measure_them(tmp_path: Path) -> None:
+    table = await layered_table(Layered())
+    store = CalibrationStore(tmp_path)
+    store.save(table)
+    assert store.find(ModelSpec("digits_cnn"), SHAPE) == table
+    layers = table.layer_seconds(3)
+    assert layers is not None
+    assert layers[0].forward_seconds == pytest.approx(table.step_seconds(3).forward / 4)
+    report = make_report(table, Path("x.json"), [], 1.0)
+    assert [row.layers for row in report.rows] == [row.layers for row in table.rows]
+    checked("calibrate", msgspec.json.encode(report).decode())
+
+
+@pytest.mark.parametrize(("drive", "layers"), [(FakeDrive, True), (Layered, False)])
+async def test_layers_are_not_asked_of_an_agent_of_before_nor_unasked(drive: type[FakeDrive], layers: bool) -> None:
+    asked = drive(clock="counted") if drive is FakeDrive else drive()
+    table = await layered_table(asked, layers)
+    assert table.layer_seconds(2) is None
+    assert not any(frame.layers for frame in asked.frames if isinstance(frame, Measure))
+    assert [row.layers for row in make_report(table, Path("x.json"), [], 1.0).rows] == [None] * 3
+
+
+async def test_layers_that_do_not_make_up_their_step_are_not_kept(tmp_path: Path) -> None:
+    class Wrong(Layered):
+        def measure(self, task: Measure) -> Iterator[Answer]:
+            for measured in super().measure(task):
+                assert isinstance(measured, Measured)
+                yield msgspec.structs.replace(measured, step_seconds=[PhaseSeconds(9.0, 9.0, 9.0)] * measured.steps)
+
+    with pytest.raises(CalibrationError, match=r"row 1 \(batch 1\): its layers take .* they must add up"):
+        CalibrationStore(tmp_path / "own").save(await layered_table(Wrong()))
+    assert not (tmp_path / "own").exists()
 
 
 async def test_steps_that_are_asked_for_are_taken_whatever_time_they_need() -> None:

@@ -14,7 +14,7 @@ from csd_emu.profiles import PROFILES, get_profile
 from firmware_agent.errors import CalibrationError
 from firmware_agent.models import ModelSpec
 from firmware_agent.wire import PhaseSeconds
-from tests.calibration import DIGITS, make_table, step, tables
+from tests.calibration import DIGITS, make_table, step, tables, with_layers
 
 COSTS = {1: 0.1, 2: 0.15, 4: 0.25, 8: 0.45}
 
@@ -55,6 +55,62 @@ def test_a_linear_model_is_foretold_exactly(fixed: float, slope: float, batches:
     table = make_table({batch: fixed + slope * batch for batch in sorted(batches)})
     assert table.step_seconds(asked).total == pytest.approx(fixed + slope * asked, rel=1e-6)
     assert all(abs(error) < 1e-6 for error in table.error_estimate().values())
+
+
+weights = st.floats(0.01, 100)
+
+
+@st.composite
+def layered(draw: st.DrawFn) -> CalibrationTable:
+    """A table of which some rows have layers, one at least."""
+    table, count = draw(tables()), draw(st.integers(1, 5))
+    chosen = draw(st.sets(st.sampled_from(table.batches), min_size=1))
+    pairs = st.lists(st.tuples(weights, weights), min_size=count, max_size=count)
+    return with_layers(table, [str(number) for number in range(count)], {batch: draw(pairs) for batch in chosen})
+
+
+@given(table=layered(), asked=st.integers(1, 5000))
+def test_the_layers_of_any_batch_add_up_to_its_step(table: CalibrationTable, asked: int) -> None:
+    assert parse_table(encode_table(table), "x.json") == table
+    layers, step = table.layer_seconds(asked), table.step_seconds(asked)
+    assert layers is not None
+    assert [layer.name for layer in layers] == [str(number) for number in range(len(layers))]
+    for phase in ("forward", "backward"):
+        seconds = [getattr(layer, f"{phase}_seconds") for layer in layers]
+        assert sum(seconds) == pytest.approx(getattr(step, phase), rel=1e-9)
+        assert all(each >= 0 for each in seconds)
+
+
+@given(table=layered())
+def test_a_batch_of_which_the_layers_were_measured_has_these(table: CalibrationTable) -> None:
+    for row in table.rows:
+        if row.layers is not None:
+            layers = table.layer_seconds(row.batch_size)
+            assert layers is not None
+            for one, other in zip(layers, row.layers.layers, strict=True):
+                assert one.forward_seconds == pytest.approx(other.forward_seconds, rel=1e-5)
+                assert one.backward_seconds == pytest.approx(other.backward_seconds, rel=1e-5)
+
+
+@given(asked=st.integers(1, 5000))
+def test_layers_of_one_batch_have_the_same_shares_of_any(asked: int) -> None:
+    layers = with_layers(make_table(COSTS), ["0", "1"], {2: [(1, 3), (3, 1)]}).layer_seconds(asked)
+    assert layers is not None
+    assert layers[1].forward_seconds == pytest.approx(3 * layers[0].forward_seconds)
+    assert layers[0].backward_seconds == pytest.approx(3 * layers[1].backward_seconds)
+
+
+def test_a_layer_that_grows_with_the_batch_overtakes_one_that_does_not() -> None:
+    """Each follows its own points: at batch 4 half of the way from those of 2 to those of 6."""
+    shares = {2: [(1, 1), (1, 1)], 6: [(1, 1), (3, 3)]}
+    layers = with_layers(make_table({2: 1.0, 6: 2.0}), ["0", "1"], shares).layer_seconds(4)
+    assert layers is not None
+    assert layers[1].forward_seconds / layers[0].forward_seconds == pytest.approx((0.5 + 1.5) / (0.5 + 0.5))
+
+
+def test_a_table_of_before_has_no_layers_and_looks_as_it_did() -> None:
+    assert make_table(COSTS).layer_seconds(3) is None
+    assert b"layers" not in encode_table(make_table(COSTS))
 
 
 def test_the_median_of_the_steps_is_taken_phase_by_phase() -> None:
@@ -111,6 +167,15 @@ def raw_step(**changes: float) -> list[dict[str, float]]:
     return [dict.fromkeys(PHASES, 0.01) | changes]
 
 
+def with_layer(place: int, *values: object) -> Callable[[Plain], None]:
+    """Give the second row, which has layers, another one at this place."""
+
+    def change(content: Plain) -> None:
+        content["rows"][1]["layers"]["layers"][place] = list(values)
+
+    return change
+
+
 BAD: dict[str, tuple[Callable[[Plain], Any], str]] = {
     "no row": (with_field(rows=[]), "has 0 rows, a table needs 2"),
     "one row": (lambda content: content["rows"].__delitem__(slice(1, None)), "has 1 rows, a table needs 2"),
@@ -151,13 +216,29 @@ BAD: dict[str, tuple[Callable[[Plain], Any], str]] = {
     "no parameters": (with_field(parameters=0), "0 parameters are no model's"),
     "no classes": (with_field(classes=0), "with 0 classes is no model's"),
     "no shape": (with_field(input_shape=[1, 0, 8]), r"input shape \(1, 0, 8\)"),
+    "layers that take less than their step": (
+        with_layer(0, "0", 0.0, 0.03),
+        r"row 2 \(batch 2\): its layers take 0\.03375 s forward, its median step 0\.045 s; they must add up",
+    ),
+    "layers that take more": (with_layer(1, "1", 0.03375, 0.07), r"row 2 .*its layers take .* s backward"),
+    "a layer twice": (with_layer(1, "0", 0.03375, 0.06), r"row 2 \(batch 2\): two of its layers have one name: 0, 0"),
+    "another model's layers": (
+        with_layer(0, "conv", 0.01125, 0.03),
+        "its rows have layers of different names; one model has the same",
+    ),
+    "a layer of less than no time": (with_layer(0, "0", -1e-9, 0.03), r"rows\[1\].layers.layers\[0\]"),
+    "a layer without seconds": (with_layer(0, "0"), r"rows\[1\].layers.layers\[0\]"),
+    "no layer": (
+        lambda content: content["rows"][1]["layers"].update(layers=[]),
+        r"rows\[1\].layers.layers",
+    ),
     "a word for a number": (with_row(0, batch_size="1"), r"Expected `int`.*rows\[0\].batch_size"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_table_is_refused_with_file_row_and_cause(name: str) -> None:
-    content = plain(make_table(COSTS))
+    content = plain(with_layers(make_table(COSTS), ["0", "1"], {2: [(1, 1), (3, 2)], 4: [(1, 1), (3, 2)]}))
     spoil, cause = BAD[name]
     spoil(content)
     with pytest.raises(CalibrationError) as caught:

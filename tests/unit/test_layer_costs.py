@@ -8,7 +8,8 @@ from torch import nn
 
 from csd_emu.communication.costs import compute_seconds, exchange_bytes
 from csd_emu.communication.layers import READ, share_out
-from firmware_agent.layer_costs import OPERATIONS_PER_VALUE, LayerWork, measure_layers, trace_layers
+from firmware_agent.layer_costs import OPERATIONS_PER_VALUE, LayerWork, trace_layers
+from firmware_agent.layer_seconds import measure_layers
 from firmware_agent.models import ModelSpec, build_model
 from firmware_agent.models.zoo import ZOO
 

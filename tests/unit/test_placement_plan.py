@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 
 from csd_emu.array import ArrayConfig
 from csd_emu.calibration.store import SHIPPED, CalibrationStore
+from csd_emu.placement.amounts import Amounts
 from csd_emu.placement.decide import decide, decide_for
 from firmware_agent.errors import CalibrationError, ConfigurationError, ModelError
 from firmware_agent.models import ModelSpec, build_model
@@ -25,10 +27,14 @@ from host.placement.layers import Exchange, _inspect_in_earnest, inspect_layers
 from host.placement.measure import measure
 from host.placement.placed import place_model
 from host.placement.plan import plan_placement
+from host.placement.report import list_layer_costs
 from host.placement.request import PlacementRequest, of_run, read_placement
 from host.placement.situation import make_situation
 from host.printing_placement import print_plan
 from host.run_request import check_run
+from host.sync.composing import make_overlap
+from tests.calibration import with_layers
+from tests.outputs import checked
 
 STORE = CalibrationStore(SHIPPED)
 DIGITS = ModelSpec("digits_cnn")
@@ -242,6 +248,108 @@ def test_the_wall_has_its_own_layers() -> None:
     situation = make_situation(request(wall=True), STORE)
     assert all(drive.layer_shares is not None for drive in situation.drives)
     assert situation.drives[0].memory is None
+
+
+# What each of the quickstart's layers was measured to take, of one record and of many.
+NAMES = ["0", "2", "6", "8"]
+WEIGHTS = {1: [(3, 3), (3, 3), (3, 3), (1, 1)], 256: [(10, 10), (70, 80), (15, 7), (5, 3)]}
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> CalibrationStore:
+    """The tables, and that of the quickstart's CNN with layers."""
+    store = CalibrationStore(tmp_path / "tables")
+    store.save(with_layers(STORE.require(DIGITS, (1, 8, 8)), NAMES, WEIGHTS))
+    return store
+
+
+def test_measured_layers_go_before_arithmetic_and_the_step_stays_what_it_is(measured: CalibrationStore) -> None:
+    plain, own = (make_situation(request(), store) for store in (STORE, measured))
+    for one, other in zip((*plain.drives, plain.host), (*own.drives, own.host), strict=True):
+        assert (other.forward_seconds, other.backward_seconds) == (one.forward_seconds, one.backward_seconds)
+        assert one.layer_shares is None
+        assert "csd-emu calibrate" in one.layer_reason
+        assert (other.layer_clock, other.layer_reason) == ("counted", "")
+    layers = measured.require(DIGITS, (1, 8, 8)).layer_seconds(32)
+    assert layers is not None
+    drive, host = Amounts(own).pass_seconds(own.drives[0]), Amounts(own).pass_seconds(own.host)
+    assert drive[0].sum() == pytest.approx(own.drives[0].forward_seconds)
+    assert drive[1].sum() == pytest.approx(own.drives[0].backward_seconds)
+    whole = sum(layer.forward_seconds for layer in layers)
+    shares = [layer.forward_seconds / whole for layer in layers]
+    assert drive[0] / drive[0].sum() == pytest.approx(shares)
+    # The host's records are those of three drives, and more records have other shares.
+    assert host[0] / host[0].sum() != pytest.approx(shares, rel=0.01)
+    # What is moved takes longer than arithmetic says, so the drive is spared more of its seconds.
+    cut = [Amounts(each).forward_seconds[0][2] for each in (plain, own)]
+    assert cut[1] < cut[0]
+
+
+def test_layers_of_other_names_are_not_used_and_it_says_so(tmp_path: Path) -> None:
+    store = CalibrationStore(tmp_path)
+    store.save(with_layers(STORE.require(DIGITS, (1, 8, 8)), ["0", "2", "6", "other"], WEIGHTS))
+    situation = make_situation(request(), store)
+    assert all(drive.layer_shares is None for drive in situation.drives)
+    assert "are not those that this machine's torch finds" in situation.drives[0].layer_reason
+    decisions = [choose_placement(request(), "auto", each) for each in (store, STORE)]
+    assert decisions[0] == decisions[1]
+
+
+def test_a_plan_says_what_each_layer_takes_and_how_that_is_known(
+    tmp_path: Path, measured: CalibrationStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = files(tmp_path)
+    for store, clock, words in (
+        (STORE, None, "on csd-00 and 2 alike: shared out by arithmetic (the calibration table has no layers"),
+        (measured, "counted", "modelled, in proportion to what each was measured to take on a drive (counted)"),
+    ):
+        report = plan_placement(*paths, store)
+        plan = report.placement
+        assert plan is not None
+        assert [(each.device, each.alike, each.records) for each in plan.layer_costs] == [
+            ("csd-00", 3, 32),
+            ("host", 1, 96),
+        ]
+        for costs in plan.layer_costs:
+            assert (costs.clock, costs.measured_clock) == ("modelled", clock)
+            assert bool(costs.reason) is (clock is None)
+            assert [row.name for row in costs.layers] == NAMES
+        situation = make_situation(request(), store)
+        for part, costs in zip((situation.drives[0], situation.host), plan.layer_costs, strict=True):
+            assert sum(row.forward_seconds for row in costs.layers) == pytest.approx(part.forward_seconds)
+            assert sum(row.backward_seconds for row in costs.layers) == pytest.approx(part.backward_seconds)
+        print_plan(report)
+        assert words in capsys.readouterr().out.replace("\n", " ")
+        checked("plan", msgspec.json.encode(report).decode())
+
+
+def test_the_wall_measures_its_layers_here() -> None:
+    situation = make_situation(request(wall=True), STORE)
+    for costs in list_layer_costs(situation, "wall"):
+        assert (costs.clock, costs.measured_clock, costs.reason) == ("wall", "wall", "")
+    for part in (*situation.drives, situation.host):
+        assert part.layer_shares is not None
+        assert sum(part.layer_shares[0]) == pytest.approx(part.forward_seconds)
+        assert sum(part.layer_shares[1]) == pytest.approx(part.backward_seconds)
+
+
+def test_a_run_is_accounted_with_the_shares_that_it_was_decided_with(
+    measured: CalibrationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("host.run_request.CalibrationStore", lambda _: measured)
+    run = check_run(array(), job(placement="6"), DIGITS)
+    assert run.placed is not None
+    layers = measured.require(DIGITS, (1, 8, 8)).layer_seconds(32)
+    assert layers is not None
+    kept = sum(layer.forward_seconds for layer in layers[:2]) / sum(layer.forward_seconds for layer in layers)
+    assert run.placed.front.forward_share == pytest.approx(kept)
+    plain = place_model(run.evaluator, "6", "float32").front
+    assert run.placed.front.forward_share < plain.forward_share
+    assert run.placed.front.encode_share == plain.encode_share
+    # And the schedule that composes its steps knows them too.
+    composed = make_overlap(run.evaluator, run.evaluator.initial_weights(), "device", None, False, shares=run.shares)
+    operations = [layer.forward_operations for layer in composed.layers]
+    assert sum(operations[:2]) / sum(operations) == pytest.approx(kept)
 
 
 def test_a_plan_is_printed_and_has_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from csd_emu.calibration import median_step
 from firmware_agent.clock import Stopwatch
 from firmware_agent.errors import ModelError
 from firmware_agent.exchange import Array, Assembler
@@ -17,6 +18,20 @@ from tests.fakes import random_shard
 
 SAMPLES = 50
 JOB = Job("digits_cnn", {}, None, 1 / 16, 3, 0.05, 0.9, 8)
+
+PICKY = """
+from torch import nn
+
+class Picky(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.only = nn.Linear(64, 10)
+
+    def forward(self, images):
+        if not self.training:
+            raise ValueError("for training alone")
+        return self.only(images.flatten(1))
+"""
 
 
 def ticks() -> Iterator[float]:
@@ -208,6 +223,39 @@ def test_weights_need_not_be_restored(shard: Shard, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(copy, "deepcopy", lambda _: pytest.fail("a second copy of the weights was made"))
     one.measure(Measure(8, 3600.0, steps=1, restore=False))
     assert weights(one) != before
+
+
+def test_layers_are_measured_if_asked_for_and_add_up_to_the_median_step(shard: Shard) -> None:
+    one, other = trainer(shard), trainer(shard)
+    measured = one.measure(Measure(8, 3600.0, steps=3, restore=False, layers=True))
+    assert measured.layers is not None
+    assert [layer.name for layer in measured.layers.layers] == ["0", "2", "6", "8"]
+    median = median_step(measured.step_seconds)
+    for phase in ("forward", "backward"):
+        layers = [getattr(layer, f"{phase}_seconds") for layer in measured.layers.layers]
+        assert sum(layers) == pytest.approx(getattr(median, phase), rel=1e-9)
+        assert all(seconds >= 0 for seconds in layers)
+        # This clock advances when it is read: whoever watches reads it more often.
+        assert getattr(measured.layers.watched, phase) > getattr(median, phase)
+    assert measured.layers.passes == 3
+    plain = other.measure(Measure(8, 3600.0, steps=3, restore=False))
+    assert plain.layers is None
+    assert plain.step_seconds == measured.step_seconds
+    assert weights(one) == weights(other)
+    assert all(parameter.grad is None for parameter in one.model.parameters())
+    assert one.measure(Measure(8, 1.0, layers=True)).layers is None
+
+
+def test_one_watched_pass_is_enough_of_a_long_step(shard: Shard) -> None:
+    measured = trainer(shard).measure(Measure(8, 0.1, steps=3, layers=True))
+    assert measured.layers is not None
+    assert measured.layers.passes == 1
+
+
+def test_a_model_of_which_the_layers_cannot_be_told_apart_is_measured_as_a_whole(shard: Shard) -> None:
+    one = trainer(shard, model="picky.py:Picky", source=PICKY)
+    measured = one.measure(Measure(8, 3600.0, steps=2, layers=True))
+    assert (measured.steps, measured.layers) == (2, None)
 
 
 def test_peak_memory_is_measured_and_its_source_named(shard: Shard) -> None:

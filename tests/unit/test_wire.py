@@ -110,6 +110,17 @@ BAD_VALUES: list[tuple[str, str, object]] = [
     ("Measured", "peak_memory_bytes", -1),
     ("Measured", "encode_seconds", -1.0),
     ("Measured", "elapsed_seconds", -1.0),
+    ("Measure", "layers", 1),
+    ("Measured", "layers", {"layers": [], "watched": {}, "passes": 1}),
+    ("Measured", "layers", {"layers": [["0", -1.0, 0.0]], "watched": {}, "passes": 1}),
+    ("Measured", "layers", {"layers": [["0", float("nan"), 0.0]], "watched": {}, "passes": 1}),
+    ("Measured", "layers", {"layers": [["0", 0.0, float("inf")]], "watched": {}, "passes": 1}),
+    ("Measured", "layers", {"layers": [["0", 0.0]], "watched": {}, "passes": 1}),
+    ("Measured", "layers", {"layers": [["0", 0.0, 0.0, 0.0]], "watched": {}, "passes": 1}),
+    ("Measured", "layers", {"layers": [["x" * 257, 0.0, 0.0]], "watched": {}, "passes": 1}),
+    ("Measured", "layers", {"layers": [["0", 0.0, 0.0]] * (wire.MAX_LAYERS + 1), "watched": {}, "passes": 1}),
+    ("Measured", "layers", {"layers": [["0", 0.0, 0.0]], "watched": {}, "passes": 0}),
+    ("Measured", "layers", [["0", 0.0, 0.0]]),
     ("Disturb", "weight", 10_001),
     ("ProbeRead", "size_bytes", 0),
     ("ProbeRead", "limit_bytes_per_second", -1),
@@ -277,3 +288,59 @@ def test_the_data_of_a_decoded_slice_are_a_view_of_its_frame() -> None:
 
 def test_the_sum_of_phases() -> None:
     assert wire.PhaseSeconds(1.0, 2.0, 4.0, 8.0).total == 15.0
+
+
+class OlderMeasure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="Measure"):
+    """What an agent of before layers were measured knows."""
+
+    batch_size: int
+    device_seconds: float
+    bare: bool = False
+    steps: int | None = None
+    warm_up_steps: int = wire.WARM_UP_STEPS
+    warm_up_batch_size: int | None = None
+    restore: bool = True
+
+
+class OlderMeasured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="Measured"):
+    """What such an agent sends, and a host of before takes."""
+
+    samples: int
+    steps: int
+    seconds: wire.PhaseSeconds
+    elapsed_seconds: float
+    step_seconds: list[wire.PhaseSeconds] = []
+    encode_seconds: float = 0.0
+    peak_memory_bytes: int = 0
+    peak_memory_source: str = ""
+    monitor_seconds: float = 0.0
+
+
+@given(st.integers(1, 100), st.none() | st.integers(1, 50), st.booleans(), st.booleans())
+def test_an_agent_that_cannot_measure_layers_understands_whoever_does_not_ask(
+    batch: int, steps: int | None, bare: bool, restore: bool
+) -> None:
+    asked = wire.Measure(batch, 2.0, bare, steps, restore=restore)
+    older = msgspec.msgpack.decode(wire.encode(asked), type=OlderMeasure)
+    assert all(getattr(older, name) == getattr(asked, name) for name in OlderMeasure.__struct_fields__)
+    with pytest.raises(msgspec.ValidationError, match="layers"):
+        msgspec.msgpack.decode(wire.encode(msgspec.structs.replace(asked, layers=True)), type=OlderMeasure)
+
+
+def test_measurements_without_layers_are_what_they_were() -> None:
+    older = OlderMeasured(8, 2, wire.PhaseSeconds(1.0), 2.0, [wire.PhaseSeconds(0.5)] * 2, 0.5, 10, "VmHWM", 0.1)
+    (frame,) = wire.unpack(msgspec.msgpack.encode(older))
+    assert isinstance(frame, wire.Measured)
+    assert frame.layers is None
+    assert msgspec.msgpack.decode(wire.encode(frame), type=OlderMeasured) == older
+    times = wire.LayerTimes([wire.LayerTime("", 0.5, 0.0)], wire.PhaseSeconds(0.6), 3)
+    (told,) = wire.unpack(wire.encode(msgspec.structs.replace(frame, layers=times)))
+    assert isinstance(told, wire.Measured)
+    assert told.layers == times
+
+
+def test_as_many_layers_as_may_be_told_of_fit_into_a_frame() -> None:
+    layers = [wire.LayerTime("x" * 256, 1.0, 1.0)] * wire.MAX_LAYERS
+    steps = [wire.PhaseSeconds(1.0, 1.0, 1.0, 1.0)] * 32
+    told = wire.Measured(1, 1, steps[0], 1.0, steps, layers=wire.LayerTimes(layers, steps[0], 8))
+    assert wire.unpack(wire.encode(told)) == [told]
