@@ -1,7 +1,9 @@
 """Which trial tells most for what it costs. Pure.
 
 A trial's value is how much better the decision is expected to be after it (the knowledge gradient of Frazier, Powell
-and Dayanik 2008, on the score's normal belief); its cost is what it takes beyond the best. Both are shares.
+and Dayanik 2008, on the score's normal belief); its cost is what it takes beyond the best. Both are shares. What is not
+expected to keep to the constraints is worth its gain times the chance that it does (after the constrained improvement
+of Schonlau, Welch and Jones 1998).
 """
 
 from __future__ import annotations
@@ -56,8 +58,21 @@ def contenders(ranking: Ranking) -> Counts:
     return np.concatenate([firsts, more])
 
 
-def most_telling(candidates: Candidates, left: float) -> int | None:
-    """Return the number of the candidate to try; None if none is worth it, or `left` buys none.
+@dataclass(frozen=True)
+class Worth:
+    """What is best tried of some candidates.
+
+    Attributes:
+        number: of the candidate.
+        worth: by how much the decision is expected to gain more than the trial costs, above 0.
+    """
+
+    number: int
+    worth: float
+
+
+def most_telling(candidates: Candidates, left: float) -> Worth | None:
+    """Return the candidate to try, the best one first of all; None if none is worth it, or `left` buys none.
 
     Args:
         candidates: what might be tried.
@@ -66,15 +81,33 @@ def most_telling(candidates: Candidates, left: float) -> int | None:
     steps = candidates.rules.steps
     costs = candidates.costs * steps
     if not candidates.steps[0] and costs[0] <= left:
-        return 0
+        return Worth(0, np.inf)
     means, covariance = candidates.means, candidates.covariance
     own = np.diag(covariance) + _NOISE**2 / steps
     moves = covariance / np.sqrt(np.maximum(own, 1e-18))
     # (candidates tried, candidates, points): how scores look after each trial, at points of the normal distribution.
     after = means[None, :, None] + moves.T[:, :, None] * _POINTS
     gains = (means.min() - after.min(axis=1)) @ _WEIGHTS
-    weight = candidates.rules.preference.time + candidates.rules.preference.power + candidates.rules.preference.energy
-    worth = _HORIZON * gains - costs * weight
-    worth[(costs > left) | (gains < _LEAST * weight)] = -np.inf
+    return _worthiest(candidates.rules, gains, np.where(costs > left, np.inf, costs))
+
+
+def most_promising(rules: Rules, gains: Floats, chances: Floats, costs: Floats) -> Worth | None:
+    """Return which of those to try that are not expected to keep to the constraints; None if none is worth it.
+
+    Args:
+        rules: what is preferred.
+        gains: (candidates,) by how much the score is better than the best one's.
+        chances: (candidates,) to keep to the constraints after all.
+        costs: (candidates,) of a trial, as shares of the training; infinite for one that cannot be taken.
+    """
+    return _worthiest(rules, gains * chances, costs)
+
+
+def _worthiest(rules: Rules, gains: Floats, costs: Floats) -> Worth | None:
+    """Return the candidate whose expected gain exceeds its cost by most; None if none does, or there is none."""
+    if not len(gains):
+        return None
+    weight = rules.preference.time + rules.preference.power + rules.preference.energy
+    worth = np.where(gains < _LEAST * weight, -np.inf, _HORIZON * gains - costs * weight)
     best = int(worth.argmax())
-    return best if worth[best] > 0 else None
+    return Worth(best, float(worth[best])) if worth[best] > 0 else None

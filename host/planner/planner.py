@@ -26,7 +26,7 @@ from host.planner.classes import find_configurations
 from host.planner.cluster import Cluster, Configuration, Counts, Floats, Seen, Trial
 from host.planner.cost import Figures
 from host.planner.curves import PaceTables, table_of
-from host.planner.information import Candidates, contenders, most_telling
+from host.planner.information import Candidates, contenders, most_promising, most_telling
 from host.planner.model import Model, Points
 from host.planner.observations import Observations
 from host.planner.one_thread import on_one_thread
@@ -38,7 +38,7 @@ from host.planner.work import Work
 
 __all__ = ["Plan", "Planner"]
 _MOST_TRIALS, _MOST_RANKED, _MOST_OF_SHARE = 16, 200, 0.2
-# A chance to keep to the constraints that is worth a trial.
+# Where nothing is expected to keep to the constraints, a chance to that is worth a trial.
 _DOUBTFUL = 0.05
 
 
@@ -106,21 +106,24 @@ class Planner:
             self._steps(ranking, rows),
             self.rules,
         )
-        number = most_telling(candidates, self._left(ranking))
-        if number is None:
-            return self._doubtful(ranking)
-        why = "it may be the best" if number else "it is the best by all that is known"
-        return self._trial(ranking, int(rows[number]), why)
-
-    def _doubtful(self, ranking: Ranking) -> Trial | None:
-        """Return a trial of what would be better if it kept to the constraints, and may; None if there is none."""
-        rows, chances = ranking.near_misses()
-        steps = self._steps(ranking, rows)
-        open_rows = rows[(chances > _DOUBTFUL) & (steps < self.rules.steps)]
-        if not len(open_rows):
+        kept = most_telling(candidates, self._left(ranking))
+        misses, chances = ranking.near_misses()
+        gains = ranking.score[ranking.best] - ranking.score[misses]
+        doubtful = most_promising(self.rules, gains, chances, self._doubtful_costs(ranking, misses))
+        if doubtful is not None and (kept is None or doubtful.worth > kept.worth):
+            why = "it would be better, and may keep to the constraints after all"
+            return self._trial(ranking, int(misses[doubtful.number]), why)
+        if kept is None:
             return None
-        row = int(open_rows[ranking.score[open_rows].argmin()])
-        return self._trial(ranking, row, "it would be better, and may keep to the constraints after all")
+        why = "it may be the best" if kept.number else "it is the best by all that is known"
+        return self._trial(ranking, int(rows[kept.number]), why)
+
+    def _doubtful_costs(self, ranking: Ranking, rows: Counts) -> Floats:
+        """Return what trials cost, as shares of the whole training; infinite for what is measured, or too dear."""
+        costs = self._costs(ranking, rows)
+        steps = self._affordable(costs, self._left(ranking))
+        closed = (steps < 1) | (self._steps(ranking, rows) >= self.rules.steps)
+        return np.where(closed, np.inf, costs * steps)
 
     def _hopeful(self, ranking: Ranking) -> Trial | None:
         """Return a trial of what likeliest keeps to the constraints where nothing is expected to; None if none may."""
@@ -248,14 +251,19 @@ class Planner:
 
     def _trial(self, ranking: Ranking, number: int, why: str) -> Trial | None:
         """Return a trial, of fewer steps if what is left allows no more; None if it allows none."""
-        cost = float(self._costs(ranking, np.array([number]))[0])
-        if (left := self._left(ranking)) < 0:
-            return None
-        # Where steps are dear, fewer say enough.
-        dear = max(1, int(_MOST_OF_SHARE * self.rules.most_share / max(cost, 1e-12)))
-        steps = min(self.rules.steps, dear) if cost * min(self.rules.steps, dear) <= left else int(left / cost)
+        steps = int(self._affordable(self._costs(ranking, np.array([number])), self._left(ranking))[0])
         configuration, batches = ranking.configuration(number)
         return Trial(configuration, batches, steps, why) if steps else None
+
+    def _affordable(self, costs: Floats, left: float) -> Counts:
+        """Return how many steps a trial has, of what one step costs; 0 where `left` buys none."""
+        if left < 0:
+            return np.zeros(len(costs), np.int64)
+        # Where steps are dear, fewer say enough.
+        each = np.maximum(costs, 1e-12)
+        dear = np.maximum(1.0, _MOST_OF_SHARE * self.rules.most_share / each)
+        steps = np.minimum(self.rules.steps, dear).astype(np.int64)
+        return np.asarray(np.where(costs * steps <= left, steps, (left / each).astype(np.int64)))
 
     def _costs(self, ranking: Ranking, rows: Counts) -> Floats:
         """Return what one step costs beyond what the best would have cost, as shares of the whole training."""

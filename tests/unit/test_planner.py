@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from firmware_agent.errors import ConfigurationError
 from host.planner.cluster import Cluster, Seen, Trial
+from host.planner.information import most_promising
 from host.planner.planner import Plan, Planner
 from host.planner.preference import NAMED, Preference, parse_preference
 from host.planner.rules import Constraints, Rules
@@ -176,6 +177,54 @@ def test_what_keeps_to_a_limit_against_expectation_is_chosen() -> None:
     assert chosen.steps_measured
     assert limits.watts is not None
     assert chosen.watts.value <= limits.watts
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(2, 4), st.integers(0, 1000))
+def test_a_large_gain_is_tried_though_it_hardly_keeps_to_the_limit(count: int, seed: int) -> None:
+    """All others are measured; this one keeps to the deadline with 3 %, and steps cost next to nothing."""
+    cluster, records = make_cluster([count], host=False, bandwidth=1e10, seed=seed), 1e9
+    rules = Rules(Preference(power=1), batch_size=16)
+    every = Planner(cluster, rules, records).decide().ranked
+    hidden = (1,)
+    trials = [
+        Trial(each.configuration, each.batches, rules.steps, "test") for each in every if each.configuration != hidden
+    ]
+
+    def told(rules: Rules) -> Planner:
+        planner = Planner(cluster, rules, records)
+        for trial in trials:
+            planner.observe(trial, take(cluster, trial, slowdown=1.2, noise=0.01, seed=seed))
+        return planner
+
+    ranked = told(rules).decide().ranked
+    other = next(each for each in ranked if each.configuration == hidden)
+    # The low end of a range of 95 % has 1.96 standard deviations; 1.88 leave 3 %.
+    deadline = other.seconds.value * (other.seconds.low / other.seconds.value) ** 0.96
+    kept = [each.watts.value for each in ranked if each.seconds.value <= deadline]
+    assume(kept and min(kept) > 1.05 * other.watts.value)
+    trial = told(replace(rules, constraints=Constraints(deadline_seconds=deadline))).next_trial()
+    assert trial is not None
+    assert trial.configuration == hidden
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.0, 0.05)), max_size=8))
+def test_what_is_expected_to_gain_most_beyond_its_cost_is_the_most_promising(
+    each: list[tuple[float, float, float]],
+) -> None:
+    """However unlikely: a chance counts by what it would bring."""
+    gains, chances, costs = np.array(each).reshape(-1, 3).T
+    found = most_promising(Rules(TIME), gains, chances, costs)
+    worth = np.where(gains * chances < 2e-4, -1.0, 2 * gains * chances - costs)
+    if found is None:
+        assert worth.max(initial=-1.0) <= 0
+    else:
+        assert found.worth == pytest.approx(worth.max())
+        assert found.worth == pytest.approx(worth[found.number])
+        # What cannot be paid for is not tried.
+        dear = np.where(np.arange(len(costs)) == found.number, np.inf, costs)
+        other = most_promising(Rules(TIME), gains, chances, dear)
+        assert other is None or other.number != found.number
 
 
 @pytest.mark.parametrize(
