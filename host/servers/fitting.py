@@ -28,6 +28,4 @@ def fit_job(job: JobConfig, hall: Hall) -> JobConfig:
     for reason, hit in refused.items():
         if hit:
             raise ConfigurationError(f"{reason}, {one}")
-    if hall.config.reduce_every != 1:
-        raise ConfigurationError(f"reduce_every: {hall.config.reduce_every} is for csd-emu simulate as yet; use 1")
     return job.model_copy(update={"communication": job.communication.model_copy(update={"overlap": False})})
