@@ -132,6 +132,25 @@ def test_servers_do_local_sgd(drives: list[int], every: int, batch: int, records
     assert all(counts[record] == 2 for record in range(records))
 
 
+@settings(max_examples=5)
+@given(
+    drives=st.lists(st.integers(1, 3), min_size=2, max_size=3),
+    momentum=st.sampled_from([0.0, 0.9]),
+    rounds=st.integers(1, 5),
+)
+def test_a_window_of_one_step_is_a_step_of_all_servers(drives: list[int], momentum: float, rounds: int) -> None:
+    """The mean of weights that each server has stepped from equal ones is linear in the gradients."""
+    fields: dict[str, Any] = dict(momentum=momentum, rounds=rounds, sync={"round_steps": 1})
+    halls = [
+        Hall(drives, Curved, reduce_every=every, evaluator=FakeEvaluator(dtype="float64"), **fields) for every in (1, 3)
+    ]
+    for hall in halls:
+        asyncio.run(hall.run())
+    each, local = (hall.servers["a"].training.weights for hall in halls)
+    for name, array in each.items():
+        np.testing.assert_allclose(local[name], array, rtol=1e-12)
+
+
 @pytest.mark.parametrize("step", [2, 3, 4])
 def test_a_drive_that_is_lost_in_a_window_takes_no_public_record_along(step: int) -> None:
     hall = Hall(
@@ -220,6 +239,15 @@ async def test_one_that_comes_takes_over_at_a_windows_beginning() -> None:
     assert present == [["a"]] * 3 + [["a", "b"]] * 5
 
 
+def window_ends(steps: int, every: int, epoch_steps: int) -> list[int]:
+    """0, and the steps with which windows end: `every` after the one before, or with an epoch, or with the round."""
+    ends = [0]
+    while ends[-1] < steps:
+        epoch_end = (ends[-1] // epoch_steps + 1) * epoch_steps
+        ends.append(min(ends[-1] + every, epoch_end, steps))
+    return ends
+
+
 @settings(max_examples=5)
 @given(
     drives=st.lists(st.integers(1, 2), min_size=2, max_size=3),
@@ -248,8 +276,7 @@ def test_seconds_and_energy_of_a_window_add_up(drives: list[int], every: int, sl
     records = {name: run.rounds[0] for name, run in hall.servers.items()}
     # Parameters and momentum in float32, and a counter.
     cost = ring(2 * 9 * 4 + 8, [len(drives)], Fabric(LINK.bandwidth, LINK.latency))
-    edges = [*range(0, steps, every), steps]
-    for begin, end in itertools.pairwise(edges):
+    for begin, end in itertools.pairwise(window_ends(steps, every, math.ceil(60 / (4 * sum(drives))))):
         own = {name: [r.accounted.array_seconds for r in local[name][begin:end]] for name in hall.order}
         longest = max(map(sum, own.values()))
         for name, record in records.items():

@@ -50,6 +50,5 @@ def test_what_one_server_alone_can_do_is_refused_with_a_way_out(fields: dict[str
         fit_job(job(**fields), hall())
 
 
-def test_local_steps_are_refused_as_yet() -> None:
-    with pytest.raises(ConfigurationError, match=r"reduce_every: 4 .* use 1"):
-        fit_job(job(), hall(reduce_every=4))
+def test_local_steps_are_trained_as_steps_of_all_are() -> None:
+    assert fit_job(job(), hall(reduce_every=4)) == fit_job(job(), hall())
