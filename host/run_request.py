@@ -209,7 +209,7 @@ def check_run(
         host_model=_host_model(config, spec, shape, store),
     )
     placed = _with_placement(request, plan_with)
-    return replace(placed, planning=make_planning(placed, record_bytes), config=own, hall=hall)
+    return replace(placed, planning=make_planning(placed, record_bytes, hall), config=own, hall=hall)
 
 
 def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan]) -> RunRequest:
