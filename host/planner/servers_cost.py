@@ -37,7 +37,7 @@ def servers_step_costs(
             unused_powered,
         )
         drive_joules[:, own] = part.drive_joules
-        parts.append(_resting(part, counts[:, own].any(axis=1)))
+        parts.append(_resting(part, counts[:, own].sum(axis=1) > 0))
     seconds = np.max([part.seconds for part in parts], axis=0) + figures.cluster.between_seconds
     waiting = sum(part.idle_watts * (seconds - part.seconds) for part in parts)
     return StepCosts(
