@@ -125,7 +125,8 @@ class ServersRecord(msgspec.Struct, frozen=True, kw_only=True):
         present: servers whose gradients were added up, in the order of the servers file.
         samples: records of all of them.
         own_seconds: what the step took this server's own drives and host.
-        slowest_seconds: what it took the slowest server's.
+        slowest_seconds: what it took the slowest server's; where servers add up every few steps, `own_seconds` and the
+            waiting, which is the last step's alone.
         reduce_seconds: modelled, of adding up over the servers' links.
         sent_bytes: that each server sends for that.
         meetings: how often servers had to meet anew in this step, for one was lost or came.

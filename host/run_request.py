@@ -213,7 +213,7 @@ def check_run(
         shares=step_shares(store.find(spec, shape, RATIO_DRIVE), job.batch_size, evaluator),
     )
     placed = _with_placement(request, plan_with)
-    return replace(placed, planning=make_planning(placed, record_bytes), config=own, hall=hall)
+    return replace(placed, planning=make_planning(placed, record_bytes, hall), config=own, hall=hall)
 
 
 def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan]) -> RunRequest:

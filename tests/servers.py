@@ -33,6 +33,7 @@ class Hall:
         make_drive: Callable[[str], StepDrive] = StepDrive,
         absent: Sequence[str] = (),
         own_fields: Mapping[str, Mapping[str, Any]] | None = None,
+        reduce_every: int = 1,
         **fields: Any,
     ) -> None:
         """Make all servers but the `absent` ones; `own_fields` are those of single ones' runs."""
@@ -42,14 +43,14 @@ class Hall:
         self.order, self.whole = [name for name, _ in groups], array_of(groups)
         self.names = [device.name for device in self.whole.list_devices()]
         self.meeting, self._make_drive, self._fields = Meeting(self.order), make_drive, fields
-        self._groups = dict(groups)
+        self._groups, self._reduce_every = dict(groups), reduce_every
         self.servers = {name: self.make(name) for name in self.order if name not in absent}
 
     def make(self, server: str) -> SyncRun:
         """A server that comes from now on."""
         own = array_of([(server, self._groups[server])], f"array-{server}")
         names = [name for name in self.names if name.startswith(f"{server}-")]
-        self.together[server] = ServersTogether(server, self.meeting.enter(server), LINK)
+        self.together[server] = ServersTogether(server, self.meeting.enter(server), LINK, self._reduce_every)
         drives = [self._make_drive(name) for name in names]
         fields = self._fields | self.own_fields.get(server, {})
         return SyncRun(*drives, own=own, whole=self.whole, together=self.together[server], **fields)

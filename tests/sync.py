@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +22,7 @@ from host.faults import RunFaults
 from host.fleet import Fleet
 from host.job import JobConfig
 from host.records import EventRecord, RoundRecord, What
-from host.servers.stepping import ServersStepper
+from host.servers.local_training import parts_of
 from host.sync.communicating import TODAY, Communication
 from host.sync.disturbances import Disturbances
 from host.sync.exchange import StepExchange
@@ -31,7 +30,6 @@ from host.sync.optimiser import make_optimiser
 from host.sync.participants import Participants
 from host.sync.plan import Records, SyncPlan, make_plan
 from host.sync.slice_log import SliceLog, StepLogs
-from host.sync.stepping import Stepper
 from host.sync.tail import Tail
 from host.sync.together import Together
 from host.sync.training import SyncTraining
@@ -177,7 +175,8 @@ class SyncRun:
         async def before_step(session: Any, step: int, deadline: Any) -> None:
             await disturbances.apply(session, step, deadline)
 
-        stepper = (Stepper if self._together is None else partial(ServersStepper, self._together))(
+        make_stepper, make_training = parts_of(self._together)
+        stepper = make_stepper(
             *(weights, structure, self.job.sync.batch_norm, optimiser),
             StepExchange(
                 self.frame,
@@ -194,7 +193,7 @@ class SyncRun:
         )
         names = [device.name for device in self.config.list_devices()]
         participants = Participants(names, fleet, lambda: self.existing, 30.0, self.on_event)
-        return SyncTraining(
+        return make_training(
             *(self.job, participants, stepper, optimiser, self.plan, disturbances, self.accountant),
             *(judge, self.on_event, self.communication, self.logs),
             None if self._make_tuner is None else self._make_tuner(self.plan),

@@ -8,7 +8,7 @@ cluster configuration, go on with the best.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ class Kind:
         speed: seconds of a batch as a table says, before anything is measured; None if nothing is known.
         encode_seconds: of each step, the part that one core does alone.
         local: whether this is the host itself: nothing of it crosses the link, and its records come from the drives.
+        server: number of the server that has them.
     """
 
     name: str
@@ -42,6 +43,15 @@ class Kind:
     speed: SpeedTable | None
     encode_seconds: float = 0.0
     local: bool = False
+    server: int = 0
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of several servers: its host, and that host's side of the link to its own drives."""
+
+    host: Profile
+    link: Link
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,8 @@ class Cluster:
         state_bytes: what each drive receives, and sends, in a step.
         gradient_bytes: of one gradient.
         record_bytes: of an image with its label.
+        sides: of each server where there are several, which `host` and `link` are the first of; else empty.
+        between_seconds: in which all servers add up in a step, also those of which no drive takes part.
     """
 
     kinds: tuple[Kind, ...]
@@ -63,11 +75,23 @@ class Cluster:
     state_bytes: int
     gradient_bytes: int
     record_bytes: int
+    sides: tuple[Side, ...] = ()
+    between_seconds: float = 0.0
 
     @property
     def counts(self) -> Configuration:
         """How many devices there are of each kind."""
         return tuple(len(kind.nodes) for kind in self.kinds)
+
+    def kinds_of(self, server: int) -> Counts:
+        """Return the numbers of a server's kinds."""
+        return np.array([number for number, kind in enumerate(self.kinds) if kind.server == server], np.int64)
+
+    def of_server(self, server: int) -> Cluster:
+        """Return one of several servers by itself."""
+        side = self.sides[server]
+        own = tuple(self.kinds[number] for number in self.kinds_of(server))
+        return replace(self, kinds=own, host=side.host, link=side.link, sides=(), between_seconds=0.0)
 
     def name(self, configuration: Sequence[int]) -> str:
         """Return a configuration as people read it: ``3 newport + host``."""

@@ -11,7 +11,7 @@ from csd_emu.profiles import get_profile
 from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
 from host.accounting import link_of
-from host.planner.cluster import Cluster, Kind
+from host.planner.cluster import Cluster, Kind, Side
 from host.planner.rules import Rules
 from host.sync.plan import SyncPlan
 
@@ -34,19 +34,33 @@ class Exchanged:
     record_bytes: int
 
 
-def make_cluster(config: ArrayConfig, plan: SyncPlan, exchanged: Exchanged) -> Cluster:
+@dataclass(frozen=True)
+class Servers:
+    """The servers that train together.
+
+    Attributes:
+        arrays: server -> its array, in the order of the servers file.
+        between_seconds: in which they add up, once per step.
+    """
+
+    arrays: Mapping[str, ArrayConfig]
+    between_seconds: float
+
+
+def make_cluster(config: ArrayConfig, plan: SyncPlan, exchanged: Exchanged, servers: Servers | None = None) -> Cluster:
     """Return the array as kinds of equal nodes: of one profile on one engine, and so of one memory.
+
+    With several servers `config` has all of their drives; those of two servers are of two kinds, for they do not share
+    a link.
 
     Raises:
         ConfigurationError: there is no node.
     """
-    grouped: dict[tuple[str, str, bool], list[Device]] = {}
-    for node in config.list_nodes():
-        grouped.setdefault((node.profile, node.engine, node.name == HOST), []).append(node)
-    if not grouped:
+    if servers is not None:
+        return _make_servers(servers, plan, exchanged)
+    kinds = _kinds(config, plan)
+    if not kinds:
         raise ConfigurationError("planner: the array has no device to choose from; add one, or let the host train")
-    names = _names(list(grouped))
-    kinds = [_kind(name, nodes, plan) for name, nodes in zip(names, grouped.values(), strict=True)]
     host = get_profile(config.host.profile)
     return Cluster(
         kinds=tuple(sorted(kinds, key=lambda kind: kind.local)),
@@ -56,6 +70,28 @@ def make_cluster(config: ArrayConfig, plan: SyncPlan, exchanged: Exchanged) -> C
         gradient_bytes=exchanged.gradient_bytes,
         record_bytes=exchanged.record_bytes,
     )
+
+
+def _make_servers(servers: Servers, plan: SyncPlan, exchanged: Exchanged) -> Cluster:
+    """Return the drives of all servers as kinds of equal ones."""
+    kinds, sides = [], []
+    for number, (server, config) in enumerate(servers.arrays.items()):
+        kinds += [replace(kind, name=f"{kind.name} of {server}", server=number) for kind in _kinds(config, plan)]
+        host = get_profile(config.host.profile)
+        sides.append(Side(host, link_of(config.link, host)))
+    return Cluster(
+        *(tuple(kinds), sides[0].host, sides[0].link),
+        *(exchanged.state_bytes, exchanged.gradient_bytes, exchanged.record_bytes),
+        *(tuple(sides), servers.between_seconds),
+    )
+
+
+def _kinds(config: ArrayConfig, plan: SyncPlan) -> list[Kind]:
+    grouped: dict[tuple[str, str, bool], list[Device]] = {}
+    for node in config.list_nodes():
+        grouped.setdefault((node.profile, node.engine, node.name == HOST), []).append(node)
+    names = _names(list(grouped))
+    return [_kind(name, nodes, plan) for name, nodes in zip(names, grouped.values(), strict=True)]
 
 
 def planned_records(plan: SyncPlan) -> int:
@@ -78,6 +114,9 @@ def planned_private(plan: SyncPlan) -> dict[str, int]:
 
 def chosen_sync_seconds(cluster: Cluster, nodes: Sequence[str]) -> float:
     """Return what the exchange adds to a step of these nodes alone."""
+    if cluster.sides:
+        alone = [chosen_sync_seconds(cluster.of_server(number), nodes) for number in range(len(cluster.sides))]
+        return max(alone) + cluster.between_seconds
     drives = [kind.profile for kind in cluster.kinds if not kind.local for node in kind.nodes if node in nodes]
     return exchange_seconds(drives, cluster.link, cluster.state_bytes, cluster.gradient_bytes, HOST in nodes)
 

@@ -34,6 +34,7 @@ class Figures:
         power: what a device draws.
         encode_seconds: of a step.
         storage_bytes_per_second, storage_latency_seconds: with which the host reads its records, from all drives.
+        servers: where there are several, of each by itself: (its kinds,) numbers of its kinds, and their figures.
     """
 
     cluster: Cluster
@@ -44,6 +45,7 @@ class Figures:
     encode_seconds: Floats
     storage_bytes_per_second: float
     storage_latency_seconds: float
+    servers: tuple[tuple[Counts, Figures], ...] = ()
 
     @classmethod
     def of(cls, cluster: Cluster) -> Figures:
@@ -62,6 +64,7 @@ class Figures:
             np.array([kind.encode_seconds for kind in kinds]),
             storage.bytes_per_second if storage else float("inf"),
             storage.latency_seconds if storage else 0.0,
+            tuple((cluster.kinds_of(each), cls.of(cluster.of_server(each))) for each in range(len(cluster.sides))),
         )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from host.planner.cluster import Counts, Floats
 from host.planner.cost import Corrections, Figures, StepCosts, step_costs, table_seconds
 from host.planner.curves import Curve, PaceTables
+from host.planner.servers_cost import servers_step_costs
 from host.tuning.speed import SpeedTable
 
 # Prior standard deviations. Of factors they are relative.
@@ -144,7 +145,8 @@ class Model:
         theta = np.atleast_2d(theta)
         middle, paces = self.paces.paces(points.counts)
         slowdowns = np.exp(self.log_slowdowns(theta, points)) * middle
-        return step_costs(
+        cost = servers_step_costs if self.figures.cluster.sides else step_costs
+        return cost(
             self.figures,
             points.counts,
             points.batches,

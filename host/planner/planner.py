@@ -33,11 +33,13 @@ from host.planner.one_thread import on_one_thread
 from host.planner.ranking import Ranking, goal_of
 from host.planner.reasons import explain, pareto_rows
 from host.planner.rules import Measured, Plan, Rules
-from host.planner.search import Space
+from host.planner.search import MOST_ENUMERATED, Space
 from host.planner.work import Work
 
 __all__ = ["Plan", "Planner"]
 _MOST_TRIALS, _MOST_RANKED, _MOST_OF_SHARE = 16, 200, 0.2
+# Of several servers: batches are worked out for each subset of kinds.
+_MOST_KINDS = 12
 # Where nothing is expected to keep to the constraints, a chance to that is worth a trial.
 _DOUBTFUL = 0.05
 
@@ -83,6 +85,7 @@ class Planner:
         self._ranking: Ranking | None = None
         self._batches: Counts | None = None
         self._refuse_nothing()
+        self._refuse_too_many()
 
     def next_trial(self) -> Trial | None:
         """Return what to run next, or None: enough is known, or what may be spent is spent."""
@@ -212,6 +215,15 @@ class Planner:
         cause = f" ({'; '.join(causes)})" if causes else ""
         remedy = "exclude fewer" if excluded else "add one to the array"
         raise ConfigurationError(f"planner: there is no device to train with{cause}; {remedy}")
+
+    def _refuse_too_many(self) -> None:
+        """Bounds of what is not looked at are those of one server."""
+        servers, size = len(self.cluster.sides), math.prod(len(nodes) + 1 for nodes in self._nodes())
+        if servers and (size > MOST_ENUMERATED or len(self.cluster.kinds) > _MOST_KINDS):
+            raise ConfigurationError(
+                f"planner: {size} configurations of {len(self.cluster.kinds)} kinds of drives on {servers} servers are "
+                f"more than it looks at, {MOST_ENUMERATED} of {_MOST_KINDS}; exclude drives, or plan with fewer servers"
+            )
 
     def _look(self) -> Ranking:
         if self._ranking is None:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from csd_emu.allreduce import Fabric, ring
 from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
 from host.planner.cluster import Cluster
 from host.planner.cluster_of import (
     Exchanged,
+    Servers,
     chosen_sync_seconds,
     make_cluster,
     planned_private,
@@ -29,6 +31,7 @@ from host.tuning.base import Tuner
 if TYPE_CHECKING:
     from host.planner.planner import Planner
     from host.run_request import RunRequest
+    from host.servers.hall import Hall
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Planning:
         return PlanningTuner(
             *(self.plan.nodes, self.plan.batches, self.make_planner, self._make_inner, on_decided, on_note),
             cold=self.cold,
+            handed_over=bool(self.cluster.sides),
         )
 
     def describe(self, decided: Decided, clock: str) -> DevicePlan:
@@ -129,8 +133,10 @@ class Planning:
         return self.plan.of_nodes(numbers, batches, chosen_sync_seconds(self.cluster, nodes)).make_tuner()
 
 
-def make_planning(request: RunRequest, record_bytes: int) -> Planning | None:
+def make_planning(request: RunRequest, record_bytes: int, hall: Hall | None = None) -> Planning | None:
     """Return the planning of a run whose job has the section, None of another.
+
+    With a `hall` the request's array has the drives of all its servers.
 
     Raises:
         ConfigurationError: a node of it is not in the array, or what it asks for cannot be.
@@ -147,11 +153,18 @@ def make_planning(request: RunRequest, record_bytes: int) -> Planning | None:
     if request.placed is not None:
         state = request.placed.kept_bytes
         gradient = min(gradient, state)
-    cluster = make_cluster(request.config, plan, Exchanged(state, gradient, record_bytes))
+    servers = None if hall is None else _servers_of(hall, state)
+    cluster = make_cluster(request.config, plan, Exchanged(state, gradient, record_bytes), servers)
     cold = frozenset(plan.nodes).difference(request.models)
     planning = Planning(plan, cluster, planner_rules(plan), planned_records(plan), planned_private(plan), cold)
     planning.make_planner()  # what it refuses is said now
     return planning
+
+
+def _servers_of(hall: Hall, state_bytes: int) -> Servers:
+    link, names = hall.config.link, hall.config.names
+    between = ring(state_bytes, [len(names)], Fabric(link.bandwidth, link.latency))
+    return Servers({name: hall.array_of(name) for name in names}, between.seconds)
 
 
 def _check_nodes(where: str, names: Sequence[str], nodes: Sequence[str]) -> None:

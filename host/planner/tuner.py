@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
 from host.planner.cluster import Configuration, Seen, Trial
 from host.planner.decider import Decided, Decider, MakeInner, Tried
+from host.planner.replay import RecordedPlanner
 from host.tuning.base import Batches, Floats, Retune, StepCost, Tuner
 
 # A trial whose steps are others than it asked for, by the way of epochs that end, is given up after so many of them.
@@ -52,6 +54,7 @@ class PlanningTuner:
         on_decided: Callable[[Decided], None],
         on_note: Callable[[str], None] = lambda _: None,
         cold: Collection[str] = (),
+        handed_over: bool = False,
     ) -> None:
         """Prepare; the first trial begins with the first question.
 
@@ -63,13 +66,15 @@ class PlanningTuner:
             on_decided: told what was decided, and again if all that was chosen is lost.
             on_note: told what people should know, in sentences.
             cold: nodes whose first step says nothing, a stopwatch having seen torch warm up in it.
+            handed_over: whether its state has all of a planning that is under way: other servers plan alike, and one
+                that takes over the state of another goes on as that one does.
         """
         self._nodes, self._first = list(nodes), np.array(first, np.int64)
-        self._make_planner, self._make_inner = make_planner, make_inner
+        self._new_planner, self._make_inner, self._handed_over = make_planner, make_inner, handed_over
         self._on_decided, self._on_note = on_decided, on_note
         self._tell: Callable[[Callable[[], None]], object] = _at_once
         self._colds = self._cold = frozenset(cold)
-        self._planner = make_planner()
+        self._planner = self._make_planner()
         self._here = np.ones(len(self._nodes), bool)
         self._tried: list[Tried] = []
         self._lost: list[str] = []
@@ -207,6 +212,8 @@ class PlanningTuner:
         self._here[device] = True
         if self._inner is not None and device in self._chosen:
             return self._widen(self._inner.join(list(self._chosen).index(device)))
+        if self._handed_over and self._inner is None:
+            return self._begin_again(device)
         return self._retune(self.batches, f"{self._nodes[device]} is back; it was not chosen")
 
     def possible_images_per_second(self) -> float:
@@ -221,8 +228,10 @@ class PlanningTuner:
             self._go_on(last=True)
 
     def state(self) -> dict[str, Any]:
-        """Return what was decided; planning that is under way begins again in a resumed run."""
-        here = {"here": self._here.tolist()}
+        """Return what was decided; planning that is under way begins again, unless it is to be handed over."""
+        here: dict[str, Any] = {"here": self._here.tolist()}
+        if isinstance(self._planner, RecordedPlanner):
+            here["planning"] = self._under_way(self._planner)
         if self._inner is None:
             return here
         chosen = {"nodes": list(self._chosen), "batches": list(self._chosen.values())}
@@ -235,14 +244,50 @@ class PlanningTuner:
         self._tried.clear()
         self._cold = self._colds
         self._begun = "chosen" in state
-        for number in np.flatnonzero(~self._here):
-            self._lose(self._nodes[number], "was lost before")
-        if not self._begun:
+        if isinstance(self._planner, RecordedPlanner):
+            self._take_over(self._planner, state["planning"])
+        else:
+            self._lose_absent()
+        if "chosen" not in state:
             return
         chosen = state["chosen"]
         self._hand_over(dict(zip(map(int, chosen["nodes"]), map(int, chosen["batches"]), strict=True)))
         if self._inner is not None:
             self._inner.load_state(state["inner"])
+
+    def _make_planner(self) -> Decider:
+        planner = self._new_planner()
+        return RecordedPlanner(planner) if self._handed_over else planner
+
+    def _lose_absent(self) -> None:
+        for number in np.flatnonzero(~self._here):
+            self._lose(self._nodes[number], "was lost before")
+
+    def _begin_again(self, device: int) -> Retune:
+        """Plan anew with a device that came when planning was under way."""
+        before = self.batches
+        self._planner, self._trying, self._error = self._make_planner(), None, None
+        self._tried.clear()
+        self._lost.clear()
+        self._lose_absent()
+        reason = self._go_on()
+        return self._retune(before, f"{self._nodes[device]} came{'; ' * bool(reason)}{reason}")
+
+    def _under_way(self, planner: RecordedPlanner) -> dict[str, Any]:
+        """Return where planning stands, as JSON takes it."""
+        trying = None if self._trying is None else msgspec.to_builtins(self._trying)
+        tried = msgspec.to_builtins(self._tried)
+        found = {"calls": planner.state(), "trying": trying, "tried": tried, "lost": list(self._lost)}
+        return found | {"cold": sorted(self._cold), "step": self._step, "begun": self._begun}
+
+    def _take_over(self, planner: RecordedPlanner, state: Mapping[str, Any]) -> None:
+        """Go on with the planning of another server."""
+        planner.load_state(state["calls"])
+        self._trying = None if state["trying"] is None else msgspec.convert(state["trying"], _Trying)
+        self._tried[:] = msgspec.convert(state["tried"], list[Tried])
+        self._lost[:] = map(str, state["lost"])
+        self._cold, self._step = frozenset(state["cold"]), int(state["step"])
+        self._begun, self._error = bool(state["begun"]), None
 
     def _go_on(self, last: bool = False) -> str:
         """Begin the next trial, or decide, unless a trial is under way; return what was begun, for people."""

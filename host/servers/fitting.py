@@ -23,11 +23,10 @@ def fit_job(job: JobConfig, hall: Hall) -> JobConfig:
         "communication.overlap: a step's weights are there when all servers have returned; leave it out": (
             job.communication.overlap is True
         ),
-        "planner: it chooses among the drives of one server; leave it out": job.planner is not None,
+        f"planner: with reduce_every: {hall.config.reduce_every} who takes part is fixed for a window; use 1, or leave "
+        "planner out": job.planner is not None and hall.config.reduce_every > 1,
     }
     for reason, hit in refused.items():
         if hit:
             raise ConfigurationError(f"{reason}, {one}")
-    if hall.config.reduce_every != 1:
-        raise ConfigurationError(f"reduce_every: {hall.config.reduce_every} is for csd-emu simulate as yet; use 1")
     return job.model_copy(update={"communication": job.communication.model_copy(update={"overlap": False})})

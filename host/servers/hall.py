@@ -65,6 +65,10 @@ class Hall:
         """All servers' drives."""
         return self.whole.list_devices()
 
+    def array_of(self, server: str) -> ArrayConfig:
+        """Return the array of a server, drives named for it."""
+        return _of_server(self.arrays[self.config.group_of(server).array], server, f"server {server}")
+
     @property
     def sha256(self) -> str:
         """Hash of what all servers must have alike; where they find each other is none of it."""

@@ -64,7 +64,7 @@ async def meeting(this: Member | None, directory: Path) -> AsyncIterator[Servers
     config, server = this.hall.config, this.hall.server
     plan = AgentPlan(config, server, this.run, this.socket, directory / LOG)
     async with WorkerLink(this.socket, config.membership.wait) as link, AgentProcess(plan):
-        yield ServersTogether(server, link, config.link)
+        yield ServersTogether(server, link, config.link, config.reduce_every)
 
 
 def publish_exporter(this: Member, page: str) -> None:

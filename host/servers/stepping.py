@@ -25,9 +25,11 @@ class ServersStepResult(StepResult):
 
     Attributes:
         parts: server -> what it said of its part.
+        cost_seconds: of the step for all servers, where they differ; None if `accounted` says it.
     """
 
     parts: Mapping[str, ServerPart] = field(default_factory=dict)
+    cost_seconds: float | None = None
 
     @property
     def took_part(self) -> list[str]:
@@ -43,7 +45,7 @@ class ServersStepResult(StepResult):
     def cost(self) -> StepCost:
         """What the step cost all servers together; their hosts are one node."""
         counted = [part for server in self.parts.values() for part in server.counted]
-        seconds = self.accounted.array_seconds
+        seconds = self.accounted.array_seconds if self.cost_seconds is None else self.cost_seconds
         joules: dict[str, float] = {}
         for server in self.parts.values():
             for node, own in server.joules.items():

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 import numpy as np
 
-from csd_emu.allreduce import Fabric, ring
+from csd_emu.allreduce import AllReduce, Fabric, ring
 from csd_emu.servers import ServerLink
 from firmware_agent.exchange import Array
 from host.servers.frames import DOUBLE, SINGLE, join_sums
 from host.servers.link import Outcome, no_sums
 from host.servers.turns import Position, Stage
-from host.sync.together import Reduced, ServerPart
+from host.sync.together import Averaged, Reduced, ServerPart
 
 _NAMES: msgspec.msgpack.Decoder[list[str]] = msgspec.msgpack.Decoder(list[str])
 _PART: msgspec.msgpack.Decoder[ServerPart] = msgspec.msgpack.Decoder(ServerPart)
+_PARTS: msgspec.msgpack.Decoder[list[ServerPart]] = msgspec.msgpack.Decoder(list[ServerPart])
 _JUDGED: msgspec.msgpack.Decoder[tuple[float, float]] = msgspec.msgpack.Decoder(tuple[float, float])
 
 
@@ -33,15 +34,16 @@ class Turning(Protocol):
 class ServersTogether:
     """A `host.sync.together.Together`."""
 
-    def __init__(self, server: str, turns: Turning, link: ServerLink) -> None:
+    def __init__(self, server: str, turns: Turning, link: ServerLink, reduce_every: int = 1) -> None:
         """Begin.
 
         Args:
             server: this one.
             turns: reaches the others.
             link: of each server to the others, for modelled seconds.
+            reduce_every: after so many steps they add up.
         """
-        self.server, self._turns = server, turns
+        self.server, self.reduce_every, self._turns = server, reduce_every, turns
         self._fabric = Fabric(link.bandwidth, link.latency)
         self._meetings, self._step = 0, 0
 
@@ -58,8 +60,7 @@ class ServersTogether:
         turn = Position(step, Stage.REDUCE), msgspec.msgpack.encode(part), join_sums(scaled)
         outcome = await self._turns.turn(*turn, _no_state)
         parts = {server: _PART.decode(meta) for server, meta in outcome.metas.items()}
-        size_bytes = outcome.singles.nbytes + outcome.doubles.nbytes
-        cost = ring(size_bytes, [len(parts)], self._fabric)
+        cost = self._cost(outcome)
         return Reduced(
             means=_means(means, outcome, sum(part.records for part in parts.values())),
             parts=parts,
@@ -67,6 +68,26 @@ class ServersTogether:
             sent_bytes=round(cost.link_bytes / len(parts)),
             meetings=self._meetings + outcome.sent_again,
         )
+
+    async def average(self, step: int, arrays: Mapping[str, Array], parts: Sequence[ServerPart]) -> Averaged:
+        """Take the mean of arrays (see `Together.average`)."""
+        scaled = [_scaled(array, sum(part.records for part in parts)) for array in arrays.values()]
+        turn = Position(step, Stage.REDUCE), msgspec.msgpack.encode(parts), join_sums(scaled)
+        outcome = await self._turns.turn(*turn, _no_state)
+        self._step = step
+        everyone = {server: _PARTS.decode(meta) for server, meta in outcome.metas.items()}
+        cost = self._cost(outcome)
+        return Averaged(
+            means=_means(arrays, outcome, sum(part.records for each in everyone.values() for part in each)),
+            parts=everyone,
+            link_seconds=cost.seconds,
+            sent_bytes=round(cost.link_bytes / len(everyone)),
+            meetings=self._meetings + outcome.sent_again,
+        )
+
+    def _cost(self, outcome: Outcome) -> AllReduce:
+        size_bytes = outcome.singles.nbytes + outcome.doubles.nbytes
+        return ring(size_bytes, [len(outcome.metas)], self._fabric)
 
     async def end_round(self, step: int, accuracy: float, loss: float) -> tuple[float, float]:
         """Return the first server's judgement (see `Together.end_round`)."""

@@ -24,6 +24,7 @@ from host.job import JobConfig
 from host.schemas import check_clone
 from host.simulation.load import inspect_load
 from host.simulation.nodes import Load
+from host.simulation.optimiser_bytes import load_between
 from host.simulation.request import ServersRequest
 from host.simulation.series import series_per_drive
 from host.simulation.tree import make_tree
@@ -82,7 +83,8 @@ def simulate_hall(model: str, count: int, **changes: Any) -> SimulatedTree:
     """Return what ``csd-emu simulate job.yaml --servers servers.yaml --steps 10`` says of the page's files."""
     config, array = ServersConfig.model_validate(servers_of(count, **changes)), ArrayConfig.model_validate(ARRAY)
     job, arrays = JobConfig.model_validate(job_of(model)), {"array.yaml": array}
-    tree = make_tree(config, arrays, load_of(model), CalibrationStore(SHIPPED), job.sync)
+    load = load_between(load_of(model), job, config)
+    tree = make_tree(config, arrays, load, CalibrationStore(SHIPPED), job.sync)
     request = ServersRequest(config, arrays, job, tree.load, job.tuner_name, STEPS)
     return describe_tree(tree, run_tree(request, tree))
 

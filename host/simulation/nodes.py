@@ -35,6 +35,7 @@ class Load:
         state_bytes: of weights and buffers, so of gradients and buffers too: what crosses the link each way.
         gradient_bytes: of the gradients alone.
         record_bytes: of an image with its label.
+        optimiser_bytes: that the optimiser remembers, which cross between servers with the mean of their weights.
     """
 
     spec: ModelSpec
@@ -42,6 +43,7 @@ class Load:
     state_bytes: int
     gradient_bytes: int
     record_bytes: int
+    optimiser_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from host.plugins.plugins import load_plugins
 from host.requests import read_array
 from host.simulation.load import inspect_load
 from host.simulation.nodes import Load
+from host.simulation.optimiser_bytes import load_between
 from host.tuning.sections import TunerName
 
 MOST_STEPS = 1_000_000
@@ -92,7 +93,7 @@ def read_servers_simulation(job_path: Path, servers_path: Path, tuner: TunerName
     paths = dict.fromkeys(group.array for group in config.servers)
     arrays = {path: read_array(servers_path.parent / path) for path in paths}
     job, spec = _read_job(job_path, tuner)
-    load = _load_of(job, spec, steps)
+    load = load_between(_load_of(job, spec, steps), job, config)
     return ServersRequest(config, arrays, job, load, job.tuner_name, steps, load_plugins(job, job_path).tuner)
 
 

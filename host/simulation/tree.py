@@ -116,9 +116,13 @@ class Tree:
                     raise ConfigurationError(f"{self.servers[server]}: {error}") from error
 
     def reduce(self, present: Flags, algorithm: str | None = None) -> AllReduce:
-        """Return what it costs the servers that are `present`, (servers,), to add up gradients and buffers."""
+        """Return what it costs the servers that are `present`, (servers,), to add up.
+
+        Gradients and buffers; after several steps weights and buffers, and what the optimiser remembers.
+        """
         racks = np.bincount(self.rack_of[present], minlength=1)
-        return ALGORITHMS[algorithm or self.allreduce](float(self.load.state_bytes), racks.tolist(), self.fabric)
+        size_bytes = self.load.state_bytes + (self.load.optimiser_bytes if self.reduce_every > 1 else 0)
+        return ALGORITHMS[algorithm or self.allreduce](float(size_bytes), racks.tolist(), self.fabric)
 
 
 def make_tree(

@@ -11,7 +11,7 @@ import numpy as np
 
 from host.partition import Indices
 from host.session import DeviceSession
-from host.sync.epochs import QueueState
+from host.sync.epochs import OUTSTANDING, QueueState
 from host.sync.exchange import Work
 from host.sync.plan import SyncPlan
 from host.tuning.base import Batches
@@ -44,15 +44,16 @@ class Dealer:
         epoch_open: whether records of the present epoch are dealt already.
     """
 
-    def __init__(self, plan: SyncPlan, lone_record_fails: bool) -> None:
+    def __init__(self, plan: SyncPlan, lone_record_fails: bool, outstanding: int = OUTSTANDING) -> None:
         """Begin with the first epoch of `plan`.
 
         Args:
             plan: makes the queue of records.
             lone_record_fails: whether a device has to have two records or none, for it normalises its own batch.
+            outstanding: so many steps, the last ones dealt, can be put back.
         """
-        self._plan, self._nodes, self._queue = plan, list(plan.nodes), plan.make_queue(None)
-        self._lone_record_fails = lone_record_fails
+        self._plan, self._nodes, self._outstanding = plan, list(plan.nodes), outstanding
+        self._queue, self._lone_record_fails = plan.make_queue(None, outstanding), lone_record_fails
         self.epoch_open = False
 
     def batches(self, here: Collection[int], wanted: Batches) -> Batches:
@@ -102,7 +103,7 @@ class Dealer:
         ]
 
     def put_back(self, dealt: Dealt, used: Collection[str]) -> None:
-        """Take back the records of those whose gradients did not go into the step, one of the last two."""
+        """Take back the records of those whose gradients did not go into the step, one of the last ones."""
         for number, node in enumerate(self._nodes):
             if len(dealt.records[node]) and node not in used:
                 self._queue.put_back(number, dealt.records[node], dealt.number)
@@ -118,7 +119,7 @@ class Dealer:
             KeyError, ValueError, msgspec.ValidationError: it is none.
         """
         self.epoch_open = bool(state["epoch_open"])
-        self._queue = self._plan.make_queue(msgspec.convert(state["queue"], QueueState))
+        self._queue = self._plan.make_queue(msgspec.convert(state["queue"], QueueState), self._outstanding)
 
     def _work(self, session: DeviceSession, records: Indices) -> Work:
         node = session.device

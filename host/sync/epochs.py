@@ -19,7 +19,7 @@ from host.tuning.base import Batches
 from host.tuning.stannis import Overflow, apportion, water_level
 
 # A step whose outcome is not known, and the one that was dealt before it was.
-_OUTSTANDING = 2
+OUTSTANDING = 2
 # First numbers of the random streams.
 _PUBLIC, _PRIVATE = 0, 1
 
@@ -75,6 +75,7 @@ class EpochQueue:
         seed: int,
         overflow: Overflow,
         state: QueueState | None = None,
+        outstanding: int = OUTSTANDING,
     ) -> None:
         """Begin with epoch 1, or go on from `state`.
 
@@ -85,9 +86,10 @@ class EpochQueue:
             overflow: if a device has more private records left than equal steps have room for: ``repeat`` goes on until
                 they are dealt, while the others see public records again; ``subsample`` leaves the rest out.
             state: of a queue that was made with the same arguments.
+            outstanding: so many deals, the last ones, can be put back.
         """
         self._sizes, self._pool = tuple(private_sizes), public_size
-        self._seed, self._overflow = seed, overflow
+        self._seed, self._overflow, self._outstanding = seed, overflow, outstanding
         # What was dealt and can still be put back, by the deal's number.
         self._dealt: dict[int, tuple[Indices, ...]] = {}
         self._deals = 0
@@ -150,7 +152,7 @@ class EpochQueue:
             records[number] = _mix(taken, ours + self._sizes[number])
         self._deals += 1
         self._dealt[self._deals] = tuple(records)
-        self._dealt.pop(self._deals - _OUTSTANDING, None)
+        self._dealt.pop(self._deals - self._outstanding, None)
         return Deal(self._epoch, tuple(records), repeated, self._deals)
 
     def put_back(self, device: int, records: Indices, deal: int | None = None) -> None:
@@ -159,7 +161,7 @@ class EpochQueue:
         Args:
             device: its place.
             records: some of those.
-            deal: number of the deal, the last or the last but one of this epoch; None for the last.
+            deal: number of the deal, one of the `outstanding` last ones of this epoch; None for the last.
 
         Raises:
             ConfigurationError: that step did not deal them to it, or they are back already.

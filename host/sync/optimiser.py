@@ -67,7 +67,7 @@ class HostOptimiser:
             ConfigurationError: `torch.optim` has no such optimiser, it cannot work here, or refuses its arguments.
         """
         self._parameters = {name: torch.from_numpy(array) for name, array in parameters.items()}
-        self._clip_norm = clip_norm
+        self._clip_norm, self._made_of = clip_norm, (section, learning_rate, momentum, clip_norm)
         kind, arguments = _find(section.name), _arguments(section, learning_rate, momentum)
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Paths.default().torch))
         apart = section.name in _TENSOR_WISE
@@ -138,6 +138,13 @@ class HostOptimiser:
                 prefix = f"{start}:" if len(states) > 1 else ""
                 found |= {f"{prefix}{kind}/{key}/{name}": a for kind, key, a in _written(state)}
         return found
+
+    def state_after_a_step(self) -> dict[str, Array]:
+        """Return a state with the entries, shapes and dtypes of one that has taken steps; its values mean nothing."""
+        zeros = {name: np.zeros_like(parameter.numpy()) for name, parameter in self._parameters.items()}
+        other = HostOptimiser(zeros, *self._made_of)
+        other.step_all({name: np.zeros_like(array) for name, array in zeros.items()}, 0.0)
+        return other.state()
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Go on from `state`, as `state()` returned it.

@@ -18,7 +18,7 @@ from host.device_time import StepModel, table_models
 from host.job import JobConfig
 from host.plugins.loading import Plugin
 from host.simulation.load import exchange_seconds, inspect_load
-from host.sync.epochs import EpochQueue, QueueState
+from host.sync.epochs import OUTSTANDING, EpochQueue, QueueState
 from host.tuning.base import Tuner
 from host.tuning.classes import DeviceClass, device_classes, speed_tables
 from host.tuning.fixed import FixedBatches
@@ -120,9 +120,10 @@ class SyncPlan:
         asked = self.job.sync.micro_batch or MAX_STEP_RECORDS
         return min(asked, self.classes[node].micro_batch) if node in self.classes else asked
 
-    def make_queue(self, state: QueueState | None) -> EpochQueue:
-        """Return what deals out the records, from the beginning or from `state`."""
-        return EpochQueue(self.private_sizes, self.public_size, self.job.seed, self.job.sync.overflow, state)
+    def make_queue(self, state: QueueState | None, outstanding: int = OUTSTANDING) -> EpochQueue:
+        """Return what deals out the records, from the beginning or from `state`; see `EpochQueue`."""
+        how = self.job.seed, self.job.sync.overflow
+        return EpochQueue(self.private_sizes, self.public_size, *how, state, outstanding)
 
     def make_tuner(self, tell: Callable[[str], None] = lambda _: None) -> Tuner:
         """Return what decides on batches during the run; `tell` is told of what it may not do.

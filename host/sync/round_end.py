@@ -37,11 +37,11 @@ class RoundEnd:
             return self.carried + ledger.samples >= self._records
         return self.epochs >= self._job.epochs if self._steps is None else ledger.count >= self._steps
 
-    def over_with(self, ledger: Ledger, records: int) -> bool:
-        """Return whether a step of so many records is the last one of the round; epochs say so themselves."""
+    def over_with(self, ledger: Ledger, records: int, steps: int = 1) -> bool:
+        """Return whether a round is over with so many more steps, of so many records; epochs say so themselves."""
         if self._records is not None:
             return self.carried + ledger.samples + records >= self._records
-        return self._steps is not None and ledger.count + 1 >= self._steps
+        return self._steps is not None and ledger.count + steps >= self._steps
 
     def steps_left(self, rounds: int, step: int, ledger: Ledger, records: int) -> int | None:
         """Return how many steps of so many records the run has left; None if epochs decide.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from host.placement.placed import Placed
 from host.records import OnEvent
 from host.rounds import job_frame
 from host.run_request import RunRequest
-from host.servers.stepping import ServersStepper
+from host.servers.local_training import parts_of
 from host.session import DeviceSession
 from host.sync.channel import OnSlices
 from host.sync.composing import make_overlap
@@ -30,7 +29,7 @@ from host.sync.optimiser import make_optimiser
 from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
 from host.sync.slice_log import StepLogs
-from host.sync.stepping import Stepper, TailClock
+from host.sync.stepping import TailClock
 from host.sync.tail import Tail
 from host.sync.together import Together
 from host.sync.training import SyncTraining
@@ -80,8 +79,8 @@ def make_sync_training(
         cut=None if placed is None else placed.layer,
     )
     tail = None if placed is None else _make_tail(request, placed, weights)
-    make = Stepper if together is None else partial(ServersStepper, together)
-    stepper = make(
+    make_stepper, make_training = parts_of(together)
+    stepper = make_stepper(
         weights,
         structure,
         job.sync.batch_norm,
@@ -94,7 +93,7 @@ def make_sync_training(
         None if placed is None else _tail_clock(request, placed),
     )
     nodes = [node.name for node in request.config.list_nodes()]
-    return SyncTraining(
+    return make_training(
         job,
         Participants(nodes, fleet, list_existing, job.watchdog, on_event),
         stepper,

@@ -7,7 +7,7 @@ everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -69,6 +69,24 @@ class Reduced:
     meetings: int
 
 
+@dataclass(frozen=True)
+class Averaged:
+    """What a window of local steps came to over all servers.
+
+    Attributes:
+        means: name -> the mean of the servers' arrays, in the array's dtype; empty if nobody computed anything.
+        parts: server -> its part in each step of the window, of those that were there, in the order of the servers
+            file.
+        link_seconds, sent_bytes, meetings: as those of `Reduced`.
+    """
+
+    means: Mapping[str, Array]
+    parts: Mapping[str, Sequence[ServerPart]]
+    link_seconds: float
+    sent_bytes: int
+    meetings: int
+
+
 class CaughtUp(Exception):
     """Raised when another server is further: `state` is the training's there, and what was going on is void."""
 
@@ -83,6 +101,8 @@ class Together(Protocol):
 
     server: str
     """This one."""
+    reduce_every: int
+    """After so many steps they add up: 1 sums every step's gradients, more take the mean of weights."""
 
     async def begin(self, step: int, here: Collection[str], give_state: Callable[[], bytes]) -> list[str]:
         """Say which of one's own drives are here before a step, and return which of the others' are.
@@ -100,6 +120,18 @@ class Together(Protocol):
             step: its number.
             means: tensor -> mean over the records of one's own drives; of a server without any, arrays of these shapes.
             part: what is said of them.
+
+        Raises:
+            DeviceLost: see `begin`.
+        """
+
+    async def average(self, step: int, arrays: Mapping[str, Array], parts: Sequence[ServerPart]) -> Averaged:
+        """Take the mean with all servers, weighted with the records that each has computed.
+
+        Args:
+            step: number of the window's last one.
+            arrays: this server's; all servers' have the same names, shapes and dtypes.
+            parts: of this server in each step of the window.
 
         Raises:
             DeviceLost: see `begin`.

@@ -25,6 +25,7 @@ from host.session import DeviceSession
 from host.sync.communicating import TODAY, Communication
 from host.sync.dealing import Dealer, Dealt
 from host.sync.disturbances import Disturbances
+from host.sync.epochs import OUTSTANDING
 from host.sync.exchange import Work
 from host.sync.ledger import Ledger
 from host.sync.measuring import see_step
@@ -46,7 +47,7 @@ _MOST_LATE_STEPS = 3
 
 
 @dataclass(frozen=True)
-class _Begun:
+class Begun:
     """A step that has begun: what it was dealt, whether somebody is probed beside it, and how it was announced."""
 
     step: Underway
@@ -106,7 +107,8 @@ class SyncTraining:
         self._together = together
         self._participants, self._stepper, self._optimiser = participants, stepper, optimiser
         statistics = any(name.endswith("running_var") for name in evaluator.structure().buffers)
-        self._dealer = Dealer(plan, lone_record_fails=statistics and job.sync.batch_norm == "device")
+        outstanding = OUTSTANDING if together is None else max(OUTSTANDING, together.reduce_every + 1)
+        self._dealer = Dealer(plan, statistics and job.sync.batch_norm == "device", outstanding)
         self._plan, self._pause = plan, pause
         self._tuner = tuner or plan.make_tuner(lambda text: on_event(HOST, What.NOTE, text))
         self._disturbances, self._accountant, self._evaluator = disturbances, accountant, evaluator
@@ -122,7 +124,7 @@ class SyncTraining:
         self._first_records = 0
         self._communication, self._logs = communication, logs or StepLogs()
         # A step that has begun before the one before it was over; None between rounds.
-        self._ahead: _Begun | None = None
+        self._ahead: Begun | None = None
         self._ended = 0.0
         self.cut_short = False
 
@@ -267,7 +269,7 @@ class SyncTraining:
         self._step = number
         self._count_late(begun.dealt.works, result)
         logs = self._logs.take(number)
-        record = self._record(begun, begun.sent_with(logs), result)
+        record = self._record(begun, begun.sent_with(logs), result, self._since_last())
         ledger.add(record, result.accounted)
         await self._see(record.wall_seconds, begun.sent_with(logs), logs)
         self._memory.look(result.accounted.devices)
@@ -299,7 +301,7 @@ class SyncTraining:
             told = f"slices of {sending.slice_bytes} bytes, credit {sending.credit_bytes}: {change.reason}"
             self._on_event(HOST, What.RETUNED, f"from step {change.step}: {told}")
 
-    async def _begin(self, number: int, ledger: Ledger) -> _Begun | None:
+    async def _begin(self, number: int, ledger: Ledger) -> Begun | None:
         """Begin a step when those who shall take part are there; None if nothing is left of the epoch."""
         sessions, elsewhere = await self._gather(number, ledger)
         self._admit(number, {*sessions, *elsewhere}, ledger)
@@ -325,7 +327,7 @@ class SyncTraining:
         done = [ledger.count, ledger.samples, self._round_end.epochs]
         return replace(state, progress={**state.progress, "in_round": done})
 
-    def _may_look_ahead(self, begun: _Begun, ledger: Ledger) -> bool:
+    def _may_look_ahead(self, begun: Begun, ledger: Ledger) -> bool:
         """Whether the next step may begin before this one is over: it must be of the same round and epoch.
 
         Not beside probes, which nobody waits for before weights change.
@@ -340,7 +342,7 @@ class SyncTraining:
             and not self._tuner.probes(begun.step.number + 1).any()
         )
 
-    def _begin_ahead(self, number: int, ledger: Ledger) -> _Begun | None:
+    def _begin_ahead(self, number: int, ledger: Ledger) -> Begun | None:
         """Begin the next step with those who are there; None if the epoch has no record left for them."""
         sessions = self._participants.here()
         if not sessions:
@@ -349,13 +351,13 @@ class SyncTraining:
         self._dealer.epoch_open = True
         return self._deal(number, sessions) if self._dealer.has_more(self._batches()) else None
 
-    def _deal(self, number: int, sessions: Mapping[str, DeviceSession]) -> _Begun:
+    def _deal(self, number: int, sessions: Mapping[str, DeviceSession]) -> Begun:
         dealt = self._dealer.deal(sessions, self._batches())
         probes = self._dealer.probes(sessions, self._tuner.probes(number), dealt)
         self._first_records = self._first_records or dealt.size
         expected, sending = self._expected(dealt.works), self._communication.sending(number)
-        step = self._stepper.begin(number, dealt.works, self._learning_rate, probes, expected, sending)
-        return _Begun(step, dealt, bool(probes), sending)
+        step = self._stepper.begin(number, dealt.works, self._rate_of(dealt), probes, expected, sending)
+        return Begun(step, dealt, bool(probes), sending)
 
     def _nobody_returned(self, number: int, result: StepResult) -> bool:
         """Note a step from which nobody returned; what all had sent in full before they were lost is applied.
@@ -456,10 +458,17 @@ class SyncTraining:
         rule = self._job.sync.learning_rate_rule
         return scale_learning_rate(rule, self._job.learning_rate, records, self._first_records)
 
-    def _record(self, begun: _Begun, sending: Sending, result: StepResult) -> StepRecord:
+    def _rate_of(self, dealt: Dealt) -> Callable[[int], float]:
+        """Return what says the learning rate of a step by the records in its gradient."""
+        return self._learning_rate
+
+    def _since_last(self) -> float:
+        """Return the wall's seconds since the last step ended."""
+        before, self._ended = self._ended, time.monotonic()
+        return self._ended - before
+
+    def _record(self, begun: Begun, sending: Sending, result: StepResult, wall_seconds: float) -> StepRecord:
         number = begun.step.number
-        now, before = time.monotonic(), self._ended
-        self._ended = now
         return StepRecord(
             step=number,
             loss=result.loss,
@@ -472,7 +481,7 @@ class SyncTraining:
             mixed=result.mixed,
             disturbed=self._disturbances.at(number),
             sending=self._communication.told(sending),
-            wall_seconds=now - before,
+            wall_seconds=wall_seconds,
             placement=result.placement,
             servers=result.servers,
         )

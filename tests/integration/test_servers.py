@@ -208,3 +208,41 @@ def test_a_server_that_is_killed_is_not_waited_for_and_catches_up_when_it_comes_
     for name, array in servers.weights_of("again").items():
         np.testing.assert_array_equal(array, ours[name])
     servers.assert_nothing_left()
+
+
+def test_servers_that_add_up_every_few_steps_end_with_the_same_weights(servers: Servers) -> None:
+    job = servers.write("job.yaml", JOB)
+    servers.write_servers(membership={"min": 2, "wait": "180 s"}, reduce_every=3)
+    with servers.store():
+        for process in [servers.train(name, job) for name in ("a", "b")]:
+            ended(process)
+    ours = servers.weights_of("a")
+    for name, array in servers.weights_of("b").items():
+        np.testing.assert_array_equal(array, ours[name])
+    for server in ("a", "b"):
+        steps = servers.steps_of(server)
+        assert [step["step"] for step in steps] == list(range(1, 11))
+        # A window of three steps, and one that the round ends.
+        sums = [step["step"] for step in steps if step["servers"]["reduce_seconds"]]
+        assert sums == [3, 5, 8, 10]
+    servers.assert_nothing_left()
+
+
+@pytest.mark.long
+def test_a_server_that_is_killed_in_a_window_loses_that_window_alone(servers: Servers) -> None:
+    job = servers.write("job.yaml", JOB | {"rounds": 10, "sync": {"round_steps": 20}})
+    servers.write_servers(reduce_every=20, membership={"min": 1, "wait": "180 s", "silence": "10 s"})
+    with servers.store():
+        a, b = (servers.train(name, job) for name in ("a", "b"))
+        wait_until(lambda: len(servers.steps_of("b")) >= 20, LONGEST_SECONDS)
+        servers.kill("b")
+        b.communicate()
+        ended(a)
+    steps = servers.steps_of("a")
+    assert [step["step"] for step in steps] == list(range(1, 201))
+    present = [step["servers"]["present"] for step in steps]
+    begins = [number for number in range(1, 200) if present[number] != present[number - 1]]
+    assert present[-1] == ["a"]
+    assert ["a", "b"] in present
+    assert all(begin % 20 == 0 for begin in begins)
+    assert len(servers.steps_of("b")) % 20 == 0

@@ -42,7 +42,6 @@ def test_a_job_that_fits_is_trained_without_overlap(overlap: bool | None) -> Non
         ({"placement": "auto"}, "placement"),
         ({"sync": {"batch_norm": "synchronised"}}, r"sync\.batch_norm: synchronised"),
         ({"communication": {"overlap": True}}, r"communication\.overlap"),
-        ({"planner": {}}, "planner"),
     ],
 )
 def test_what_one_server_alone_can_do_is_refused_with_a_way_out(fields: dict[str, Any], says: str) -> None:
@@ -50,6 +49,11 @@ def test_what_one_server_alone_can_do_is_refused_with_a_way_out(fields: dict[str
         fit_job(job(**fields), hall())
 
 
-def test_local_steps_are_refused_as_yet() -> None:
-    with pytest.raises(ConfigurationError, match=r"reduce_every: 4 .* use 1"):
-        fit_job(job(), hall(reduce_every=4))
+def test_a_planner_is_for_sums_after_every_step() -> None:
+    assert fit_job(job(planner={}), hall()).planner is not None
+    with pytest.raises(ConfigurationError, match=r"^planner: with reduce_every: 4 .*use 1, or leave planner out"):
+        fit_job(job(planner={}), hall(reduce_every=4))
+
+
+def test_local_steps_are_trained_as_steps_of_all_are() -> None:
+    assert fit_job(job(), hall(reduce_every=4)) == fit_job(job(), hall())

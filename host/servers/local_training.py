@@ -1,0 +1,111 @@
+"""Training in windows of steps that each server takes on its own, after which all take the mean of their weights.
+
+Who takes part and with which batches is fixed for a window, on all servers: inside of it nobody knows what becomes of
+others' drives. When it is over, what has not counted comes again, and the tuner sees the steps. A window ends early
+where an epoch or a round does, for then all have to stand at the same point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from firmware_agent.send_queue import Sending
+from host.servers.local_steps import LocalResult, LocalStepper
+from host.servers.stepping import ServersStepper, ServersStepResult
+from host.sync.dealing import Dealt
+from host.sync.ledger import Ledger
+from host.sync.pondering import observe_step
+from host.sync.stepping import Stepper
+from host.sync.together import Together
+from host.sync.training import Begun, SyncTraining
+from host.tuning.base import Chooser
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A step of the window that this server has taken."""
+
+    begun: Begun
+    sending: Sending
+    result: LocalResult
+    wall_seconds: float
+
+
+class LocalTraining(SyncTraining):
+    """A synchronous job on several servers, which add up after several steps; its stepper is a `LocalStepper`."""
+
+    def __init__(self, *arguments: Any) -> None:
+        """Prepare; the arguments are those of `SyncTraining`, with other servers."""
+        super().__init__(*arguments)
+        self._local = cast(LocalStepper, self._stepper)
+        self._reduce_every = 1 if self._together is None else self._together.reduce_every
+        self._window: list[_Taken] = []
+
+    async def _run_step(self, ledger: Ledger) -> bool:
+        """Take one step, and return whether an epoch has ended with it."""
+        number = self._step + 1
+        begun = self._deal(number, self._still_here()) if self._window else await self._begin(number, ledger)
+        if begun is None:
+            return True
+        result = await self._local.finish(begun.step)
+        self._step = number
+        self._participants.took_part([part.device for part in result.devices], result.failed)
+        self._count_late(begun.dealt.works, result)
+        self._memory.look(result.accounted.devices)
+        sending = begun.sent_with(self._logs.take(number))
+        self._window.append(_Taken(begun, sending, result, self._since_last()))
+        return await self._end_window(ledger) if self._is_last(ledger) else False
+
+    def _still_here(self) -> dict[str, Any]:
+        """Return the sessions of one's own devices that were there when the window began, and are."""
+        sessions = self._participants.here()
+        return {node: session for node, session in sessions.items() if self._nodes.index(node) in self._here}
+
+    def _rate_of(self, dealt: Dealt) -> Callable[[int], float]:
+        """Return the learning rate by the records of all servers, as far as anybody knows."""
+        rate = self._learning_rate(dealt.size)
+        return lambda _: rate
+
+    def _is_last(self, ledger: Ledger) -> bool:
+        """Whether the window is over, by what all servers know."""
+        self._dealer.epoch_open = True
+        dealt, steps = sum(taken.begun.dealt.size for taken in self._window), len(self._window)
+        whole = steps >= self._reduce_every or self._round_end.over_with(ledger, dealt, steps)
+        return whole or not self._dealer.has_more(self._batches())
+
+    async def _end_window(self, ledger: Ledger) -> bool:
+        """Take the mean with the others, and make up for what had to wait for it."""
+        window, self._window = self._window, []
+        results = await self._local.end_window(self._step, [taken.result for taken in window])
+        for taken, result in zip(window, results, strict=True):
+            self._dealer.put_back(taken.begun.dealt, result.took_part)
+            ledger.add(self._record(taken.begun, taken.sending, result, taken.wall_seconds), result.accounted)
+        self._dealer.epoch_open = self._dealer.has_more(self._batches())
+        await self._observe(results, [taken.begun.step.number for taken in window], ledger)
+        return not self._dealer.epoch_open
+
+    async def _observe(self, results: Sequence[ServersStepResult], numbers: Sequence[int], ledger: Ledger) -> None:
+        """Show the tuner the window's steps, until it retunes: those after had the batches that were before."""
+        for number, result in zip(numbers, results, strict=True):
+            if not result.took_part:
+                continue
+            if isinstance(self._tuner, Chooser):
+                self._tuner.watch(result.cost)
+            before = self._tuner.batches.copy()
+            observed = self._observed(result, before)
+            retune = await observe_step(self._tuner, number, observed, self._steps_left(ledger))
+            if retune is not None:
+                self._announce(self._step + 1, retune, before, ledger)
+                return
+
+
+def parts_of(together: Together | None) -> tuple[Callable[..., Stepper], Callable[..., SyncTraining]]:
+    """Return what makes the stepper and the training of a run: alone, or with other servers."""
+    if together is None:
+        return Stepper, SyncTraining
+    if together.reduce_every == 1:
+        return partial(ServersStepper, together), SyncTraining
+    return partial(LocalStepper, together), LocalTraining

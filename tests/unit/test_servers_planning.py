@@ -1,0 +1,173 @@
+"""Several servers that choose which of all their drives train, on fake drives in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from csd_emu.allreduce import Fabric, ring
+from firmware_agent.exchange import Array
+from firmware_agent.wire import Step
+from host.planner.cluster_of import Exchanged, Servers, make_cluster, planned_records, planner_rules
+from host.planner.decider import Decided
+from host.planner.planning import Planning
+from host.planner.tuner import PlanningTuner
+from host.records import What
+from host.servers.together import ServersTogether
+from host.sync.plan import SyncPlan
+from tests.fakes import Answer
+from tests.servers import LINK, Hall, array_of
+from tests.sync import StepDrive, SyncRun
+
+# Of a fake model: nine float32 parameters, and a counter.
+STATE_BYTES, GRADIENT_BYTES = 9 * 4 + 8, 9 * 4
+
+
+class Planners:
+    """Makes the tuners of all servers, and keeps what they decide, by server; the last run's of one that comes anew."""
+
+    def __init__(self) -> None:
+        self.decided: dict[int, list[Decided]] = {}
+
+    def __call__(self, plan: SyncPlan) -> PlanningTuner:
+        counts: dict[str, int] = {}
+        for node in plan.nodes:
+            counts[node.split("-")[0]] = counts.get(node.split("-")[0], 0) + 1
+        arrays = {server: array_of([(server, count)], f"array-{server}") for server, count in counts.items()}
+        between = ring(STATE_BYTES, [len(arrays)], Fabric(LINK.bandwidth, LINK.latency)).seconds
+        exchanged = Exchanged(STATE_BYTES, GRADIENT_BYTES, 64)
+        cluster = make_cluster(array_of(list(counts.items())), plan, exchanged, Servers(arrays, between))
+        decided = self.decided.setdefault(len(self.decided), [])
+        planning = Planning(plan, cluster, planner_rules(plan), planned_records(plan))
+        return planning.make_tuner(decided.append, lambda _: None)
+
+    def chosen(self) -> list[Mapping[str, int]]:
+        """What each server decided on last, in the order in which they were made."""
+        return [each[-1].batches for each in self.decided.values() if each]
+
+
+def hall_of(planners: Planners, drives: list[int], slow: float = 1.0, **fields: Any) -> Hall:
+    """Servers of which the last one's drives take `slow` times as long."""
+    last = chr(ord("a") + len(drives) - 1)
+    settings: dict[str, Any] = dict(records=10_000, batch_size=16, rounds=2, momentum=0.9, make_tuner=planners)
+    settings |= {"planner": {"prefer": "time", "steps": 2}, "sync": {"round_steps": 12}}
+    make_drive = fields.pop("make_drive", StepDrive)
+    return Hall(drives, lambda name: make_drive(name, slow if name.startswith(last) else 1.0), **settings | fields)
+
+
+def assert_all_alike(planners: Planners, *runs: SyncRun) -> None:
+    chosen = planners.chosen()
+    assert all(each == chosen[-1] for each in chosen[-len(runs) :])
+    for run in runs[1:]:
+        for name, array in runs[0].training.weights.items():
+            np.testing.assert_array_equal(run.training.weights[name], array)
+
+
+def assert_dealt_once(first: SyncRun, *others: SyncRun) -> None:
+    """All servers deal out alike: no record twice, and those of all steps; of less than an epoch."""
+    dealt = [number for run in (first, *others) for drive in run.drives for part in drive.dealt for number in part]
+    assert len(set(dealt)) == len(dealt) == sum(step.samples for record in first.rounds for step in record.steps)
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    drives=st.lists(st.integers(1, 2), min_size=2, max_size=3),
+    slow=st.sampled_from([1.0, 20.0]),
+    prefer=st.sampled_from(["time", "energy", "edp"]),
+)
+def test_all_servers_choose_alike_and_steps_cost_what_was_expected(drives: list[int], slow: float, prefer: str) -> None:
+    planners = Planners()
+    hall = hall_of(planners, drives, slow, planner={"prefer": prefer, "steps": 2})
+    asyncio.run(hall.run())
+    assert len(planners.chosen()) == len(drives)
+    assert_all_alike(planners, *hall.servers.values())
+    first, *others = [each[-1] for each in planners.decided.values()]
+    assert all((other.tried, other.plan, other.step) == (first.tried, first.plan, first.step) for other in others)
+    expected = first.plan.chosen
+    for run in hall.servers.values():
+        steps = [step for record in run.rounds for step in record.steps]
+        whole = sum(planners.chosen()[0].values())
+        usual = [step.array_seconds for step in steps[first.step :] if step.samples == whole]
+        assert usual
+        assert usual == pytest.approx([expected.step_seconds] * len(usual), rel=0.03)
+    if slow > 1 and prefer == "time":
+        assert not any(node.startswith(hall.order[-1]) for node in planners.chosen()[0])
+
+
+def test_a_server_without_a_chosen_drive_has_the_weights_of_the_others() -> None:
+    planners = Planners()
+    hall = hall_of(planners, [2, 1], slow=20.0)
+    asyncio.run(hall.run())
+    assert_all_alike(planners, *hall.servers.values())
+    steps = [step for record in hall.servers["b"].rounds for step in record.steps]
+    assert [part.device for part in steps[0].devices] == ["b-00"]
+    assert not steps[-1].devices
+    assert steps[-1].servers is not None
+    assert steps[-1].servers.present == ["a", "b"]
+    assert steps[-1].servers.reduce_seconds > 0
+
+
+@pytest.mark.parametrize("deaf_after", [1, 2, 4, 5, 8])
+async def test_who_misses_an_outcome_goes_on_with_the_others_planning(deaf_after: int) -> None:
+    planners = Planners()
+    hall = hall_of(planners, [2, 1], slow=20.0, planner={"prefer": "time", "steps": 5})
+    reduce = ServersTogether.reduce
+
+    async def deafened(self: ServersTogether, step: int, *rest: Any) -> Any:
+        if self.server == "a" and step == deaf_after:
+            hall.meeting.deaf.add("b")
+        return await reduce(self, step, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ServersTogether, "reduce", deafened)
+        await hall.run()
+    a, b = hall.servers.values()
+    assert any(f"goes on after step {deaf_after} of server a" in told for told in b.told(What.NOTE))
+    assert_all_alike(planners, a, b)
+    assert_dealt_once(a, b)
+
+
+def telling(step: int, event: asyncio.Event) -> type[StepDrive]:
+    """Drives that set an event when they are dealt a step."""
+
+    class Telling(StepDrive):
+        def step_on(self, task: Step, weights: Mapping[str, Array]) -> Iterator[Answer]:
+            if task.step == step:
+                event.set()
+            yield from super().step_on(task, weights)
+
+    return Telling
+
+
+@pytest.mark.parametrize("step", [1, 3])
+async def test_planning_begins_again_with_a_server_that_comes_in_it(step: int) -> None:
+    planners, come = Planners(), asyncio.Event()
+    planner = {"prefer": "time", "steps": 6}
+    hall = hall_of(planners, [1, 1], make_drive=telling(step, come), absent=["b"], planner=planner)
+    first = asyncio.create_task(hall.go("a"))
+    await come.wait()
+    hall.servers["b"] = hall.make("b")
+    await asyncio.gather(first, hall.go("b"))
+    assert_all_alike(planners, *hall.servers.values())
+    assert_dealt_once(*hall.servers.values())
+    assert planners.chosen()[0].keys() == {"a-00", "b-00"}
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+async def test_a_server_that_is_lost_in_planning_is_in_no_plan(step: int) -> None:
+    planners, lost = Planners(), asyncio.Event()
+    planner = {"prefer": "time", "steps": 4}
+    hall = hall_of(planners, [1, 1, 2], make_drive=telling(step, lost), planner=planner)
+    tasks = {name: asyncio.create_task(hall.go(name)) for name in hall.order}
+    await lost.wait()
+    await hall.lose("b", tasks.pop("b"))
+    await asyncio.gather(*tasks.values())
+    a, c = hall.servers["a"], hall.servers["c"]
+    assert_all_alike(planners, a, c)
+    assert planners.chosen()[-1].keys() <= {"a-00", "c-00", "c-01"}
