@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +226,7 @@ class _Run:
         self._metrics.begin(self._describe(fleet, accountant), clock, describe_tables(request))
         self._history.begin(clock, str(directory.path))
         if self.member is not None:
-            self._metrics.begin_servers(len(self.member.hall.config.names), clock)
+            self._metrics.begin_servers(len(self.member.hall.config.names), clock, self._recorder.rounds)
         names = [node.name for node in request.config.list_nodes()]
         faults = RunFaults(fleet, names, accountant.time, recorder.add_event)
         if request.planning is not None:
@@ -233,10 +234,11 @@ class _Run:
             self._planned = PlannedRun(
                 request.planning, directory.path, clock, accountant, on_event, only=self.plan_only
             )
-        for note in request.notes:
-            recorder.add_event(HOST, What.NOTE, note)
+        note = partial(recorder.add_event, HOST, What.NOTE)
+        for text in request.notes:
+            note(text)
         control = ControlServer(self._control, faults.handle)
-        async with meeting(self.member, directory.path) as together, control, faults:
+        async with meeting(self.member, directory.path, note) as together, control, faults:
             training = self._make_training(fleet, accountant, faults, together)
             if self._past is not None and self._past.state is not None:
                 training.restore(self._past.state)

@@ -9,7 +9,8 @@ from typing import Any
 
 from csd_emu.array import ArrayConfig
 from csd_emu.servers import ServerLink
-from host.records import RoundRecord
+from csd_emu.timeline import HOST
+from host.records import RoundRecord, What
 from host.servers.in_memory import Meeting
 from host.servers.run import say_farewell
 from host.servers.together import ServersTogether
@@ -50,7 +51,12 @@ class Hall:
         """A server that comes from now on."""
         own = array_of([(server, self._groups[server])], f"array-{server}")
         names = [name for name in self.names if name.startswith(f"{server}-")]
-        self.together[server] = ServersTogether(server, self.meeting.enter(server), LINK, self._reduce_every)
+        turns = self.meeting.enter(server)
+
+        def note(text: str) -> None:
+            self.servers[server].on_event(HOST, What.NOTE, text)
+
+        self.together[server] = ServersTogether(server, turns, LINK, self._reduce_every, note)
         drives = [self._make_drive(name) for name in names]
         fields = self._fields | self.own_fields.get(server, {})
         return SyncRun(*drives, own=own, whole=self.whole, together=self.together[server], **fields)

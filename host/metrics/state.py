@@ -152,9 +152,7 @@ class MetricsState:
         """Count what the array did in a round."""
         with self._lock:
             add_round(self._store, self._run.mode, record, self._calibrated)
-            if self._servers is not None:
-                add_server_steps(self._store, self._servers)
-                self._servers = ServerCounts(self._servers.clock)
+            self._count_servers()
             self._progress.charged = charged_nodes(record)
             for name, device in self._devices.items():
                 device.missed = 0 if device.up else device.missed + 1
@@ -162,14 +160,26 @@ class MetricsState:
             self._show_states()
             self.revision += 1
 
-    def begin_servers(self, expected: int, clock: str) -> None:
-        """Begin to train together with other servers: their series are there, counters at 0 if they are new.
+    def begin_servers(self, expected: int, clock: str, past: Iterable[RoundRecord] = ()) -> None:
+        """Begin to train together with other servers: their series are there, at 0 or where past rounds left them.
 
-        `expected` counts all servers, this one included; `clock` is that of the seconds which their steps will tell.
+        Args:
+            expected: all servers, this one included.
+            clock: that of the seconds which their steps will tell.
+            past: rounds of a resumed run.
         """
         with self._lock:
             self._servers = ServerCounts(clock)
             begin_servers(self._store, expected, clock)
+            for servers in (step.servers for record in past for step in record.steps if step.servers is not None):
+                self._servers.add(servers.sent_bytes, servers.reduce_seconds, servers.waited_seconds)
+                self._store.add(RENDEZVOUS, (), servers.meetings)
+            self._count_servers()
+
+    def _count_servers(self) -> None:
+        if self._servers is not None:
+            add_server_steps(self._store, self._servers)
+            self._servers = ServerCounts(self._servers.clock)
 
     def add_servers_step(self, present: int, reduced_bytes: int, reduce_seconds: float, waited_seconds: float) -> None:
         """Count a step that was taken together; counters move with the next `add_round`, as all others do.

@@ -47,20 +47,30 @@ def watch_others(
     lost: threading.Event,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Count up one's own counter from a thread, which sets `lost` once another one stands still.
+    """Count up one's own counter from a thread; `lost` is set once another one stands still.
 
-    It is set too if the store cannot be reached: then the others hear nothing of this one either.
+    It is set too if the store cannot be reached: then the others hear nothing of this one either. A store behind a link
+    that is cut gives no error, it never answers: another thread sees to that.
     """
     others = [name for rank, name in enumerate(names) if rank != own]
+    answered = [clock()]
 
     def beat() -> None:
         silence = Silence(others, silence_seconds, clock())
         try:
             while not lost.wait(silence_seconds / _BEATS_PER_SILENCE):
                 store.add(beat_key(run, names[own]), 1)
-                if silence.hear([store.add(beat_key(run, name), 0) for name in others], clock()):
+                counts = [store.add(beat_key(run, name), 0) for name in others]
+                answered[0] = clock()
+                if silence.hear(counts, answered[0]):
                     lost.set()
         except RuntimeError:  # torch's errors of a store that is gone
             lost.set()
 
-    threading.Thread(target=beat, name="beats", daemon=True).start()
+    def watch() -> None:
+        while not lost.wait(silence_seconds / _BEATS_PER_SILENCE):
+            if clock() - answered[0] > silence_seconds:
+                lost.set()
+
+    for each in (beat, watch):
+        threading.Thread(target=each, name=f"beats-{each.__name__}", daemon=True).start()

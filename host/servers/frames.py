@@ -26,12 +26,13 @@ class Turn(msgspec.Struct, frozen=True, tag=True):
     """Host to worker: take a turn. What the server says is in `meta`; its sums follow, single before double.
 
     Attributes:
-        step, stage: where the server stands.
+        step, turn, stage: where the server stands.
         meta: for all other servers.
         singles, doubles: how many elements it adds up, float32 and float64.
     """
 
     step: Count
+    turn: Count
     stage: Count
     meta: bytes = b""
     singles: Count = 0
@@ -40,7 +41,7 @@ class Turn(msgspec.Struct, frozen=True, tag=True):
     @property
     def position(self) -> Position:
         """Where the server stands."""
-        return Position(self.step, Stage(self.stage))
+        return Position(self.step, self.turn, Stage(self.stage))
 
 
 class State(msgspec.Struct, frozen=True, tag=True):
@@ -73,11 +74,7 @@ class Taken(msgspec.Struct, frozen=True, tag=True):
     doubles: Count = 0
 
 
-class Bye(msgspec.Struct, frozen=True, tag=True):
-    """Host to worker: the run is over."""
-
-
-FromHost = Turn | State | Bye
+FromHost = Turn | State
 FromWorker = GiveState | TakeState | Taken
 _FROM_HOST: msgspec.msgpack.Decoder[FromHost] = msgspec.msgpack.Decoder(FromHost)
 _FROM_WORKER: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)

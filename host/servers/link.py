@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from firmware_agent.errors import DeviceLost, ProtocolError
 from firmware_agent.exchange import Array
 from host.servers.frames import (
     LENGTH_BYTES,
-    Bye,
     FromHost,
     FromWorker,
     GiveState,
@@ -74,9 +72,6 @@ class WorkerLink:
 
     async def __aexit__(self, *_: object) -> None:
         if self._worker is not None:
-            with contextlib.suppress(*_BROKEN):
-                self._worker[1].write(encode(Bye()))
-                await self._worker[1].drain()
             self._drop(self._worker)
         if self._server is not None:
             self._server.close()
@@ -97,7 +92,7 @@ class WorkerLink:
             CaughtUp: another server is further, and this turn is void.
             DeviceLost: too few servers have met for too long.
         """
-        turn = Turn(position.step, int(position.stage), meta, *(len(part) for part in sums))
+        turn = Turn(position.step, position.turn, int(position.stage), meta, *(len(part) for part in sums))
         again = 0
         while True:
             worker = await self._present(position)

@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -20,7 +20,9 @@ _BEAT_SECONDS = 0.5
 # A run of which nobody was heard for so long is over.
 _DEAD_SECONDS = 5.0
 _WAIT_SECONDS = 0.25
-_RUN_BYTES = 4
+# For so long it is tried to tell the store goodbye.
+_LEAVE_SECONDS = 5.0
+_MARK_BYTES = 4
 
 
 class Book(Counters, Protocol):
@@ -30,25 +32,32 @@ class Book(Counters, Protocol):
         """Set a text if it is the expected one, or if there is none and none is expected; return what is there then."""
 
 
+def _run_key(config: ServersConfig) -> str:
+    return f"{config.name}/run"
+
+
 def exporter_key(hall: str, server: str) -> str:
     """Return under which key a server's exporter is written."""
     return f"{hall}/exporter/{server}"
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What all servers of a run must have alike.
+    """What all servers of a run must have alike, and who they are.
 
     Attributes:
         version: hash of csd-emu's code.
         servers: hash of servers file and arrays.
         job: hash of the job and all that its trajectory rests on.
         run: of this run; the first server draws it.
+        members: server -> mark of its process, of those that have joined and not left; one that was lost without a
+            word stays among them.
     """
 
     version: str
     servers: str
     job: str
     run: str = ""
+    members: dict[str, str] = {}
 
     def differences(self, other: Claim) -> list[str]:
         """Return in what this differs from another server's."""
@@ -64,56 +73,87 @@ def member(config: ServersConfig, server: str, claim: Claim) -> Iterator[str]:
         EnvironmentUnfit: the store cannot be reached, this server's clock is off, or it takes part already.
         ConfigurationError: another run goes on there, of another job or another version of csd-emu.
     """
-    store, key = connect(config.store), f"{config.name}/run"
+    store, key = connect(config.store), _run_key(config)
     try:
         check_clock(store, server)
-        own = _join(store, key, claim, config, server)
-        store.add(f"{own.run}/joined", 1)
+        mark = secrets.token_hex(_MARK_BYTES)
+        run = _join(store, key, claim, config, (server, mark))
     except (RuntimeError, msgspec.MsgspecError) as error:  # torch's errors are of the first kind
         raise EnvironmentUnfit(
             f"store: what answers at {config.store.address}:{config.store.port} is no csd-emu store ({error}); "
             "start one there"
         ) from error
     done = threading.Event()
-    beating = connect(config.store)
-    thread = threading.Thread(target=_beat, args=(beating, beat_key(own.run, f"host/{server}"), done), daemon=True)
+    thread = threading.Thread(target=_stay, args=(store, key, run, (server, mark), done), name="member", daemon=True)
     thread.start()
     try:
-        yield own.run
+        yield run
     finally:
         done.set()
-        thread.join()
-        _leave(store, key, own)
+        thread.join(_LEAVE_SECONDS)  # of a store that is cut off nobody knows when it answers
 
 
-def _join(store: Book, key: str, claim: Claim, config: ServersConfig, server: str) -> Claim:
-    """Return the claim of the run that goes on, or that begins with this server."""
+def _join(store: Book, key: str, claim: Claim, config: ServersConfig, own: tuple[str, str]) -> str:
+    """Return the run that goes on, or that begins with this server, whose name and mark are `own`.
+
+    Who has joined and who has left is in one text, which is exchanged whole: of two who change it at once one looks
+    again.
+    """
+    server, mark = own
     while True:
-        mine = msgspec.structs.replace(claim, run=secrets.token_hex(_RUN_BYTES))
-        wanted = msgspec.json.encode(mine).decode()
-        found = store.compare_set(key, "", wanted).decode()
-        if found == wanted:
-            return mine
-        theirs = msgspec.json.decode(found, type=Claim)
-        living = _living(store, theirs.run, config)
-        if not living:
-            store.compare_set(key, found, "")  # its servers have all gone without a word
-            continue
-        if server in living:
-            raise EnvironmentUnfit(
-                f"server {server} takes part already in this run; name another one with --server, or end the first"
-            )
-        if different := claim.differences(theirs):
-            raise ConfigurationError(
-                f"server {server} does not fit to {', '.join(living)}, where a run goes on: {' and '.join(different)} "
-                "differ; use the same everywhere, or wait until that run is over"
-            )
-        return theirs
+        found, theirs = _read(store, key)
+        if theirs is None or not (living := _living(store, theirs.run, config)):  # gone without a word, all of them
+            theirs = msgspec.structs.replace(claim, run=secrets.token_hex(_MARK_BYTES), members={})
+        else:
+            _check(claim, theirs, living, server)
+        wanted = _with_members(theirs, {**theirs.members, server: mark})
+        if _exchange(store, key, found, wanted):
+            store.add(_host_key(wanted.run, server), 1)
+            return wanted.run
+
+
+def _read(store: Book, key: str) -> tuple[str, Claim | None]:
+    """Return the text of the run that goes on, and what it says; "" and None if there is none."""
+    found = store.compare_set(key, "", "").decode()
+    return found, msgspec.json.decode(found, type=Claim) if found else None
+
+
+def _check(claim: Claim, theirs: Claim, living: Sequence[str], server: str) -> None:
+    if server in living:
+        raise EnvironmentUnfit(
+            f"server {server} takes part already in this run; name another one with --server, or end the first"
+        )
+    if different := claim.differences(theirs):
+        raise ConfigurationError(
+            f"server {server} does not fit to {', '.join(living)}, where a run goes on: {' and '.join(different)} "
+            "differ; use the same everywhere, or wait until that run is over"
+        )
+
+
+def _with_members(claim: Claim, members: dict[str, str]) -> Claim:
+    return msgspec.structs.replace(claim, members=members)
+
+
+def _exchange(store: Book, key: str, found: str, wanted: Claim) -> bool:
+    """Write a claim if the text is still the one found, and return whether it was."""
+    text = msgspec.json.encode(wanted).decode() if wanted.members else ""
+    return store.compare_set(key, found, text).decode() == text
+
+
+def host_beats(store: Book, config: ServersConfig) -> list[int]:
+    """Return what the servers' hosts have counted in the run that goes on, in order; zeros if there is none."""
+    _, claim = _read(store, _run_key(config))
+    run = None if claim is None else claim.run
+    return [0 if run is None else store.add(_host_key(run, name), 0) for name in config.names]
+
+
+def _host_key(run: str, server: str) -> str:
+    return beat_key(run, f"host/{server}")
 
 
 def _living(store: Book, run: str, config: ServersConfig) -> list[str]:
     """Return which servers' hosts give signs of life in a run."""
-    keys = {name: beat_key(run, f"host/{name}") for name in config.names}
+    keys = {name: _host_key(run, name) for name in config.names}
     before = {name: store.add(key, 0) for name, key in keys.items()}
     begin = time.monotonic()
     pause = threading.Event()
@@ -125,16 +165,20 @@ def _living(store: Book, run: str, config: ServersConfig) -> list[str]:
     return []
 
 
-def _beat(store: Book, key: str, done: threading.Event) -> None:
+def _stay(store: Book, key: str, run: str, own: tuple[str, str], done: threading.Event) -> None:
+    """Give signs of life until `done`, then leave."""
     with contextlib.suppress(RuntimeError):  # the store has gone: those who train notice by themselves
-        while True:
-            store.add(key, 1)
-            if done.wait(_BEAT_SECONDS):
-                return
+        while not done.wait(_BEAT_SECONDS):
+            store.add(_host_key(run, own[0]), 1)
+        _leave(store, key, run, own)
 
 
-def _leave(store: Book, key: str, own: Claim) -> None:
-    """Forget the run, if this was the last server of it; one that was lost without a word keeps it for a while."""
-    with contextlib.suppress(RuntimeError):
-        if store.add(f"{own.run}/left", 1) >= store.add(f"{own.run}/joined", 0):
-            store.compare_set(key, msgspec.json.encode(own).decode(), "")
+def _leave(store: Book, key: str, run: str, own: tuple[str, str]) -> None:
+    """Leave a run, and forget it with its last server; one that was lost without a word keeps it for a while."""
+    while True:
+        found, claim = _read(store, key)
+        if claim is None or claim.run != run or own not in claim.members.items():
+            return  # it was taken for dead, and another process has its place
+        members = {server: mark for server, mark in claim.members.items() if (server, mark) != own}
+        if _exchange(store, key, found, _with_members(claim, members)):
+            return

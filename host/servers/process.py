@@ -41,16 +41,23 @@ def own_address(config: ServersConfig, server: str) -> tuple[IPv4Address, str]:
         for address in addresses
         if address.family.name == "AF_INET"
     ]
-    first = {interface: address for address, interface in reversed(every)}
     # gloo is told the interface, and listens on its first address.
-    reached = {interface for interface, address in first.items() if address in config.network}
-    found = [(own, interface) for own, interface in every if own in config.network and interface in reached]
+    first = {interface: address for address, interface in reversed(every)}
+    inside = [(own, interface) for own, interface in every if own in config.network]
+    found = [(own, interface) for own, interface in inside if first[interface] in config.network]
     for address, interface in found:
         if wanted is None or address == wanted:
             return address, interface
     # Every address of this block is the loopback interface's, whichever of them is listed.
     if wanted is not None and wanted.is_loopback and found:
         return wanted, found[0][1]
+    for address, interface in inside:
+        if (wanted is None or address == wanted) and (address, interface) not in found:
+            raise ConfigurationError(
+                f"server {server}: {interface} has {first[interface]} before {address}, and gloo listens on an "
+                f"interface's first address, which is not in {config.network}; put {address} first, or on an interface "
+                "of its own"
+            )
     what = f"the address {wanted}" if wanted is not None else f"an address in {config.network}"
     raise ConfigurationError(
         f"server {server}: this machine does not have {what}, so there is nothing that the servers' traffic can be "
@@ -68,11 +75,17 @@ class AgentPlan:
     socket: Path
     log: Path
 
-    @property
-    def command(self) -> list[str]:
-        """The command line."""
+    def launch(self) -> tuple[list[str], Mapping[str, str]]:
+        """Return command line and environment, for the address that this machine has now.
+
+        Raises:
+            ConfigurationError: see `own_address`.
+        """
+        address, interface = own_address(self.config, self.server)
+        return self._command(address), self._environment(interface)
+
+    def _command(self, address: IPv4Address) -> list[str]:
         config, silence = self.config, self.config.membership.silence
-        address, _ = own_address(config, self.server)
         place = f"{config.store.address}:{config.store.port}"
         conf = {
             "is_host": "0",
@@ -98,12 +111,10 @@ class AgentPlan:
             *("-m", "host.servers.worker", msgspec.json.encode(worker).decode()),
         ]
 
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Its environment: gloo is bound to the servers' network, and each meeting has a store of its own."""
-        bound = own_address(self.config, self.server)[1]
+    def _environment(self, interface: str) -> Mapping[str, str]:
+        """Return the environment: gloo is bound to the servers' network, and each meeting has a store of its own."""
         return os.environ | {
-            "GLOO_SOCKET_IFNAME": bound,
+            "GLOO_SOCKET_IFNAME": interface,
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             "OMP_NUM_THREADS": "1",
         }
@@ -147,7 +158,7 @@ class AgentProcess:
 
     async def _run_one(self) -> None:
         """Run one agent to its end: its own, or the host's wish."""
-        command, environment = self._plan.command, dict(self._plan.environment)
+        command, environment = self._plan.launch()
         read, write = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(

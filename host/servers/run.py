@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,13 +20,13 @@ from host.servers.membership import Claim, exporter_key, member
 from host.servers.process import AgentPlan, AgentProcess, own_address
 from host.servers.store import connect
 from host.servers.together import ServersTogether
-from host.sync.states import pack_state
+from host.sync.states import hash_weights, pack_state, unpack_state
 from host.sync.together import CaughtUp
 from host.training import Training
 
 # What the agents and workers write goes into the run's directory.
 LOG = "servers.log"
-_FAREWELL_SECONDS = 30.0
+_FAREWELL_SECONDS, _LAST_WORD_SECONDS = 30.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,17 @@ def joined(request: RunRequest, runtime: Path) -> Iterator[Member | None]:
 
 
 @contextlib.asynccontextmanager
-async def meeting(this: Member | None, directory: Path) -> AsyncIterator[ServersTogether | None]:
-    """Have a worker that takes turns with those of other servers while the block lasts."""
+async def meeting(
+    this: Member | None, directory: Path, note: Callable[[str], None]
+) -> AsyncIterator[ServersTogether | None]:
+    """Have a worker that takes turns with those of other servers while the block lasts; `note` is for the records."""
     if this is None:
         yield None
         return
     config, server = this.hall.config, this.hall.server
     plan = AgentPlan(config, server, this.run, this.socket, directory / LOG)
     async with WorkerLink(this.socket, config.membership.wait) as link, AgentProcess(plan):
-        yield ServersTogether(server, link, config.link, config.reduce_every)
+        yield ServersTogether(server, link, config.link, config.reduce_every, note)
 
 
 def publish_exporter(this: Member, page: str) -> None:
@@ -87,7 +89,23 @@ def count_servers(record: RoundRecord, metrics: MetricsState) -> None:
 
 
 async def say_farewell(together: ServersTogether, training: Training) -> None:
-    """Let the others take what they still need of this server, if they can, before it leaves."""
-    with contextlib.suppress(TimeoutError, DeviceLost, CaughtUp):
-        async with asyncio.timeout(_FAREWELL_SECONDS):
-            await together.end(lambda: pack_state(training.state()))
+    """Let the others take what they still need of this server, if they can, before it leaves.
+
+    Two turns: the first is the last that counts. Whoever has the outcome of the second knows that all have that of the
+    first, and need its worker no longer; whoever misses it has no more than a moment's wait.
+    """
+    for patience_seconds in (_FAREWELL_SECONDS, _LAST_WORD_SECONDS):
+        with contextlib.suppress(TimeoutError, DeviceLost):
+            async with asyncio.timeout(patience_seconds):
+                await _take_last_turn(together, training)
+
+
+async def _take_last_turn(together: ServersTogether, training: Training) -> None:
+    while True:
+        state = training.state()
+        weights = await asyncio.to_thread(hash_weights, state.weights)
+        try:
+            await together.begin(int(state.progress["step"]) + 1, [], weights, lambda: pack_state(training.state()))
+            return
+        except CaughtUp as ahead:
+            training.restore(unpack_state(ahead.state))

@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from typing import Protocol
 
-from torch.distributed import DistError, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from csd_emu.servers import StoreSection
 from firmware_agent.errors import EnvironmentUnfit
@@ -92,12 +93,22 @@ def kept_store(section: StoreSection) -> Iterator[TCPStore]:
         thread.join(_PATIENCE.total_seconds())
 
 
-def read_texts(store: Store, keys: Mapping[str, str]) -> dict[str, str]:
+class Texts(Protocol):
+    """A store's texts."""
+
+    def get(self, key: str, /) -> bytes:
+        """Return a text; waits until it is written."""
+
+    def check(self, keys: list[str], /) -> bool:
+        """Return whether all are written."""
+
+
+def read_texts(store: Texts, keys: Mapping[str, str]) -> dict[str, str]:
     """Return name -> text of those `keys` (by name) that are written."""
     return {name: store.get(key).decode() for name, key in keys.items() if store.check([key])}
 
 
-def check_clock(store: Store, server: str) -> None:
+def check_clock(store: Texts, server: str) -> None:
     """Refuse to take part with a clock that is far from the store's.
 
     Raises:

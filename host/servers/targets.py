@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from pathlib import Path
-
-from torch.distributed import Store  # type: ignore[attr-defined]
+from typing import Protocol
 
 from csd_emu.servers import ServersConfig
 from host.metrics.targets import write_targets
-from host.servers.membership import exporter_key
-from host.servers.store import read_texts
+from host.servers.beats import Silence
+from host.servers.membership import Book, exporter_key, host_beats
+from host.servers.store import Texts, read_texts
 
 _LOOK_SECONDS = 1.0
+# A server that was lost stays in the list for so long, so that alerts are told of it.
+KEPT_SECONDS = 600.0
 
 
-async def keep_targets(store: Store, config: ServersConfig, path: Path) -> None:
-    """Write the list whenever a server's exporter is new or somewhere else; goes on until it is cancelled.
+class TargetsStore(Book, Texts, Protocol):
+    """What the list is made of."""
+
+
+async def keep_targets(
+    store: TargetsStore,
+    config: ServersConfig,
+    path: Path,
+    clock: Callable[[], float] = time.monotonic,
+    look_seconds: float = _LOOK_SECONDS,
+) -> None:
+    """Write the list whenever a server's exporter is new, is somewhere else, or is out of it; until it is cancelled.
+
+    A server is out of it when nothing was heard of its host for ten minutes.
 
     Raises:
         ConfigurationError: two servers have one address.
         EnvironmentUnfit: the file cannot be written.
     """
     keys = {server: exporter_key(config.name, server) for server in config.names}
+    silence = Silence(config.names, KEPT_SECONDS, clock())
     written: dict[str, str] = {}
     write_targets(path, written)
     while True:
-        found = await asyncio.to_thread(read_texts, store, keys)
+        beats = await asyncio.to_thread(host_beats, store, config)
+        gone = silence.hear(beats, clock())
+        told = await asyncio.to_thread(read_texts, store, keys)
+        found = {server: place for server, place in told.items() if server not in gone}
         if found != written:
             write_targets(path, found)
             written = found
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(look_seconds)

@@ -13,10 +13,10 @@ from csd_emu.servers import ServerLink
 from firmware_agent.exchange import Array
 from host.servers.frames import DOUBLE, SINGLE, join_sums
 from host.servers.link import Outcome, no_sums
-from host.servers.turns import Position, Stage
+from host.servers.turns import Position, Stage, strangers
 from host.sync.together import Averaged, Reduced, ServerPart
 
-_NAMES: msgspec.msgpack.Decoder[list[str]] = msgspec.msgpack.Decoder(list[str])
+_BEGUN: msgspec.msgpack.Decoder[tuple[list[str], bytes]] = msgspec.msgpack.Decoder(tuple[list[str], bytes])
 _PART: msgspec.msgpack.Decoder[ServerPart] = msgspec.msgpack.Decoder(ServerPart)
 _PARTS: msgspec.msgpack.Decoder[list[ServerPart]] = msgspec.msgpack.Decoder(list[ServerPart])
 _JUDGED: msgspec.msgpack.Decoder[tuple[float, float]] = msgspec.msgpack.Decoder(tuple[float, float])
@@ -34,7 +34,14 @@ class Turning(Protocol):
 class ServersTogether:
     """A `host.sync.together.Together`."""
 
-    def __init__(self, server: str, turns: Turning, link: ServerLink, reduce_every: int = 1) -> None:
+    def __init__(
+        self,
+        server: str,
+        turns: Turning,
+        link: ServerLink,
+        reduce_every: int = 1,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Begin.
 
         Args:
@@ -42,23 +49,38 @@ class ServersTogether:
             turns: reaches the others.
             link: of each server to the others, for modelled seconds.
             reduce_every: after so many steps they add up.
+            note: called with what the run's records should say.
         """
-        self.server, self.reduce_every, self._turns = server, reduce_every, turns
+        self.server, self.reduce_every, self._turns, self._note = server, reduce_every, turns, note
         self._fabric = Fabric(link.bandwidth, link.latency)
-        self._meetings, self._step = 0, 0
+        self._meetings = 0
+        self.turn = 0
 
-    async def begin(self, step: int, here: Collection[str], give_state: Callable[[], bytes]) -> list[str]:
+    async def begin(
+        self, step: int, here: Collection[str], weights: bytes, give_state: Callable[[], bytes]
+    ) -> list[str]:
         """Return which devices the others have (see `Together.begin`)."""
-        turn = Position(step, Stage.BEGIN), msgspec.msgpack.encode(sorted(here)), no_sums()
-        outcome = await self._turns.turn(*turn, give_state)
-        self._meetings, self._step = outcome.sent_again, step
-        return [name for server, meta in outcome.metas.items() if server != self.server for name in _NAMES.decode(meta)]
+        meta = msgspec.msgpack.encode((sorted(here), weights))
+        own, self._meetings = True, 0
+        while True:
+            # Whoever has other weights than most stands behind these, and so takes over theirs.
+            position = Position(step, self.turn if own else 0, Stage.BEGIN)
+            outcome = await self._turns.turn(position, meta, no_sums(), give_state)
+            self.turn += 1
+            self._meetings += outcome.sent_again
+            said = {server: _BEGUN.decode(each) for server, each in outcome.metas.items()}
+            different = strangers({server: digest for server, (_, digest) in said.items()})
+            if not different:
+                return [name for server, (names, _) in said.items() if server != self.server for name in names]
+            own = self.server not in different
+            self._note(_told(step, different, [server for server in said if server not in different]))
 
     async def reduce(self, step: int, means: Mapping[str, Array], part: ServerPart) -> Reduced:
         """Add up gradients (see `Together.reduce`)."""
         scaled = [_scaled(array, part.records) for array in means.values()]
-        turn = Position(step, Stage.REDUCE), msgspec.msgpack.encode(part), join_sums(scaled)
+        turn = Position(step, self.turn, Stage.REDUCE), msgspec.msgpack.encode(part), join_sums(scaled)
         outcome = await self._turns.turn(*turn, _no_state)
+        self.turn += 1
         parts = {server: _PART.decode(meta) for server, meta in outcome.metas.items()}
         cost = self._cost(outcome)
         return Reduced(
@@ -72,9 +94,9 @@ class ServersTogether:
     async def average(self, step: int, arrays: Mapping[str, Array], parts: Sequence[ServerPart]) -> Averaged:
         """Take the mean of arrays (see `Together.average`)."""
         scaled = [_scaled(array, sum(part.records for part in parts)) for array in arrays.values()]
-        turn = Position(step, Stage.REDUCE), msgspec.msgpack.encode(parts), join_sums(scaled)
+        turn = Position(step, self.turn, Stage.REDUCE), msgspec.msgpack.encode(parts), join_sums(scaled)
         outcome = await self._turns.turn(*turn, _no_state)
-        self._step = step
+        self.turn += 1
         everyone = {server: _PARTS.decode(meta) for server, meta in outcome.metas.items()}
         cost = self._cost(outcome)
         return Averaged(
@@ -91,14 +113,17 @@ class ServersTogether:
 
     async def end_round(self, step: int, accuracy: float, loss: float) -> tuple[float, float]:
         """Return the first server's judgement (see `Together.end_round`)."""
-        turn = Position(step, Stage.ROUND), msgspec.msgpack.encode((accuracy, loss)), no_sums()
+        turn = Position(step + 1, self.turn, Stage.ROUND), msgspec.msgpack.encode((accuracy, loss)), no_sums()
         outcome = await self._turns.turn(*turn, _no_state)
+        self.turn += 1
         return _JUDGED.decode(next(iter(outcome.metas.values())))
 
-    async def end(self, give_state: Callable[[], bytes]) -> None:
-        """Take a last turn, so that nobody leaves while others wait for an outcome of the one before."""
-        turn = Position(self._step + 1, Stage.BEGIN), msgspec.msgpack.encode([]), no_sums()
-        await self._turns.turn(*turn, give_state)
+
+def _told(step: int, different: Sequence[str], others: Sequence[str]) -> str:
+    return (
+        f"before step {step} the weights of {', '.join(different)} were not those of {', '.join(others)}, which take "
+        "their place: a memory errs, or processors round differently (see docs/servers.md)"
+    )
 
 
 def _scaled(mean: Array, records: int) -> Array:

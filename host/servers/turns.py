@@ -4,11 +4,15 @@ Servers take turns together: before a step they say which drives they have, afte
 round they agree on what it came to. A turn is not atomic: when a server is lost in it, some of the others may have its
 outcome while others do not. So whoever meets says first where it stands; those who are behind are brought up to those
 who are furthest, and no step is taken twice.
+
+Weights are equal on all servers by calculation alone, so now and then servers compare them too: whoever has others than
+most is behind, wherever it stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -21,13 +25,23 @@ class Stage(IntEnum):
     REDUCE = 1
     """Its drives have returned their gradients; they are not applied yet."""
     ROUND = 2
-    """The step is applied, and a round ends with it."""
+    """The steps before are done, and a round ends with them."""
 
 
 class Position(NamedTuple):
-    """Where a server stands: at a stage of the step of this number, from 1."""
+    """Where a server stands, further the greater: each turn leads to a greater one.
+
+    A step of which nobody returned anything begins anew, and so does one for which the epoch had no record left: step
+    and stage alone would go back then.
+
+    Attributes:
+        step: that is to be done next, from 1.
+        turn: how many turns were taken before, by this server or those whose state it has taken over.
+        stage: of the step.
+    """
 
     step: int
+    turn: int
     stage: Stage
 
 
@@ -62,3 +76,14 @@ def acts(positions: Sequence[Position]) -> list[Act]:
         Act.GIVE if rank == giver else Act.WAIT if position == furthest else Act.TAKE
         for rank, position in enumerate(positions)
     ]
+
+
+def strangers(hashes: Mapping[str, bytes]) -> list[str]:
+    """Return which servers' weights are not those of the most, given a hash of each one's; b"" of one that has none.
+
+    Where as many have others, the first server's count: two cannot outvote each other.
+    """
+    told = {server: digest for server, digest in hashes.items() if digest}
+    # The first of equals comes first.
+    common = max(told.values(), key=Counter(told.values()).__getitem__, default=b"")
+    return [server for server, digest in told.items() if digest != common]

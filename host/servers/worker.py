@@ -15,6 +15,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NoReturn
 
 import msgspec
 import numpy as np
@@ -29,7 +30,6 @@ from host.servers.frames import (
     DOUBLE,
     LENGTH_BYTES,
     SINGLE,
-    Bye,
     FromHost,
     FromWorker,
     GiveState,
@@ -83,12 +83,13 @@ class Worker:
         """Speak to the host over `host`; the group has met."""
         self._host, self._group = host, group
 
-    def serve(self) -> None:
-        """Take turns until the host says goodbye."""
+    def serve(self) -> NoReturn:
+        """Take turns until the agent ends the process, as it does with its host.
+
+        A worker that ended by itself, and well, would have the agent close the rendezvous, for the others too.
+        """
         while True:
             frame, payload = self._receive()
-            if isinstance(frame, Bye):
-                return
             if not isinstance(frame, Turn):
                 raise ProtocolError(f"the host said {type(frame).__name__} where a turn begins")
             while not self._take(frame, payload):
@@ -97,14 +98,14 @@ class Worker:
     def _take(self, turn: Turn, payload: Array) -> bool:
         """Take a turn, and return whether it is the host's own that was taken."""
         group = self._group
-        seen = group.gather([turn.step, turn.stage, len(turn.meta), turn.singles, turn.doubles])
-        positions = [Position(step, Stage(stage)) for step, stage, *_ in seen]
+        seen = group.gather([turn.step, turn.turn, turn.stage, len(turn.meta), turn.singles, turn.doubles])
+        positions = [Position(step, number, Stage(stage)) for step, number, stage, *_ in seen]
         doing = acts(positions)
         if Act.GIVE in doing:
             return self._hand_over(doing)
         there = [rank for rank, act in enumerate(doing) if act is Act.PROCEED]
-        metas = group.gather_bytes(turn.meta, [numbers[2] for numbers in seen])
-        singles, doubles = seen[there[0]][3:]
+        metas = group.gather_bytes(turn.meta, [numbers[3] for numbers in seen])
+        singles, doubles = seen[there[0]][4:]
         proceeds = doing[group.rank] is Act.PROCEED
         sums = split_sums(payload, singles) if proceeds else (np.zeros(singles, SINGLE), np.zeros(doubles, DOUBLE))
         for part in sums:
@@ -189,7 +190,6 @@ def main() -> None:
     host = socket.socket(socket.AF_UNIX)
     host.connect(arguments.host)
     Worker(host, group).serve()
-    dist.destroy_process_group()
 
 
 def _end_when(ends: threading.Event, agent: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -31,6 +33,15 @@ def pack_state(state: TrainingState) -> bytes:
     header = msgspec.json.encode(_Header(state.round, state.accuracy, state.array_seconds, dict(state.progress)))
     content = safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in tensors.items()})
     return len(header).to_bytes(_LENGTH_BYTES, "little") + header + content
+
+
+def hash_weights(weights: Mapping[str, Array]) -> bytes:
+    """Return a hash of all weights to the bit, which servers compare."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(weights[name]).reshape(-1).view(np.uint8).data)
+    return digest.digest()
 
 
 def unpack_state(content: bytes) -> TrainingState:

@@ -103,11 +103,19 @@ class Together(Protocol):
     """This one."""
     reduce_every: int
     """After so many steps they add up: 1 sums every step's gradients, more take the mean of weights."""
+    turn: int
+    """How many turns were taken, by this server or those whose state it has taken over: part of a training's state."""
 
-    async def begin(self, step: int, here: Collection[str], give_state: Callable[[], bytes]) -> list[str]:
+    async def begin(
+        self, step: int, here: Collection[str], weights: bytes, give_state: Callable[[], bytes]
+    ) -> list[str]:
         """Say which of one's own drives are here before a step, and return which of the others' are.
 
-        `give_state` returns the training's state, for servers that are behind; it is called in a thread.
+        Args:
+            step: its number.
+            here: one's own drives that are here.
+            weights: a hash of the weights, which all servers that tell one must have alike; b"" to tell none.
+            give_state: returns the training's state, for servers that are behind; it is called in a thread.
 
         Raises:
             DeviceLost: too few servers were there for too long.

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -36,7 +37,7 @@ from host.sync.plan import SyncPlan
 from host.sync.pondering import begin_choosing, observe_step
 from host.sync.round_end import RoundEnd
 from host.sync.slice_log import SliceLog, StepLogs
-from host.sync.states import pack_state, unpack_state
+from host.sync.states import hash_weights, pack_state, unpack_state
 from host.sync.stepping import Stepper, StepResult, Underway
 from host.sync.together import CaughtUp, Together
 from host.training import TrainingState, is_done, round_totals
@@ -44,6 +45,8 @@ from host.tuning.base import Batches, Chooser, Floats, Retune, Tuner
 
 # A device that was late so often in a row is waited for.
 _MOST_LATE_STEPS = 3
+# Servers compare their weights before a round, and before every so-many-th step.
+COMPARED_STEPS = 16
 
 
 @dataclass(frozen=True)
@@ -219,6 +222,8 @@ class SyncTraining:
             "communication": self._communication.tuner.state(),
             **self._dealer.state(),
         }
+        if self._together is not None:
+            progress["turn"] = self._together.turn
         return TrainingState(
             self._round, self._accuracy, self._accountant.array_seconds, self.weights, self._optimiser.state(), progress
         )
@@ -242,6 +247,8 @@ class SyncTraining:
     def _restore_progress(self, progress: Mapping[str, Any]) -> None:
         try:
             self._step, self._first_records = int(progress["step"]), int(progress["first_records"])
+            if self._together is not None:
+                self._together.turn = int(progress.get("turn", 0))
             self._here, self._late_steps = set(progress["here"]), Counter(progress["late_steps"])
             self._round_end.carried = int(progress.get("carried", 0))
             self._in_round = [int(number) for number in progress.get("in_round", (0, 0, 0))]
@@ -316,16 +323,19 @@ class SyncTraining:
             return await self._participants.present(number), ()
         while True:
             newcomer, sessions = self._participants.newcomer, self._participants.here()
-            elsewhere = await self._together.begin(number, list(sessions), lambda: pack_state(self._state_in(ledger)))
+            compared = not ledger.count or number % COMPARED_STEPS == 0
+            weights = await asyncio.to_thread(hash_weights, self.weights) if compared else b""
+            give_state = partial(self._pack_state, ledger)
+            elsewhere = await self._together.begin(number, list(sessions), weights, give_state)
             if sessions or elsewhere:
                 return sessions, elsewhere
             await self._participants.wait(number, newcomer)
 
-    def _state_in(self, ledger: Ledger) -> TrainingState:
+    def _pack_state(self, ledger: Ledger) -> bytes:
         """Return where the training stands in the middle of a round, for a server that is behind."""
         state = self.state()
         done = [ledger.count, ledger.samples, self._round_end.epochs]
-        return replace(state, progress={**state.progress, "in_round": done})
+        return pack_state(replace(state, progress={**state.progress, "in_round": done}))
 
     def _may_look_ahead(self, begun: Begun, ledger: Ledger) -> bool:
         """Whether the next step may begin before this one is over: it must be of the same round and epoch.

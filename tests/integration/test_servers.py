@@ -1,141 +1,18 @@
-"""Several servers as processes on this machine: a store, agents of torchrun, workers, native drives."""
+"""Several servers as processes on this machine: they train as one, and who does not fit or is lost is dealt with."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
-import signal
-import socket
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import psutil
 import pytest
-import safetensors.numpy
 
-from csd_emu.paths import HOME_VARIABLE
-from tests.commands import PROGRAM, processes, temporary_workshop, wait_until
-from tests.commands import Workshop as OneServer
-
-ARRAY: dict[str, Any] = {"name": "rack", "engine": "native", "devices": [{"profile": "newport", "count": 2}]}
-JOB: dict[str, Any] = {
-    "model": "digits_cnn",
-    "mode": "sync",
-    "data": {"source": "digits", "private": 0.0},
-    "rounds": 2,
-    "batch_size": 16,
-    "tuner": "none",
-    "sync": {"round_steps": 5},
-}
-LONGEST_SECONDS = 240.0
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-class Servers(OneServer):
-    """A servers file and its servers ``a`` and ``b``, each with folders of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.write("array.yaml", ARRAY)
-        self.servers_file = self.write_servers()
-        self.started: list[subprocess.Popen[str]] = []
-
-    def write_servers(self, **fields: Any) -> Path:
-        content = {
-            "name": "hall",
-            "servers": [{"name": name, "array": "array.yaml"} for name in ("a", "b")],
-            "store": {"port": free_port()},
-            "membership": {"wait": "180 s", "silence": "10 s"},
-        }
-        return self.write("servers.yaml", content | fields)
-
-    def home_of(self, server: str) -> Path:
-        return self.folder / f"home-{server}"
-
-    def go(self, server: str, *arguments: str | Path) -> subprocess.Popen[str]:
-        """Start a command as one of the servers, or as the store's machine."""
-        process = subprocess.Popen(
-            [*PROGRAM, *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {HOME_VARIABLE: str(self.home_of(server)), "TMPDIR": str(self.temporary)},
-            cwd=Path(__file__).parents[2],
-            start_new_session=True,
-        )
-        self.started.append(process)
-        return process
-
-    def train(self, server: str, job: Path, runs: str = "") -> subprocess.Popen[str]:
-        folder = self.folder / f"runs-{runs or server}"
-        return self.go(server, "run", job, "--servers", self.servers_file, "--server", server, "--runs", folder)
-
-    @contextlib.contextmanager
-    def store(self) -> Iterator[None]:
-        """Keep the store while the block lasts."""
-        process = self.go("store", "store", self.servers_file)
-        assert process.stdout is not None
-        assert "until Ctrl-C" in process.stdout.readline()
-        try:
-            yield
-        finally:
-            process.send_signal(signal.SIGINT)
-            assert process.wait(LONGEST_SECONDS) == 0
-
-    def records_of(self, runs: str) -> list[dict[str, Any]]:
-        (directory,) = (self.folder / f"runs-{runs}").glob("*")
-        return self.records(directory)
-
-    def steps_of(self, runs: str) -> list[dict[str, Any]]:
-        if not any((self.folder / f"runs-{runs}").glob("*/records.jsonl")):
-            return []
-        rounds = [record for record in self.records_of(runs) if record["kind"] == "round"]
-        return list(itertools.chain.from_iterable(record["steps"] for record in rounds))
-
-    def weights_of(self, runs: str) -> dict[str, Any]:
-        (path,) = (self.folder / f"runs-{runs}").glob("*/model.safetensors")
-        return safetensors.numpy.load_file(path)
-
-    def of_server(self, server: str) -> list[psutil.Process]:
-        """All processes that work for a server: host, agent, worker, drives."""
-        home = str(self.home_of(server))
-        found = []
-        for process in processes():
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get(HOME_VARIABLE) == home or any(home in part for part in process.cmdline()):
-                    found.append(process)
-        return found
-
-    def kill(self, server: str) -> None:
-        """End all that is a server's, at once and without a word."""
-        found = self.of_server(server)
-        for process in found:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(found, 30)
-
-    def assert_nothing_left(self) -> None:
-        for server in ("a", "b", "store"):
-            wait_until(lambda name=server: not self.of_server(name))
-            sockets = [path for path in self.home_of(server).rglob("*") if path.is_socket()]
-            assert not sockets
-
-    def close(self) -> None:
-        for server in ("a", "b", "store"):
-            self.kill(server)
-        for process in self.started:
-            process.kill()
-            process.communicate()
+from tests.commands import temporary_workshop, wait_until
+from tests.server_processes import ARRAY, JOB, LONGEST_SECONDS, ROOT, Servers, assert_close, ended
 
 
 @pytest.fixture
@@ -147,16 +24,13 @@ def servers() -> Iterator[Servers]:
             made.close()
 
 
-def ended(process: subprocess.Popen[str], code: int = 0) -> str:
-    out, err = process.communicate(timeout=LONGEST_SECONDS)
-    assert process.returncode == code, out + err
-    return out + err
-
-
-def assert_close(one: dict[str, Any], other: dict[str, Any], tolerance: float) -> None:
-    assert one.keys() == other.keys()
-    for name, array in one.items():
-        np.testing.assert_allclose(other[name], array, rtol=tolerance, atol=tolerance)
+def another_version(folder: Path) -> Path:
+    """A copy of the code in which one line is another."""
+    for package in ("csd_emu", "firmware_agent", "host"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "host" / "servers" / "turns.py").open("a") as file:
+        file.write("# another version\n")
+    return folder
 
 
 def test_two_servers_train_as_one_and_who_differs_is_turned_away(servers: Servers) -> None:
@@ -167,22 +41,54 @@ def test_two_servers_train_as_one_and_who_differs_is_turned_away(servers: Server
         first = servers.train("a", job)  # which waits for the second
         wait_until(lambda: any(servers.home_of("a").rglob("identity.tar")), LONGEST_SECONDS)
         refused = ended(servers.train("b", other, "other"), 2)
+        version = another_version(servers.folder / "code")
+        outdated = ended(servers.train("b", job, "other", version), 2)
         second = servers.train("b", job)
         for process in (first, second):
             ended(process)
     assert "the job differ" in refused
+    assert "the version of csd-emu differ" in outdated
     assert not list(servers.folder.glob("runs-other/*"))
     assert [step["step"] for step in servers.steps_of("a")] == list(range(1, 11))
     for step in servers.steps_of("b"):
         assert step["servers"]["present"] == ["a", "b"]
-    ours = servers.weights_of("a")
-    for name, array in servers.weights_of("b").items():
-        np.testing.assert_array_equal(array, ours[name])
+    servers.assert_equal_weights("a", "b")
     servers.assert_nothing_left()
     # The same drives on one server; float32 sums in another order.
     four = servers.write("four.yaml", ARRAY | {"devices": [{"profile": "newport", "count": 4}]})
     ended(servers.go("a", "run", job, "--array", four, "--runs", servers.folder / "runs-one"))
-    assert_close(servers.weights_of("one"), ours, 1e-4)
+    assert_close(servers.weights_of("one"), servers.weights_of("a"), 1e-4)
+
+
+# The store's command with a clock that is an hour fast: a machine has one time of day, in all its namespaces.
+HOUR_FAST = """
+import sys, time
+now = time.time
+time.time = lambda: now() + 3600.0
+from host import cli
+cli.main()
+"""
+
+
+def test_a_clock_that_is_an_hour_off_is_told_and_nothing_is_left(servers: Servers) -> None:
+    job = servers.write("job.yaml", JOB)
+    store = subprocess.Popen(
+        [sys.executable, "-c", HOUR_FAST, "store", str(servers.servers_file)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=servers.environment,
+        cwd=ROOT,
+    )
+    try:
+        assert store.stdout is not None
+        assert "until Ctrl-C" in store.stdout.readline()
+        told = ended(servers.train("a", job), 2)
+    finally:
+        store.kill()
+        store.communicate()
+    assert "the clock of server a is 3600 s behind the store's; set all servers' clocks (NTP)" in " ".join(told.split())
+    assert not list(servers.folder.glob("runs-a/*"))
+    servers.assert_nothing_left()
 
 
 @pytest.mark.long
@@ -204,9 +110,7 @@ def test_a_server_that_is_killed_is_not_waited_for_and_catches_up_when_it_comes_
     assert present[-1] == ("a", "b")
     back = servers.steps_of("again")
     assert [step["step"] for step in back] == list(range(back[0]["step"], 201))
-    ours = servers.weights_of("a")
-    for name, array in servers.weights_of("again").items():
-        np.testing.assert_array_equal(array, ours[name])
+    servers.assert_equal_weights("a", "again")
     servers.assert_nothing_left()
 
 
@@ -216,9 +120,7 @@ def test_servers_that_add_up_every_few_steps_end_with_the_same_weights(servers: 
     with servers.store():
         for process in [servers.train(name, job) for name in ("a", "b")]:
             ended(process)
-    ours = servers.weights_of("a")
-    for name, array in servers.weights_of("b").items():
-        np.testing.assert_array_equal(array, ours[name])
+    servers.assert_equal_weights("a", "b")
     for server in ("a", "b"):
         steps = servers.steps_of(server)
         assert [step["step"] for step in steps] == list(range(1, 11))

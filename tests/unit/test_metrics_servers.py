@@ -12,6 +12,8 @@ from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 from host.metrics.server_names import ALLREDUCE_BYTES, ALLREDUCE_SECONDS, SERVER_STEPS, SERVER_WAIT_SECONDS, SERVERS
 from host.metrics.state import MetricsState, RunFacts
 from host.metrics.targets import render_targets, write_targets
+from host.records import ServersRecord, StepRecord
+from host.servers.run import count_servers
 from tests.metrics import DEVICES, begun, defined, scraped
 from tests.records import round_record
 
@@ -45,6 +47,40 @@ def test_counters_are_the_sums_of_the_steps_of_rounds_that_are_over(
     for step in unfinished:
         state.add_servers_step(*step)
     assert counters(state) == pytest.approx(expected)
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 10**12), seconds, seconds, st.integers(0, 3)), max_size=4), max_size=3)
+)
+def test_counters_of_a_resumed_run_go_on_where_they_were(rounds: list[list[tuple[int, float, float, int]]]) -> None:
+    past = [
+        round_record([], round=number, steps=[servers_step(place, *told) for place, told in enumerate(taken, 1)])
+        for number, taken in enumerate(rounds, 1)
+    ]
+    first, resumed = begun(), begun()
+    first.begin_servers(3, "modelled")
+    for record in past:
+        count_servers(record, first)
+        first.add_round(record)
+        resumed.add_round(record)
+    resumed.begin_servers(3, "modelled", past)
+    assert counters(resumed) == pytest.approx(counters(first))
+    assert scraped(resumed)["csd_rendezvous_total"] == scraped(first)["csd_rendezvous_total"]
+    assert scraped(resumed)["csd_servers"] == {(): 3}
+
+
+def servers_step(number: int, sent_bytes: int, reduce: float, waited: float, meetings: int) -> StepRecord:
+    servers = ServersRecord(
+        server="a",
+        present=["a", "b"],
+        samples=2,
+        own_seconds=1.0,
+        slowest_seconds=1.0 + waited,
+        reduce_seconds=reduce,
+        sent_bytes=sent_bytes,
+        meetings=meetings,
+    )
+    return StepRecord(step=number, loss=0.5, learning_rate=0.1, array_seconds=1.0, servers=servers)
 
 
 def test_what_is_of_several_servers_is_not_there_for_one() -> None:

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from csd_emu.config import parse_config
 from csd_emu.servers import ServersConfig
 from firmware_agent.errors import ConfigurationError
+from host.servers import process
 from host.servers.code import code_sha256
 from host.servers.hall import Hall, load_hall, read_hall
 from host.servers.process import AgentPlan, own_address
@@ -228,11 +229,42 @@ def test_the_agent_is_told_where_and_how_many(tmp_path: Path) -> None:
     servers = [{"name": name, "array": "x"} for name in "abc"]
     made = config(servers, membership={"min": 2, "silence": "7 s", "wait": "90 s"}, store={"port": 4321})
     plan = AgentPlan(made, "b", "run1", tmp_path / "socket", tmp_path / "log")
-    command = plan.command
+    command, environment = plan.launch()
     assert {"--nnodes=2:3", "--rdzv-id=run1", "--rdzv-endpoint=127.0.0.1:4321"} <= set(command)
     assert any("keep_alive_max_attempt=7" in part and "join_timeout=90" in part for part in command)
     assert any(part.startswith("--local-addr=127.") for part in command)
-    assert plan.environment["GLOO_SOCKET_IFNAME"]
+    assert environment["GLOO_SOCKET_IFNAME"]
+
+
+def test_address_and_interface_are_those_of_one_moment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def look(_: ServersConfig, server: str) -> tuple[IPv4Address, str]:
+        asked.append(server)
+        return IPv4Address(f"198.51.100.{len(asked)}"), f"eth{len(asked)}"
+
+    monkeypatch.setattr(process, "own_address", look)
+    command, environment = AgentPlan(config(), "a", "run1", tmp_path / "socket", tmp_path / "log").launch()
+    assert asked == ["a"]
+    assert "--local-addr=198.51.100.1" in command
+    assert environment["GLOO_SOCKET_IFNAME"] == "eth1"
+
+
+@pytest.mark.parametrize("wanted", [None, "198.51.100.7"])
+def test_an_address_that_gloo_would_not_listen_on_is_refused(
+    monkeypatch: pytest.MonkeyPatch, wanted: str | None
+) -> None:
+    cards = [SimpleNamespace(family=socket.AF_INET, address=each) for each in ("192.0.2.5", "198.51.100.7")]
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth1": cards})
+    there = {"network": "198.51.100.0/24", "store": {"address": "198.51.100.1"}}
+    given = config([{"name": "a", "array": "x", "address": wanted}], **there)
+    with pytest.raises(ConfigurationError, match=r"eth1 has 192\.0\.2\.5 before 198\.51\.100\.7, and gloo listens on"):
+        own_address(given, "a")
+    two = {"eth1": cards, "eth2": cards[1:]}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: two)
+    assert own_address(given, "a") == (IPv4Address("198.51.100.7"), "eth2")
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth1": cards[::-1]})
+    assert own_address(given, "a") == (IPv4Address("198.51.100.7"), "eth1")
 
 
 def test_the_model_itself_refuses() -> None:

@@ -16,7 +16,6 @@ from host.servers import frames
 from host.servers.frames import (
     LENGTH_BYTES,
     MAX_HEADER_BYTES,
-    Bye,
     FromHost,
     FromWorker,
     GiveState,
@@ -36,9 +35,8 @@ from host.servers.turns import Position, Stage
 
 COUNTS = st.integers(0, 2**40)
 HOST_FRAMES = st.one_of(
-    st.builds(Turn, COUNTS, st.integers(0, 2), st.binary(max_size=50), COUNTS, COUNTS),
+    st.builds(Turn, COUNTS, COUNTS, st.integers(0, 2), st.binary(max_size=50), COUNTS, COUNTS),
     st.builds(State, COUNTS),
-    st.just(Bye()),
 )
 METAS = st.dictionaries(st.text(max_size=9), st.binary(max_size=20), max_size=4)
 WORKER_FRAMES = st.one_of(
@@ -96,9 +94,9 @@ def test_rubbish_is_a_frame_or_is_refused(content: bytes) -> None:
             assert isinstance(decode(content), FromHost | FromWorker)
 
 
-@pytest.mark.parametrize("field", ["step", "stage", "singles", "doubles"])
+@pytest.mark.parametrize("field", ["step", "turn", "stage", "singles", "doubles"])
 def test_no_count_is_below_zero(field: str) -> None:
-    content = encode(Turn(**({"step": 1, "stage": 0} | {field: -1})))
+    content = encode(Turn(**({"step": 1, "turn": 0, "stage": 0} | {field: -1})))
     with pytest.raises(ProtocolError):
         from_host(content[LENGTH_BYTES:])
 
@@ -114,7 +112,7 @@ def test_a_header_has_a_limit(size: int) -> None:
 
 
 def test_where_a_server_stands() -> None:
-    assert Turn(7, 1).position == Position(7, Stage.REDUCE)
+    assert Turn(7, 9, 1).position == Position(7, 9, Stage.REDUCE)
 
 
 @settings(max_examples=50)
@@ -124,7 +122,7 @@ def test_sums_come_apart_as_they_were_joined(tensors: list[Array]) -> None:
     assert (single.dtype, double.dtype) == (np.float32, np.float64)
     assert len(single) + len(double) == sum(array.size for array in tensors)
     payload = np.frombuffer(bytearray(single.tobytes() + double.tobytes()), np.uint8)
-    frame = Turn(1, 1, b"", len(single), len(double))
+    frame = Turn(1, 0, 1, b"", len(single), len(double))
     assert payload_bytes(frame) == len(payload)
     back = split_sums(payload, frame.singles)
     np.testing.assert_array_equal(back[0], single)
@@ -145,6 +143,5 @@ def test_what_follows_a_workers_frame(frame: FromWorker) -> None:
         assert size == 4 * frame.singles + 8 * frame.doubles
     else:
         assert size == (frame.size_bytes if isinstance(frame, TakeState) else 0)
-    assert payload_bytes(Bye()) == 0
     assert payload_bytes(State(size)) == size
     assert frames.SINGLE.itemsize == 4

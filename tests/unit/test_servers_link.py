@@ -15,7 +15,6 @@ from firmware_agent.errors import DeviceLost
 from firmware_agent.exchange import Array
 from host.servers.frames import (
     LENGTH_BYTES,
-    Bye,
     FromHost,
     FromWorker,
     GiveState,
@@ -32,7 +31,7 @@ from host.servers.link import Outcome, WorkerLink, no_sums
 from host.servers.turns import Position, Stage
 from host.sync.together import CaughtUp
 
-HERE = Position(3, Stage.REDUCE)
+HERE = Position(3, 8, Stage.REDUCE)
 SUMS = np.arange(3, dtype=np.float32), np.arange(2, dtype=np.float64) / 3
 
 
@@ -80,7 +79,7 @@ def ask(link: WorkerLink, give: Callable[[], bytes] = refuse) -> asyncio.Task[Ou
 
 
 def assert_is_turn(heard: tuple[FromHost, bytes]) -> None:
-    assert heard == (Turn(3, 1, b"mine", 3, 2), SUMS[0].tobytes() + SUMS[1].tobytes())
+    assert heard == (Turn(3, 8, 1, b"mine", 3, 2), SUMS[0].tobytes() + SUMS[1].tobytes())
 
 
 async def test_a_turn_goes_out_and_its_outcome_comes_back(link: WorkerLink, path: Path) -> None:
@@ -183,7 +182,7 @@ async def test_patience_runs_out(tmp_path: Path) -> None:
             await ask(link)
 
 
-async def test_the_end_is_said_and_nothing_is_left(tmp_path: Path) -> None:
+async def test_nothing_is_left(tmp_path: Path) -> None:
     path = tmp_path / "worker"
     path.write_text("what a killed run left")
     async with WorkerLink(path, 60.0) as link:
@@ -191,16 +190,15 @@ async def test_the_end_is_said_and_nothing_is_left(tmp_path: Path) -> None:
         await worker.hear()
         await worker.say(Taken({}))
         await turn
-    assert await worker.hear() == (Bye(), b"")
     assert await worker.reader.read() == b""
     assert not path.exists()
     await worker.die()
 
 
 async def test_a_turn_without_sums(link: WorkerLink, path: Path) -> None:
-    turn = asyncio.create_task(link.turn(Position(1, Stage.BEGIN), b"", no_sums(), refuse))
+    turn = asyncio.create_task(link.turn(Position(1, 0, Stage.BEGIN), b"", no_sums(), refuse))
     worker = await Worker.dial(path)
-    assert await worker.hear() == (Turn(1, 0), b"")
+    assert await worker.hear() == (Turn(1, 0, 0), b"")
     await worker.say(Taken({}))
     outcome = await turn
     assert (len(outcome.singles), len(outcome.doubles)) == (0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 
 from csd_emu.servers import ServerLink
 from firmware_agent.exchange import Array
+from host.servers import run
 from host.servers.in_memory import Meeting
 from host.servers.link import Outcome
 from host.servers.together import ServersTogether
 from host.servers.turns import Position, Stage
-from host.sync.together import DevicePart, Reduced, ServerPart
+from host.sync.together import CaughtUp, DevicePart, Reduced, ServerPart
+from host.training import TrainingState
 
 LINK = ServerLink()
 SHAPES = st.lists(
@@ -112,18 +115,20 @@ async def test_where_turns_are_taken_and_how_often_servers_met() -> None:
     turns = Noted()
     together = ServersTogether("a", turns, LINK)
     turns.again = 2
-    assert await together.begin(5, ["a-01", "a-00"], lambda: b"") == []
+    assert await together.begin(5, ["a-01", "a-00"], b"x", lambda: b"") == []
     turns.again = 1
     reduced = await together.reduce(5, {"w": np.ones(3, np.float32), "n": np.ones(2, np.int64)}, part_of("a", 1))
     assert reduced.meetings == 3
     assert await together.end_round(5, 0.5, 0.25) == (0.5, 0.25)
-    await together.end(lambda: b"")
+    await together.begin(6, [], b"", lambda: b"")
     assert turns.taken == [
-        (Position(5, Stage.BEGIN), 0, 0),
-        (Position(5, Stage.REDUCE), 3, 2),
-        (Position(5, Stage.ROUND), 0, 0),
-        (Position(6, Stage.BEGIN), 0, 0),
+        (Position(5, 0, Stage.BEGIN), 0, 0),
+        (Position(5, 1, Stage.REDUCE), 3, 2),
+        (Position(6, 2, Stage.ROUND), 0, 0),
+        (Position(6, 3, Stage.BEGIN), 0, 0),
     ]
+    assert [place for place, *_ in turns.taken] == sorted({place for place, *_ in turns.taken})
+    assert together.turn == 4
 
 
 async def test_the_first_servers_judgement_is_everyones() -> None:
@@ -137,5 +142,92 @@ async def test_others_devices_are_told_before_a_step() -> None:
     meeting = Meeting(["a", "b", "c"])
     here = {"a": ["a-00"], "b": [], "c": ["c-01", "c-00"]}
     servers = {name: ServersTogether(name, meeting.enter(name), LINK) for name in here}
-    told = await asyncio.gather(*(servers[name].begin(1, here[name], lambda: b"") for name in here))
+    told = await asyncio.gather(*(servers[name].begin(1, here[name], b"", lambda: b"") for name in here))
     assert told == [["c-00", "c-01"], ["a-00", "c-00", "c-01"], ["a-00"]]
+
+
+@pytest.mark.parametrize(
+    ("weights", "different"),
+    [("xyx", "b"), ("xxy", "c"), ("yxx", "a"), ("xy", "b"), ("xyyx", "bc"), ("xyz", "bc"), ("x", ""), ("xxx", "")],
+)
+async def test_who_has_other_weights_takes_over_a_state_and_all_say_so(weights: str, different: str) -> None:
+    names = list("abcd"[: len(weights)])
+    meeting = Meeting(names)
+    notes: dict[str, list[str]] = {name: [] for name in names}
+    servers = {name: ServersTogether(name, meeting.enter(name), LINK, note=notes[name].append) for name in names}
+    taken: dict[str, str] = {}
+
+    async def go(name: str, digest: str) -> list[str]:
+        together = servers[name]
+        try:
+            return await together.begin(7, [f"{name}-00"], digest.encode(), lambda: f"{name} {together.turn}".encode())
+        except CaughtUp as ahead:
+            taken[name], turn = ahead.state.decode().split()
+            together.turn = int(turn)
+            return await go(name, weights[names.index(ahead.server)])
+
+    told = await asyncio.gather(*(go(name, digest) for name, digest in zip(names, weights, strict=True)))
+    assert sorted(taken) == sorted(different)
+    first = next((name for name in names if name not in different), "")
+    assert set(taken.values()) <= {first}
+    for name, others in zip(names, told, strict=True):
+        assert others == [f"{other}-00" for other in names if other != name]
+        assert len(notes[name]) == bool(different)
+        if different:
+            assert notes[name][0].startswith(f"before step 7 the weights of {', '.join(different)} were not those of ")
+    assert len({together.turn for together in servers.values()}) == 1
+
+
+async def test_servers_that_tell_no_weights_are_alike() -> None:
+    meeting = Meeting(["a", "b"])
+    servers = [ServersTogether(name, meeting.enter(name), LINK, note=pytest.fail) for name in ("a", "b")]
+    hashes = (b"", b"x")
+    await asyncio.gather(
+        *(each.begin(1, [], digest, lambda: b"") for each, digest in zip(servers, hashes, strict=True))
+    )
+
+
+class Resting:
+    """A training that is done."""
+
+    def __init__(self, weight: float) -> None:
+        self.kept = TrainingState(3, 0.5, 9.0, {"w": np.array([weight])}, {}, {"step": 12})
+
+    def state(self) -> TrainingState:
+        return self.kept
+
+    def restore(self, state: TrainingState) -> None:
+        self.kept = state
+
+
+@pytest.mark.parametrize("answered", [0, 1, 2])
+async def test_a_farewell_is_two_turns_and_waits_for_none_of_them_for_ever(
+    answered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_FAREWELL_SECONDS", 0.01)
+    monkeypatch.setattr(run, "_LAST_WORD_SECONDS", 0.01)
+    taken: list[Position] = []
+
+    class Parting(Noted):
+        async def turn(self, position: Position, *rest: Any) -> Outcome:
+            taken.append(position)
+            if len(taken) > answered:
+                await asyncio.Event().wait()
+            return await super().turn(position, *rest)
+
+    training: Any = Resting(1.0)
+    await run.say_farewell(ServersTogether("a", Parting(), LINK), training)
+    assert taken == [Position(13, min(number, answered), Stage.BEGIN) for number in range(2)]
+
+
+async def test_who_finds_in_the_end_that_its_weights_are_others_takes_them_over() -> None:
+    meeting, weights = Meeting(list("abc")), {"a": 1.0, "b": 2.0, "c": 1.0}
+    trainings: dict[str, Any] = {name: Resting(weight) for name, weight in weights.items()}
+    entered = {name: ServersTogether(name, meeting.enter(name), LINK) for name in weights}
+
+    async def part(name: str) -> None:
+        await run.say_farewell(entered[name], trainings[name])
+        meeting.leave(name)
+
+    await asyncio.gather(*map(part, weights))
+    assert {float(training.kept.weights["w"][0]) for training in trainings.values()} == {1.0}

@@ -19,8 +19,9 @@ from firmware_agent.exchange import Array
 from firmware_agent.wire import Step
 from host.records import StepRecord, What
 from host.servers.stepping import ServersStepper, ServersStepResult
-from host.sync.states import pack_state, unpack_state
+from host.sync.states import hash_weights, pack_state, unpack_state
 from host.sync.stepping import StepResult, Underway, node_joules
+from host.sync.training import COMPARED_STEPS
 from host.training import TrainingState
 from host.tuning.base import StepCost
 from tests.fakes import Answer, Cut, FakeEvaluator
@@ -211,6 +212,54 @@ def test_who_misses_an_outcome_catches_up(seed: int, drives: list[int], epochs: 
         assert numbers == sorted(set(numbers))
         assert server.training.done
         assert server.training.state().round == 2
+
+
+@settings(max_examples=8)
+@given(
+    drives=st.lists(st.integers(1, 2), min_size=2, max_size=4),
+    place=st.integers(0, 3),
+    step=st.integers(1, 40),
+    bit=st.integers(20, 63),  # below, the next steps may round it away
+    round_steps=st.sampled_from([3, 20, 40]),
+)
+def test_a_flipped_bit_in_one_servers_weights_is_found(
+    drives: list[int], place: int, step: int, bit: int, round_steps: int
+) -> None:
+    flipped = "abcd"[place % len(drives)]
+    done: list[int] = []
+
+    def flip(name: str, now: int) -> None:
+        if name == f"{flipped}-00" and now == step and not done:
+            done.append(now)
+            memory = hall.servers[flipped].training.weights["w"].view(np.uint64)
+            memory.flat[0] ^= np.uint64(1 << bit)
+
+    fields = {"sync": {"round_steps": round_steps}, "rounds": -(-40 // round_steps)}
+    hall = Hall(drives, watched(flip), **fresh(records=500, **fields))
+    asyncio.run(asyncio.wait_for(hall.run(), LONGEST_SECONDS))
+    assert done
+    servers = hall.servers
+    assert_equal_weights(*servers.values())
+    different = "b" if flipped == "a" and len(drives) == 2 else flipped  # of two the first one's count
+    others = [name for name in servers if name != different]
+    for run in servers.values():
+        told = [each for each in run.told(What.NOTE) if "the weights of" in each]
+        assert len(told) == 1
+        assert f"the weights of {different} were not those of {', '.join(others)}," in told[0]
+        numbers = [each.step for each in steps_of(run)]
+        assert numbers == list(range(1, len(numbers) + 1))
+        found = int(told[0].split()[3])
+        assert step < found <= min(step + COMPARED_STEPS, numbers[-1] + 1)
+
+
+@given(st.integers(0, 7), st.integers(0, 63), st.sampled_from(["<f4", "<f8", "<i8"]))
+def test_hashes_of_weights_tell_every_bit(element: int, bit: int, dtype: str) -> None:
+    one = {"w": np.arange(8).astype(dtype).reshape(2, 4), "n": np.array(3)}
+    other = {name: array.copy() for name, array in reversed(one.items())}
+    assert hash_weights(one) == hash_weights(other)
+    assert hash_weights(one) == hash_weights(one | {"w": np.asfortranarray(one["w"])})
+    other["w"].reshape(-1).view(np.uint8)[element * other["w"].itemsize + bit % 32 // 8] ^= 1 << bit % 8
+    assert hash_weights(one) != hash_weights(other)
 
 
 async def test_private_records_stay_on_their_drives_and_each_counts_once() -> None:

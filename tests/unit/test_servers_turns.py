@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import random
 from dataclasses import dataclass, field
@@ -13,11 +14,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from host.servers.in_memory import InMemoryTurns, Meeting
-from host.servers.link import no_sums
-from host.servers.turns import Act, Position, Stage, acts
+from host.servers.link import Outcome
+from host.servers.turns import Act, Position, Stage, acts, strangers
 from host.sync.together import CaughtUp
 
-POSITIONS = st.lists(st.builds(Position, st.integers(1, 3), st.sampled_from(Stage)), min_size=1, max_size=6)
+ANYWHERE = st.builds(Position, st.integers(1, 3), st.integers(0, 2), st.sampled_from(Stage))
+POSITIONS = st.lists(ANYWHERE, min_size=1, max_size=6)
 LAST = 12
 # A round ends with every so-many-th step.
 ROUND_STEPS = 3
@@ -39,8 +41,8 @@ def test_somebody_goes_on_or_hands_over(positions: list[Position]) -> None:
 
 
 @given(POSITIONS)
-@example([Position(2, Stage.BEGIN), Position(1, Stage.ROUND)])
-@example([Position(1, Stage.REDUCE), Position(1, Stage.BEGIN)])
+@example([Position(2, 0, Stage.BEGIN), Position(1, 0, Stage.ROUND)])
+@example([Position(1, 0, Stage.REDUCE), Position(1, 1, Stage.BEGIN)])
 def test_a_state_is_handed_over_between_two_steps_alone_and_by_one_server(positions: list[Position]) -> None:
     doing, furthest = acts(positions), max(positions)
     between = furthest.stage is Stage.BEGIN and len(set(positions)) > 1
@@ -50,19 +52,39 @@ def test_a_state_is_handed_over_between_two_steps_alone_and_by_one_server(positi
         assert furthest.stage is not Stage.BEGIN
 
 
-@given(st.builds(Position, st.integers(1, 3), st.sampled_from(Stage)), st.integers(1, 5))
+@given(ANYWHERE, st.integers(1, 5))
 def test_servers_at_one_place_go_on(position: Position, count: int) -> None:
     assert acts([position] * count) == [Act.PROCEED] * count
 
 
+@given(st.lists(st.binary(max_size=1), min_size=1, max_size=6))
+def test_whose_weights_are_not_those_of_most_is_found(hashes: list[bytes]) -> None:
+    named = {f"s{number}": digest for number, digest in enumerate(hashes)}
+    different = strangers(named)
+    alike = {digest for server, digest in named.items() if digest and server not in different}
+    assert len(alike) == (1 if any(hashes) else 0)
+    for server in different:
+        assert named[server] not in {b"", *alike}
+        # Nobody is outvoted by fewer; of as many the first one's count.
+        count, most = hashes.count(named[server]), hashes.count(next(iter(alike)))
+        assert count < most or (count == most and hashes.index(named[server]) > hashes.index(next(iter(alike))))
+
+
 @dataclass
 class Toy:
-    """A server whose weights are what it has added up so far: each step's terms, which name step and server."""
+    """A server whose weights are what it has added up so far: each step's terms, which name step and server.
+
+    Now and then nobody returns anything in a step, or the epoch is found to be over before one: it begins anew.
+    """
 
     name: str
     turns: InMemoryTurns
+    generator: random.Random
     step: int = 0
+    taken: int = 0
     weights: float = 0.0
+    # What came of all turns, taken by itself or by those whose state it has taken over.
+    past: str = ""
     # Steps that it has applied by itself, and steps of which it has taken over what came of them.
     applied: list[int] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
@@ -74,8 +96,8 @@ class Toy:
                 try:
                     await self.take_step()
                 except CaughtUp as ahead:
-                    step, weights = ahead.state.decode().split()
-                    self.step, self.weights = int(step), float(weights)
+                    step, taken, weights, self.past = ahead.state.decode().split(" ", 3)
+                    self.step, self.taken, self.weights = int(step), int(taken), float(weights)
                     raise
         with contextlib.suppress(CaughtUp):
             await self.turn(self.step + 1, Stage.BEGIN)
@@ -83,21 +105,33 @@ class Toy:
     async def take_step(self) -> None:
         number = self.step + 1
         await self.turn(number, Stage.BEGIN)
-        sums = np.empty(0, np.float32), np.array([1000.0 * number + ord(self.name), 1.0])
-        outcome = await self.turns.turn(Position(number, Stage.REDUCE), b"", sums, self.state)
+        if self.taken % 5 == 2:
+            await self.turn(number, Stage.ROUND)
+            return
+        counts = float(self.generator.random() < 0.6)
+        outcome = await self.turn(number, Stage.REDUCE, counts * (1000.0 * number + ord(self.name)), counts)
+        if not outcome.doubles[1]:
+            return
         self.weights += float(outcome.doubles[0] / outcome.doubles[1])
         self.step = number
         self.applied.append(number)
         self.there[number] = list(outcome.metas)
         if number % ROUND_STEPS == 0:
-            await self.turn(number, Stage.ROUND)
+            await self.turn(number + 1, Stage.ROUND)
             self.rounds.append(number)
 
-    async def turn(self, step: int, stage: Stage) -> None:
-        await self.turns.turn(Position(step, stage), self.name.encode(), no_sums(), self.state)
+    async def turn(self, step: int, stage: Stage, *sums: float) -> Outcome:
+        position, doubles = Position(step, self.taken, stage), np.array(sums, np.float64)
+        meta, no_singles = self.past.encode(), np.empty(0, np.float32)
+        outcome = await self.turns.turn(position, meta, (no_singles, doubles), self.state)
+        assert set(outcome.metas.values()) == {meta}, "servers with different pasts took a turn together"
+        self.taken += 1
+        told = f"{self.past}|{step}{stage.name}{','.join(outcome.metas)}{outcome.doubles.tolist()}"
+        self.past = hashlib.sha256(told.encode()).hexdigest()
+        return outcome
 
     def state(self) -> bytes:
-        return f"{self.step} {self.weights!r}".encode()
+        return f"{self.step} {self.taken} {self.weights!r} {self.past}".encode()
 
 
 class World:
@@ -111,7 +145,7 @@ class World:
         self.ended: list[Toy] = []
 
     def start(self, name: str) -> None:
-        toy = Toy(name, self.meeting.enter(name))
+        toy = Toy(name, self.meeting.enter(name), self.generator)
         self.all.append(toy)
         self.live[name] = toy, asyncio.create_task(toy.run())
 
