@@ -53,9 +53,9 @@ def test_a_users_model_is_measured_kept_and_confirmed(workshop: VmWorkshop, net:
         assert row.layers is not None
         first, last = row.layers.layers
         assert (first.name, last.name) == ("1", "3")
-        # What is computed of few records in so small a layer is less than what any layer takes.
         assert 0 < last.forward_seconds < row.seconds.forward
-        assert 1 <= row.layers.watched.forward / row.seconds.forward < 2
+        # Watching is known to take time, by a clock that counts.
+        assert 1 < row.layers.watched.forward / row.seconds.forward < 2
     again = workshop.run("calibrate", *model, "--verify", "1", "--seed", "5", "--json", seconds=400)
     assert again.code == 0, again.err
     (verified,) = again.json("calibrate")["verified"]
