@@ -84,7 +84,7 @@ def unwatched(seen: Sequence[float], looks: Sequence[int], whole_seconds: float)
     """
     each = max(0.0, sum(seen) - whole_seconds) / max(1, sum(looks))
     left = [max(0.0, seconds - each * count) for seconds, count in zip(seen, looks, strict=True)]
-    weights = next((each for each in (left, seen) if sum(each) > 0), [1.0] * len(seen))
+    weights = next((parts for parts in (left, seen) if sum(parts) > 0), [1.0] * len(seen))
     return tuple(whole_seconds * weight / sum(weights) for weight in weights)
 
 
