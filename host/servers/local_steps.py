@@ -2,7 +2,8 @@
 
 With server s at weights w_s after a window of steps, in which its drives computed n_s records, all go on from
 ``sum_s n_s w_s / sum_s n_s`` (Stich, "Local SGD converges fast and communicates little", arXiv:1805.09767, algorithm 1,
-where all n_s are equal). What the optimiser remembers is averaged alike.
+where all n_s are equal). What the optimiser remembers is averaged alike (for momentum: Yu, Jin and Yang, ICML 2019,
+arXiv:1905.03817).
 """
 
 from __future__ import annotations
