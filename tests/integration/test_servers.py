@@ -94,6 +94,10 @@ def test_a_clock_that_is_an_hour_off_is_told_and_nothing_is_left(servers: Server
 @pytest.mark.long
 def test_a_server_that_is_killed_is_not_waited_for_and_catches_up_when_it_comes_back(servers: Servers) -> None:
     job = servers.write("job.yaml", JOB | {"rounds": 40})
+    # Two drives' gradients of 150 kB take 0.3 s each way: the server that is left must not be done before the other one
+    # is back.
+    link = {"bandwidth": "1 MB/s", "latency": "100 us", "shaped": "relay"}
+    servers.write("array.yaml", ARRAY | {"clock": "wall", "link": link})
     with servers.store():
         a, b = (servers.train(name, job) for name in ("a", "b"))
         wait_until(lambda: len(servers.steps_of("b")) >= 10, LONGEST_SECONDS)
