@@ -143,7 +143,8 @@ looks for `targets/*.json` beside it:
     [{"targets": ["10.0.0.1:9464"], "labels": {"server": "rack-1"}},
      {"targets": ["10.0.0.2:9464"], "labels": {"server": "rack-2"}}]
 
-`csd-emu store SERVERS.YAML --targets FILE` keeps such a file as servers come. Each host's `host.address`
+`csd-emu store SERVERS.YAML --targets FILE` keeps such a file as servers come; one of which nothing was
+heard for ten minutes is no longer in it. Each host's `host.address`
 must be one that Prometheus reaches, and the endpoint has no TLS: let it listen on a network of your own only.
 
 `server` is a target label: Prometheus puts it on every series of that host, `up` included. The exporter does not put it
