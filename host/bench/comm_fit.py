@@ -7,8 +7,8 @@ Three figures, each from the runs in which it shows:
   slices are whole tensors, so what a slice costs hardly matters;
 * what a slice costs, from priority's steps there; models disagree about it, see docs/benchmarks.md.
 
-All four models decide, by the logs' errors: small ones squared, so that the best is unique; large ones as they are, so
-that one model that the core is wrong about does not decide alone.
+All four models decide, by absolute errors of the logs: one that the core is wrong about decides nothing then, and with
+squares it would.
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ LATE_SECONDS = 0.001
 # (standard error), where the intervals that it is held against reach 1 to 2 %.
 STEPS, SETTLING_STEPS = 100, 3
 _DRAWN = 7
-# The error of a log from which on it counts as it is: models disagree with the core by 1 to 4 %.
-_SOFT = 0.005
 
 # A run and its settings.
 Run = tuple[Case, Sending]
@@ -144,14 +142,5 @@ def _fit_slices(fit: Fit, measured: Mapping[Run, float], spread: Spread) -> Fit:
     logs = np.log(np.array(said)).reshape(len(tried), len(runs))
     fine = np.geomspace(SLICE_CANDIDATES[0], SLICE_CANDIDATES[-1], 201)
     between = [np.interp(np.log(fine), np.log(SLICE_CANDIDATES), each) for each in logs.T]
-    off = sum(_soften(each - np.log(seconds)) for each, (_, seconds) in zip(between, runs, strict=True))
+    off = sum(np.abs(each - np.log(seconds)) for each, (_, seconds) in zip(between, runs, strict=True))
     return replace(fit, slice_seconds=float(fine[int(np.argmin(off))]))
-
-
-def _soften(logs: Floats) -> Floats:
-    """Return what errors weigh: their squares where they are small, themselves where they are large (soft L1).
-
-    By themselves the sum of four is flat between the models that disagree, and chance decides.
-    """
-    weighed: Floats = np.sqrt(1 + np.square(logs / _SOFT)) - 1
-    return weighed

@@ -21,7 +21,7 @@ _IDENTICAL_BYTES_PER_SECOND = 100e6
 # Steps of a block and blocks of each schedule, by wire/compute.
 _TURNS = {0.25: (4, 3), 1.0: (5, 4), 4.0: (6, 3)}
 # Of a run that the link is measured on: one block of each of its settings, so many steps.
-_MEASURED_STEPS = 10
+_MEASURED_STEPS = 7
 
 
 @dataclass(frozen=True)
