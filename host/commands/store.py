@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -28,4 +29,5 @@ def store(
 
     with kept_store(config.store) as kept:
         console.print(f"store of {config.name}: {config.store.address}:{config.store.port}, until Ctrl-C")
-        INTERRUPTS.run(INTERRUPTS.wait(*([] if targets is None else [keep_targets(kept, config, targets)])))
+        keeping = [] if targets is None else [keep_targets(kept, config, targets, partial(console.print, markup=False))]
+        INTERRUPTS.run(INTERRUPTS.wait(*keeping))

@@ -50,7 +50,7 @@ class Decided:
         plan: ranked configurations.
         batches: node -> records per step, of those that train.
         tried: what was measured.
-        step: after which it was decided.
+        step: after which it was decided, or taken over from another server.
         lost: nodes that were lost meanwhile.
     """
 

@@ -16,6 +16,7 @@ from firmware_agent.errors import ConfigurationError
 from host.planner.cluster import Configuration, Seen, Trial
 from host.planner.decider import Decided, Decider, MakeInner, Tried
 from host.planner.replay import RecordedPlanner
+from host.planner.rules import Plan
 from host.tuning.base import Batches, Floats, Retune, StepCost, Tuner
 
 # A trial whose steps are others than it asked for, by the way of epochs that end, is given up after so many of them.
@@ -238,7 +239,8 @@ class PlanningTuner:
         return here | {"chosen": chosen, "inner": self._inner.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`."""
+        """Go on from `state`; what another server decided meanwhile is told here too."""
+        decided = self._inner is not None
         self._here = np.array(state["here"], bool)
         self._planner, self._trying = self._make_planner(), None
         self._tried.clear()
@@ -254,6 +256,8 @@ class PlanningTuner:
         self._hand_over(dict(zip(map(int, chosen["nodes"]), map(int, chosen["batches"]), strict=True)))
         if self._inner is not None:
             self._inner.load_state(state["inner"])
+        if self._handed_over and not decided:
+            self._tell_decided(self._planner.decide())
 
     def _make_planner(self) -> Decider:
         planner = self._new_planner()
@@ -317,10 +321,14 @@ class PlanningTuner:
         batches = self._by_node(plan.chosen.configuration, plan.chosen.batches)
         numbers = {self._nodes.index(node): batch for node, batch in batches.items()}
         self._hand_over(dict(sorted(numbers.items())))
-        decided = Decided(plan, batches, tuple(self._tried), self._step, tuple(self._lost))
-        self._tell(partial(self._on_decided, decided))
+        self._tell_decided(plan)
         name = self._planner.cluster.name(plan.chosen.configuration)
         return "; ".join([f"{name} was chosen", *plan.reasons[:1]])
+
+    def _tell_decided(self, plan: Plan) -> None:
+        batches = self._by_node(plan.chosen.configuration, plan.chosen.batches)
+        decided = Decided(plan, batches, tuple(self._tried), self._step, tuple(self._lost))
+        self._tell(partial(self._on_decided, decided))
 
     def _hand_over(self, chosen: dict[int, int]) -> None:
         self._chosen = chosen

@@ -20,15 +20,16 @@ from host.sync.ledger import Ledger
 from host.sync.pondering import observe_step
 from host.sync.stepping import Stepper
 from host.sync.together import Together
-from host.sync.training import Begun, SyncTraining
+from host.sync.training import SyncTraining
 from host.tuning.base import Chooser
 
 
 @dataclass(frozen=True)
 class _Taken:
-    """A step of the window that this server has taken."""
+    """A step of the window that this server has taken; its gradients are gone."""
 
-    begun: Begun
+    number: int
+    dealt: Dealt
     sending: Sending
     result: LocalResult
     wall_seconds: float
@@ -56,7 +57,7 @@ class LocalTraining(SyncTraining):
         self._count_late(begun.dealt.works, result)
         self._memory.look(result.accounted.devices)
         sending = begun.sent_with(self._logs.take(number))
-        self._window.append(_Taken(begun, sending, result, self._since_last()))
+        self._window.append(_Taken(number, begun.dealt, sending, result, self._since_last()))
         return await self._end_window(ledger) if self._is_last(ledger) else False
 
     def _still_here(self) -> dict[str, Any]:
@@ -72,7 +73,7 @@ class LocalTraining(SyncTraining):
     def _is_last(self, ledger: Ledger) -> bool:
         """Whether the window is over, by what all servers know."""
         self._dealer.epoch_open = True
-        dealt, steps = sum(taken.begun.dealt.size for taken in self._window), len(self._window)
+        dealt, steps = sum(taken.dealt.size for taken in self._window), len(self._window)
         whole = steps >= self._reduce_every or self._round_end.over_with(ledger, dealt, steps)
         return whole or not self._dealer.has_more(self._batches())
 
@@ -81,10 +82,10 @@ class LocalTraining(SyncTraining):
         window, self._window = self._window, []
         results = await self._local.end_window(self._step, [taken.result for taken in window])
         for taken, result in zip(window, results, strict=True):
-            self._dealer.put_back(taken.begun.dealt, result.took_part)
-            ledger.add(self._record(taken.begun, taken.sending, result, taken.wall_seconds), result.accounted)
+            self._dealer.put_back(taken.dealt, result.took_part)
+            ledger.add(self._record(taken.number, taken.sending, result, taken.wall_seconds), result.accounted)
         self._dealer.epoch_open = self._dealer.has_more(self._batches())
-        await self._observe(results, [taken.begun.step.number for taken in window], ledger)
+        await self._observe(results, [taken.number for taken in window], ledger)
         return not self._dealer.epoch_open
 
     async def _observe(self, results: Sequence[ServersStepResult], numbers: Sequence[int], ledger: Ledger) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from host.training import Training
 
 # What the agents and workers write goes into the run's directory.
 LOG = "servers.log"
+# What may change before a run is resumed, but only on all servers alike.
+_ALIKE_JOB_KEYS = {"rounds", "target", "planner"}
 _FAREWELL_SECONDS, _LAST_WORD_SECONDS = 30.0, 2.0
 
 
@@ -50,9 +53,15 @@ def joined(request: RunRequest, runtime: Path) -> Iterator[Member | None]:
         yield None
         return
     own_address(hall.config, hall.server)
-    claim = Claim(code_sha256(), hall.sha256, request.trajectory_sha256(hall.whole))
+    claim = Claim(code_sha256(), hall.sha256, alike_sha256(request, hall))
     with member(hall.config, hall.server, claim) as run:
         yield Member(hall, run, runtime / f"{request.config.name}.worker")
+
+
+def alike_sha256(request: RunRequest, hall: Hall) -> str:
+    """Return the hash of a job, and of what may change before a run is resumed, but then on all servers alike."""
+    told = request.job.model_dump_json(include=_ALIKE_JOB_KEYS)
+    return hashlib.sha256(f"{request.trajectory_sha256(hall.whole)} {told}".encode()).hexdigest()
 
 
 @contextlib.asynccontextmanager

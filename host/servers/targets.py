@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from csd_emu.servers import ServersConfig
+from firmware_agent.errors import CsdError
 from host.metrics.targets import write_targets
 from host.servers.beats import Silence
 from host.servers.membership import Book, exporter_key, host_beats
@@ -27,20 +28,23 @@ async def keep_targets(
     store: TargetsStore,
     config: ServersConfig,
     path: Path,
+    tell: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     look_seconds: float = _LOOK_SECONDS,
 ) -> None:
     """Write the list whenever a server's exporter is new, is somewhere else, or is out of it; until it is cancelled.
 
-    A server is out of it when nothing was heard of its host for ten minutes.
+    A server is out of it when nothing was heard of its host for ten minutes. A list that cannot be, for two servers
+    have one address or the file cannot be written, is told by `tell`, once, and tried again: the store, and with it the
+    training, goes on.
 
     Raises:
-        ConfigurationError: two servers have one address.
-        EnvironmentUnfit: the file cannot be written.
+        EnvironmentUnfit: the file cannot be written in the beginning.
     """
     keys = {server: exporter_key(config.name, server) for server in config.names}
     silence = Silence(config.names, KEPT_SECONDS, clock())
     written: dict[str, str] = {}
+    told_last = ""
     write_targets(path, written)
     while True:
         beats = await asyncio.to_thread(host_beats, store, config)
@@ -48,6 +52,10 @@ async def keep_targets(
         told = await asyncio.to_thread(read_texts, store, keys)
         found = {server: place for server, place in told.items() if server not in gone}
         if found != written:
-            write_targets(path, found)
-            written = found
+            try:
+                write_targets(path, found)
+                written, told_last = found, ""
+            except CsdError as error:
+                if str(error) != told_last:
+                    tell(told_last := str(error))
         await asyncio.sleep(look_seconds)

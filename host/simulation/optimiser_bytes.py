@@ -48,7 +48,7 @@ def _bytes_of(shape: tuple[int, ...], job: JobConfig) -> int:
 
 
 def _optimiser(shape: tuple[int, ...], job: JobConfig) -> HostOptimiser:
-    parameters = {"parameter": np.zeros(shape, np.float32)}
+    parameters = {"parameter": np.zeros(shape, job.sync.precision)}
     return HostOptimiser(parameters, job.sync.optimiser, job.learning_rate, job.momentum, job.sync.clip_norm)
 
 

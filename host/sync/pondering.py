@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from host.tuning.base import Chooser, Floats, Retune, Tuner
 
@@ -20,3 +21,11 @@ async def observe_step(tuner: Tuner, step: int, compute_seconds: Floats, steps_l
         return tuner.observe(step, compute_seconds, steps_left)
     with tuner.telling_later():
         return await asyncio.to_thread(tuner.observe, step, compute_seconds, steps_left)
+
+
+async def change_devices(tuner: Tuner, change: Callable[[int], Retune], device: int) -> Retune:
+    """Return what `change`, the tuner's `leave` or `join`, does; one that chooses devices thinks beside the loop."""
+    if not isinstance(tuner, Chooser) or not tuner.pondering:
+        return change(device)
+    with tuner.telling_later():
+        return await asyncio.to_thread(change, device)

@@ -34,7 +34,7 @@ from host.sync.memory_watch import MemoryWatch
 from host.sync.optimiser import HostOptimiser, scale_learning_rate
 from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
-from host.sync.pondering import begin_choosing, observe_step
+from host.sync.pondering import begin_choosing, change_devices, observe_step
 from host.sync.round_end import RoundEnd
 from host.sync.slice_log import SliceLog, StepLogs
 from host.sync.states import hash_weights, pack_state, unpack_state
@@ -45,7 +45,7 @@ from host.tuning.base import Batches, Chooser, Floats, Retune, Tuner
 
 # A device that was late so often in a row is waited for.
 _MOST_LATE_STEPS = 3
-# Servers compare their weights before a round, and before every so-many-th step.
+# Servers compare their weights before a round, and before every so-many-th step, or the window that begins next.
 COMPARED_STEPS = 16
 
 
@@ -218,6 +218,7 @@ class SyncTraining:
             "first_records": self._first_records,
             "late_steps": dict(self._late_steps),
             "carried": self._round_end.carried,
+            "in_round": list(self._in_round),
             "tuner": self._tuner.state(),
             "communication": self._communication.tuner.state(),
             **self._dealer.state(),
@@ -267,7 +268,7 @@ class SyncTraining:
         if begun is None:
             return True
         if self._may_look_ahead(begun, ledger):
-            self._ahead = self._begin_ahead(begun.step.number + 1, ledger)
+            self._ahead = await self._begin_ahead(begun.step.number + 1, ledger)
         number, result = begun.step.number, await self._stepper.finish(begun.step)
         self._participants.took_part([part.device for part in result.devices], result.failed)
         self._dealer.put_back(begun.dealt, result.took_part)
@@ -276,7 +277,7 @@ class SyncTraining:
         self._step = number
         self._count_late(begun.dealt.works, result)
         logs = self._logs.take(number)
-        record = self._record(begun, begun.sent_with(logs), result, self._since_last())
+        record = self._record(begun.step.number, begun.sent_with(logs), result, self._since_last())
         ledger.add(record, result.accounted)
         await self._see(record.wall_seconds, begun.sent_with(logs), logs)
         self._memory.look(result.accounted.devices)
@@ -311,7 +312,7 @@ class SyncTraining:
     async def _begin(self, number: int, ledger: Ledger) -> Begun | None:
         """Begin a step when those who shall take part are there; None if nothing is left of the epoch."""
         sessions, elsewhere = await self._gather(number, ledger)
-        self._admit(number, {*sessions, *elsewhere}, ledger)
+        await self._admit(number, {*sessions, *elsewhere}, ledger)
         if self._dealer.epoch_open and not self._dealer.has_more(self._batches()):
             self._dealer.epoch_open = False  # who is gone had the last records
             return None
@@ -323,7 +324,7 @@ class SyncTraining:
             return await self._participants.present(number), ()
         while True:
             newcomer, sessions = self._participants.newcomer, self._participants.here()
-            compared = not ledger.count or number % COMPARED_STEPS == 0
+            compared = not ledger.count or number % COMPARED_STEPS < self._together.reduce_every
             weights = await asyncio.to_thread(hash_weights, self.weights) if compared else b""
             give_state = partial(self._pack_state, ledger)
             elsewhere = await self._together.begin(number, list(sessions), weights, give_state)
@@ -352,12 +353,12 @@ class SyncTraining:
             and not self._tuner.probes(begun.step.number + 1).any()
         )
 
-    def _begin_ahead(self, number: int, ledger: Ledger) -> Begun | None:
+    async def _begin_ahead(self, number: int, ledger: Ledger) -> Begun | None:
         """Begin the next step with those who are there; None if the epoch has no record left for them."""
         sessions = self._participants.here()
         if not sessions:
             return None
-        self._admit(number, set(sessions), ledger)
+        await self._admit(number, set(sessions), ledger)
         self._dealer.epoch_open = True
         return self._deal(number, sessions) if self._dealer.has_more(self._batches()) else None
 
@@ -395,15 +396,15 @@ class SyncTraining:
             return left
         return self._dealer.steps_left(batches, max(0, rounds * job.epochs - self._round_end.epochs - 1))
 
-    def _admit(self, number: int, present: Collection[str], ledger: Ledger) -> None:
+    async def _admit(self, number: int, present: Collection[str], ledger: Ledger) -> None:
         """Tell tuner and queue who has left and who is back since the last step."""
         here = {self._nodes.index(node) for node in present}
         for node in sorted(self._here - here):
             before = self._tuner.batches.copy()
-            self._announce(number, self._tuner.leave(node), before, ledger)
+            self._announce(number, await change_devices(self._tuner, self._tuner.leave, node), before, ledger)
         for node in sorted(here - self._here):
             before = self._tuner.batches.copy()
-            self._announce(number, self._tuner.join(node), before, ledger)
+            self._announce(number, await change_devices(self._tuner, self._tuner.join, node), before, ledger)
         self._here = here
 
     def _announce(self, step: int, retune: Retune, before: Batches, ledger: Ledger) -> None:
@@ -477,8 +478,7 @@ class SyncTraining:
         before, self._ended = self._ended, time.monotonic()
         return self._ended - before
 
-    def _record(self, begun: Begun, sending: Sending, result: StepResult, wall_seconds: float) -> StepRecord:
-        number = begun.step.number
+    def _record(self, number: int, sending: Sending, result: StepResult, wall_seconds: float) -> StepRecord:
         return StepRecord(
             step=number,
             loss=result.loss,

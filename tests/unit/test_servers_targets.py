@@ -26,6 +26,7 @@ class Keeper:
 
     def __init__(self, path: Path) -> None:
         self.book, self.path, self.now = Book(), path, 0.0
+        self.told: list[str] = []
         self._looked = asyncio.Event()
 
     def begin_run(self, run: str) -> None:
@@ -52,7 +53,7 @@ class Keeper:
 @pytest.fixture
 async def keeper(tmp_path: Path) -> AsyncIterator[Keeper]:
     made = Keeper(tmp_path / "targets" / "hall.json")
-    task = asyncio.create_task(keep_targets(made.book, CONFIG, made.path, made.clock, 0.0))
+    task = asyncio.create_task(keep_targets(made.book, CONFIG, made.path, made.told.append, made.clock, 0.0))
     yield made
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -82,3 +83,14 @@ async def test_nobody_is_left_in_the_list_long_after_a_run(keeper: Keeper) -> No
     keeper.begin_run("r2")
     keeper.beat("r2", "b")
     assert await keeper.look(1.0) == ["b"]
+
+
+async def test_a_list_that_cannot_be_is_told_once_and_the_store_goes_on(keeper: Keeper) -> None:
+    keeper.begin_run("r1")
+    keeper.beat("r1", "a", "b")
+    keeper.book.texts[exporter_key("hall", "b")] = keeper.book.texts[exporter_key("hall", "a")]
+    assert await keeper.look() == []
+    assert await keeper.look(1.0) == []
+    assert ["both export on 127.0.0.1:9000" in text for text in keeper.told] == [True]
+    keeper.beat("r1", "a", "b")
+    assert await keeper.look(1.0) == ["a", "b"]

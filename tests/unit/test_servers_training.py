@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -176,6 +177,15 @@ async def test_one_that_comes_later_takes_over_the_state(step: int) -> None:
     assert b.told(What.NOTE)[0] == f"host: goes on after step {step} of server a; this one had taken 0"
     assert [record.round for record in a.rounds] == [1, 2]
     assert b.rounds[-1].round == 2
+
+
+def test_where_a_round_stood_stays_in_the_state_until_it_goes_on() -> None:
+    """A checkpoint may be written between: a resumed run would take the round's steps twice."""
+    training = Hall([1, 1]).servers["a"].training
+    state = training.state()
+    assert state.progress["in_round"] == [0, 0, 0]
+    training.restore(dataclasses.replace(state, progress={**state.progress, "in_round": [4, 16, 1]}))
+    assert training.state().progress["in_round"] == [4, 16, 1]
 
 
 @settings(max_examples=15)
