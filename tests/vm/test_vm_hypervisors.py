@@ -3,6 +3,7 @@
 import contextlib
 import getpass
 import hashlib
+import json
 import os
 import random
 import signal
@@ -221,14 +222,19 @@ def test_two_arrays_on_the_same_hypervisors_are_not_in_each_others_way(
     other = placed.array.rename(placed.array.with_name("other.yaml"))
     placed.place(racks)
     starting = [start("up", path, "--json") for path in (placed.array, other)]
-    outcomes = [process.communicate(timeout=_TEMPLATE_SECONDS) for process in starting]
-    assert [process.returncode for process in starting] == [0, 0], outcomes
-    assert [len(rack.machines()) for rack in racks] == [2, 2]
-    assert placed.run("down", NAME).code == 0
-    assert [len(rack.machines()) for rack in racks] == [1, 1]
-    assert all(rack.files("csd.") for rack in racks)
-    assert placed.run("down", f"{NAME}-b").code == 0
-    assert_nothing_of_an_array(racks)
+    try:
+        for process in starting:
+            out, err = process.communicate(timeout=_TEMPLATE_SECONDS)
+            assert process.returncode == 0, err
+            assert [device["state"] for device in json.loads(out)["devices"]] == ["running", "running"], err
+        assert [len(rack.machines()) for rack in racks] == [2, 2]
+        assert placed.run("down", NAME).code == 0
+        assert [len(rack.machines()) for rack in racks] == [1, 1]
+        assert all(rack.files("csd.") for rack in racks)
+        assert placed.run("down", f"{NAME}-b").code == 0
+        assert_nothing_of_an_array(racks)
+    finally:
+        placed.run("sweep", "--array", other)
 
 
 def test_an_upload_that_is_cut_goes_on_where_it_was_cut(rack: Hypervisor, tmp_path: Path) -> None:
