@@ -31,7 +31,8 @@ async def test_both_throttles_hold_and_are_gone_afterwards_even_after_a_failure(
         sink = f"{lab.around(0).host_address}:{port}"
         for throttle, asked in RATES.items():
             size = SECONDS * asked
-            assert await rate(session, Asked(throttle, asked, size), sink) == pytest.approx(asked, rel=0.1)
+            # Nothing makes a throttle let more through; a machine that has no time for its guest makes it less.
+            assert asked / 2 < await rate(session, Asked(throttle, asked, size), sink) < 1.1 * asked
             assert await rate(session, Asked(throttle, 0, size), sink) > 2 * asked
         await session.send(ProbeSend(1, RATES["tbf"], f"{lab.around(0).host_address}:1"))
         with pytest.raises(DeviceFailed, match="open it first"):
