@@ -118,6 +118,7 @@ def test_a_server_that_is_killed_is_not_waited_for_and_catches_up_when_it_comes_
     servers.assert_nothing_left()
 
 
+@pytest.mark.long
 def test_servers_that_add_up_every_few_steps_end_with_the_same_weights(servers: Servers) -> None:
     job = servers.write("job.yaml", JOB)
     servers.write_servers(membership={"min": 2, "wait": "180 s"}, reduce_every=3)

@@ -204,8 +204,9 @@ class Resting:
 async def test_a_farewell_is_two_turns_and_waits_for_none_of_them_for_ever(
     answered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_FAREWELL_SECONDS", 0.01)
-    monkeypatch.setattr(run, "_LAST_WORD_SECONDS", 0.01)
+    # Long enough for a thread's turn on a busy machine: weights are hashed beside the loop.
+    monkeypatch.setattr(run, "_FAREWELL_SECONDS", 0.5)
+    monkeypatch.setattr(run, "_LAST_WORD_SECONDS", 0.5)
     taken: list[Position] = []
 
     class Parting(Noted):
