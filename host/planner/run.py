@@ -57,9 +57,10 @@ class PlannedRun:
             ConfigurationError: nothing is feasible; the run's records and weights are to be written before.
         """
         if (error := self.tuner.error) is not None:
+            alike = ", on every server alike" if self._planning.cluster.sides else ""
             raise ConfigurationError(
                 f"{error}; what was trained until here is kept: change planner in {self._directory / 'job.yaml'} and "
-                f"go on with csd-emu run --resume {self._directory}"
+                f"go on with csd-emu run --resume {self._directory}{alike}"
             ) from error
 
     def _decided(self, decided: Decided) -> None:

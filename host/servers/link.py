@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,8 @@ from host.servers.turns import Position
 from host.sync.together import CaughtUp
 
 _BROKEN = (OSError, EOFError, ProtocolError)
+# So many workers may end in one turn, for servers come and go, before patience counts from the first of them.
+_MOST_LOST = 10
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,15 @@ class Outcome:
 class WorkerLink:
     """Listens for the worker, one at a time; an async context manager."""
 
-    def __init__(self, path: Path, patience_seconds: float) -> None:
+    def __init__(self, path: Path, patience_seconds: float, now: Callable[[], float] = time.monotonic) -> None:
         """Prepare to listen.
 
         Args:
             path: of the Unix socket; one that a killed run left is replaced.
             patience_seconds: for so long a turn waits for a worker, which comes when enough servers have met.
+            now: seconds of a clock.
         """
-        self._path, self._patience_seconds = path, patience_seconds
+        self._path, self._new_deadline = path, partial(Deadline, patience_seconds, now)
         self._server: asyncio.Server | None = None
         self._come = asyncio.Condition()
         self._worker: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -90,10 +95,10 @@ class WorkerLink:
 
         Raises:
             CaughtUp: another server is further, and this turn is void.
-            DeviceLost: too few servers have met for too long.
+            DeviceLost: too few servers have met for too long, or one worker after the other has ended.
         """
         turn = Turn(position.step, position.turn, int(position.stage), meta, *(len(part) for part in sums))
-        again = 0
+        again, deadline = 0, self._new_deadline()
         while True:
             worker = await self._present(position)
             try:
@@ -102,6 +107,11 @@ class WorkerLink:
             except _BROKEN:
                 self._drop(worker)
                 again += 1
+            if again > _MOST_LOST and deadline.expired:
+                raise DeviceLost(
+                    f"step {position.step}: {again} workers have ended in this turn, one after the other, and none "
+                    "took it to its end; servers.log in the run directory has what they said last"
+                )
 
     async def _answer(
         self, worker: tuple[asyncio.StreamReader, asyncio.StreamWriter], give_state: Callable[[], bytes], again: int
@@ -124,7 +134,7 @@ class WorkerLink:
             self._come.notify_all()
 
     async def _present(self, position: Position) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        deadline = Deadline(self._patience_seconds)
+        deadline = self._new_deadline()
         async with self._come:
             while self._worker is None:
                 try:

@@ -23,6 +23,15 @@ async def observe_step(tuner: Tuner, step: int, compute_seconds: Floats, steps_l
         return await asyncio.to_thread(tuner.observe, step, compute_seconds, steps_left)
 
 
+async def take_over(tuner: Tuner, restore: Callable[[], None]) -> None:
+    """Call `restore`, which has the tuner load another's state; one that chooses devices repeats its thoughts."""
+    if not isinstance(tuner, Chooser):
+        restore()
+        return
+    with tuner.telling_later():
+        await asyncio.to_thread(restore)
+
+
 async def change_devices(tuner: Tuner, change: Callable[[int], Retune], device: int) -> Retune:
     """Return what `change`, the tuner's `leave` or `join`, does; one that chooses devices thinks beside the loop."""
     if not isinstance(tuner, Chooser) or not tuner.pondering:

@@ -34,7 +34,7 @@ from host.sync.memory_watch import MemoryWatch
 from host.sync.optimiser import HostOptimiser, scale_learning_rate
 from host.sync.participants import Participants
 from host.sync.plan import SyncPlan
-from host.sync.pondering import begin_choosing, change_devices, observe_step
+from host.sync.pondering import begin_choosing, change_devices, observe_step, take_over
 from host.sync.round_end import RoundEnd
 from host.sync.slice_log import SliceLog, StepLogs
 from host.sync.states import hash_weights, pack_state, unpack_state
@@ -156,7 +156,7 @@ class SyncTraining:
             try:
                 self._round_end.epochs += await self._run_step(ledger)
             except CaughtUp as ahead:
-                self._catch_up(ahead, ledger)
+                await self._catch_up(ahead, ledger)
                 if self._round != number and not ledger.steps:  # it had no part in the rounds before
                     number, ledger = self._round - self.done, self._next_ledger()
             paused = self._pause() and self._ahead is None and bool(ledger.steps)
@@ -183,7 +183,7 @@ class SyncTraining:
             try:
                 accuracy, test_loss = await self._together.end_round(self._step, accuracy, test_loss)
             except CaughtUp as ahead:
-                self._catch_up(ahead, ledger)
+                await self._catch_up(ahead, ledger)
                 return test_loss
         self._accuracy = accuracy
         self.cut_short = self._round_end.end(ledger)
@@ -201,10 +201,10 @@ class SyncTraining:
         ledger.missed(steps, samples)
         self._in_round = [0, 0, 0]
 
-    def _catch_up(self, ahead: CaughtUp, ledger: Ledger) -> None:
+    async def _catch_up(self, ahead: CaughtUp, ledger: Ledger) -> None:
         """Go on from where another server is; if that is a later round, what there is in `ledger` is all of its."""
         before, step = self._round, self._step
-        self.restore(unpack_state(ahead.state))
+        await take_over(self._tuner, partial(self.restore, unpack_state(ahead.state)))
         if self._round == before:
             self._count_missed(ledger)
         told = f"goes on after step {self._step} of server {ahead.server}; this one had taken {step}"
@@ -399,12 +399,17 @@ class SyncTraining:
     async def _admit(self, number: int, present: Collection[str], ledger: Ledger) -> None:
         """Tell tuner and queue who has left and who is back since the last step."""
         here = {self._nodes.index(node) for node in present}
-        for node in sorted(self._here - here):
-            before = self._tuner.batches.copy()
-            self._announce(number, await change_devices(self._tuner, self._tuner.leave, node), before, ledger)
-        for node in sorted(here - self._here):
-            before = self._tuner.batches.copy()
-            self._announce(number, await change_devices(self._tuner, self._tuner.join, node), before, ledger)
+        changes = [(self._tuner.leave, node) for node in sorted(self._here - here)]
+        changes += [(self._tuner.join, node) for node in sorted(here - self._here)]
+        if not changes:
+            return
+        before = self._tuner.batches.copy()
+        if isinstance(self._tuner, Chooser):
+            self._tuner.meet(here)
+        for change, node in changes:
+            retune = await change_devices(self._tuner, change, node)
+            self._announce(number, retune, before, ledger)
+            before = retune.batches.copy()
         self._here = here
 
     def _announce(self, step: int, retune: Retune, before: Batches, ledger: Ledger) -> None:

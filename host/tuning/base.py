@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -112,6 +112,9 @@ class Chooser(Protocol):
 
     def begin(self) -> None:
         """Think about the first step, unless that was done or restored."""
+
+    def meet(self, here: Collection[int]) -> None:
+        """Take who is there, before `Tuner.leave` and `Tuner.join` are told of each: it thinks once for all of them."""
 
     def telling_later(self) -> AbstractContextManager[None]:
         """Keep what people are told inside the block for its end: inside, another thread may think."""

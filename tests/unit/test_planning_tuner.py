@@ -25,7 +25,15 @@ ALL: Configuration = (2, 2, 1)
 class World:
     """A run with a planning tuner: steps have the batches that the tuner wants, `seconds` of records."""
 
-    def __init__(self, *wanted: Configuration, steps: int = 2, refuses: str = "", cold: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        *wanted: Configuration,
+        steps: int = 2,
+        refuses: str = "",
+        cold: Sequence[str] = (),
+        handed_over: bool = False,
+    ) -> None:
+        self._handed_over = handed_over
         self.decided: list[Decided] = []
         self.notes: list[str] = []
         self.planners: list[FakePlanner] = []
@@ -75,7 +83,9 @@ class World:
             return self.inner[-1]
 
         told = self.decided.append, self.notes.append
-        return PlanningTuner(NODES, [8] * len(NODES), planner, inner, *told, cold=self._cold)
+        return PlanningTuner(
+            NODES, [8] * len(NODES), planner, inner, *told, cold=self._cold, handed_over=self._handed_over
+        )
 
 
 def test_trials_are_taken_one_after_the_other_and_the_best_one_is_gone_on_with() -> None:
@@ -193,6 +203,56 @@ def test_of_the_chosen_one_may_leave_and_come_back_and_others_rest() -> None:
     assert world.tuner.join(4).changed == ()
     assert world.training == {"csd-01": 4}
     assert world.tuner.join(0).batches.tolist() == [4, 4, 0, 0, 0]
+
+
+@given(gone=st.sets(st.integers(0, len(NODES) - 1), min_size=1, max_size=len(NODES) - 1))
+def test_those_that_leave_together_are_planned_without_at_once(gone: set[int]) -> None:
+    world = World(ALL, (2, 1, 0), (1, 2, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0))
+    world.take()
+    world.notes.clear()
+    left = set(range(len(NODES))) - gone
+    world.tuner.meet(left)
+    retunes = [world.tuner.leave(device) for device in sorted(gone)]
+    assert set(world.planner.lost) == {NODES[device] for device in gone}
+    assert len([note for note in world.notes if note.startswith("pre-training of")]) == 1
+    assert all((retune.batches == world.tuner.batches).all() for retune in retunes)
+    assert set(world.training) <= {NODES[device] for device in left}
+    assert len(world.planner.observed) == 1  # the step that all took part in
+
+
+def test_of_chosen_ones_that_leave_together_others_are_chosen_once() -> None:
+    world = World((2, 0, 0), (0, 2, 1))
+    world.train()
+    assert world.training == {"csd-00": 4, "csd-01": 4}
+    world.tuner.meet({2, 4})
+    for device in (0, 1, 3):
+        world.tuner.leave(device)
+    assert len(world.decided) == 2
+    assert world.training == {"csd-02": 4, "host": 4}
+    assert set(world.planner.lost) == {"csd-00", "csd-01", "csd-03"}
+
+
+def test_planning_over_servers_begins_anew_once_for_each_that_comes_back() -> None:
+    """One that comes and goes would keep it going otherwise; those that come together begin it once."""
+    world, every, away = World(ALL, (0, 2, 1), handed_over=True), set(range(len(NODES))), {0, 1}
+    world.take()
+    for planners in (2, 2):
+        world.tuner.meet(every - away)
+        for device in away:
+            world.tuner.leave(device)
+        world.tuner.meet(every)
+        for device in away:
+            world.tuner.join(device)
+        assert len(world.planners) == planners
+    assert not {"csd-00", "csd-01"} & world.training.keys()
+
+
+def test_that_nothing_is_feasible_is_handed_over() -> None:
+    world = World(ALL, refuses="deadline: 5 s too much", handed_over=True)
+    world.train()
+    tuner = world.again()
+    assert str(tuner.error) == "deadline: 5 s too much"
+    assert tuner.batches.tolist() == world.tuner.batches.tolist()
 
 
 def test_when_all_that_were_chosen_are_gone_others_are() -> None:

@@ -182,6 +182,28 @@ async def test_patience_runs_out(tmp_path: Path) -> None:
             await ask(link)
 
 
+async def test_workers_that_end_one_after_the_other_are_not_waited_for_without_end(tmp_path: Path) -> None:
+    """Many may end in a turn, for servers come and go; when patience is over too, something else is wrong."""
+    path, clock = tmp_path / "worker", [0.0]
+
+    async def die() -> None:
+        worker = await Worker.dial(path)
+        assert_is_turn(await worker.hear())
+        worker.writer.write_eof()
+        assert await worker.reader.read() == b""  # it was noticed
+        await worker.die()
+
+    async with WorkerLink(path, 60.0, lambda: clock[0]) as link:
+        turn = ask(link)
+        for _ in range(20):
+            await die()
+        assert not turn.done()
+        clock[0] = 61.0
+        await die()
+        with pytest.raises(DeviceLost, match=r"step 3: 21 workers have ended in this turn.*servers\.log"):
+            await turn
+
+
 async def test_nothing_is_left(tmp_path: Path) -> None:
     path = tmp_path / "worker"
     path.write_text("what a killed run left")
