@@ -168,8 +168,8 @@ def test_what_is_foretold_hangs_on_no_draw(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.long
-def test_where_the_core_is_right_all_cases_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With steps of real runs' spread, about its own predictions."""
+def test_where_the_core_is_right_ratios_are_foretold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With steps of real runs' spread, about its own predictions, as far as so few simulated steps tell a mean."""
     monkeypatch.setattr(comm_fit, "STEPS", 12)
     truth = Fit(0.98, 0.012, 0.0004)
     generator = np.random.default_rng(3)
@@ -180,7 +180,9 @@ def test_where_the_core_is_right_all_cases_agree(monkeypatch: pytest.MonkeyPatch
         return Seen(case, dict(zip(turns.settings, (part.tolist() for part in seconds), strict=True)))
 
     found, fitted, cases = comm_wall.compare([see(*each) for each in comm_wall.plan()], processes=1)
-    assert found["wall_agrees"] >= 0.8
+    for case in cases:
+        assert case["predicted_ratio"] == pytest.approx(case["measured_ratio"], rel=0.025)
+    assert found["wall_agrees"] >= 0.5
     assert found["model_error_median"] < 0.01
     assert fitted["fit"]["payload_share"] == pytest.approx(truth.payload_share, rel=0.01)
     assert [(case["model"], case["wire_over_compute"]) for case in cases] == [(c.model, c.ratio) for c in CASES]
