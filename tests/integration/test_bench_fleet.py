@@ -18,6 +18,7 @@ def children() -> list[psutil.Process]:
     return [child for child in living if "host.bench.fleet" in " ".join(child.cmdline())]
 
 
+@pytest.mark.long
 def test_it_reports_both_figures_with_their_samples(tmp_path: Path) -> None:
     measured = measure(tmp_path, 0, devices=5, rounds=3)
     assert set(measured.figures) == {"noop_round_seconds", "megabytes"}
@@ -34,6 +35,7 @@ def test_it_reports_both_figures_with_their_samples(tmp_path: Path) -> None:
     assert children() == []
 
 
+@pytest.mark.long
 def test_keys_are_for_their_user_alone(tmp_path: Path) -> None:
     measure(tmp_path, 0, devices=2, rounds=1)
     for path in (*tmp_path.glob("*.json"), tmp_path / "keys" / "host.key"):

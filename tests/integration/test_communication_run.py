@@ -79,13 +79,8 @@ def test_weights_after_50_steps_are_those_of_whole_tensors_bit_for_bit(workshop:
         assert run(workshop, csd_emu, communication) == want, communication
 
 
-@pytest.mark.parametrize(
-    "sync",
-    [
-        {"batch_norm": "synchronised"},
-        pytest.param({"batch_norm": "frozen", "clip_norm": 1.0}, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("sync", [{"batch_norm": "synchronised"}, {"batch_norm": "frozen", "clip_norm": 1.0}])
 def test_overlapping_steps_exchange_statistics_and_wait_for_all_gradients_where_they_must(
     workshop: Workshop, csd_emu: Command, sync: dict[str, Any]
 ) -> None:

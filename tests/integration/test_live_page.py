@@ -113,6 +113,7 @@ def test_the_page_fits_is_complete_and_can_be_read(browser: Browser, run: LiveRu
     tab.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("width", "dark"), layouts(400, dark=(1920,)))
 def test_a_thousand_drives_fit_too(browser: Browser, width: int, dark: bool) -> None:
     with LiveRun(MANY) as run:
@@ -142,6 +143,7 @@ def test_a_synchronous_run_shows_steps_slowdowns_and_batches(browser: Browser) -
         tab.close()
 
 
+@pytest.mark.long
 def test_a_lost_drive_is_seen_and_said_and_so_is_its_return(browser: Browser, run: LiveRun) -> None:
     tab = opened(browser, run.address)
     announced = "document.querySelector('#announce').textContent"
@@ -161,6 +163,7 @@ def test_a_lost_drive_is_seen_and_said_and_so_is_its_return(browser: Browser, ru
     tab.close()
 
 
+@pytest.mark.long
 def test_curves_follow_the_rounds(browser: Browser, run: LiveRun) -> None:
     tab = opened(browser, run.address)
     points = "document.querySelector('#plot-accuracy').data[0].x.length"
@@ -225,6 +228,7 @@ def test_the_keyboard_reaches_everything_and_gets_out_again(browser: Browser, ru
     tab.close()
 
 
+@pytest.mark.long
 def test_cells_are_one_stop_and_arrows_move_among_them(browser: Browser) -> None:
     with LiveRun(MANY) as run:
         run.begin()
@@ -274,6 +278,7 @@ def test_drives_are_found_by_name_and_state(browser: Browser) -> None:
         tab.close()
 
 
+@pytest.mark.long
 def test_a_screen_reader_finds_landmarks_names_and_values(browser: Browser, run: LiveRun) -> None:
     tab = opened(browser, run.address)
     nodes = [node for node in tab.call("Accessibility.getFullAXTree")["nodes"] if not node.get("ignored")]
@@ -335,6 +340,7 @@ def test_no_name_can_act_in_the_page(browser: Browser) -> None:
         tab.close()
 
 
+@pytest.mark.long
 def test_the_page_of_a_real_run_shows_a_drive_that_is_killed(browser: Browser, workshop: Workshop) -> None:
     port = free_port()
     workshop.write(

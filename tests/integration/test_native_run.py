@@ -33,6 +33,7 @@ def decoded(directory: Path) -> list[RoundRecord | EventRecord]:
     return [msgspec.json.decode(line, type=RoundRecord | EventRecord) for line in lines]
 
 
+@pytest.mark.long
 def test_a_run_reaches_its_target_repeats_to_the_bit_and_leaves_only_its_run_directory(
     workshop: Workshop, csd_emu: Callable[..., Done]
 ) -> None:

@@ -28,7 +28,10 @@ from tests.commands import Workshop
 from tests.machines import REQUIRE_VARIABLE
 
 # The agents of a host that was killed, and one that was revived, outlive the process that started them on purpose.
-pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
 SHIPPED = Path(__file__).parents[2] / "images" / "prometheus"
 # For each thing that is waited for: this machine may be busy.
 SECONDS = 120.0

@@ -153,6 +153,7 @@ def test_from_tables_starts_nothing(workshop: Workshop, csd_emu: Command) -> Non
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_a_drive_that_is_killed_while_planning_is_in_no_plan(workshop: Workshop, csd_emu: Command) -> None:
     def trying() -> bool:
         found = list(workshop.runs.glob("*/records.jsonl"))
@@ -172,6 +173,7 @@ def test_a_drive_that_is_killed_while_planning_is_in_no_plan(workshop: Workshop,
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_what_no_configuration_keeps_to_ends_the_run_and_keeps_what_was_trained(
     workshop: Workshop, csd_emu: Command
 ) -> None:
@@ -274,6 +276,7 @@ def test_a_run_can_be_told_to_choose(workshop: Workshop, csd_emu: Command) -> No
     assert {row["steps"] for row in plan["trials"]} == {1}
 
 
+@pytest.mark.long
 def test_the_example_chooses_its_quick_drives_and_learns(workshop: Workshop, csd_emu: Command) -> None:
     array = EXAMPLE / "array.yaml"
     done = csd_emu(

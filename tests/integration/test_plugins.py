@@ -25,7 +25,8 @@ def assert_refused(done: Done, workshop: Workshop, *words: str) -> None:
     assert not workshop.runs.exists()
 
 
-@pytest.mark.parametrize("name", ["strategy", pytest.param("tuner", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["strategy", "tuner"])
 def test_an_example_trains_and_its_run_directory_keeps_the_file(
     workshop: Workshop, csd_emu: Command, name: str
 ) -> None:

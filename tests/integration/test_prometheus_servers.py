@@ -220,6 +220,7 @@ def test_every_series_of_a_listed_server_has_its_name_and_no_other_has_one(watch
     assert named == ({"rack-1": 3, "rack-2": 3} if watched.list_path.exists() else {"": 6})
 
 
+@pytest.mark.long
 def test_a_server_that_goes_away_is_named(watched: Watched) -> None:
     """The last test: one exporter ends."""
     if not watched.list_path.exists():

@@ -37,7 +37,8 @@ def assert_nothing_left(workshop: Workshop) -> None:
     assert workshop.arrays() == []
 
 
-@pytest.mark.parametrize("options", [(), pytest.param(("-n", "2"), marks=pytest.mark.long)], ids=["alone", "xdist"])
+@pytest.mark.long
+@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["alone", "xdist"])
 def test_the_example_project_passes_alone_and_with_two_processes(workshop: Workshop, options: tuple[str, ...]) -> None:
     project = Project(workshop)
     shutil.copytree(EXAMPLE, project.folder, dirs_exist_ok=True)

@@ -118,6 +118,7 @@ def endless(workshop: Workshop) -> list[str | Path]:
     return workshop.job_arguments(rounds=500, epochs=1, target={"accuracy": 1.0})
 
 
+@pytest.mark.long
 def test_a_run_that_is_interrupted_reports_what_there_is(workshop: Workshop) -> None:
     process = workshop.start(*endless(workshop))
     wait_until(lambda: len(workshop.rounds()) >= 2)

@@ -30,6 +30,7 @@ def whats(workshop: Workshop, directory: Path) -> list[str]:
     return [record["what"] for record in workshop.records(directory) if record["kind"] == "event"]
 
 
+@pytest.mark.long
 def test_a_host_that_is_killed_resumes_to_the_same_weights_and_clears_what_it_left(
     workshop: Workshop, csd_emu: Command
 ) -> None:

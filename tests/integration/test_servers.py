@@ -33,6 +33,7 @@ def another_version(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_two_servers_train_as_one_and_who_differs_is_turned_away(servers: Servers) -> None:
     job = servers.write("job.yaml", JOB)
     other = servers.write("other.yaml", JOB | {"learning_rate": 0.02})
@@ -70,6 +71,7 @@ cli.main()
 """
 
 
+@pytest.mark.long
 def test_a_clock_that_is_an_hour_off_is_told_and_nothing_is_left(servers: Servers) -> None:
     job = servers.write("job.yaml", JOB)
     store = subprocess.Popen(

@@ -75,6 +75,7 @@ def test_an_array_that_is_up_keeps_its_link(kind: str, shaped: Callable[[str], W
     assert_gone(workshop)
 
 
+@pytest.mark.long
 def test_a_relay_that_dies_is_one_clear_error(shaped: Callable[[str], Workshop], csd_emu: Command) -> None:
     workshop = shaped("relay")
     assert csd_emu("up", workshop.array, "--job", workshop.job).code == 0

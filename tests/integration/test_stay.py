@@ -74,6 +74,7 @@ def test_an_array_and_a_run_that_stay_see_a_drive_end(workshop: Workshop, csd_em
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_a_run_that_brought_its_array_up_stays_and_ends_it(workshop: Workshop, start: Start) -> None:
     workshop.write("array.yaml", ARRAY | {"devices": [{"profile": "newport"}]})
     run = start(*workshop.job_arguments(rounds=1, epochs=1, target=None), "--stay", "--json")

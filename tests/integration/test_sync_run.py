@@ -86,6 +86,7 @@ def test_unequal_drives_and_the_host_train_in_step_and_a_slowed_one_is_retuned_b
     assert host["received_bytes"] == host["flash_read_bytes"] == 72 * host["samples"]
 
 
+@pytest.mark.long
 def test_the_same_job_repeats_to_the_bit_and_resumes_to_it(
     whole: Workshop, workshop: Workshop, csd_emu: Command
 ) -> None:
@@ -100,6 +101,7 @@ def test_the_same_job_repeats_to_the_bit_and_resumes_to_it(
     workshop.assert_clean()
 
 
+@pytest.mark.long
 def test_a_drive_that_is_killed_costs_a_step_and_the_run_goes_on(workshop: Workshop, csd_emu: Command) -> None:
     def kill() -> None:
         wait_until(lambda: len(workshop.rounds()) >= 1)
@@ -118,10 +120,8 @@ def test_a_drive_that_is_killed_costs_a_step_and_the_run_goes_on(workshop: Works
     workshop.assert_clean()
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [pytest.param("device", marks=pytest.mark.long), "synchronised", pytest.param("frozen", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["device", "synchronised", "frozen"])
 def test_models_with_batch_norm_train_in_every_mode(workshop: Workshop, csd_emu: Command, mode: str) -> None:
     model = """
 from torch import nn

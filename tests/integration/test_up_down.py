@@ -74,6 +74,7 @@ def test_sweep_needs_no_state_file_and_touches_its_own_array_alone(workshop: Wor
     assert workshop.arrays() == []
 
 
+@pytest.mark.long
 def test_what_a_killed_run_left_can_be_ended_or_is_swept_by_up(workshop: Workshop, csd_emu: Command) -> None:
     workshop.write("array.yaml", ARRAY | {"devices": [{"profile": "newport"}]})
     process = workshop.start(*workshop.job_arguments(rounds=500, target={"accuracy": 1.0}))

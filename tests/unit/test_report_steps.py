@@ -221,6 +221,7 @@ def test_the_page_of_a_federated_run_says_nothing_of_steps(tmp_path: Path) -> No
     assert "Only the middle column" not in page.text
 
 
+@pytest.mark.long
 def test_a_long_run_of_many_drives_stays_small(tmp_path: Path) -> None:
     spells = [Disturbed(f"csd-{number % 36:02d}", 5 + 6 * number, 4, 20 + number) for number in range(98)]
     page = page_of(tmp_path, SyncRun(drives=36, steps=600, round_steps=300, disturbed=spells).make(), 36)
