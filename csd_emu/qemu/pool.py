@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import libvirt
 import msgspec
 
+from csd_emu.deadline import Deadline
 from csd_emu.qemu.transfer import Digests, Sent, transfer
 from firmware_agent.errors import EnvironmentUnfit
 
+T = TypeVar("T")
 # What libvirt's protocol takes in one message of a stream.
 _PIECE_BYTES = 256 << 10
 # Written last: a volume without it is not whole.
 _MARKER = ".complete"
+# libvirt refuses a volume that it is at work on for another run, a piece of a file at a time as a rule.
+_BUSY_SECONDS, _POLL_SECONDS = 60.0, 0.1
 _NO_VOLUME, _NO_POOL = libvirt.VIR_ERR_NO_STORAGE_VOL, libvirt.VIR_ERR_NO_STORAGE_POOL
 
 
@@ -67,7 +73,8 @@ class Volume:
     def read(self) -> Iterator[bytes | int]:
         """Yield the content: pieces of data, and lengths of holes, which do not travel."""
         stream = self._volume.connect().newStream()
-        self._volume.download(stream, 0, 0, libvirt.VIR_STORAGE_VOL_DOWNLOAD_SPARSE_STREAM)
+        sparse = libvirt.VIR_STORAGE_VOL_DOWNLOAD_SPARSE_STREAM
+        _when_free(lambda: self._volume.download(stream, 0, 0, sparse))
         try:
             while (piece := stream.recvFlags(_PIECE_BYTES, libvirt.VIR_STREAM_RECV_STOP_AT_HOLE)) != b"":
                 yield int(stream.recvHole()) if piece == -3 else piece
@@ -80,7 +87,7 @@ class Volume:
     def write(self, offset: int, data: bytes) -> None:
         """Write `data` at byte `offset`; returns when libvirt has confirmed it."""
         stream = self._volume.connect().newStream()
-        self._volume.upload(stream, offset, len(data))
+        _when_free(lambda: self._volume.upload(stream, offset, len(data)))
         try:
             view = memoryview(data)
             while view:
@@ -220,6 +227,18 @@ class Pool:
             return None if content is None else msgspec.json.decode(content, type=Seen)
         except msgspec.MsgspecError:  # a write of it was cut
             return None
+
+
+def _when_free(work: Callable[[], T]) -> T:
+    """Return what `work` returns, once libvirt is no longer at work on its volume for another run."""
+    deadline = Deadline(_BUSY_SECONDS)
+    while True:
+        try:
+            return work()
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID or deadline.expired:
+                raise
+        time.sleep(min(_POLL_SECONDS, deadline.left_seconds))
 
 
 def _start(connection: libvirt.virConnect, folder: str, flags: int) -> libvirt.virStoragePool:

@@ -289,20 +289,20 @@ def test_a_damaged_volume_is_found_and_its_damaged_piece_alone_is_sent_again(rac
     assert (rack.pool / "volume").read_bytes() == source.read_bytes()
 
 
-def test_two_runs_that_send_the_same_file_at_once_are_not_in_each_others_way(rack: Hypervisor, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.write_bytes(random.Random(3).randbytes(6 * CHUNK_BYTES))
+def test_runs_that_send_the_same_file_at_once_are_not_in_each_others_way(rack: Hypervisor, tmp_path: Path) -> None:
+    source, runs = tmp_path / "source", 3
+    source.write_bytes(random.Random(3).randbytes(16 * CHUNK_BYTES))
     digests = Digests.of(source)
     Pool.open(open_hypervisor(rack.uri), str(rack.pool))
-    meeting = threading.Barrier(2)
+    meeting = threading.Barrier(runs)
 
     def send() -> None:
         pool = Pool.open(open_hypervisor(rack.uri), str(rack.pool))
         meeting.wait()
         pool.bring("volume", source, digests, lambda _: None)
 
-    with ThreadPoolExecutor(2) as threads:
-        for done in [threads.submit(send) for _ in range(2)]:
+    with ThreadPoolExecutor(runs) as threads:
+        for done in [threads.submit(send) for _ in range(runs)]:
             done.result()
     assert (rack.pool / "volume").read_bytes() == source.read_bytes()
     pool = Pool.open(open_hypervisor(rack.uri), str(rack.pool))
