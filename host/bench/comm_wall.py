@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from csd_emu.progress import Progress
@@ -15,7 +15,7 @@ from host.bench.comm_fit import COMPUTE_BOUND, WIRE_BOUND, errors, fit_to
 from host.bench.comm_models import MODELS, spec_of
 from host.bench.comm_runs import Blocks, Ran, WallRuns, ratio_interval
 from host.bench.spreading import spread_over
-from host.bench.stolen import StolenTime
+from host.bench.stolen import undisturbed
 
 IDENTICAL_STEPS = 50
 # Fast enough that a step is short, slow enough that slices wait and overtake.
@@ -24,9 +24,8 @@ _IDENTICAL_BYTES_PER_SECOND = 100e6
 _TURNS = {0.25: (4, 3), 1.0: (5, 4), 4.0: (6, 3)}
 # Of a run that the link is measured on: one block of each of its settings, so many steps.
 _MEASURED_STEPS = 7
-# A run from which more of the processor time that was wanted was stolen is made again after all others. With these, at
-# most so many times the plan's runs are made.
-MOST_STOLEN, _MOST_PASSES = 0.1, 2.5
+# So many times the plan's runs are made at most, with those that are made again.
+_MOST_PASSES = 2.5
 
 
 @dataclass(frozen=True)
@@ -80,37 +79,17 @@ def plan() -> list[tuple[Case, Blocks]]:
 
 
 async def measure(runs: WallRuns, progress: Progress) -> list[Seen]:
-    """Make all runs of the plan, and those again in which the machine's own host gave much of its time to others.
+    """Make all runs of the plan, those again from which much processor time was stolen (see `undisturbed`)."""
+    planned = plan()
 
-    What is made again goes by that alone, never by what was measured.
-    """
-
-    async def make(case: Case, turns: Blocks) -> Seen:
+    async def make(case: Case, turns: Blocks) -> dict[Sending, list[list[float]]]:
         progress.stage(f"{case}: {' and '.join(each.schedule for each in turns.settings)} by turns")
-        stolen = StolenTime()
         ran = await runs.run(spec_of(case.model, case.compute_seconds), turns, case.bytes_per_second)
-        return Seen(case, dict(zip(turns.settings, turns.sort(ran.step_seconds), strict=True)), stolen.share)
+        return dict(zip(turns.settings, turns.sort(ran.step_seconds), strict=True))
 
-    return await undisturbed(plan(), make, progress.advance)
-
-
-async def undisturbed(
-    planned: Sequence[tuple[Case, Blocks]],
-    make: Callable[[Case, Blocks], Awaitable[Seen]],
-    advance: Callable[[float], None] = lambda _: None,
-) -> list[Seen]:
-    """Return what was seen of each planned run, of several of a kind the one from which the least was stolen."""
-    waiting, best = deque(range(len(planned))), dict[int, Seen]()
-    left = round(_MOST_PASSES * len(planned))
-    while waiting and left:
-        number, left = waiting.popleft(), left - 1
-        seen, before = await make(*planned[number]), best.get(number)
-        kept = seen if before is None or seen.stolen_share < before.stolen_share else before
-        best[number] = replace(kept, runs=1 if before is None else before.runs + 1)
-        if kept.stolen_share > MOST_STOLEN:
-            waiting.append(number)
-        advance(1 - len(waiting) / len(planned))
-    return [best[number] for number in range(len(planned))]
+    made = await undisturbed([partial(make, *each) for each in planned], _MOST_PASSES, progress.advance)
+    pairs = zip(planned, made, strict=True)
+    return [Seen(case, each.result, each.stolen_share, each.runs) for (case, _), each in pairs]
 
 
 def compare(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from host.bench.comm_cases import DRIVES, LATENCY_SECONDS
 from host.bench.comm_models import costs_of, spec_of
 from host.bench.comm_nets import INPUT_SHAPE, NETS
 from host.bench.comm_runs import WallRuns
+from host.bench.stolen import Attempt, undisturbed
 from host.placement.placed import NONE
 
 BATCH = 32
@@ -33,6 +35,8 @@ _REGRET_STEPS = 5
 _PLACEMENTS = 3
 # Only the shared side of the link is shaped.
 _OWN_BYTES_PER_SECOND = 1e12
+# Runs take seconds: so many times as many are made at most, with those that are made again.
+_MOST_PASSES = 2.5
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class Case:
         return DRIVES * exchange_bytes(costs_of(self.model, COMPUTE_SECONDS)) / (COMPUTE_SECONDS * self.ratio)
 
 
+# Step seconds of each case and placement.
+Made = Mapping[tuple[Case, str], Attempt[list[float]]]
 SPEEDUP_CASE = Case("vgg", 4.0)
 # Four cases with three placements each: twelve runs.
 REGRET_CASES = (Case("vgg", 4.0), Case("alexnet", 1.0), Case("resnet", 1.0), Case("transformer", 4.0))
@@ -71,12 +77,11 @@ async def speedup(runs: WallRuns, progress: Progress) -> tuple[float, dict[str, 
     for it is the published one.
     """
     case, chosen = SPEEDUP_CASE, placement_of(decide(situation_of(SPEEDUP_CASE), heavy=HEAVY))
-    spec, seconds = spec_of(case.model, COMPUTE_SECONDS), dict[str, list[float]]()
-    for placement in dict.fromkeys((NONE, chosen, first_linear(case.model))):
-        progress.stage(f"{case}: placement {placement}")
-        seconds[placement] = await runs.run_placed(spec, placement, BATCH, _SPEEDUP_STEPS, case.bytes_per_second)
-    unmoved, moved = statistics.median(seconds[NONE]), statistics.median(seconds[chosen])
-    return unmoved / moved, {"case": str(case), "chosen": chosen, "step_seconds": seconds}
+    placements = dict.fromkeys((NONE, chosen, first_linear(case.model)))
+    made = await _run(runs, [(case, each) for each in placements], _SPEEDUP_STEPS, progress)
+    unmoved, moved = (statistics.median(made[case, each].result) for each in (NONE, chosen))
+    seconds = {placement: each.result for (_, placement), each in made.items()}
+    return unmoved / moved, {"case": str(case), "chosen": chosen, "step_seconds": seconds, **_told(made)}
 
 
 async def regret(runs: WallRuns, progress: Progress) -> tuple[float, list[dict[str, Any]]]:
@@ -85,28 +90,43 @@ async def regret(runs: WallRuns, progress: Progress) -> tuple[float, list[dict[s
     Chosen is what `csd_emu.placement.decide` says of the figures that drives and host are paced to, any layer allowed
     to move; best is the shortest median of the runs of `candidates`.
     """
-    cases, worst = [], 0.0
-    for number, case in enumerate(REGRET_CASES):
-        chosen, *_ = placements = candidates(case)
-        spec, seconds = spec_of(case.model, COMPUTE_SECONDS), dict[str, float]()
-        for placement in placements:
-            progress.stage(f"{case}: placement {placement}")
-            ran = await runs.run_placed(spec, placement, BATCH, _REGRET_STEPS, case.bytes_per_second)
-            seconds[placement] = statistics.median(ran)
-        lost = seconds[chosen] / min(seconds.values()) - 1
-        worst = max(worst, lost)
-        foretold = _foretold(case)
-        cases.append(
-            {
-                "case": str(case),
-                "chosen": chosen,
-                "step_seconds": seconds,
-                "foretold_seconds": {placement: foretold[placement] for placement in placements},
-                "regret": lost,
-            }
-        )
-        progress.advance((number + 1) / len(REGRET_CASES))
-    return worst, cases
+    planned = [(case, placement) for case in REGRET_CASES for placement in candidates(case)]
+    made = await _run(runs, planned, _REGRET_STEPS, progress)
+    cases = [_regret_of(case, {key: each for key, each in made.items() if key[0] == case}) for case in REGRET_CASES]
+    return max(case["regret"] for case in cases), cases
+
+
+def _regret_of(case: Case, made: Made) -> dict[str, Any]:
+    seconds, foretold = {key[1]: statistics.median(each.result) for key, each in made.items()}, _foretold(case)
+    chosen = next(iter(seconds))
+    return {
+        "case": str(case),
+        "chosen": chosen,
+        "step_seconds": seconds,
+        "foretold_seconds": {placement: foretold[placement] for placement in seconds},
+        "regret": seconds[chosen] / min(seconds.values()) - 1,
+        **_told(made),
+    }
+
+
+async def _run(runs: WallRuns, planned: Sequence[tuple[Case, str]], steps: int, progress: Progress) -> Made:
+    """Return the step seconds of each case and placement; runs from which much was stolen are made again."""
+
+    async def make(case: Case, placement: str) -> list[float]:
+        progress.stage(f"{case}: placement {placement}")
+        spec = spec_of(case.model, COMPUTE_SECONDS)
+        return await runs.run_placed(spec, placement, BATCH, steps, case.bytes_per_second)
+
+    made = await undisturbed([partial(make, *each) for each in planned], _MOST_PASSES, progress.advance)
+    return dict(zip(planned, made, strict=True))
+
+
+def _told(made: Made) -> dict[str, Any]:
+    """Return how much of the processor time was stolen from each placement's run, and how many were made."""
+    return {
+        "stolen_share": {placement: each.stolen_share for (_, placement), each in made.items()},
+        "runs": {placement: each.runs for (_, placement), each in made.items()},
+    }
 
 
 def candidates(case: Case) -> list[str]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, NamedTuple, TypeVar
 
 import psutil
+
+T = TypeVar("T")
+# A run from which more of the processor time that was wanted was stolen says more about others than about itself.
+MOST_STOLEN = 0.1
 
 _NOT_BUSY = ("idle", "iowait", "steal", "guest", "guest_nice")
 
@@ -39,3 +45,48 @@ class StolenTime:
         stolen, busy = now.stolen - self._begin.stolen, now.busy - self._begin.busy
         wanted = stolen + busy
         return stolen / wanted if wanted > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Attempt(Generic[T]):
+    """A run, of several the one from which the least was stolen.
+
+    Attributes:
+        result: what it returned.
+        stolen_share: of the processor time that was wanted meanwhile.
+        runs: how many were made.
+    """
+
+    result: T
+    stolen_share: float
+    runs: int
+
+
+async def undisturbed(
+    jobs: Sequence[Callable[[], Awaitable[T]]],
+    passes: float,
+    advance: Callable[[float], None] = lambda _: None,
+    watch: Callable[[], StolenTime] = StolenTime,
+) -> list[Attempt[T]]:
+    """Run all jobs in their order, and those again from which much was stolen, after all others.
+
+    What is run again goes by that alone, never by what came of it.
+
+    Args:
+        jobs: each may be run several times.
+        passes: at most so many times as many runs are made as there are jobs.
+        advance: told the share of the jobs that are done with.
+        watch: begins to watch a run.
+    """
+    waiting, best = deque(range(len(jobs))), dict[int, Attempt[T]]()
+    left = round(passes * len(jobs))
+    while waiting and left:
+        number, left = waiting.popleft(), left - 1
+        stolen, before = watch(), best.get(number)
+        seen = Attempt(await jobs[number](), stolen.share, 1)
+        kept = seen if before is None or seen.stolen_share < before.stolen_share else before
+        best[number] = replace(kept, runs=1 if before is None else before.runs + 1)
+        if kept.stolen_share > MOST_STOLEN:
+            waiting.append(number)
+        advance(1 - len(waiting) / len(jobs))
+    return [best[number] for number in range(len(jobs))]

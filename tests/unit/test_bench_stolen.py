@@ -1,18 +1,17 @@
 """How much of a machine's processor time went to others, and which runs are made again for it."""
 
 import asyncio
+from functools import partial
+from itertools import chain, repeat
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from host.bench.comm_cases import Case
-from host.bench.comm_runs import Blocks
-from host.bench.comm_wall import MOST_STOLEN, Seen, plan, undisturbed
-from host.bench.stolen import StolenTime, Ticks, read_ticks
+from host.bench.stolen import MOST_STOLEN, Attempt, StolenTime, Ticks, read_ticks, undisturbed
 
 SECONDS = st.floats(0, 1e6)
-PLAN = plan()
+JOBS, PASSES = 8, 2.5
 
 
 @given(before=st.tuples(SECONDS, SECONDS), busy=SECONDS, stolen=SECONDS)
@@ -30,34 +29,46 @@ def test_this_machines_time_grows_with_work() -> None:
     assert now.stolen >= before.stolen
 
 
-def play(shares: list[float]) -> tuple[list[Seen], list[int]]:
-    """Make runs of which so much is stolen, in their order; 0 when the list has ended. Return also which were made."""
+class Stolen(StolenTime):
+    """Says what it is told to."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+
+    @property
+    def share(self) -> float:
+        return self._share
+
+
+def play(shares: list[float]) -> tuple[list[Attempt[int]], list[int]]:
+    """Run jobs from which so much is stolen, in their order; 0 when the list has ended. Return also which were run."""
     made: list[int] = []
+    stolen = chain(map(Stolen, shares), repeat(Stolen(0.0)))
 
-    async def make(case: Case, turns: Blocks) -> Seen:
-        made.append(PLAN.index((case, turns)))
-        number = len(made) - 1
-        return Seen(case, {}, shares[number] if number < len(shares) else 0.0)
+    async def make(number: int) -> int:
+        made.append(number)
+        return len(made) - 1
 
-    return asyncio.run(undisturbed(PLAN, make)), made
+    jobs = [partial(make, number) for number in range(JOBS)]
+    return asyncio.run(undisturbed(jobs, PASSES, watch=lambda: next(stolen))), made
 
 
-@given(st.lists(st.one_of(st.floats(0, 1), st.sampled_from([0.0, MOST_STOLEN])), max_size=80))
-@example([0.3] * len(PLAN) + [0.5] * 80)
-@example([0.5] * len(PLAN) + [0.3] * 80)
+@given(st.lists(st.one_of(st.floats(0, 1), st.sampled_from([0.0, MOST_STOLEN])), max_size=2 * JOBS))
+@example([0.3] * JOBS + [0.5] * 2 * JOBS)
+@example([0.5] * JOBS + [0.3] * 2 * JOBS)
 def test_disturbed_runs_are_made_again_after_all_others_and_the_least_disturbed_counts(shares: list[float]) -> None:
     seen, made = play(shares)
-    assert [each.case for each in seen] == [case for case, _ in PLAN]
-    assert made[: len(PLAN)] == list(range(len(PLAN)))
-    assert len(made) <= 2.5 * len(PLAN)
+    assert made[:JOBS] == list(range(JOBS))
+    assert len(made) <= PASSES * JOBS
     got: dict[int, list[float]] = {}
-    for number, run in enumerate(made):
-        got.setdefault(run, []).append(shares[number] if number < len(shares) else 0.0)
+    for number, job in enumerate(made):
+        got.setdefault(job, []).append(shares[number] if number < len(shares) else 0.0)
     for number, each in enumerate(seen):
+        assert made[each.result] == number
         assert each.stolen_share == min(got[number])
         assert each.runs == len(got[number])
         assert all(share > MOST_STOLEN for share in got[number][:-1])  # one that was not disturbed is not made again
-    if len(made) < 2.5 * len(PLAN):
+    if len(made) < PASSES * JOBS:
         assert all(each.stolen_share <= MOST_STOLEN for each in seen)
     longest = max(len(each) for each in got.values())
     assert all(len(each) >= longest - 1 or min(each) <= MOST_STOLEN for each in got.values())
