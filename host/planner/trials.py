@@ -46,15 +46,17 @@ class Trials:
         error: why nothing can be decided on, as far as is known.
     """
 
-    def __init__(self, planner: Decider, cold: frozenset[str], note: Callable[[str], None]) -> None:
+    def __init__(self, planner: Decider, cold: frozenset[str], note: Callable[[str], None], handed_over: bool) -> None:
         """Begin with a planner that has seen nothing.
 
         Args:
-            planner: it; one that records can be handed over.
+            planner: it.
             cold: nodes whose first step says nothing.
             note: told what people should know.
+            handed_over: whether another server may go on from the `state`.
         """
-        self.planner = planner
+        self._recorded = RecordedPlanner(planner) if handed_over else None
+        self.planner: Decider = self._recorded or planner
         self.tried: list[Tried] = []
         self.lost: list[str] = []
         self.error: ConfigurationError | None = None
@@ -137,10 +139,12 @@ class Trials:
         of_kind = {node: batch for kind, batch in zip(kinds, batches, strict=True) for node in kind.nodes}
         return {node: of_kind[node] for node in self.planner.choose_nodes(configuration)}
 
-    def state(self, planner: RecordedPlanner) -> dict[str, Any]:
-        """Return where planning stands, as JSON takes it; the planner is this one's."""
+    def state(self) -> dict[str, Any] | None:
+        """Return where planning stands, as JSON takes it; None if it cannot be handed over."""
+        if self._recorded is None:
+            return None
         return {
-            "calls": planner.state(),
+            "calls": self._recorded.state(),
             "trying": None if self._trying is None else msgspec.to_builtins(self._trying),
             "tried": msgspec.to_builtins(self.tried),
             "lost": list(self.lost),
@@ -148,13 +152,15 @@ class Trials:
             "error": None if self.error is None else str(self.error),
         }
 
-    def load_state(self, planner: RecordedPlanner, state: Mapping[str, Any]) -> None:
-        """Go on with the planning of another server; the planner is this one's, and has seen nothing.
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with the planning of another server, if this one can be handed over, and nothing was tried yet.
 
         Raises:
             KeyError, msgspec.ValidationError: it is no `state`.
         """
-        planner.load_state(state["calls"])
+        if self._recorded is None:
+            return
+        self._recorded.load_state(state["calls"])
         self._trying = None if state["trying"] is None else msgspec.convert(state["trying"], _Trying)
         self.tried[:] = msgspec.convert(state["tried"], list[Tried])
         self.lost[:] = map(str, state["lost"])

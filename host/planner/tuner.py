@@ -13,7 +13,6 @@ import numpy as np
 from csd_emu.timeline import HOST
 from firmware_agent.errors import ConfigurationError
 from host.planner.decider import Decided, Decider, MakeInner
-from host.planner.replay import RecordedPlanner
 from host.planner.rules import Plan
 from host.planner.trials import Trials
 from host.tuning.base import Batches, Floats, Retune, StepCost, Tuner
@@ -204,8 +203,8 @@ class PlanningTuner:
     def state(self) -> dict[str, Any]:
         """Return what was decided; planning that is under way begins again, unless it is to be handed over."""
         here: dict[str, Any] = {"here": self._here.tolist()}
-        if isinstance(self._trials.planner, RecordedPlanner):
-            here["planning"] = self._trials.state(self._trials.planner)
+        if (planning := self._trials.state()) is not None:
+            here["planning"] = planning
             here |= {"came": sorted(self._came), "step": self._step, "begun": self._begun}
         if self._inner is None:
             return here
@@ -218,8 +217,8 @@ class PlanningTuner:
         self._here = np.array(state["here"], bool)
         self._trials, self._inner = self._new_trials(), None
         self._begun = "chosen" in state
-        if isinstance(self._trials.planner, RecordedPlanner):
-            self._trials.load_state(self._trials.planner, state["planning"])
+        if self._handed_over:
+            self._trials.load_state(state["planning"])
             self._came, self._step, self._begun = set(state["came"]), int(state["step"]), bool(state["begun"])
         else:
             self._lose_absent()
@@ -232,8 +231,7 @@ class PlanningTuner:
             self._tell_decided(plan)
 
     def _new_trials(self) -> Trials:
-        planner = self._new_planner()
-        return Trials(RecordedPlanner(planner) if self._handed_over else planner, self._cold, self._note)
+        return Trials(self._new_planner(), self._cold, self._note, self._handed_over)
 
     def _lose_absent(self) -> None:
         self._lose(np.flatnonzero(~self._here), "was lost before")

@@ -32,7 +32,7 @@ from host.servers.turns import Position
 from host.sync.together import CaughtUp
 
 _BROKEN = (OSError, EOFError, ProtocolError)
-# So many workers may end in one turn, for servers come and go, before patience counts from the first of them.
+# So many workers may end in one turn however long it takes, for servers come and go; more, while patience lasts.
 _MOST_LOST = 10
 
 
