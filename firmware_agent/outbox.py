@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from firmware_agent.send_queue import Piece, Sending, SendQueue
-from firmware_agent.wire import Received, encode, may_join, pack
+from firmware_agent.wire import Received, encode, join
 
 Encode = Callable[[Piece], Iterator[bytes]]
 """Makes the messages of a piece, at the moment at which it leaves."""
@@ -122,10 +122,7 @@ class Outbox:
             StopIteration: the outbox is closed.
         """
         if not self._joined:
-            frames = [self._next_frame()]
-            while may_join(frames) and (frame := self._take_frame()) is not None:
-                frames.append(frame)
-            self._joined.extend(pack(frames))
+            self._joined.extend(join(self._next_frame(), self._take_frame))
         return self._joined.popleft()
 
     def _next_frame(self) -> bytes:

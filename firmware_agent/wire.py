@@ -17,7 +17,7 @@ A gRPC message is one frame, or an array of small ones: every message costs both
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Literal
 
 import msgspec
@@ -44,6 +44,9 @@ MAX_LAYERS = 2048
 MAX_TIMED_SLICES = 1 << 14
 # Messages of several frames: at most so many frames, and so many bytes of them.
 _PACK_FRAMES, _PACK_BYTES = 1024, 64 << 10
+# Of what goes by turns with slices: nobody reads a message before all of it is there, and an acknowledgement that waits
+# for a slice keeps the peer from sending.
+_JOIN_BYTES = 4 << 10
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
@@ -503,17 +506,31 @@ def encode(frame: Frame) -> bytes:
     return data
 
 
-def may_join(messages: list[bytes]) -> bool:
-    """Return whether another frame may go into the message of these."""
-    return len(messages) < _PACK_FRAMES and sum(map(len, messages)) < _PACK_BYTES
+def join(first: bytes, take: Callable[[], bytes | None]) -> list[bytes]:
+    """Return messages of a frame and of those that wait behind it: small ones together, any other by itself.
+
+    Args:
+        first: the frame.
+        take: returns the next one, None if none waits; asked until a few KiB are there.
+    """
+    frames, size = [first], len(first)
+    while size < _JOIN_BYTES and len(frames) < _PACK_FRAMES and (frame := take()) is not None:
+        frames.append(frame)
+        size += len(frame)
+    return list(pack(frames, _JOIN_BYTES))
 
 
-def pack(frames: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield encoded frames as messages, in order: small neighbours together, a large one as it is."""
+def pack(frames: Iterable[bytes], most_bytes: int = _PACK_BYTES) -> Iterator[bytes]:
+    """Yield encoded frames as messages, in order: small neighbours together, a large one as it is.
+
+    Args:
+        frames: encoded.
+        most_bytes: of those that go together.
+    """
     waiting: list[bytes] = []
     size = 0
     for data in frames:
-        if waiting and (size + len(data) > _PACK_BYTES or len(waiting) == _PACK_FRAMES):
+        if waiting and (size + len(data) > most_bytes or len(waiting) == _PACK_FRAMES):
             yield _joined(waiting)
             waiting, size = [], 0
         waiting.append(data)

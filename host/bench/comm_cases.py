@@ -49,11 +49,9 @@ class Case:
         """Of a drive's step: such that the wire is not so fast that the machine's processors are what is measured.
 
         Two cores encode, relay and step some 400 slices in a step. With a fixed time the link of the smallest ratio
-        would have 16 times the bandwidth of the largest one's. And where computing takes as long as the wire, or
-        longer, slices cross while drives compute, and a drive that waits for a processor is late with both: steps are
-        twice as long there.
+        would have 16 times the bandwidth of the largest one's.
         """
-        return COMPUTE_SECONDS / math.sqrt(self.ratio) / (2 if self.ratio > 1 else 1)
+        return COMPUTE_SECONDS / math.sqrt(self.ratio)
 
     @property
     def costs(self) -> list[Costs]:

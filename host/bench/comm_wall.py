@@ -22,8 +22,8 @@ IDENTICAL_STEPS = 50
 _IDENTICAL_BYTES_PER_SECOND = 100e6
 # Steps of a block and blocks of each schedule, by wire/compute.
 _TURNS = {0.25: (4, 3), 1.0: (5, 4), 4.0: (6, 3)}
-# Of a run that the link is measured on: one block of each of its settings, so many steps.
-_MEASURED_STEPS = 7
+# The same of a run that the link is measured on.
+_MEASURED_TURNS = (6, 2)
 # So many times the plan's runs are made at most, with those that are made again.
 _MOST_PASSES = 2.5
 
@@ -72,8 +72,8 @@ def plan() -> list[tuple[Case, Blocks]]:
     So a machine that gets slower or faster by and by is in the middle what it is for the others.
     """
     cases = [(case, Blocks((FIFO, PRIORITY), *_TURNS[case.ratio])) for case in CASES]
-    others = [(case, Blocks((FIFO, PRIORITY), _MEASURED_STEPS, 1)) for case in WIRE_BOUND]
-    others += [(case, Blocks((FIFO,), _MEASURED_STEPS, 1)) for case in COMPUTE_BOUND]
+    others = [(case, Blocks((FIFO, PRIORITY), *_MEASURED_TURNS)) for case in WIRE_BOUND]
+    others += [(case, Blocks((FIFO,), *_MEASURED_TURNS)) for case in COMPUTE_BOUND]
     quarter = len(cases) // 4
     return [*cases[:quarter], *others[::2], *cases[quarter : 3 * quarter], *others[1::2], *cases[3 * quarter :]]
 

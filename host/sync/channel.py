@@ -33,8 +33,7 @@ from firmware_agent.wire import (
     Tensors,
     Timed,
     encode,
-    may_join,
-    pack,
+    join,
 )
 from host.session import DeviceSession
 from host.sync.blocks import Block
@@ -354,11 +353,10 @@ class Channel:
         """
         while True:
             self._wake.clear()
-            frames: list[bytes] = []
-            while may_join(frames) and (frame := self._take_frame()) is not None:
-                frames.append(frame)
-            if frames or not self._parts:
-                return list(pack(frames))
+            if (first := self._take_frame()) is not None:
+                return join(first, self._take_frame)
+            if not self._parts:
+                return []
             await self._wait()
 
     def _take_frame(self) -> bytes | None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from firmware_agent.errors import ProtocolError
 from firmware_agent.outbox import Outbox
 from firmware_agent.send_queue import Piece, Sending
-from firmware_agent.wire import Disturbed, Received, Welcome, decode, encode, unpack
+from firmware_agent.wire import Disturbed, Failed, Received, Welcome, decode, encode, unpack
 
 
 def label(piece: Piece) -> Iterator[bytes]:
@@ -56,6 +56,18 @@ def test_messages_go_before_acknowledgements_before_slices_before_what_was_put_l
     assert box.put(encode(Disturbed(9)), 0.0)
     want = [Disturbed(9), Received(7, 11), Disturbed(1000), Disturbed(2000), Disturbed(2004), Welcome()]
     assert drained(box, 6) == want
+
+
+def test_an_acknowledgement_does_not_wait_in_a_message_for_the_slice_behind_it() -> None:
+    box = Outbox(4, Clock())
+    box.send_slices(lambda piece: iter([encode(Failed("w", "x" * piece.size_bytes))]), 5.0, lambda _: None)
+    box.change(Sending("priority", 10_000))
+    box.offer(1, 1, "w", 20_000)
+    box.add_read(7, 5)
+    assert decode(next(box)) == Received(7, 5)
+    box.add_read(7, 6)
+    assert isinstance(decode(next(box)), Failed)
+    assert decode(next(box)) == Received(7, 6)
 
 
 def test_nothing_that_was_put_last_is_passed_by_slices_that_were_offered_later() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from firmware_agent.errors import DeviceFailed
 from firmware_agent.send_queue import Sending
 from firmware_agent.shard import Shard
-from firmware_agent.wire import AnyFrame, Received, Slice, Step, Stepped, Tensors
+from firmware_agent.wire import AnyFrame, Received, Slice, Step, Stepped, Tensors, unpack
 from host.communication.base import Change, FixedSending, StepSeen, check_seen
 from host.records import What
 from host.sync.communicating import Communication
@@ -202,6 +202,22 @@ def test_credit_is_kept_and_every_byte_sent_once_each_way(shard: Shard) -> None:
     go(shard, Communication(FixedSending(Sending("priority", 300, 1000)), True), tampers=tampers)
     assert 0 < most[0] < 1000 + 300
     assert under_way[0] == 0
+
+
+def test_nothing_waits_in_a_message_of_the_hosts_for_a_slice_behind_it(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages, write = list[bytes](), PipeDrive.write
+
+    async def heard(self: PipeDrive, message: bytes) -> None:
+        messages.append(message)
+        await write(self, message)
+
+    monkeypatch.setattr(PipeDrive, "write", heard)
+    go(shard, Communication(FixedSending(Sending("priority", 6000, 12000)), True))
+    assert max(map(len, messages)) > 6000
+    assert any(isinstance(frame, Received) for message in messages for frame in unpack(message))
+    assert all(len(message) < 5000 or len(unpack(message)) == 1 for message in messages)
 
 
 def test_a_tuner_is_told_of_every_step_what_it_cost_and_every_slice_is_logged(shard: Shard) -> None:

@@ -252,6 +252,30 @@ def test_packed_frames_come_back_in_order_and_a_large_one_travels_alone(
     assert list(wire.pack([encoded[0]])) == encoded[:1]
 
 
+@given(sizes=st.lists(st.integers(1, 1 << 16), min_size=1, max_size=12))
+def test_nothing_small_waits_in_a_message_for_something_large(sizes: list[int]) -> None:
+    frames = [wire.encode(wire.Slice(1, "w", 0, b"12345678", memoryview(bytes(size)))) for size in sizes]
+    waiting, sent = iter(frames), list[bytes]()
+    while (first := next(waiting, None)) is not None:
+        sent += wire.join(first, lambda: next(waiting, None))
+    assert [frame for message in sent for frame in wire.unpack(message)] == [wire.decode(frame) for frame in frames]
+    for message in sent:
+        assert len(message) < 5 << 10 or message in frames
+
+
+def test_small_frames_that_wait_go_together_and_no_more_is_taken_than_goes() -> None:
+    read, taken = wire.encode(wire.Received(1, 5)), list[int]()
+
+    def take() -> bytes:
+        taken.append(1)
+        return read
+
+    messages = wire.join(read, take)
+    assert sum(len(wire.unpack(message)) for message in messages) == 1 + len(taken) > 50
+    assert len(messages) <= 2
+    assert wire.join(read, lambda: None) == [read]
+
+
 def test_messages_of_many_frames_stay_small() -> None:
     welcome, failed = wire.encode(wire.Welcome()), wire.encode(wire.Failed("Train", "x" * 10_000))
     for frames in ([welcome] * 5000, [failed] * 100, [failed, *[welcome] * 3000] * 3):
