@@ -1,5 +1,7 @@
 """What bench comm makes of its runs: turns, intervals, predictions, the fit of the link."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -117,15 +119,18 @@ def test_the_fit_finds_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.long
 def test_one_model_that_the_core_is_wrong_about_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That happened: one of two such runs was 6 % shorter than foretold, and slices were fitted to cost nothing."""
+    """That happened: one of two such runs was 6 % shorter than foretold, and slices were fitted to cost nothing.
+
+    With steps as long as these a slice's cost may move by more than half, and what is foretold hardly does.
+    """
     monkeypatch.setattr(comm_fit, "STEPS", 12)
     truth = Fit(0.98, 0.012, 0.0004)
     measured = measure(truth)
     measured[Case("resnet", 2.0), PRIORITY] *= 0.94
     found = fit_to(measured)
-    assert 0.5 < found.slice_seconds / truth.slice_seconds < 2
-    for model in ("vgg", "alexnet", "transformer"):
-        case = Case(model, 2.0)
+    assert found.payload_share == pytest.approx(truth.payload_share, rel=0.01)
+    for model, ratio in product(("vgg", "alexnet", "transformer"), (2.0, 4.0)):
+        case = Case(model, ratio)
         assert found.predict(case, PRIORITY) == pytest.approx(truth.predict(case, PRIORITY), rel=0.03)
 
 
