@@ -7,8 +7,8 @@ Three figures, each from the runs in which it shows:
   slices are whole tensors, so what a slice costs hardly matters;
 * what a slice costs, from priority's steps there; models disagree about it, see docs/benchmarks.md.
 
-All four models decide, by absolute errors of the logs: one that the core is wrong about decides nothing then, and with
-squares it would.
+All four models decide, by absolute errors of the logs: one that the core is wrong about decides less then than with
+squares.
 """
 
 from __future__ import annotations

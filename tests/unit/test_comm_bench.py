@@ -121,17 +121,18 @@ def test_the_fit_finds_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_one_model_that_the_core_is_wrong_about_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     """That happened: one of two such runs was 6 % shorter than foretold, and slices were fitted to cost nothing.
 
-    With steps as long as these a slice's cost may move by more than half, and what is foretold hardly does.
+    With steps as long as these its cost may fall to a third, with squares to a quarter; what is foretold hardly moves.
     """
-    monkeypatch.setattr(comm_fit, "STEPS", 12)
+    monkeypatch.setattr(comm_fit, "STEPS", 40)
     truth = Fit(0.98, 0.012, 0.0004)
     measured = measure(truth)
     measured[Case("resnet", 2.0), PRIORITY] *= 0.94
     found = fit_to(measured)
     assert found.payload_share == pytest.approx(truth.payload_share, rel=0.01)
+    assert 0.28 < found.slice_seconds / truth.slice_seconds < 2
     for model, ratio in product(("vgg", "alexnet", "transformer"), (2.0, 4.0)):
         case = Case(model, ratio)
-        assert found.predict(case, PRIORITY) == pytest.approx(truth.predict(case, PRIORITY), rel=0.03)
+        assert found.predict(case, PRIORITY) == pytest.approx(truth.predict(case, PRIORITY), rel=0.01)
 
 
 def test_the_link_is_fitted_on_no_case() -> None:
