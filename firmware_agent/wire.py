@@ -514,7 +514,7 @@ def join(first: bytes, take: Callable[[], bytes | None]) -> list[bytes]:
         take: returns the next one, None if none waits; asked until a few KiB are there.
     """
     frames, size = [first], len(first)
-    while size < _JOIN_BYTES and len(frames) < _PACK_FRAMES and (frame := take()) is not None:
+    while size < _JOIN_BYTES and (frame := take()) is not None:
         frames.append(frame)
         size += len(frame)
     return list(pack(frames, _JOIN_BYTES))

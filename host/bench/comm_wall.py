@@ -24,8 +24,6 @@ _IDENTICAL_BYTES_PER_SECOND = 100e6
 _TURNS = {0.25: (4, 3), 1.0: (5, 4), 4.0: (6, 3)}
 # The same of a run that the link is measured on.
 _MEASURED_TURNS = (6, 2)
-# So many times the plan's runs are made at most, with those that are made again.
-_MOST_PASSES = 2.5
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ async def measure(runs: WallRuns, progress: Progress) -> list[Seen]:
         ran = await runs.run(spec_of(case.model, case.compute_seconds), turns, case.bytes_per_second)
         return dict(zip(turns.settings, turns.sort(ran.step_seconds), strict=True))
 
-    made = await undisturbed([partial(make, *each) for each in planned], _MOST_PASSES, progress.advance)
+    made = await undisturbed([partial(make, *each) for each in planned], progress.advance)
     pairs = zip(planned, made, strict=True)
     return [Seen(case, each.result, each.stolen_share, each.runs) for (case, _), each in pairs]
 

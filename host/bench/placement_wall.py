@@ -35,8 +35,6 @@ _REGRET_STEPS = 5
 _PLACEMENTS = 3
 # Only the shared side of the link is shaped.
 _OWN_BYTES_PER_SECOND = 1e12
-# Runs take seconds: so many times as many are made at most, with those that are made again.
-_MOST_PASSES = 2.5
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ async def _run(runs: WallRuns, planned: Sequence[tuple[Case, str]], steps: int, 
         spec = spec_of(case.model, COMPUTE_SECONDS)
         return await runs.run_placed(spec, placement, BATCH, steps, case.bytes_per_second)
 
-    made = await undisturbed([partial(make, *each) for each in planned], _MOST_PASSES, progress.advance)
+    made = await undisturbed([partial(make, *each) for each in planned], progress.advance)
     return dict(zip(planned, made, strict=True))
 
 

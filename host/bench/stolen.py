@@ -12,6 +12,8 @@ import psutil
 T = TypeVar("T")
 # A run from which more of the processor time that was wanted was stolen says more about others than about itself.
 MOST_STOLEN = 0.1
+# So many times as many runs as are wanted are made at most, with those that are made again.
+MOST_PASSES = 2.5
 
 _NOT_BUSY = ("idle", "iowait", "steal", "guest", "guest_nice")
 
@@ -64,8 +66,8 @@ class Attempt(Generic[T]):
 
 async def undisturbed(
     jobs: Sequence[Callable[[], Awaitable[T]]],
-    passes: float,
     advance: Callable[[float], None] = lambda _: None,
+    passes: float = MOST_PASSES,
     watch: Callable[[], StolenTime] = StolenTime,
 ) -> list[Attempt[T]]:
     """Run all jobs in their order, and those again from which much was stolen, after all others.
@@ -74,8 +76,8 @@ async def undisturbed(
 
     Args:
         jobs: each may be run several times.
-        passes: at most so many times as many runs are made as there are jobs.
         advance: told the share of the jobs that are done with.
+        passes: at most so many times as many runs are made as there are jobs.
         watch: begins to watch a run.
     """
     waiting, best = deque(range(len(jobs))), dict[int, Attempt[T]]()

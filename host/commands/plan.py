@@ -9,7 +9,7 @@ import typer
 
 from csd_emu.paths import Paths
 from firmware_agent.errors import ConfigurationError
-from host.commands.options import ArrayOption, EngineOption, JobFile, Json, PreferOption, TunerOption
+from host.commands.options import EngineOption, JobFile, Json, PreferOption, TunerOption
 from host.console import StageProgress
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
@@ -19,7 +19,11 @@ _WHAT = "--placement for the layers that the host takes over, or --prefer time|p
 
 def plan(
     job: JobFile,
-    array: ArrayOption,
+    array: Annotated[Path | None, typer.Option("--array", metavar="ARRAY.YAML", help="which drives")] = None,
+    servers: Annotated[
+        Path | None,
+        typer.Option("--servers", metavar="SERVERS.YAML", help="all servers' drives; with --from-tables alone"),
+    ] = None,
     placement: Annotated[
         bool, typer.Option("--placement", help="which layers the host takes over, and what every cut would cost")
     ] = False,
@@ -53,14 +57,14 @@ def plan(
         "unused": "off" if unused_off else None,
     }
     keys = {name: value for name, value in given.items() if value is not None and value != []}
+    if (array is None) == (servers is None):
+        raise ConfigurationError("give either --array ARRAY.YAML or --servers SERVERS.YAML")
     if placement:
-        if keys or apply or plot is not None:
-            raise ConfigurationError("--placement is planned on its own, without options for devices; leave these out")
-        return _plan_placement(job, array, as_json)
+        return _plan_placement(job, array, bool(keys or apply or plot is not None), as_json)
     if from_tables and steps:
         raise ConfigurationError("--from-tables takes no steps; leave --steps or --from-tables out")
     with INTERRUPTS.deferred():
-        from host.planner.command import plan_from_tables, plan_in_run, read_planned
+        from host.planner.command import plan_devices, read_planned
         from host.planner.plot import check_plot, write_plot
         from host.printing import print_summary
         from host.printing_planner import print_devices
@@ -68,13 +72,10 @@ def plan(
     if plot is not None:
         check_plot(plot)
     with INTERRUPTS.deferred():
-        request = read_planned(job, array, engine and engine.value, None if tuner is None else tuner.value, keys, _WHAT)
-    asked = request.job.planner
-    if asked is not None and not asked.steps and not apply:
-        report = plan_from_tables(request)
-    else:
-        with StageProgress(quiet=as_json) as progress:
-            report = plan_in_run(request, Paths.default(), runs, progress, quiet=as_json, apply=apply)
+        files = job, array, servers, engine and engine.value
+        request = read_planned(*files, None if tuner is None else tuner.value, keys, _WHAT)
+    with StageProgress(quiet=as_json) as progress:
+        report = plan_devices(request, Paths.default(), runs, progress, quiet=as_json, apply=apply)
     if plot is not None and report.devices is not None:
         write_plot(report.devices, plot)
     if as_json:
@@ -86,7 +87,11 @@ def plan(
     raise typer.Exit(1 if apply and report.summary is not None and not report.summary.reached else 0)
 
 
-def _plan_placement(job: Path, array: Path, as_json: bool) -> None:
+def _plan_placement(job: Path, array: Path | None, more: bool, as_json: bool) -> None:
+    if more:
+        raise ConfigurationError("--placement is planned on its own, without options for devices; leave these out")
+    if array is None:
+        raise ConfigurationError("--placement: the host's part of a model is one server's; give its --array")
     with INTERRUPTS.deferred():
         from csd_emu.calibration import CalibrationStore
         from host.placement.plan import plan_placement

@@ -66,7 +66,7 @@ class Cluster:
         gradient_bytes: of one gradient.
         record_bytes: of an image with its label.
         sides: of each server where there are several, which `host` and `link` are the first of; else empty.
-        between_seconds: in which all servers add up in a step, also those of which no drive takes part.
+        between_seconds: of a step, in which all servers add up, also those of which no drive takes part.
     """
 
     kinds: tuple[Kind, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -40,7 +41,7 @@ class Servers:
 
     Attributes:
         arrays: server -> its array, in the order of the servers file.
-        between_seconds: in which they add up, once per step.
+        between_seconds: of a step, in which they add up; a part of that if they do so after several steps.
     """
 
     arrays: Mapping[str, ArrayConfig]
@@ -121,13 +122,17 @@ def chosen_sync_seconds(cluster: Cluster, nodes: Sequence[str]) -> float:
     return exchange_seconds(drives, cluster.link, cluster.state_bytes, cluster.gradient_bytes, HOST in nodes)
 
 
-def planner_rules(plan: SyncPlan) -> Rules:
-    """Return what the planner of a job with a section ``planner`` goes by."""
+def planner_rules(plan: SyncPlan, reduce_every: int = 1) -> Rules:
+    """Return what the planner of a job with a section ``planner`` goes by.
+
+    Where servers add up after several steps, who takes part is fixed for so many: trials have whole multiples of them.
+    """
     section, job = plan.job.planner, plan.job
     if section is None:
         raise ConfigurationError("planner: the job has no such section; add one, for example planner: {prefer: edp}")
     chosen_by_tuner = job.tuner != "none" and bool(plan.classes)
     rules = section.rules(None if chosen_by_tuner else job.batch_size, job.sync.tuning)
+    rules = replace(rules, steps=math.ceil(rules.steps / reduce_every) * reduce_every, window=reduce_every)
     return rules if plan.classes else replace(rules, most_share=_SHARE_OF_UNKNOWN)
 
 

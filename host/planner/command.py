@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from csd_emu.config import load_config
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
+from csd_emu.servers import ServersConfig
 from firmware_agent.errors import ConfigurationError
 from host.device_time import MODELLED
 from host.job import read_job
@@ -24,16 +26,24 @@ if TYPE_CHECKING:
 
 
 def read_planned(
-    job: Path, array: Path, engine: str | None, tuner: TunerName | None, keys: Mapping[str, Any], what: str
+    job: Path,
+    array: Path | None,
+    servers: Path | None,
+    engine: str | None,
+    tuner: TunerName | None,
+    keys: Mapping[str, Any],
+    what: str,
 ) -> RunRequest:
-    """Read a job and its array, with these `keys` in place of its section ``planner``'s.
+    """Read a job and its array or servers, with these `keys` in place of its section ``planner``'s.
 
     Raises:
         ConfigurationError: they do not fit together, or neither the job nor `keys` say `what` is to be planned.
     """
     if "prefer" not in keys and read_job(job).planner is None:
         raise ConfigurationError(f"say what to plan: {what}")
-    return read_run(job, array, engine, tuner, planner=keys)
+    # All servers plan alike: any of them will do.
+    first = None if servers is None else (servers, load_config(servers, ServersConfig).names[0])
+    return read_run(job, array, engine, tuner, planner=keys, servers=first)
 
 
 def plan_from_tables(request: RunRequest) -> PlanReport:
@@ -64,15 +74,25 @@ def plan_from_tables(request: RunRequest) -> PlanReport:
     return _report(request, devices)
 
 
-def plan_in_run(
+def plan_devices(
     request: RunRequest, paths: Paths, runs: Path, progress: Progress, quiet: bool, apply: bool
 ) -> PlanReport:
-    """Start the array, or take the one that is up, and decide in steps that count; go on to the end with `apply`.
+    """Decide: by tables if the job asks for no steps; else in a run, in steps that count.
+
+    Start the array for that, or take the one that is up, and go on to the end with `apply`.
 
     Raises:
         ConfigurationError: nothing is feasible; what was trained until then is kept.
         CsdError: as `host.run.run_job`.
     """
+    section = request.job.planner
+    if section is not None and not section.steps and not apply:
+        return plan_from_tables(request)
+    if request.hall is not None:
+        raise ConfigurationError(
+            "--servers is planned with --from-tables, which starts nothing; to have devices measured, let all servers "
+            "choose in their run: csd-emu run --servers SERVERS.YAML --server NAME --prefer ..."
+        )
     summary = run_job(request, paths, runs, progress, quiet, plan_only=not apply)
     devices = read_plan(Path(summary.run_directory))
     if devices is None:
@@ -82,6 +102,5 @@ def plan_in_run(
 
 def _report(request: RunRequest, devices: DevicePlan) -> PlanReport:
     shape = [int(size) for size in request.dataset.images.shape[1:]]
-    return PlanReport(
-        model=request.job.model, input_shape=shape, array=request.config.name, placement=None, devices=devices
-    )
+    name = request.config.name if request.hall is None else request.hall.config.name
+    return PlanReport(model=request.job.model, input_shape=shape, array=name, placement=None, devices=devices)

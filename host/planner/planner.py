@@ -271,11 +271,12 @@ class Planner:
         """Return how many steps a trial has, of what one step costs; 0 where `left` buys none."""
         if left < 0:
             return np.zeros(len(costs), np.int64)
-        # Where steps are dear, fewer say enough.
-        each = np.maximum(costs, 1e-12)
+        # Where windows of steps are dear, fewer say enough.
+        window = self.rules.window
+        each = np.maximum(costs, 1e-12) * window
         dear = np.maximum(1.0, _MOST_OF_SHARE * self.rules.most_share / each)
-        steps = np.minimum(self.rules.steps, dear).astype(np.int64)
-        return np.asarray(np.where(costs * steps <= left, steps, (left / each).astype(np.int64)))
+        steps = np.minimum(self.rules.steps // window, dear).astype(np.int64) * window
+        return np.asarray(np.where(costs * steps <= left, steps, (left / each).astype(np.int64) * window))
 
     def _costs(self, ranking: Ranking, rows: Counts) -> Floats:
         """Return what one step costs beyond what the best would have cost, as shares of the whole training."""

@@ -25,6 +25,7 @@ from host.planner.report import DevicePlan, describe_plan
 from host.planner.rules import Rules
 from host.planner.tuner import PlanningTuner
 from host.simulation.load import inspect_load
+from host.simulation.optimiser_bytes import load_between
 from host.sync.plan import SyncPlan
 from host.tuning.base import Tuner
 
@@ -153,18 +154,22 @@ def make_planning(request: RunRequest, record_bytes: int, hall: Hall | None = No
     if request.placed is not None:
         state = request.placed.kept_bytes
         gradient = min(gradient, state)
-    servers = None if hall is None else _servers_of(hall, state)
+    servers, every = None, 1
+    if hall is not None:
+        every = hall.config.reduce_every
+        servers = _servers_of(hall, state + load_between(load, request.job, hall.config).optimiser_bytes)
     cluster = make_cluster(request.config, plan, Exchanged(state, gradient, record_bytes), servers)
     cold = frozenset(plan.nodes).difference(request.models)
-    planning = Planning(plan, cluster, planner_rules(plan), planned_records(plan), planned_private(plan), cold)
+    rules = planner_rules(plan, every)
+    planning = Planning(plan, cluster, rules, planned_records(plan), planned_private(plan), cold)
     planning.make_planner()  # what it refuses is said now
     return planning
 
 
-def _servers_of(hall: Hall, state_bytes: int) -> Servers:
+def _servers_of(hall: Hall, sum_bytes: int) -> Servers:
     link, names = hall.config.link, hall.config.names
-    between = ring(state_bytes, [len(names)], Fabric(link.bandwidth, link.latency))
-    return Servers({name: hall.array_of(name) for name in names}, between.seconds)
+    between = ring(sum_bytes, [len(names)], Fabric(link.bandwidth, link.latency))
+    return Servers({name: hall.array_of(name) for name in names}, between.seconds / hall.config.reduce_every)
 
 
 def _check_nodes(where: str, names: Sequence[str], nodes: Sequence[str]) -> None:

@@ -51,7 +51,8 @@ class Rules:
     Attributes:
         preference: what is best.
         constraints: what must hold.
-        steps: of each trial; 0 for a plan from tables alone.
+        steps: of each trial, a multiple of `window`; 0 for a plan from tables alone.
+        window: for so many steps who takes part is fixed.
         most_share: of the whole training's seconds, what trials may cost beyond what the best would have cost.
         confidence: with which ranges hold.
         batch_size: of every node; None: STANNIS chooses.
@@ -61,6 +62,7 @@ class Rules:
     preference: Preference
     constraints: Constraints = Constraints()
     steps: int = 5
+    window: int = 1
     most_share: float = 0.05
     confidence: float = 0.95
     batch_size: int | None = None
@@ -76,6 +78,8 @@ class Rules:
             raise ConfigurationError(
                 f"planner: {self.steps} steps and a share of {self.most_share}; steps, shares >= 0"
             )
+        if self.window < 1 or self.steps % self.window:
+            raise ConfigurationError(f"planner: {self.steps} steps in windows of {self.window}; use a multiple of it")
         if not 0 < self.confidence < 1:
             raise ConfigurationError(f"planner: a confidence of {self.confidence} is not between 0 and 1")
         if self.batch_size is not None and self.batch_size < 1:

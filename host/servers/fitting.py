@@ -23,8 +23,6 @@ def fit_job(job: JobConfig, hall: Hall) -> JobConfig:
         "communication.overlap: a step's weights are there when all servers have returned; leave it out": (
             job.communication.overlap is True
         ),
-        f"planner: with reduce_every: {hall.config.reduce_every} who takes part is fixed for a window; use 1, or leave "
-        "planner out": job.planner is not None and hall.config.reduce_every > 1,
     }
     for reason, hit in refused.items():
         if hit:

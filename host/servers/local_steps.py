@@ -66,13 +66,15 @@ class LocalStepper(ServersStepper):
         if len(averaged.parts) > 1:  # alone the weights are the mean, to the last bit
             await asyncio.to_thread(self._take_over, averaged.means)
         spent = {server: sum(part.array_seconds for part in parts) for server, parts in averaged.parts.items()}
-        window = max(spent.values()) + averaged.link_seconds
-        waited = window - averaged.link_seconds - sum(part.array_seconds for part in own)
+        slowest = max(spent.values())
+        waited = slowest - sum(part.array_seconds for part in own)
+        # As in a whole window: one that an epoch cuts short says nothing else of what a step costs.
+        cost_seconds = slowest / len(steps) + averaged.link_seconds / self._together.reduce_every
         return [
             self._of_window(
                 local,
                 {server: parts[place] for server, parts in averaged.parts.items()},
-                window / len(steps),
+                cost_seconds,
                 (waited, averaged) if place == len(steps) - 1 else None,
             )
             for place, local in enumerate(steps)

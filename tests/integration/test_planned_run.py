@@ -153,6 +153,33 @@ def test_from_tables_starts_nothing(workshop: Workshop, csd_emu: Command) -> Non
     workshop.assert_clean()
 
 
+@pytest.mark.parametrize(
+    ("every", "chosen"),
+    [
+        # All pay for the sum between servers: while it is dear, slow drives' records are worth waiting for.
+        (1, "2 newport of a + 1 generic-a53 of a + 2 newport of b + 1 generic-a53 of b"),
+        (100, "2 newport of a + 2 newport of b"),
+    ],
+)
+def test_drives_of_all_servers_are_planned_from_tables(
+    workshop: Workshop, csd_emu: Command, every: int, chosen: str
+) -> None:
+    workshop.write("array.yaml", ARRAY)
+    servers = [{"name": "a", "array": "array.yaml"}, {"name": "b", "array": "array.yaml"}]
+    hall = {"name": "hall", "servers": servers, "link": {"bandwidth": "1 MB/s"}, "reduce_every": every}
+    wanted = [workshop.write("job.yaml", JOB), "--servers", workshop.write("servers.yaml", hall)]
+    done = csd_emu("plan", *wanted, "--prefer", "time", "--from-tables", "--json")
+    assert done.code == 0, done.err
+    report = done.json("plan")
+    assert report["array"] == "hall"
+    plan = report["devices"]
+    assert plan["clock"] == "modelled"
+    assert not plan["trials"]
+    assert plan["chosen"]["name"] == chosen
+    assert {node.partition("-")[0] for node in plan["nodes"]} == {"a", "b"}
+    workshop.assert_clean()
+
+
 @pytest.mark.long
 def test_a_drive_that_is_killed_while_planning_is_in_no_plan(workshop: Workshop, csd_emu: Command) -> None:
     def trying() -> bool:
@@ -264,6 +291,31 @@ def test_what_cannot_be_planned_is_said_before_anything_starts(
     assert "Traceback" not in done.err
     assert not workshop.runs.exists()
     workshop.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--servers", "servers.yaml", "--prefer", "time"], "--servers is planned with --from-tables"),
+        (["--servers", "servers.yaml", "--prefer", "time", "--from-tables", "--apply"], "--servers is planned with"),
+        (["--servers", "servers.yaml", "--placement"], "--placement: the host's part of a model is one server's"),
+        (["--servers", "servers.yaml", "--array", "array.yaml", "--prefer", "time"], "give either --array"),
+        (["--prefer", "time"], "give either --array ARRAY.YAML or --servers"),
+    ],
+)
+def test_what_cannot_be_planned_of_servers_is_said(
+    workshop: Workshop, csd_emu: Command, options: list[str], message: str
+) -> None:
+    workshop.write("array.yaml", ARRAY)
+    servers = workshop.write("servers.yaml", {"name": "hall", "servers": [{"name": "a", "array": "array.yaml"}]})
+    job = workshop.write("job.yaml", JOB)
+    words = [
+        {"servers.yaml": str(servers), "array.yaml": str(servers.parent / "array.yaml")}.get(w, w) for w in options
+    ]
+    done = csd_emu("plan", job, *words, "--runs", workshop.runs)
+    assert done.code == 2
+    assert message in " ".join(done.err.split())
+    assert not workshop.runs.exists()
 
 
 @pytest.mark.long

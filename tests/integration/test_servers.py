@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import subprocess
 import sys
@@ -134,6 +135,35 @@ def test_servers_that_add_up_every_few_steps_end_with_the_same_weights(servers: 
         # A window of three steps, and one that the round ends.
         sums = [step["step"] for step in steps if step["servers"]["reduce_seconds"]]
         assert sums == [3, 5, 8, 10]
+    servers.assert_nothing_left()
+
+
+@pytest.mark.long
+def test_servers_that_add_up_every_few_steps_choose_drives_in_whole_windows(servers: Servers) -> None:
+    planner = {"prefer": "time", "steps": 2}
+    job = servers.write("job.yaml", JOB | {"planner": planner, "rounds": 3, "sync": {"round_steps": 12}})
+    servers.write_servers(membership={"min": 2, "wait": "180 s"}, reduce_every=3, link={"bandwidth": "10 MB/s"})
+    with servers.store():
+        for process in [servers.train(name, job) for name in ("a", "b")]:
+            ended(process)
+    plans = []
+    for server in ("a", "b"):
+        (path,) = (servers.folder / f"runs-{server}").glob("*/plan.json")
+        plans.append(json.loads(path.read_bytes()))
+    first, second = plans
+    assert first["nodes"] == second["nodes"]
+    assert [(trial["name"], trial["steps"]) for trial in first["trials"]] == [
+        (trial["name"], trial["steps"]) for trial in second["trials"]
+    ]
+    assert all(trial["steps"] % 3 == 0 for trial in first["trials"])
+    servers.assert_equal_weights("a", "b")
+    # A window begins after the one in which it was decided.
+    steps = [step for step in servers.steps_of("a") if step["step"] > 3 + first["step"]]
+    ends = [number for number, step in enumerate(steps) if step["servers"]["reduce_seconds"]]
+    whole = [steps[end - 2 : end + 1] for end in ends if end >= 2 and end - 3 in (-1, *ends)]
+    assert whole
+    seconds = [sum(step["array_seconds"] for step in window) / 3 for window in whole]
+    assert seconds == pytest.approx([first["chosen"]["step_seconds"]] * len(seconds), rel=0.03)
     servers.assert_nothing_left()
 
 

@@ -50,7 +50,7 @@ def play(shares: list[float]) -> tuple[list[Attempt[int]], list[int]]:
         return len(made) - 1
 
     jobs = [partial(make, number) for number in range(JOBS)]
-    return asyncio.run(undisturbed(jobs, PASSES, watch=lambda: next(stolen))), made
+    return asyncio.run(undisturbed(jobs, passes=PASSES, watch=lambda: next(stolen))), made
 
 
 @given(st.lists(st.one_of(st.floats(0, 1), st.sampled_from([0.0, MOST_STOLEN])), max_size=2 * JOBS))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from firmware_agent.errors import ConfigurationError
@@ -308,12 +308,25 @@ def test_included_nodes_take_part_and_excluded_ones_do_not(cluster: Cluster, dat
 
 
 @settings(max_examples=8, deadline=None)
-@given(clusters(most=3), PREFERENCES, st.sampled_from([0.0, 0.002, 0.01, 0.05]), st.floats(2e3, 1e6))
-def test_the_budget_is_never_exceeded(cluster: Cluster, preference: Preference, share: float, records: float) -> None:
+@given(
+    clusters(most=3),
+    PREFERENCES,
+    st.sampled_from([0.0, 0.002, 0.01, 0.05]),
+    st.floats(2e3, 1e6),
+    st.sampled_from([(5, 1), (6, 3), (8, 8)]),
+)
+@example(make_cluster([2, 1]), TIME, 0.05, 2e4, (8, 8))
+@example(make_cluster([3, 2]), TIME, 0.05, 2e4, (6, 3))
+def test_the_budget_is_never_exceeded_and_trials_have_whole_windows(
+    cluster: Cluster, preference: Preference, share: float, records: float, asked: tuple[int, int]
+) -> None:
     """By what the planner believes before each trial; where devices are as their tables say, that is so."""
-    planner = Planner(cluster, Rules(preference, most_share=share), records)
+    steps, window = asked
+    planner = Planner(cluster, Rules(preference, steps=steps, window=window, most_share=share), records)
     seconds = done = 0.0
     while (trial := planner.next_trial()) is not None:
+        assert 0 < trial.steps <= steps
+        assert trial.steps % window == 0
         seen = take(cluster, trial)
         seconds += sum(each.step_seconds for each in seen)
         done += len(seen) * float(np.dot(trial.configuration, trial.batches))
@@ -354,6 +367,8 @@ def test_unknown_nodes_are_refused(word: str) -> None:
         lambda: Constraints(deadline_seconds=float("nan")),
         lambda: Constraints(include=frozenset("a"), exclude=frozenset("a")),
         lambda: Rules(TIME, steps=-1),
+        lambda: Rules(TIME, window=0),
+        lambda: Rules(TIME, steps=5, window=3),
         lambda: Rules(TIME, most_share=2.0),
         lambda: Rules(TIME, confidence=1.0),
         lambda: Rules(TIME, batch_size=0),

@@ -142,6 +142,15 @@ def test_without_tables_nothing_is_known_of_speeds_and_batches_are_the_jobs() ->
     assert planner_rules(plan(DRIVES, tuner="stannis")[1]).batch_size is None
 
 
+@given(st.integers(0, 1000), st.integers(1, 100))
+def test_where_servers_add_up_after_several_steps_trials_have_whole_multiples_of_them(steps: int, every: int) -> None:
+    known = plan(DRIVES, batch_size=24, planner={"steps": steps})[1]
+    rules = planner_rules(known, every)
+    assert rules.window == every
+    assert steps <= rules.steps < steps + every
+    assert rules.steps % every == 0
+
+
 def test_no_step_of_all_devices_takes_more_records_than_an_epoch_has() -> None:
     config, known = plan(DRIVES, tuner="stannis")
     assert sum(known.batches) > 100  # which is all there are

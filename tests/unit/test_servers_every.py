@@ -20,6 +20,7 @@ from firmware_agent.exchange import Array
 from firmware_agent.wire import Step
 from host.records import What
 from host.servers.local_steps import LocalResult, LocalStepper
+from host.servers.stepping import ServersStepResult
 from host.servers.together import ServersTogether
 from host.sync.optimiser import HostOptimiser
 from host.sync.sections import OptimiserSection
@@ -264,14 +265,21 @@ def test_seconds_and_energy_of_a_window_add_up(drives: list[int], every: int, sl
         momentum=0.9,
     )
     local: dict[str, list[LocalResult]] = {name: [] for name in hall.order}
-    finish = LocalStepper.finish
+    costs: dict[str, list[float]] = {name: [] for name in hall.order}
+    finish, end_window = LocalStepper.finish, LocalStepper.end_window
 
     async def watched(self: LocalStepper, step: Any) -> LocalResult:
         local[self._together.server].append(await finish(self, step))
         return local[self._together.server][-1]
 
+    async def priced(self: LocalStepper, number: int, steps: Sequence[LocalResult]) -> list[ServersStepResult]:
+        results = await end_window(self, number, steps)
+        costs[self._together.server] += [result.cost.array_seconds for result in results]
+        return results
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalStepper, "finish", watched)
+        patch.setattr(LocalStepper, "end_window", priced)
         asyncio.run(hall.run())
     records = {name: run.rounds[0] for name, run in hall.servers.items()}
     # Parameters and momentum in float32, and a counter.
@@ -284,6 +292,9 @@ def test_seconds_and_energy_of_a_window_add_up(drives: list[int], every: int, sl
             assert sum(s.array_seconds for s in window) == pytest.approx(longest + cost.seconds, rel=1e-12)
             assert [s.array_seconds for s in window[:-1]] == own[name][:-1]
             assert [s.servers.reduce_seconds for s in window if s.servers] == [0.0] * (end - begin - 1) + [cost.seconds]
+            # What a step costs of a whole window, also where an epoch cuts this one short.
+            each = longest / (end - begin) + cost.seconds / every
+            assert costs[name][begin:end] == pytest.approx([each] * (end - begin), rel=1e-12)
             waited = [s.servers.waited_seconds for s in window if s.servers]
             assert waited == pytest.approx([0.0] * (end - begin - 1) + [longest - sum(own[name])], abs=1e-12)
     for name, record in records.items():

@@ -49,11 +49,9 @@ def test_what_one_server_alone_can_do_is_refused_with_a_way_out(fields: dict[str
         fit_job(job(**fields), hall())
 
 
-def test_a_planner_is_for_sums_after_every_step() -> None:
-    assert fit_job(job(planner={}), hall()).planner is not None
-    with pytest.raises(ConfigurationError, match=r"^planner: with reduce_every: 4 .*use 1, or leave planner out"):
-        fit_job(job(planner={}), hall(reduce_every=4))
-
-
-def test_local_steps_are_trained_as_steps_of_all_are() -> None:
-    assert fit_job(job(), hall(reduce_every=4)) == fit_job(job(), hall())
+@pytest.mark.parametrize("fields", [{}, {"planner": {}}])
+@pytest.mark.parametrize("every", [1, 4])
+def test_local_steps_are_trained_as_steps_of_all_are(fields: dict[str, Any], every: int) -> None:
+    fitted = fit_job(job(**fields), hall(reduce_every=every))
+    assert fitted.planner == job(**fields).planner
+    assert fitted == fit_job(job(**fields), hall())

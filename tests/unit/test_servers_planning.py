@@ -18,7 +18,7 @@ from host.planner.cluster_of import Exchanged, Servers, make_cluster, planned_re
 from host.planner.decider import Decided
 from host.planner.planning import Planning
 from host.planner.tuner import PlanningTuner
-from host.records import What
+from host.records import StepRecord, What
 from host.servers.together import ServersTogether
 from host.sync.plan import SyncPlan
 from tests.fakes import Answer
@@ -32,7 +32,8 @@ STATE_BYTES, GRADIENT_BYTES = 9 * 4 + 8, 9 * 4
 class Planners:
     """Makes the tuners of all servers, and keeps what they decide, by server; the last run's of one that comes anew."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: int = 1) -> None:
+        self.every = every
         self.decided: dict[int, list[Decided]] = {}
 
     def __call__(self, plan: SyncPlan) -> PlanningTuner:
@@ -40,11 +41,12 @@ class Planners:
         for node in plan.nodes:
             counts[node.split("-")[0]] = counts.get(node.split("-")[0], 0) + 1
         arrays = {server: array_of([(server, count)], f"array-{server}") for server, count in counts.items()}
-        between = ring(STATE_BYTES, [len(arrays)], Fabric(LINK.bandwidth, LINK.latency)).seconds
+        crossing = STATE_BYTES + (GRADIENT_BYTES if self.every > 1 else 0)  # with momentum
+        between = ring(crossing, [len(arrays)], Fabric(LINK.bandwidth, LINK.latency)).seconds / self.every
         exchanged = Exchanged(STATE_BYTES, GRADIENT_BYTES, 64)
         cluster = make_cluster(array_of(list(counts.items())), plan, exchanged, Servers(arrays, between))
         decided = self.decided.setdefault(len(self.decided), [])
-        planning = Planning(plan, cluster, planner_rules(plan), planned_records(plan))
+        planning = Planning(plan, cluster, planner_rules(plan, self.every), planned_records(plan))
         return planning.make_tuner(decided.append, lambda _: None)
 
     def chosen(self) -> list[Mapping[str, int]]:
@@ -58,7 +60,8 @@ def hall_of(planners: Planners, drives: list[int], slow: float = 1.0, **fields: 
     settings: dict[str, Any] = dict(records=10_000, batch_size=16, rounds=2, momentum=0.9, make_tuner=planners)
     settings |= {"planner": {"prefer": "time", "steps": 2}, "sync": {"round_steps": 12}}
     make_drive = fields.pop("make_drive", StepDrive)
-    return Hall(drives, lambda name: make_drive(name, slow if name.startswith(last) else 1.0), **settings | fields)
+    settings |= {"reduce_every": planners.every} | fields
+    return Hall(drives, lambda name: make_drive(name, slow if name.startswith(last) else 1.0), **settings)
 
 
 def assert_all_alike(planners: Planners, *runs: SyncRun) -> None:
@@ -76,14 +79,28 @@ def assert_dealt_once(first: SyncRun, *others: SyncRun) -> None:
     assert len(set(dealt)) == len(dealt) == sum(step.samples for record in first.rounds for step in record.steps)
 
 
-@settings(max_examples=5, deadline=None)
+def windows_of(steps: list[StepRecord]) -> list[list[StepRecord]]:
+    """Steps up to each in which servers add up; those after the last one are left out."""
+    windows, window = [], []
+    for step in steps:
+        window.append(step)
+        if step.servers is not None and step.servers.reduce_seconds:
+            windows.append(window)
+            window = []
+    return windows
+
+
+@settings(max_examples=8, deadline=None)
 @given(
     drives=st.lists(st.integers(1, 2), min_size=2, max_size=3),
     slow=st.sampled_from([1.0, 20.0]),
     prefer=st.sampled_from(["time", "energy", "edp"]),
+    every=st.sampled_from([1, 3]),
 )
-def test_all_servers_choose_alike_and_steps_cost_what_was_expected(drives: list[int], slow: float, prefer: str) -> None:
-    planners = Planners()
+def test_all_servers_choose_alike_and_steps_cost_what_was_expected(
+    drives: list[int], slow: float, prefer: str, every: int
+) -> None:
+    planners = Planners(every)
     hall = hall_of(planners, drives, slow, planner={"prefer": prefer, "steps": 2})
     asyncio.run(hall.run())
     assert len(planners.chosen()) == len(drives)
@@ -94,15 +111,21 @@ def test_all_servers_choose_alike_and_steps_cost_what_was_expected(drives: list[
     for run in hall.servers.values():
         steps = [step for record in run.rounds for step in record.steps]
         whole = sum(planners.chosen()[0].values())
-        usual = [step.array_seconds for step in steps[first.step :] if step.samples == whole]
+        after = windows_of([step for step in steps if step.step > first.step])
+        usual = [
+            sum(step.array_seconds for step in window) / every
+            for window in after
+            if len(window) == every and all(step.samples == whole for step in window)
+        ]
         assert usual
         assert usual == pytest.approx([expected.step_seconds] * len(usual), rel=0.03)
     if slow > 1 and prefer == "time":
         assert not any(node.startswith(hall.order[-1]) for node in planners.chosen()[0])
 
 
-def test_a_server_without_a_chosen_drive_has_the_weights_of_the_others() -> None:
-    planners = Planners()
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_server_without_a_chosen_drive_has_the_weights_of_the_others(every: int) -> None:
+    planners = Planners(every)
     hall = hall_of(planners, [2, 1], slow=20.0)
     asyncio.run(hall.run())
     assert_all_alike(planners, *hall.servers.values())
@@ -114,19 +137,22 @@ def test_a_server_without_a_chosen_drive_has_the_weights_of_the_others() -> None
     assert steps[-1].servers.reduce_seconds > 0
 
 
-@pytest.mark.parametrize("deaf_after", [1, 2, 4, 5, 8])
-async def test_who_misses_an_outcome_goes_on_with_the_others_planning(deaf_after: int) -> None:
-    planners = Planners()
+@pytest.mark.parametrize(
+    ("every", "deaf_after"), [(1, 1), (1, 2), (1, 4), (1, 5), (1, 8), (3, 3), (3, 6), (3, 9), (3, 12)]
+)
+async def test_who_misses_an_outcome_goes_on_with_the_others_planning(every: int, deaf_after: int) -> None:
+    planners = Planners(every)
     hall = hall_of(planners, [2, 1], slow=20.0, planner={"prefer": "time", "steps": 5})
-    reduce = ServersTogether.reduce
+    name = "reduce" if every == 1 else "average"
+    add_up = getattr(ServersTogether, name)
 
     async def deafened(self: ServersTogether, step: int, *rest: Any) -> Any:
         if self.server == "a" and step == deaf_after:
             hall.meeting.deaf.add("b")
-        return await reduce(self, step, *rest)
+        return await add_up(self, step, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ServersTogether, "reduce", deafened)
+        patch.setattr(ServersTogether, name, deafened)
         await hall.run()
     a, b = hall.servers.values()
     assert any(f"goes on after step {deaf_after} of server a" in told for told in b.told(What.NOTE))
@@ -146,10 +172,10 @@ def telling(step: int, event: asyncio.Event) -> type[StepDrive]:
     return Telling
 
 
-@pytest.mark.parametrize("step", [1, 3])
-async def test_planning_begins_again_with_a_server_that_comes_in_it(step: int) -> None:
-    planners, come = Planners(), asyncio.Event()
-    planner = {"prefer": "time", "steps": 6}
+@pytest.mark.parametrize(("every", "step"), [(1, 1), (1, 3), (3, 1), (3, 2), (3, 4)])
+async def test_planning_begins_again_with_a_server_that_comes_in_it(every: int, step: int) -> None:
+    planners, come = Planners(every), asyncio.Event()
+    planner = {"prefer": "time", "steps": 9}
     hall = hall_of(planners, [1, 1], make_drive=telling(step, come), absent=["b"], planner=planner)
     first = asyncio.create_task(hall.go("a"))
     await come.wait()
@@ -160,9 +186,9 @@ async def test_planning_begins_again_with_a_server_that_comes_in_it(step: int) -
     assert planners.chosen()[0].keys() == {"a-00", "b-00"}
 
 
-@pytest.mark.parametrize("step", [1, 2, 3])
-async def test_a_server_that_is_lost_in_planning_is_in_no_plan(step: int) -> None:
-    planners, lost = Planners(), asyncio.Event()
+@pytest.mark.parametrize(("every", "step"), [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)])
+async def test_a_server_that_is_lost_in_planning_is_in_no_plan(every: int, step: int) -> None:
+    planners, lost = Planners(every), asyncio.Event()
     planner = {"prefer": "time", "steps": 4}
     hall = hall_of(planners, [1, 1, 2], make_drive=telling(step, lost), planner=planner)
     tasks = {name: asyncio.create_task(hall.go(name)) for name in hall.order}
