@@ -122,17 +122,17 @@ def chosen_sync_seconds(cluster: Cluster, nodes: Sequence[str]) -> float:
     return exchange_seconds(drives, cluster.link, cluster.state_bytes, cluster.gradient_bytes, HOST in nodes)
 
 
-def planner_rules(plan: SyncPlan, reduce_every: int = 1) -> Rules:
+def planner_rules(plan: SyncPlan, window: int = 1) -> Rules:
     """Return what the planner of a job with a section ``planner`` goes by.
 
-    Where servers add up after several steps, who takes part is fixed for so many: trials have whole multiples of them.
+    Where servers add up after a window of steps, who takes part is fixed for it: trials have whole multiples of it.
     """
     section, job = plan.job.planner, plan.job
     if section is None:
         raise ConfigurationError("planner: the job has no such section; add one, for example planner: {prefer: edp}")
     chosen_by_tuner = job.tuner != "none" and bool(plan.classes)
     rules = section.rules(None if chosen_by_tuner else job.batch_size, job.sync.tuning)
-    rules = replace(rules, steps=math.ceil(rules.steps / reduce_every) * reduce_every, window=reduce_every)
+    rules = replace(rules, steps=math.ceil(rules.steps / window) * window, window=window)
     return rules if plan.classes else replace(rules, most_share=_SHARE_OF_UNKNOWN)
 
 

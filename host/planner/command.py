@@ -24,6 +24,11 @@ from host.tuning.sections import TunerName
 if TYPE_CHECKING:
     from host.run_request import RunRequest
 
+_MEASURED_IN_A_RUN = (
+    "to have devices measured, let all servers choose in their run: csd-emu run --servers SERVERS.YAML --server NAME "
+    "--prefer ..."
+)
+
 
 def read_planned(
     job: Path,
@@ -56,9 +61,10 @@ def plan_from_tables(request: RunRequest) -> PlanReport:
     if planning is None:
         raise ConfigurationError("planner: the job has no such section; add one, for example planner: {prefer: edp}")
     if unknown := [kind.name for kind in planning.cluster.kinds if kind.speed is None]:
+        measured = "leave --from-tables out, with --steps of 1 or more, so that it is measured"
         raise ConfigurationError(
             f"how fast {', '.join(unknown)} trains {request.spec.name!r} is in no calibration table that this array's "
-            "clock can use; leave --from-tables out, with --steps of 1 or more, so that it is measured"
+            f"clock can use; {measured if request.hall is None else _MEASURED_IN_A_RUN}"
         )
     planner = planning.make_planner()
     plan = planner.decide()
@@ -89,10 +95,7 @@ def plan_devices(
     if section is not None and not section.steps and not apply:
         return plan_from_tables(request)
     if request.hall is not None:
-        raise ConfigurationError(
-            "--servers is planned with --from-tables, which starts nothing; to have devices measured, let all servers "
-            "choose in their run: csd-emu run --servers SERVERS.YAML --server NAME --prefer ..."
-        )
+        raise ConfigurationError(f"--servers is planned with --from-tables, which starts nothing; {_MEASURED_IN_A_RUN}")
     summary = run_job(request, paths, runs, progress, quiet, plan_only=not apply)
     devices = read_plan(Path(summary.run_directory))
     if devices is None:

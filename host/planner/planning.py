@@ -154,22 +154,23 @@ def make_planning(request: RunRequest, record_bytes: int, hall: Hall | None = No
     if request.placed is not None:
         state = request.placed.kept_bytes
         gradient = min(gradient, state)
-    servers, every = None, 1
+    servers, window = None, 1
     if hall is not None:
-        every = hall.config.reduce_every
-        servers = _servers_of(hall, state + load_between(load, request.job, hall.config).optimiser_bytes)
+        window = plan.window_steps(hall.config.reduce_every)
+        crossing = state + load_between(load, request.job, hall.config).optimiser_bytes
+        servers = _servers_of(hall, crossing, window)
     cluster = make_cluster(request.config, plan, Exchanged(state, gradient, record_bytes), servers)
     cold = frozenset(plan.nodes).difference(request.models)
-    rules = planner_rules(plan, every)
+    rules = planner_rules(plan, window)
     planning = Planning(plan, cluster, rules, planned_records(plan), planned_private(plan), cold)
     planning.make_planner()  # what it refuses is said now
     return planning
 
 
-def _servers_of(hall: Hall, sum_bytes: int) -> Servers:
+def _servers_of(hall: Hall, sum_bytes: int, window: int) -> Servers:
     link, names = hall.config.link, hall.config.names
     between = ring(sum_bytes, [len(names)], Fabric(link.bandwidth, link.latency))
-    return Servers({name: hall.array_of(name) for name in names}, between.seconds / hall.config.reduce_every)
+    return Servers({name: hall.array_of(name) for name in names}, between.seconds / window)
 
 
 def _check_nodes(where: str, names: Sequence[str], nodes: Sequence[str]) -> None:

@@ -51,12 +51,16 @@ class LocalStepper(ServersStepper):
         fields["failed_probes"] = failed_outcomes(beside)
         return LocalResult(**fields, part=self._part(step, local, left_out))
 
-    async def end_window(self, number: int, steps: Sequence[LocalResult]) -> list[ServersStepResult]:
+    async def end_window(self, number: int, steps: Sequence[LocalResult], usual_steps: int) -> list[ServersStepResult]:
         """Go on from the mean of all servers' weights, and return what each step of the window came to on all of them.
+
+        A step costs what it took on the server whose window took longest, and its part of the sum: of a window with as
+        many steps as are usual, for one that an epoch cuts short says nothing else of what a step costs.
 
         Args:
             number: of the window's last step.
             steps: of the window, in order.
+            usual_steps: of a window.
 
         Raises:
             CaughtUp: other servers have ended the window already.
@@ -66,15 +70,14 @@ class LocalStepper(ServersStepper):
         if len(averaged.parts) > 1:  # alone the weights are the mean, to the last bit
             await asyncio.to_thread(self._take_over, averaged.means)
         spent = {server: sum(part.array_seconds for part in parts) for server, parts in averaged.parts.items()}
-        slowest = max(spent.values())
-        waited = slowest - sum(part.array_seconds for part in own)
-        # As in a whole window: one that an epoch cuts short says nothing else of what a step costs.
-        cost_seconds = slowest / len(steps) + averaged.link_seconds / self._together.reduce_every
+        slowest = max(spent, key=spent.__getitem__)  # of several the first one, on all servers alike
+        waited = spent[slowest] - sum(part.array_seconds for part in own)
+        sum_seconds = averaged.link_seconds / usual_steps
         return [
             self._of_window(
                 local,
                 {server: parts[place] for server, parts in averaged.parts.items()},
-                cost_seconds,
+                averaged.parts[slowest][place].array_seconds + sum_seconds,
                 (waited, averaged) if place == len(steps) - 1 else None,
             )
             for place, local in enumerate(steps)

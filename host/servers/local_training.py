@@ -43,6 +43,7 @@ class LocalTraining(SyncTraining):
         super().__init__(*arguments)
         self._local = cast(LocalStepper, self._stepper)
         self._reduce_every = 1 if self._together is None else self._together.reduce_every
+        self._usual_steps = self._plan.window_steps(self._reduce_every)
         self._window: list[_Taken] = []
 
     async def _run_step(self, ledger: Ledger) -> bool:
@@ -75,12 +76,13 @@ class LocalTraining(SyncTraining):
         self._dealer.epoch_open = True
         dealt, steps = sum(taken.dealt.size for taken in self._window), len(self._window)
         whole = steps >= self._reduce_every or self._round_end.over_with(ledger, dealt, steps)
-        return whole or not self._dealer.has_more(self._batches())
+        # A round that is to end here ends on all servers, with what they have taken.
+        return whole or self._pause() or not self._dealer.has_more(self._batches())
 
     async def _end_window(self, ledger: Ledger) -> bool:
         """Take the mean with the others, and make up for what had to wait for it."""
         window, self._window = self._window, []
-        results = await self._local.end_window(self._step, [taken.result for taken in window])
+        results = await self._local.end_window(self._step, [taken.result for taken in window], self._usual_steps)
         for taken, result in zip(window, results, strict=True):
             self._dealer.put_back(taken.dealt, result.took_part)
             ledger.add(self._record(taken.number, taken.sending, result, taken.wall_seconds), result.accounted)
@@ -90,14 +92,15 @@ class LocalTraining(SyncTraining):
 
     async def _observe(self, results: Sequence[ServersStepResult], numbers: Sequence[int], ledger: Ledger) -> None:
         """Show the tuner the window's steps, until it retunes: those after had the batches that were before."""
-        for number, result in zip(numbers, results, strict=True):
+        for place, (number, result) in enumerate(zip(numbers, results, strict=True), 1):
             if not result.took_part:
                 continue
             if isinstance(self._tuner, Chooser):
                 self._tuner.watch(result.cost)
             before = self._tuner.batches.copy()
             observed = self._observed(result, before)
-            retune = await observe_step(self._tuner, number, observed, self._steps_left(ledger))
+            left = self._steps_left(ledger) + len(results) - place
+            retune = await observe_step(self._tuner, number, observed, left)
             if retune is not None:
                 self._announce(self._step + 1, retune, before, ledger)
                 return

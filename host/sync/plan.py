@@ -98,6 +98,15 @@ class SyncPlan:
             return 0
         return plan_shards([batches[node] for node in there], sizes, self.public_size, self.job.sync.overflow).steps
 
+    def window_steps(self, reduce_every: int) -> int:
+        """Return how many steps lie between two sums of servers that add up after `reduce_every`, as a rule.
+
+        With the end of a round, or of an epoch, they add up too.
+        """
+        if self.job.sync.round_steps is not None:
+            return min(reduce_every, self.job.sync.round_steps)
+        return max(1, min(reduce_every, self.epoch_steps(self.batches)))
+
     @property
     def notes(self) -> list[str]:
         """What must be known of the run, in sentences."""

@@ -151,6 +151,13 @@ def test_where_servers_add_up_after_several_steps_trials_have_whole_multiples_of
     assert rules.steps % every == 0
 
 
+@given(st.integers(1, 100), st.one_of(st.none(), st.integers(1, 40)))
+def test_a_window_is_no_longer_than_a_round_or_an_epoch(every: int, round_steps: int | None) -> None:
+    known = plan(DRIVES, batch_size=5, sync={} if round_steps is None else {"round_steps": round_steps})[1]
+    longest = known.epoch_steps(known.batches) if round_steps is None else round_steps
+    assert known.window_steps(every) == min(every, longest)
+
+
 def test_no_step_of_all_devices_takes_more_records_than_an_epoch_has() -> None:
     config, known = plan(DRIVES, tuner="stannis")
     assert sum(known.batches) > 100  # which is all there are

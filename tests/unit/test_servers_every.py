@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -272,8 +272,8 @@ def test_seconds_and_energy_of_a_window_add_up(drives: list[int], every: int, sl
         local[self._together.server].append(await finish(self, step))
         return local[self._together.server][-1]
 
-    async def priced(self: LocalStepper, number: int, steps: Sequence[LocalResult]) -> list[ServersStepResult]:
-        results = await end_window(self, number, steps)
+    async def priced(self: LocalStepper, *window: Any) -> list[ServersStepResult]:
+        results = await end_window(self, *window)
         costs[self._together.server] += [result.cost.array_seconds for result in results]
         return results
 
@@ -292,9 +292,10 @@ def test_seconds_and_energy_of_a_window_add_up(drives: list[int], every: int, sl
             assert sum(s.array_seconds for s in window) == pytest.approx(longest + cost.seconds, rel=1e-12)
             assert [s.array_seconds for s in window[:-1]] == own[name][:-1]
             assert [s.servers.reduce_seconds for s in window if s.servers] == [0.0] * (end - begin - 1) + [cost.seconds]
-            # What a step costs of a whole window, also where an epoch cuts this one short.
-            each = longest / (end - begin) + cost.seconds / every
-            assert costs[name][begin:end] == pytest.approx([each] * (end - begin), rel=1e-12)
+            # The sum's part in a step is that of a whole window, also where an epoch cuts this one short.
+            slowest = next(seconds for seconds in own.values() if sum(seconds) == longest)
+            each = [seconds + cost.seconds / min(every, steps) for seconds in slowest]
+            assert costs[name][begin:end] == pytest.approx(each, rel=1e-12)
             waited = [s.servers.waited_seconds for s in window if s.servers]
             assert waited == pytest.approx([0.0] * (end - begin - 1) + [longest - sum(own[name])], abs=1e-12)
     for name, record in records.items():
@@ -305,6 +306,22 @@ def test_seconds_and_energy_of_a_window_add_up(drives: list[int], every: int, sl
         joules += sum(sum(each.values()) for each in record.energy_joules.values())
         assert joules == pytest.approx(drawn + idle * more, rel=1e-9)
         assert hall.servers[name].accountant.array_seconds == pytest.approx(record.array_seconds)
+
+
+@pytest.mark.parametrize("last", [3, 4, 5])
+async def test_a_round_that_is_to_end_in_a_window_ends_with_the_mean_of_what_was_taken(last: int) -> None:
+    def pause_of(server: str) -> Callable[[], bool]:
+        return lambda: hall.servers[server].training.state().progress["step"] >= last
+
+    own_fields = {name: {"pause": pause_of(name)} for name in ("a", "b")}
+    hall = Hall([2, 1], Curved, reduce_every=3, records=60, batch_size=3, momentum=0.9, own_fields=own_fields)
+    rounds = await asyncio.gather(*(run.training.run_round() for run in hall.servers.values()))
+    assert_equal_weights(*hall.servers.values())
+    dealt = [r for server in hall.order for drive in drives_of(hall, server) for part in drive.dealt for r in part]
+    for record in rounds:
+        assert [step.step for step in record.steps] == list(range(1, last + 1))
+        assert [s.step for s in record.steps if s.servers and s.servers.reduce_seconds] == sorted({3, last})
+        assert sum(step.samples for step in record.steps) == len(dealt) == len(set(dealt))
 
 
 async def test_a_server_without_a_drive_takes_the_mean_and_adds_nothing_to_it() -> None:

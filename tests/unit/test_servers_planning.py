@@ -42,11 +42,12 @@ class Planners:
             counts[node.split("-")[0]] = counts.get(node.split("-")[0], 0) + 1
         arrays = {server: array_of([(server, count)], f"array-{server}") for server, count in counts.items()}
         crossing = STATE_BYTES + (GRADIENT_BYTES if self.every > 1 else 0)  # with momentum
-        between = ring(crossing, [len(arrays)], Fabric(LINK.bandwidth, LINK.latency)).seconds / self.every
+        window = plan.window_steps(self.every)
+        between = ring(crossing, [len(arrays)], Fabric(LINK.bandwidth, LINK.latency)).seconds / window
         exchanged = Exchanged(STATE_BYTES, GRADIENT_BYTES, 64)
         cluster = make_cluster(array_of(list(counts.items())), plan, exchanged, Servers(arrays, between))
         decided = self.decided.setdefault(len(self.decided), [])
-        planning = Planning(plan, cluster, planner_rules(plan, self.every), planned_records(plan))
+        planning = Planning(plan, cluster, planner_rules(plan, window), planned_records(plan))
         return planning.make_tuner(decided.append, lambda _: None)
 
     def chosen(self) -> list[Mapping[str, int]]:
@@ -135,6 +136,16 @@ def test_a_server_without_a_chosen_drive_has_the_weights_of_the_others(every: in
     assert steps[-1].servers is not None
     assert steps[-1].servers.present == ["a", "b"]
     assert steps[-1].servers.reduce_seconds > 0
+
+
+@pytest.mark.parametrize("every", [4, 9])
+def test_a_run_of_one_window_decides_by_all_of_its_steps(every: int) -> None:
+    planners = Planners(every)
+    hall = hall_of(planners, [1, 1], rounds=1, sync={"round_steps": 4})
+    asyncio.run(hall.run())
+    assert_all_alike(planners, *hall.servers.values())
+    for each in planners.decided.values():
+        assert [(tried.trial.steps, len(tried.seen)) for tried in each[-1].tried] == [(4, 4)]
 
 
 @pytest.mark.parametrize(
