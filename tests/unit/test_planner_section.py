@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ from host.planner.planning import Planning
 from host.planner.section import PlannerSection
 from host.simulation.load import inspect_load
 from host.sync.plan import Records, SyncPlan, make_plan
-from host.sync.sections import TuningSection
+from host.sync.sections import SyncSection, TuningSection
 
 STORE = CalibrationStore(Path("/nonexistent"))
 JOB: dict[str, Any] = {"model": "digits_cnn", "data": {"source": "digits"}, "mode": "sync", "rounds": 2}
@@ -142,10 +143,15 @@ def test_without_tables_nothing_is_known_of_speeds_and_batches_are_the_jobs() ->
     assert planner_rules(plan(DRIVES, tuner="stannis")[1]).batch_size is None
 
 
+@functools.cache
+def small_steps() -> SyncPlan:
+    return plan(DRIVES, batch_size=5)[1]
+
+
 @given(st.integers(0, 1000), st.integers(1, 100))
 def test_where_servers_add_up_after_several_steps_trials_have_whole_multiples_of_them(steps: int, every: int) -> None:
-    known = plan(DRIVES, batch_size=24, planner={"steps": steps})[1]
-    rules = planner_rules(known, every)
+    job = small_steps().job.model_copy(update={"planner": PlannerSection(steps=steps)})
+    rules = planner_rules(dataclasses.replace(small_steps(), job=job), every)
     assert rules.window == every
     assert steps <= rules.steps < steps + every
     assert rules.steps % every == 0
@@ -153,7 +159,8 @@ def test_where_servers_add_up_after_several_steps_trials_have_whole_multiples_of
 
 @given(st.integers(1, 100), st.one_of(st.none(), st.integers(1, 40)))
 def test_a_window_is_no_longer_than_a_round_or_an_epoch(every: int, round_steps: int | None) -> None:
-    known = plan(DRIVES, batch_size=5, sync={} if round_steps is None else {"round_steps": round_steps})[1]
+    sync = SyncSection() if round_steps is None else SyncSection(round_steps=round_steps)
+    known = dataclasses.replace(small_steps(), job=small_steps().job.model_copy(update={"sync": sync}))
     longest = known.epoch_steps(known.batches) if round_steps is None else round_steps
     assert known.window_steps(every) == min(every, longest)
 
