@@ -98,7 +98,9 @@ class Failures:
         self._changed(self.list())
 
     def take(self, error: UserCodeFailed, device: str, step: int | None = None) -> None:
-        """Note that the user's code failed on `device`, or on the ``host``."""
+        """Note that the user's code failed on `device`, or on the ``host``; what has ended the run is noted already."""
+        if error is self._end:
+            return
         cause = user_error(error)
         self.add(
             Failure(
@@ -106,8 +108,8 @@ class Failures:
                 device=device,
                 round=self.round,
                 step=step,
-                error=_clean(error.error or describe_error(cause or error)),
-                traceback=_clean(error.traceback or format_user_traceback(error)),
+                error=clean_text(error.error or describe_error(cause or error)),
+                traceback=clean_text(error.traceback or format_user_traceback(error)),
             )
         )
         if not self._goes_on:
@@ -165,7 +167,7 @@ def _key(failure: Failure) -> tuple[str, ...]:
     return (failure.kind, error, *places) if places else (failure.kind, re.sub(r"\d+", "#", failure.error))
 
 
-def _clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """Return text of a drive without characters that could command a terminal, and no longer than the wire allows."""
     told = "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
     return bounded(told, MAX_TRACEBACK_BYTES)

@@ -15,7 +15,7 @@ from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from csd_emu.rapl import RaplMeter
 from csd_emu.timeline import HOST
-from firmware_agent.errors import DeviceCodeFailed, UserCodeFailed
+from firmware_agent.errors import DeviceCodeFailed, DeviceError, UserCodeFailed
 from host.accounting import Accountant, make_accountant
 from host.array_state import ArrayState, array_folder
 from host.console import console
@@ -256,7 +256,9 @@ class _Run:
                     await say_farewell(together, training)
             if self._planned is not None:
                 self._planned.tuner.finish()
-        except UserCodeFailed as error:
+        except (UserCodeFailed, DeviceError) as error:
+            if not isinstance(error, UserCodeFailed) and not self._failures.list():
+                raise
             self._end_failed(error)
         return await self._finish(training, directory)
 
@@ -264,9 +266,9 @@ class _Run:
         self._recorder.add_failure(failure)
         print_failure(failure)
 
-    def _end_failed(self, error: UserCodeFailed) -> None:
-        """Note that the run ends with an error of the user's code; what one did in a drive is known already."""
-        if not isinstance(error, DeviceCodeFailed) or not self._failures.list():
+    def _end_failed(self, error: UserCodeFailed | DeviceError) -> None:
+        """Note with what the run ends in which the user's code failed; what that did in a drive is known already."""
+        if isinstance(error, UserCodeFailed) and not isinstance(error, DeviceCodeFailed):
             self._failures.take(error, HOST)
         self._recorder.add_event(HOST, What.NOTE, f"the run ends, for code of the job's failed: {error}")
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csd_emu.deadline import Deadline
+from csd_emu.timeline import HOST
 from firmware_agent.errors import CsdError, DeviceCodeFailed, DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.exchange import Array, cut_slices, tensor_specs
 from firmware_agent.send_queue import Sending
@@ -196,7 +197,10 @@ class StepExchange:
             alone = Gathering(gathering.specs, {device: len(work.records)}, lambda *_: None, barrier=True)
             own = None if crossings is None else crossings.alone(device, work.parts)
             tasks.append(self._visit(outbound, frames, work, alone, Reductions([device]), own))
-        return list(await asyncio.gather(*tasks))
+        outcomes = list(await asyncio.gather(*tasks))
+        if crossings is not None and crossings.failure is not None:
+            self._failures.take(crossings.failure, HOST, outbound.number)
+        return outcomes
 
     def resend(self, step: int, sending: Sending) -> None:
         """Send by other settings what of an overlapping step has not left yet, weights and gradients."""
