@@ -180,8 +180,8 @@ class RoundExchange:
     ) -> Visited:
         """Train one round on the chosen devices; `buffers` are the weights that are not trained.
 
-        If none of them can be had, or believed, others stand in. If none at all can, those that still exist are given the watchdog's
-        time to dial again, and are asked again, a few times.
+        If none of them can be had, or believed, others stand in. If none at all can, those that still exist are given
+        the watchdog's time to dial again, and are asked again, a few times.
 
         Raises:
             DeviceLost: no device returned its weights, and none came back.

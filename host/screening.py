@@ -4,14 +4,15 @@ The order: names, shapes and dtypes (`firmware_agent.exchange.Assembler`, as sli
 and steps as dealt, seconds plausible, norm of the update or gradient against its history, loss, and the rest of the
 report. The first that fails is the reason.
 
-*Norm.* The limit is `NORM_FACTOR` times the reference: the larger of this round's lower median over the drives (of
-two drives, where nobody is the majority, the larger one) and the largest such median of the rounds before. Of one or
-two drives what counts are the rounds before, if three drives were in them; else all but an explosion is taken. A minority of drives cannot move a median, and the largest one does not sink
-while training converges, where single hard batches have gradients a thousand times the others'. Honest updates of drives
-with other labels differ by a factor of 3 or so in norm, and by their number of local steps: whoever takes more steps
-than the median drive has a limit larger by that ratio. So the limit is wide for the honest, and a contribution within it
-moves a mean of four drives by five times an ordinary update at the most. All drives' norms above `EXPLODING` times the
-reference of the rounds before are a training that explodes.
+*Norm.* The limit is `NORM_FACTOR` times the reference: the larger of this round's lower median over the drives (of two
+drives, where nobody is the majority, the larger one) and the largest such median of the rounds before. Of one or two
+drives what counts are the rounds before, if three drives were in them; else all but an explosion is taken. A minority
+of drives cannot move a median, and the largest one does not sink while training converges, where single hard batches
+have gradients a thousand times the others'. Honest updates of drives with other labels differ by a factor of 3 or so in
+norm, and by their number of local steps: whoever takes more steps than the median drive has a limit larger by that
+ratio. So the limit is wide for the honest, and a contribution within it moves a mean of four drives by five times an
+ordinary update at the most. All drives' norms above `EXPLODING` times the reference of the rounds before are a training
+that explodes.
 
 *Seconds.* A step takes at least `LEAST_STEP_SECONDS` on any hardware, and per record not less than 1 / `FASTER` of, and
 not more than `SLOWER` times, the upper median over the drives of the fastest each was seen.
