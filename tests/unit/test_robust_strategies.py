@@ -160,7 +160,8 @@ def test_a_tensor_that_the_cores_share_is_the_median_of_numpy() -> None:
 def test_a_clipped_update_has_at_most_the_bounds_norm_and_keeps_its_direction(
     data: st.DataObject, bound: float
 ) -> None:
-    before, part = model(data.draw, numbers), Contribution(model(data.draw, numbers), 3, 2)
+    before, weights = model(data.draw, numbers), model(data.draw, numbers) | {"seen": np.array(7)}
+    part = Contribution(weights, 3, 2)
     after = Clipped(FedAvg(), bound, PARAMETERS).aggregate(before, [part])
     rounding = np.finfo(np.float32).eps * 200 * math.sqrt(8)
     assert update_norm(before, after, PARAMETERS) <= bound + rounding
