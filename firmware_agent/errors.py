@@ -13,11 +13,13 @@
     │   └── ImageError           an ARM image cannot be built, or a stored one is damaged
     ├── ShardError               a shard or identity archive does not match its manifest
     ├── ProtocolError            a frame that the wire's rules do not allow
+    ├── Diverged                 weights, gradients or losses are no finite numbers any more, or explode
     ├── AgentRefused             the host turned an agent away: identity, incarnation or version
     └── DeviceError              a device did not do what it should
         ├── BootTimeout          a device was not ready before its deadline
         ├── DeviceLost           a device died or its stream ended
         ├── DeviceFailed         a device reports that its task failed
+        ├── ContributionRefused  what a device sent was not believed (see `host.screening`)
         ├── DriveUnreachable     a real drive cannot be reached over SSH, or no longer
         │   └── HostKeyRefused   its host key is unknown, or another than the known one
         ├── DriveUnfit           a real drive lacks something that the agent needs, or refuses a command
@@ -89,6 +91,10 @@ class ProtocolError(CsdError):
     """Raised when a frame breaks the rules of the wire."""
 
 
+class Diverged(CsdError):
+    """Raised when a training diverges on all devices."""
+
+
 class AgentRefused(CsdError):
     """Raised when the host turns an agent away: identity, incarnation or version."""
 
@@ -107,6 +113,15 @@ class DeviceLost(DeviceError):
 
 class DeviceFailed(DeviceError):
     """Raised when a device reports that its task failed."""
+
+
+class ContributionRefused(DeviceError):
+    """Raised when what a device sent was not believed; `diverging` says that a training that diverges looks so."""
+
+    def __init__(self, message: str, diverging: bool = False) -> None:
+        """Tell why."""
+        super().__init__(message)
+        self.diverging = diverging
 
 
 class DriveUnreachable(DeviceError):

@@ -15,6 +15,7 @@ import grpc.aio
 from firmware_agent.errors import EnvironmentUnfit, ProtocolError
 from firmware_agent.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION, SERVICE_METHOD, Hello, Welcome, decode, encode
 from host.certificates import HostKeys
+from host.device_time import COUNTED, MODELLED, WALL
 from host.in_place import WantedRecords
 from host.open_files import allow_open_files
 from host.records import OnEvent, What
@@ -23,6 +24,9 @@ from host.session import DeviceSession
 log = logging.getLogger(__name__)
 
 LOOPBACK = IPv4Address("127.0.0.1")
+# What a drive's stopwatch can show, and how many records a step's indices can name.
+CLOCKS = (COUNTED, MODELLED, WALL)
+MAX_RECORDS = 1 << 32
 _HELLO_SECONDS = 60.0
 _GRACE_SECONDS = 1.0
 _OPTIONS = [
@@ -66,11 +70,15 @@ class Expected:
         incarnation: or a later one.
         manifest_sha256: of the shard that it was given; empty for records in place that nobody has heard of yet.
         records: what records in place must be like; None for a shard.
+        samples: how many its shard has; None for records in place that nobody has heard of yet.
+        clock: what its stopwatch shows where it runs; None if that is the drive's to say.
     """
 
     incarnation: int
     manifest_sha256: str
     records: WantedRecords | None = None
+    samples: int | None = None
+    clock: str | None = None
 
 
 class Fleet:
@@ -230,6 +238,7 @@ class Fleet:
             )
         if hello.incarnation == self._newest[device] and hello.instance != self._instances.get(device, hello.instance):
             raise ProtocolError(f"{device}: an agent of incarnation {hello.incarnation} has joined before this one")
+        _check_dealt(device, hello, expected)
         if expected.records is not None:
             expected.records.check(device, hello.holding)
         if expected.manifest_sha256 not in ("", hello.manifest_sha256):
@@ -249,7 +258,8 @@ class Fleet:
 
     def _pin(self, device: str, hello: Hello) -> None:
         """Remember what a drive said of records in place: from now on they must stay so."""
-        self._expected[device] = replace(self._expected[device], manifest_sha256=hello.manifest_sha256)
+        said = {"manifest_sha256": hello.manifest_sha256, "samples": hello.samples, "clock": hello.clock}
+        self._expected[device] = replace(self._expected[device], **said)
         if self._class_names is None and hello.holding is not None and hello.holding.class_names:
             self._class_names = device, hello.holding.class_names
 
@@ -269,6 +279,20 @@ class Fleet:
             del self._sessions[session.device]
             self._joined[session.device].clear()
             self._on_event(session.device, What.LEFT, "")
+
+
+def _check_dealt(device: str, hello: Hello, expected: Expected) -> None:
+    """Return if a hello tells of the clock that the drive was given, and of as many records as it was dealt.
+
+    Raises:
+        ProtocolError: it does not.
+    """
+    if hello.clock not in CLOCKS or expected.clock not in (None, hello.clock):
+        what = f"one of {', '.join(CLOCKS)}" if expected.clock is None else expected.clock
+        raise ProtocolError(f"{device}: its clock is {what}, and it says something else; run the agent as it was given")
+    if hello.samples > MAX_RECORDS or expected.samples not in (None, hello.samples):
+        what = f"can have {MAX_RECORDS}" if expected.samples is None else f"was dealt {expected.samples}"
+        raise ProtocolError(f"{device} says that it holds {hello.samples} records, and {what}; make the array again")
 
 
 def _peer_name(context: grpc.aio.ServicerContext[bytes, bytes]) -> str:

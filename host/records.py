@@ -18,7 +18,8 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         device: its name.
-        clock: what its seconds are: ``counted``, ``modelled`` or ``wall``.
+        clock: what its seconds are: ``counted``, ``modelled`` or ``wall``; but for modelled ones, which are a table's,
+            they are the drive's own word, checked for range.
         samples: records trained on, repetitions counted.
         steps: optimiser steps.
         batch_size: records per step.
@@ -305,6 +306,9 @@ class What(StrEnum):
     LEFT = "left"
     REJOINED = "rejoined"
     REFUSED = "refused"
+    REJECTED = "rejected"
+    SET_ASIDE = "set aside"
+    DIVERGING = "diverging"
     LOST = "lost"
     FAILED = "failed"
     STRAGGLER = "straggler"

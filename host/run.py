@@ -289,7 +289,9 @@ class _Run:
             )
         frame = job_frame(request.job, request.spec, request.dataset.image_scale, request.proximal)
         names = [device.name for device in request.config.list_devices()]
-        exchange = RoundExchange(request.job, frame, fleet, self._list_existing, on_event, faults.before_task)
+        exchange = RoundExchange(
+            *(request.job, frame, fleet, self._list_existing, on_event, faults.before_task, accountant.time.clock)
+        )
         plugin = request.plugins.strategy
         return FederatedTraining(request.job, names, exchange, accountant, request.evaluator, on_event, plugin)
 
