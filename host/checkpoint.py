@@ -66,9 +66,13 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
     """
     devices = array.model_dump(mode="json", exclude=_FREE_ARRAY_KEYS | {"host"})
     host = array.host.model_dump(mode="json", exclude=_FREE_HOST_KEYS)
-    # As a checkpoint was written before there was the key: such a run goes on as it would have.
-    usual = set() if job.communication != type(job.communication)() else {"communication"}
-    config = [devices, host, job.model_dump(mode="json", exclude=_FREE_JOB_KEYS | usual), source, figures]
+    # As a checkpoint was written before there were these keys: such a run goes on as it would have.
+    excluded: dict[str, Any] = dict.fromkeys(_FREE_JOB_KEYS, True)
+    if job.communication == type(job.communication)():
+        excluded["communication"] = True
+    if getattr(job.strategy, "update_norm", None) is None:
+        excluded["strategy"] = {"update_norm"}
+    config = [devices, host, job.model_dump(mode="json", exclude=excluded), source, figures]
     return hashlib.sha256(msgspec.json.encode(config, order="sorted")).hexdigest()
 
 

@@ -105,9 +105,13 @@ class FederatedTraining:
         deadline_seconds = job.straggler.deadline if job.straggler is not None else None
         accounted = self._accountant.account([answer.returned for answer in visited.answers], deadline_seconds)
         self._report_stragglers(number, accounted)
-        if bad := await asyncio.to_thread(self._aggregate, visited.answers, accounted):
-            what = f"the drives' weights are finite, but what the strategy makes of {bad} is not"
-            raise diverged(self._on_event, job, f"round {number}", what=what)
+        contributions = _contributions(visited.answers, accounted)
+        if self._are_enough(number, contributions):
+            weights = await asyncio.to_thread(self._strategy.aggregate, self.weights, contributions)
+            if bad := await asyncio.to_thread(first_not_finite, weights):
+                what = f"the drives' weights are finite, but what the strategy makes of {bad} is not"
+                raise diverged(self._on_event, job, f"round {number}", what=what)
+            self._weights = weights
         for answer in visited.answers if self._recycles else ():
             answer.session.recycle(answer.weights)
         self._accuracy, loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
@@ -137,18 +141,20 @@ class FederatedTraining:
         if all(part.straggler for part in accounted.devices):
             self._on_event(HOST, What.NOTE, f"round {number}: every device was late, {limit}; the weights stay")
 
-    def _aggregate(self, answers: Sequence[Answer], accounted: Accounted) -> str:
-        """Make new weights; if they are not finite leave the old ones, and name the first tensor that is not."""
-        late = {part.device for part in accounted.devices if part.straggler}
-        answers = [answer for answer in answers if answer.returned.device not in late]
-        counts = round_weights([answer.returned.trained.samples for answer in answers])
-        contributions = [
-            Contribution(answer.weights, count, answer.returned.trained.steps)
-            for answer, count in zip(answers, counts, strict=True)
-        ]
-        if contributions:
-            weights = self._strategy.aggregate(self.weights, contributions)
-            if bad := first_not_finite(weights):
-                return bad
-            self._weights = weights
-        return ""
+    def _are_enough(self, number: int, contributions: Sequence[Contribution]) -> bool:
+        """Whether the strategy can keep what it promises with these; the weights stay if not, and an event says so."""
+        count, least = len(contributions), self._strategy.least_contributions
+        if 0 < count < least:
+            needed = f"strategy {self._job.strategy.name} needs {least}; the weights stay"
+            self._on_event(HOST, What.NOTE, f"round {number}: {count} drives' weights can be used, and {needed}")
+        return count >= least
+
+
+def _contributions(answers: Sequence[Answer], accounted: Accounted) -> list[Contribution]:
+    late = {part.device for part in accounted.devices if part.straggler}
+    answers = [answer for answer in answers if answer.returned.device not in late]
+    counts = round_weights([answer.returned.trained.samples for answer in answers])
+    return [
+        Contribution(answer.weights, count, answer.returned.trained.steps)
+        for answer, count in zip(answers, counts, strict=True)
+    ]

@@ -29,7 +29,7 @@ class PluginKind:
 STRATEGY = PluginKind(
     "strategy",
     "csd_emu.strategies",
-    ("fedavg", "fedprox", "fednova", "fedadam"),
+    ("fedavg", "fedprox", "fednova", "fedadam", "median", "trimmed_mean", "krum", "multi_krum"),
     {"parameters": "names of the weights that are trained", "momentum": "of SGD in the drives"},
 )
 TUNER = PluginKind(

@@ -26,6 +26,7 @@ class UserStrategy:
             PluginError: it cannot be made, or is no strategy.
         """
         self._plugin = plugin
+        self.least_contributions = 1
         self._strategy = plugin.make(momentum=momentum, parameters=frozenset(parameters))
         check_methods(plugin, self._strategy, _METHODS, "derive it from host.strategies.Stateless")
         self.proximal = _read_proximal(plugin, self._strategy)
