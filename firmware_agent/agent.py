@@ -71,7 +71,8 @@ from firmware_agent.wire import (
 )
 
 log = logging.getLogger(__name__)
-REDIAL_SECONDS = 0.25
+# Between two sessions; twice as long, up to the longest, after each in which the host did not keep to the wire's rules.
+REDIAL_SECONDS, LONGEST_REDIAL_SECONDS = 0.25, 8.0
 
 
 class Agent:
@@ -119,13 +120,16 @@ class Agent:
         Raises:
             AgentRefused: the host does not want this agent: it is stale, or not of this array.
         """
+        redial_seconds = REDIAL_SECONDS
         while not stop.is_set():
             try:
                 with dial(self._identity) as session:
                     self._serve(session)
             except DeviceLost as error:
+                redial_seconds = REDIAL_SECONDS
                 log.info("%s; redialling", error)
             except ProtocolError as error:
+                redial_seconds = min(LONGEST_REDIAL_SECONDS, 2 * redial_seconds)
                 log.warning("%s; redialling", error)
             finally:
                 self._disturbance.set_weight(0)
@@ -133,7 +137,7 @@ class Agent:
                 if self._overlap is not None:
                     self._overlap.join()
                 self._trainer = self._gradients = self._inbound = self._overlap = None
-            stop.wait(REDIAL_SECONDS)
+            stop.wait(redial_seconds)
 
     def hello(self) -> Hello:
         """Return the frame that introduces this drive."""

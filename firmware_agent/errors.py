@@ -33,6 +33,13 @@ A message names the thing, the cause and the remedy.
 
 from __future__ import annotations
 
+MOST_CHARACTERS = 1000
+
+
+def shorten(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Return a text that a peer had a part in, or its beginning and how many characters were left out."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text) - most} characters more)"
+
 
 class CsdError(Exception):
     """Root of every error that csd-emu raises on purpose."""
@@ -111,7 +118,11 @@ class ShardError(CsdError):
 
 
 class ProtocolError(CsdError):
-    """Raised when a frame breaks the rules of the wire."""
+    """Raised when a frame breaks the rules of the wire; of a long message, which may quote the frame, the beginning."""
+
+    def __init__(self, message: str) -> None:
+        """Take what is wrong with the frame."""
+        super().__init__(shorten(message))
 
 
 class Diverged(CsdError):

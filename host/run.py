@@ -251,7 +251,10 @@ class _Run:
                 training = self._make_training(fleet, accountant, faults, together)
                 if self._past is not None and self._past.state is not None:
                     training.restore(self._past.state)
-                await self._run_rounds(training, fleet, accountant, clock)
+                try:
+                    await self._run_rounds(training, fleet, accountant, clock)
+                finally:
+                    recorder.list_counted()
                 if together is not None:
                     await say_farewell(together, training)
             if self._planned is not None:

@@ -14,6 +14,8 @@ from firmware_agent.wire import AnyFrame, Failed, Frame, Hello, Slice, Tensors, 
 
 # Messages that may wait to be handled before the stream is held back.
 _INBOX_MESSAGES = 16
+# Frames that a session may have handled without waiting for any; then everything else has its turn.
+_FRAMES_IN_A_ROW = 64
 
 F = TypeVar("F", bound=Frame)
 T = TypeVar("T")
@@ -42,6 +44,7 @@ class DeviceSession:
         # The frames of each message that has come in, and what is left of the one that is being handled.
         self._inbox: asyncio.Queue[list[AnyFrame]] = asyncio.Queue(_INBOX_MESSAGES)
         self._frames: deque[AnyFrame] = deque()
+        self._in_a_row = 0
         self._closed = asyncio.Event()
         self._guards: set[asyncio.Timeout] = set()
         self._why = "the device closed the stream"
@@ -105,9 +108,12 @@ class DeviceSession:
         """
         if not self._frames:
             if self._inbox.empty():
+                self._in_a_row = 0
                 self._frames.extend(await self._while_open(self._inbox.get, deadline))
             else:
+                await self._give_way()
                 self._frames.extend(self._inbox.get_nowait())
+            self._in_a_row += len(self._frames)
         frame = self._frames.popleft()
         if isinstance(frame, Failed):
             raise self._failed(frame)
@@ -119,6 +125,12 @@ class DeviceSession:
             return DeviceFailed(told)
         code = "data set" if frame.exception == DataError.__name__ else "model"
         return DeviceCodeFailed(told, code, frame.error, frame.traceback)
+
+    async def _give_way(self) -> None:
+        """Let everything else have its turn if this device has kept the host at work: it may never cease to send."""
+        if self._in_a_row >= _FRAMES_IN_A_ROW:
+            self._in_a_row = 0
+            await asyncio.sleep(0)
 
     async def expect(self, kind: type[F], deadline: Deadline) -> F:
         """Return the next frame, which must be a `kind`.

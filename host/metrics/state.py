@@ -151,6 +151,10 @@ class MetricsState:
                 known.was_up = True
             self._show_state(event.device, known)
 
+    def count_event(self, event: EventRecord) -> None:
+        """Note an event that is listed nowhere: here all count."""
+        self.add_event(event)
+
     def add_round(self, record: RoundRecord) -> None:
         """Count what the array did in a round."""
         with self._lock:
