@@ -14,7 +14,7 @@ import inspect
 import json
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,7 @@ def check_module(where: str) -> None:
         ValueError: it does not.
     """
     top = check_outside(where)
-    if top not in _packages() and not _is_editable(top):
-        _packages.cache_clear()  # it may be installed meanwhile
+    if not _owners(top):
         raise ValueError(
             f"{top} is in no installed package; install it (pip install -e . does for your own), or name its file, as "
             "in my_file.py:name"
@@ -67,7 +66,7 @@ def import_named(where: str, name: str) -> Any:
         target = getattr(target, part)
     check_target(target, name)
     home = str(target.__module__).partition(".")[0]
-    if home != top and not _packages().get(home, frozenset()) & _packages().get(top, frozenset()):
+    if home != top and not _owners(home) & _owners(top):
         raise ValueError(f"{name} is not {top}'s own but {home}'s; name it where it is defined")
     return target
 
@@ -129,26 +128,39 @@ def check_target(target: Any, name: str) -> None:
         raise ValueError(f"{name} is a function of {home}, which may not be named; name a class, or one of your own")
 
 
-@functools.cache
-def _packages() -> Mapping[str, frozenset[str]]:
-    """First part of a module's path -> names of the distributions that it is installed with."""
-    return {name: frozenset(owners) for name, owners in metadata.packages_distributions().items()}
-
-
-def _is_editable(top: str) -> bool:
-    """Return whether a package lies in the folder of a distribution that was installed with ``pip install -e``."""
+def _owners(top: str) -> frozenset[str]:
+    """Return the names of the distributions with which the package or module `top` is installed; it is not imported."""
     try:
         spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return False
-    places = [Path(each) for each in (spec.submodule_search_locations or [spec.origin or ""])] if spec else []
-    for each in metadata.distributions():
-        try:
-            direct = json.loads(each.read_text("direct_url.json") or "{}")
-        except (OSError, ValueError):
-            continue
-        if isinstance(direct, dict) and (direct.get("dir_info") or {}).get("editable"):
-            folder = Path(unquote(urlsplit(str(direct.get("url"))).path))
-            if any(place.is_relative_to(folder) for place in places):
-                return True
-    return False
+    except (ImportError, ValueError, AttributeError):
+        return frozenset()
+    if spec is None:
+        return frozenset()
+    places = [Path(each) for each in (spec.submodule_search_locations or [spec.origin or ""])]
+    beside = [str(place.parent) for place in places]
+    owners = {each.name for each in metadata.distributions(path=beside) if _holds(each, top)}
+    editable = {each.name for each in metadata.distributions() if _lies_in(_editable_folder(each), places)}
+    return frozenset(owners | editable)
+
+
+def _holds(installed: metadata.Distribution, top: str) -> bool:
+    """Return whether a distribution says that it has a module of this name."""
+    if top == (installed.name or "").replace("-", "_") or top in (installed.read_text("top_level.txt") or "").split():
+        return True
+    record = "\n" + (installed.read_text("RECORD") or "")
+    return f"\n{top}/" in record or f"\n{top}." in record
+
+
+def _editable_folder(installed: metadata.Distribution) -> Path | None:
+    """Return the folder from which a distribution was installed with ``pip install -e``, if it was."""
+    try:
+        direct = json.loads(installed.read_text("direct_url.json") or "{}")
+    except (OSError, ValueError):
+        return None
+    if not isinstance(direct, dict) or not (direct.get("dir_info") or {}).get("editable"):
+        return None
+    return Path(unquote(urlsplit(str(direct.get("url"))).path))
+
+
+def _lies_in(folder: Path | None, places: Sequence[Path]) -> bool:
+    return folder is not None and any(place.is_relative_to(folder) for place in places)

@@ -125,13 +125,14 @@ class RunDirectory:
         facts: Mapping[str, Mapping[str, str]],
         profiles: Mapping[str, Mapping[str, Any]],
         hall: Mapping[str, Any] | None = None,
+        sources: Mapping[str, str] | None = None,
     ) -> None:
         """Write versions.json, array.yaml and job.yaml as resolved; job.yaml comes last, and says that all is there.
 
         Of one of several servers it is also written which they are (see `host.servers.hall`).
 
         versions.json holds the host's and the devices' facts, and each profile's figures with their sources, on which
-        all device seconds of emulated drives rest.
+        all device seconds of emulated drives rest; and `sources`, the hashes of the user's own files.
 
         Raises:
             EnvironmentUnfit: they cannot be written.
@@ -140,6 +141,7 @@ class RunDirectory:
         versions["host"] |= {package: metadata.version(package) for package in _PACKAGES}
         versions["devices"] = facts
         versions["profiles"] = profiles
+        versions["sources"] = sources or {}
         _write_input(self.path / VERSIONS_FILE, msgspec.json.format(msgspec.json.encode(versions)))
         _write_input(self.path / ARRAY_FILE, _as_yaml(array))
         if hall is not None:
