@@ -184,12 +184,26 @@ def _checked(job: JobConfig, where: str) -> JobConfig:
 
 
 def load_job(path: Path) -> tuple[JobConfig, ModelSpec]:
-    """Read a job file and find its model.
+    """Read a job file, and find and build its model.
 
     Raises:
         ConfigurationError: the file breaks a rule, or the model cannot be found or built.
     """
     return _with_model(read_job(path), str(path), path.parent)
+
+
+def find_model(job: JobConfig, where: str, folder: Path) -> ModelSpec:
+    """Return the model that a job names, whose file may lie in `folder`; none of it is run.
+
+    Raises:
+        ModelError: it cannot be found, or may not be named; the message begins with `where`.
+    """
+    from firmware_agent.models import resolve_model  # torch: whoever only reads a job has no need of it
+
+    try:
+        return resolve_model(job.model, job.model_arguments, folder)
+    except ModelError as error:
+        raise ModelError(f"{where}: {error}") from error
 
 
 def parse_job(content: dict[str, Any], where: str, folder: Path) -> tuple[JobConfig, ModelSpec]:
@@ -198,10 +212,10 @@ def parse_job(content: dict[str, Any], where: str, folder: Path) -> tuple[JobCon
 
 
 def _with_model(job: JobConfig, where: str, folder: Path) -> tuple[JobConfig, ModelSpec]:
-    from firmware_agent.models import build_model, resolve_model  # torch: whoever only reads a job has no need of it
+    from firmware_agent.models import build_model  # torch: whoever only reads a job has no need of it
 
+    spec = find_model(job, where, folder)
     try:
-        spec = resolve_model(job.model, job.model_arguments, folder)
         build_model(spec)
     except ModelError as error:
         raise ModelError(f"{where}: {error}") from error

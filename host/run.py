@@ -45,6 +45,7 @@ from host.rounds import RoundExchange, job_frame
 from host.run_directory import RunDirectory, check_writable
 from host.run_end import finish_run, report_run
 from host.run_request import RunRequest
+from host.run_sources import hash_sources
 from host.servers.run import Member, count_servers, joined, meeting, publish_exporter, say_farewell
 from host.shards import check_shards
 from host.summary import Summary
@@ -222,7 +223,8 @@ class _Run:
             directory.write_user_file(name, source)
         facts = {device: session.hello.facts for device, session in fleet.sessions().items()}
         hall = None if request.hall is None else request.hall.dump()
-        directory.write_configuration(request.config, job, facts, request.profiles, hall)
+        sources = hash_sources(request.user_files)
+        directory.write_configuration(request.config, job, facts, request.profiles, hall, sources)
 
     async def _train(self, fleet: Fleet, directory: RunDirectory) -> Summary:
         request, recorder = self._request, self._recorder

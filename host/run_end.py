@@ -62,7 +62,7 @@ def report_run(directory: Path, progress: Progress, metrics: bytes | None = None
                 write_result(directory / METRICS_FILE, metrics)
             from host.report.page import write_report  # matplotlib's import takes longer than a start may
 
-            write_report(directory)
+            write_report(directory, trusted=True)
         except Exception as error:  # whatever it is, the run is done and its records are safe
             progress.stage("")
             errors.print(f"csd-emu: no report was written: {error}", style="yellow", markup=False)

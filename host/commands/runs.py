@@ -17,6 +17,7 @@ from host.commands.options import (
     PlacementOption,
     PreferOption,
     Stay,
+    Trust,
     TunerOption,
 )
 from host.console import StageProgress, console
@@ -43,6 +44,7 @@ def run(
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="DIR", help="go on with the run in this directory instead")
     ] = None,
+    trust: Trust = False,
     stay: Stay = False,
     as_json: Json = False,
 ) -> None:
@@ -75,7 +77,7 @@ def run(
                 "--placement and --prefer out"
             )
         with StageProgress(quiet=as_json) as progress:
-            summary = resume_run(resume, chosen, Paths.default(), progress, quiet=as_json, stay=staying)
+            summary = resume_run(resume, chosen, Paths.default(), progress, as_json, staying, trust)
     elif (servers is None) != (server is None):
         raise ConfigurationError("--servers SERVERS.YAML and --server NAME are given together: which of them is this?")
     elif job is None or (array is None) == (servers is None):

@@ -246,13 +246,10 @@ class CsdArray:
     def _read_job(self, job: JobLike, changes: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(job, Mapping):
             return {"job": {**job, **changes}, "where": "the job", "folder": str(self._folder)}
-        import yaml
+        from csd_emu.yaml_files import load_yaml  # pydantic and YAML: most tests have their jobs as mappings
 
         path = self._folder / job
-        try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigurationError(f"{path}: cannot be read ({error}); give the path of a job file") from error
+        content = load_yaml(path)
         if not isinstance(content, dict):
             raise ConfigurationError(f"{path}: must be a mapping of keys to values; see docs/configuration.md")
         return {"job": {**content, **changes}, "where": str(path), "folder": str(path.parent)}
