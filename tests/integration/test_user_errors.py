@@ -113,7 +113,7 @@ def check(done: Done, directory: Path, kind: str, *words: str) -> dict[str, Any]
         assert word in failure["traceback"]
     assert "\x1b" not in done.err + done.out
     assert f"the {kind} failed on {failure['device']} in round {failure['round']}" in done.err
-    assert "the run failed: code of the job's failed" in " ".join(done.out.split())
+    assert f"the run failed: the {kind} failed on {failure['device']}" in done.out
     assert "in __call__" not in done.err
     kinds = [json.loads(line)["kind"] for line in (directory / "records.jsonl").read_text().splitlines()]
     assert "failure" in kinds

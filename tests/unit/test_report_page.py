@@ -167,7 +167,7 @@ def test_a_failure_of_the_users_code_is_the_first_thing_on_the_page(tmp_path: Pa
     failure = Failure(kind="model", device=HOSTILE, round=2, step=7, error=HOSTILE, traceback=f"Traceback\n{HOSTILE}")
     page = page_of(write_run(tmp_path, [*array_rounds(1, NAMES), FailureRecord(failure=failure)]))
     assert page.raw.index("This run failed") < page.raw.index("<h1>")
-    assert "code of the job's failed once: the model failed on" in " ".join(page.text.split())
+    assert "the model failed on" in page.text
     assert "in round 2, step 7" in page.text
     assert "<script>alert(1)</script>" in page.text
     assert "alert(1)</script>" not in page.raw
