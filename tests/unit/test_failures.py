@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firmware_agent.errors import DeviceCodeFailed, ModelFailed, PluginFailed, UserCodeFailed
+from firmware_agent.errors import DeviceCodeFailed, DeviceLost, ModelError, ModelFailed, PluginFailed, UserCodeFailed
 from host.failures import MOST_FAILURES, OTHER, Failure, Failures, describe_failures, failed_run
+from host.printing_failures import print_failure, print_user_traceback
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "nets.py", line {}, in forward\n    fail()\nRuntimeError: {}'
 
@@ -108,3 +109,28 @@ def test_a_sentence_says_how_often_and_what_was_first() -> None:
     assert str(error).endswith("RuntimeError: my bug")
     assert "run directory: runs/1" in str(error)
     assert error.exit_code == 1
+
+
+@pytest.mark.parametrize("command_ends", [False, True])
+def test_the_terminal_gets_the_users_lines_and_no_command(
+    capsys: pytest.CaptureFixture[str], command_ends: bool
+) -> None:
+    """Also of a command that ends with it, such as one that calibrates."""
+    error = device_error(3, "my \x1b[2Jbug [red]not markup[/]")
+    if command_ends:
+        print_user_traceback(error)
+    else:
+        told = Told()
+        told.failures.take(error, "csd-00")
+        print_failure(told.shown[0])
+    said = capsys.readouterr().err
+    assert '  File "nets.py", line 3, in forward\n' in said
+    assert "[red]not markup[/]" in said
+    assert "\x1b" not in said
+
+
+def test_an_error_that_is_not_the_users_prints_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    for error in (DeviceLost("csd-00: silent"), ModelError("model 'x' is not built in"), UserCodeFailed("no cause")):
+        error.__context__ = OSError("disk")
+        print_user_traceback(error)
+    assert capsys.readouterr().err == ""

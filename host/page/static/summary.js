@@ -10,6 +10,7 @@ const MEANINGS = {
 
 // Kinds of the user's code; any other kind of failure says itself what it is.
 const CODE = ["model", "data set", "strategy", "tuner"];
+let shownFailures = "[]";
 
 /** Show everything that is not a drive, a curve or an event. */
 export function showSummary(state) {
@@ -36,8 +37,10 @@ export function showSummary(state) {
 /** What failed of the user's code, the first with its traceback open. */
 function showFailures(failures) {
   const box = byId("failures");
+  const told = JSON.stringify(failures);
+  if (told === shownFailures) return; // what a reader has opened or closed stays so
+  shownFailures = told;
   box.hidden = !failures.length;
-  if (!failures.length) return;
   const parts = failures.map((failure, index) => {
     const when = `in round ${number(failure.round)}${failure.step === null ? "" : `, step ${number(failure.step)}`}`;
     const kind = CODE.includes(failure.kind) ? `the ${failure.kind} failed` : failure.kind;
