@@ -275,7 +275,7 @@ class _Run:
         """Note with what the run ends in which the user's code failed; what that did in a drive is known already."""
         if isinstance(error, UserCodeFailed) and not isinstance(error, DeviceCodeFailed):
             self._failures.take(error, HOST)
-        self._recorder.add_event(HOST, What.NOTE, f"the run ends, for code of the job's failed: {error}")
+        self._recorder.add_event(HOST, What.NOTE, f"the run ends: {error}")
 
     async def _finish(self, training: Training | None, directory: RunDirectory) -> Summary:
         """Write down how the run ended, and show it until its last metrics are scraped."""
