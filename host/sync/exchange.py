@@ -26,7 +26,6 @@ from firmware_agent.wire import (
     encode,
     pack,
 )
-from host.device_time import MODELLED
 from host.records import OnEvent, What
 from host.rounds import prepare_device
 from host.session import DeviceSession
@@ -47,8 +46,6 @@ BeforeStep = Callable[[DeviceSession, int, Deadline], Awaitable[None]]
 """May speak with a device before its part of this step; raises `DeviceError` if that device is lost."""
 Speaks = Callable[[DeviceSession, int], bool]
 """Whether there is something to say to a device before its part of this step."""
-ClockOf = Callable[[str, str], str]
-"""Returns the clock of a device's seconds, given its name and what its stopwatch shows."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +135,6 @@ class StepExchange:
         watchdog_seconds: float,
         on_event: OnEvent,
         before_step: BeforeStep,
-        clock_of: ClockOf = lambda _, stopwatch: stopwatch,
         speaks: Speaks = lambda _, __: False,
         on_slices: OnSlices = lambda _: None,
     ) -> None:
@@ -149,12 +145,11 @@ class StepExchange:
             watchdog_seconds: wall time after which a silent device counts as dead.
             on_event: called with device, what happened, and more about it.
             before_step: called for each device before a step's frames go to it.
-            clock_of: see `host.device_time.DeviceTime.clock`.
             on_slices: is told, after each device's overlapping step, what became of its slices.
             speaks: whether `before_step` would: a device must then be through with the step before.
         """
         self._frame, self._watchdog_seconds = frame, watchdog_seconds
-        self._on_event, self._before_step, self._clock_of = on_event, before_step, clock_of
+        self._on_event, self._before_step = on_event, before_step
         self._speaks, self._on_slices = speaks, on_slices
         self._channels: weakref.WeakKeyDictionary[DeviceSession, Channel] = weakref.WeakKeyDictionary()
         self._prepared: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
@@ -251,7 +246,6 @@ class StepExchange:
             stepped = await report
         else:
             stepped = await self._in_turn(frames, session, task, intake, reductions, crossed)
-        self._check_seconds(session, stepped)
         outcome = self._whole(work, stepped, intake, before)
         if crossed is None:
             return outcome
@@ -324,19 +318,6 @@ class StepExchange:
         for data in answer.messages():
             await session.send_encoded(data, self._deadline())
         hand.down_bytes += session.sent_bytes - before
-
-    def _check_seconds(self, session: DeviceSession, stepped: Stepped) -> None:
-        """Refuse a speed without end: batches are chosen by speed. Modelled seconds are not the device's to say.
-
-        Raises:
-            DeviceFailed: the device says that its part took no time.
-        """
-        if stepped.seconds.total > 0 or self._clock_of(session.device, session.hello.clock) == MODELLED:
-            return
-        raise DeviceFailed(
-            f"{session.device}: says that its {stepped.samples} records of step {stepped.step} took 0 s; its "
-            f"{session.hello.clock} clock stands still, so restart it"
-        )
 
     def _deadline(self) -> Deadline:
         return Deadline(self._watchdog_seconds)
