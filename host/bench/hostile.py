@@ -92,7 +92,6 @@ class _Cases:
         self._fleet, self._engine, self._seed, self._progress = started.fleet, engine, seed, progress
         self._config = bench_config("hostile", DRIVES, "native")
         self._names = [device.name for device in self._config.list_devices()]
-        self._requests: dict[tuple[str, str], RunRequest] = {}
 
     async def run(self) -> list[CaseOutcome]:
         """Return what came of each; the runs without the hostile drive come first."""
@@ -153,13 +152,12 @@ class _Cases:
         )
 
     def _request(self, mode: str, strategy: str) -> RunRequest:
-        if (mode, strategy) not in self._requests:
-            wanted = {"model": MODEL, "data": DATA, "mode": mode, "seed": self._seed, **_JOBS[mode]}
-            wanted |= {"watchdog": f"{WATCHDOG_SECONDS} s"}
-            if strategy == ROBUST["name"]:
-                wanted["strategy"] = ROBUST
-            self._requests[mode, strategy] = check_run(self._config, JobConfig.model_validate(wanted), ModelSpec(MODEL))
-        return self._requests[mode, strategy]
+        """Return a run of its own: an evaluator's model goes on from the weights that it judged last."""
+        wanted = {"model": MODEL, "data": DATA, "mode": mode, "seed": self._seed, **_JOBS[mode]}
+        wanted |= {"watchdog": f"{WATCHDOG_SECONDS} s"}
+        if strategy == ROBUST["name"]:
+            wanted["strategy"] = ROBUST
+        return check_run(self._config, JobConfig.model_validate(wanted), ModelSpec(MODEL))
 
     def _training(
         self, request: RunRequest, names: list[str], accountant: Accountant, faults: RunFaults, on_event: OnEvent
