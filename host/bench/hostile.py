@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -122,8 +123,9 @@ class _Cases:
         def on_event(device: str, what: What, detail: str) -> None:
             events.append(EventRecord(device, what, detail))
 
-        request = self._request(mode, strategy)
-        accountant = make_accountant(self._config, request.models)
+        # Without tables, whose seconds are the host's: what a drive says of its own clock shall count.
+        request = replace(self._request(mode, strategy), models={})
+        accountant = make_accountant(self._config)
         async with RunFaults(self._fleet, self._names, accountant.time, on_event) as faults:
             names = self._names[:-1] if behaviour is Behaviour.HONEST else self._names
             try:
@@ -169,7 +171,7 @@ class _Cases:
             )
         frame = job_frame(job, request.spec, request.dataset.image_scale, request.proximal)
         exchange = RoundExchange(
-            *(job, frame, fleet, self._list_existing, on_event, faults.before_task, accountant.time.clock)
+            *(job, frame, fleet, self._list_existing, on_event, faults.before_task), clock_of=accountant.time.clock
         )
         return FederatedTraining(job, names, exchange, accountant, request.evaluator, on_event)
 

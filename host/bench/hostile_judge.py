@@ -62,7 +62,7 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     def named(self, hostile: str) -> bool:
         """Whether an event says that something is wrong with the hostile drive."""
-        return any(event.device == hostile and event.what in _NAMING for event in self.events)
+        return any(event.device == hostile and event.what in (*_NAMING, What.NOTE) for event in self.events)
 
     def set_aside_step(self, hostile: str) -> float:
         """Return the step by which the hostile drive was set aside: that of the last refusal before; else `NEVER`."""

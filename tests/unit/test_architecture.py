@@ -110,6 +110,7 @@ PURE = [
     "host/strategies/base.py",
     "host/strategies/clipping.py",
     "host/strategies/coordinatewise.py",
+    "host/strategies/direction.py",
     "host/strategies/fedadam.py",
     "host/strategies/fedavg.py",
     "host/servers/beats.py",
