@@ -16,6 +16,7 @@ from firmware_agent.exchange import Array, cut_slices, tensor_specs
 from firmware_agent.send_queue import Sending
 from firmware_agent.wire import (
     MAX_SLICE_BYTES,
+    AnyFrame,
     Job,
     Reduce,
     Reduced,
@@ -33,6 +34,7 @@ from host.sync.channel import Channel, Crossed, OnSlices
 from host.sync.crossing import Crossings, Hand, part_sizes
 from host.sync.gathering import Gathering
 from host.sync.intake import Intake
+from host.sync.pace import Pace
 from host.sync.reduce_exchange import Reductions
 from host.sync.release import Release
 from host.sync.tail import Batch
@@ -291,25 +293,47 @@ class StepExchange:
         """Send everything, then take what a device sends in a step, up to its report.
 
         Raises:
-            DeviceError: it was lost, or failed.
+            DeviceError: it was lost, or failed, or sends too little that is new.
             ProtocolError: it sent something that does not belong there, such as a tensor that no gradient has.
         """
         mark = session.received_bytes
         for data in frames:
             await session.send_encoded(data, self._deadline())
         await session.send(task, self._deadline())
+        pace = Pace(self._watchdog_seconds)
         while True:
-            frame = await session.receive(self._deadline())
+            frame = await self._receive(session, pace)
             if isinstance(frame, Reduce) and frame.step == task.step:
                 summed = await reductions.add(session.device, frame)
                 await session.send(Reduced(task.step, frame.index, summed), self._deadline())
+                pace.begin()
             elif crossed is not None and crossed[1].wants(frame):
                 if (batch := crossed[1].take(frame)) is not None:
                     before, mark = mark, session.received_bytes  # no more comes before the answer
                     crossed[1].up_bytes += mark - before
                     await self._cross(session, *crossed, batch)
+                    pace.begin()
+                elif crossed[1].news:
+                    pace.moved()
             elif (stepped := intake.take(frame)) is not None:
                 return stepped
+            elif intake.news:
+                pace.moved()
+
+    async def _receive(self, session: DeviceSession, pace: Pace) -> AnyFrame:
+        """Return the next frame of a device that keeps pace.
+
+        Raises:
+            DeviceError: it does not, was lost, or failed.
+        """
+        try:
+            if pace.left_seconds:
+                return await session.receive(Deadline(pace.left_seconds))
+        except DeviceLost:
+            if pace.left_seconds:
+                raise
+        session.close(pace.told)
+        raise DeviceLost(f"{session.device}: {pace.told}")
 
     async def _cross(self, session: DeviceSession, crossings: Crossings, hand: Hand, batch: Batch) -> None:
         """Have the tail compute a part, and send what goes back; of a tail that failed the device hears, and fails."""
