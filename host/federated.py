@@ -18,7 +18,6 @@ from host.participation import choose_devices
 from host.plugins.loading import Plugin
 from host.records import OnEvent, RoundRecord, What
 from host.rounds import Answer, RoundExchange
-from host.screening import first_not_finite
 from host.strategies import Contribution, Directions, make_strategy
 from host.strategies.direction import AWAY_ROUNDS
 from host.training import TrainingState, is_done, round_totals
@@ -111,7 +110,7 @@ class FederatedTraining:
         contributions = _contributions(visited.answers, accounted)
         if self._are_enough(number, contributions):
             weights = await asyncio.to_thread(self._strategy.aggregate, self.weights, list(contributions.values()))
-            if bad := await asyncio.to_thread(first_not_finite, weights):
+            if bad := await asyncio.to_thread(self._exchange.screen.first_not_finite, weights):
                 what = f"the drives' weights are finite, but what the strategy makes of {bad} is not"
                 raise diverged(self._on_event, job, f"round {number}", what=what)
             await self._report_directions(number, contributions, weights)
