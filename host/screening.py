@@ -259,6 +259,18 @@ class Screen:
     fastest: dict[tuple[str, str], float] = field(default_factory=dict)
     devices: set[str] = field(default_factory=set)
 
+    def scan(self, weights: Mapping[str, Array], start: Mapping[str, Array], buffers: Collection[str]) -> Scan:
+        """Return what is judged of a drive's weights (see `scan_update`)."""
+        return scan_update(weights, start, buffers)
+
+    def weight_norm(self, weights: Mapping[str, Array]) -> float:
+        """Return the norm of the weights that the drives were sent; infinite if there is a history to judge by."""
+        return math.inf if self.norm else math.sqrt(sum(squares(array).total for array in weights.values()))
+
+    def first_not_finite(self, weights: Mapping[str, Array]) -> str:
+        """Return the first of a round's new weights that is not finite (see `first_not_finite`)."""
+        return first_not_finite(weights)
+
     def judge(self, parts: Sequence[Part], weight_norm: float = math.inf) -> dict[str, Refusal]:
         """Return who is refused, and why; all others are taken into the history.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 from pathlib import Path
 
 from csd_emu.paths import Paths
@@ -17,7 +18,7 @@ BENCHES = (
     *("repeatability", "startup", "slowdown", "memory", "image", "calibration", "throttles", "metrics", "resume"),
     *("rounds", "gradients", "simulate", "stannis", "hypertune", "hypertune_sim", "compose", "scrape", "page"),
     *("ci_gate", "pytest_warm", "comm", "placement", "planner", "planner_vms", "scaleout"),
-    *("deploy", "deploy_wide"),
+    *("deploy", "deploy_wide", "hostile", "overhead"),
 )
 
 
@@ -28,11 +29,11 @@ def list_benches() -> dict[str, str]:
     return {name: (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0] for name, text in texts.items()}
 
 
-def run_bench(name: str, paths: Paths, progress: Progress, seed: int) -> BenchReport:
-    """Run the bench called `name`.
+def run_bench(name: str, paths: Paths, progress: Progress, seed: int, quick: bool = False) -> BenchReport:
+    """Run the bench called `name`; with `quick` fewer cases of it, for a look.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there is none, or none that is quick.
         EnvironmentUnfit: it needs libvirt, which is not there.
         CsdError: it could not be measured; nothing it started is left.
     """
@@ -44,5 +45,7 @@ def run_bench(name: str, paths: Paths, progress: Progress, seed: int) -> BenchRe
         if error.name not in ("libvirt", "libvirt_qemu"):
             raise
         raise EnvironmentUnfit(f"bench {name} needs libvirt-python; {INSTALL_LIBVIRT_PYTHON}") from error
-    measured: BenchReport = module.run(paths, progress, seed)
+    if quick and "quick" not in inspect.signature(module.run).parameters:
+        raise ConfigurationError(f"bench {name} is all or nothing; leave --quick out")
+    measured: BenchReport = module.run(paths, progress, seed, **({"quick": True} if quick else {}))
     return measured
