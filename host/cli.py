@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from csd_emu.open_files import raise_open_files
 from firmware_agent.errors import CsdError, EnvironmentUnfit
 from host.commands import arrays, benches, inject, packaged, power, runs
 from host.commands.calibrate import calibrate
@@ -25,7 +26,6 @@ from host.commands.top import top
 from host.commands.tune import tune
 from host.console import errors
 from host.interrupts import INTERRUPTS
-from host.open_files import raise_open_files
 
 INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT)
