@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from csd_emu.open_files import raise_open_files
 from firmware_agent.errors import CsdError, EnvironmentUnfit
 from host.commands import arrays, benches, inject, packaged, power, runs
 from host.commands.calibrate import calibrate
@@ -23,7 +24,7 @@ from host.commands.stack import stack_app
 from host.commands.store import store
 from host.commands.top import top
 from host.commands.tune import tune
-from host.console import errors
+from host.console import errors, log_to_terminal
 from host.interrupts import INTERRUPTS
 from host.open_files import raise_open_files
 from host.printing_failures import print_user_traceback
@@ -65,6 +66,7 @@ def main() -> None:
     # What is started from here execs at once: gRPC need not prepare for a fork, nor say that it could not.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     raise_open_files()
+    log_to_terminal()
     try:
         with INTERRUPTS.installed():
             app(prog_name="csd-emu")

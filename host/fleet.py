@@ -12,6 +12,7 @@ from ipaddress import IPv4Address
 import grpc
 import grpc.aio
 
+from csd_emu.open_files import allow_open_files
 from firmware_agent.errors import EnvironmentUnfit, ProtocolError
 from firmware_agent.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION, SERVICE_METHOD, Hello, Welcome, decode, encode
 from host.admission import Admission
@@ -19,7 +20,6 @@ from host.certificates import HostKeys
 from host.device_time import COUNTED, MODELLED, WALL
 from host.event_budget import EventBudget
 from host.in_place import WantedRecords
-from host.open_files import allow_open_files
 from host.records import OnEvent, What
 from host.session import DeviceSession
 

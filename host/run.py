@@ -103,7 +103,7 @@ def run_job(
         metrics = MetricsState(describe_run(request.config, request.job, server))
         history, host = History(plan_run(request.config, request.job)), request.config.host
         page = PageApp(history, lambda: describe_presences(metrics))
-        exporter = stack.enter_context(Exporter(metrics, host.metrics_port, host.address, page))
+        exporter = stack.enter_context(Exporter(metrics, host.metrics_port, host.address, page, host.names))
         if member is not None:
             publish_exporter(member, exporter.page_address)
         engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))

@@ -29,6 +29,7 @@ from firmware_agent.errors import ConfigurationError, CsdError
 from host.array_state import ArrayState
 from host.arrays import bring_up, sweep
 from host.console import errors as spoken
+from host.console import log_to_terminal
 from host.injection import Injection, inject_fault
 from host.interrupts import INTERRUPTS
 from host.lifecycle import ArrayRequest, list_running
@@ -171,6 +172,7 @@ def read_requests(stream: IO[bytes], keeper: Keeper, requests: queue.SimpleQueue
 def main(name: str) -> None:
     """Serve standard input until it ends."""
     answers = os.fdopen(os.dup(1), "wb")
+    log_to_terminal()
     os.dup2(2, 1)  # whoever prints must not do so among the answers
     keeper, requests = Keeper(name, Paths.default(), answers), queue.SimpleQueue[Message]()
     reader = threading.Thread(target=read_requests, args=(sys.stdin.buffer, keeper, requests), daemon=True)

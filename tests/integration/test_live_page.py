@@ -14,6 +14,7 @@ from tests.browser import find_browser, layouts
 from tests.commands import ARRAY, Workshop, wait_until
 from tests.integration.test_native_run import free_port
 from tests.live import LiveRun
+from tests.markup import HOSTILE, check_harmless
 from tests.records import array_rounds
 from tests.sync_records import SyncRun
 
@@ -112,6 +113,24 @@ def test_the_page_fits_is_complete_and_can_be_read(browser: Browser, run: LiveRu
     assert contrast["seen"] > 150
     assert contrast["faint"] == []
     tab.close()
+
+
+def test_names_and_events_full_of_markup_are_only_words(browser: Browser) -> None:
+    """Plotly takes some HTML for markup: a clock of a drive's own could put a link on the page."""
+    with LiveRun(HOSTILE, array=HOSTILE[0], model=HOSTILE[1]) as run:
+        run.begin(clock=HOSTILE[2])
+        run.add(*array_rounds(4, HOSTILE, clock=HOSTILE[2]))
+        for hostile in HOSTILE:
+            run.tell(hostile, What.REFUSED, hostile)
+            run.tell("csd-99", What.NOTE, hostile)
+        run.lose(HOSTILE[1])
+        tab = opened(browser, run.address)
+        tab.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+        check_harmless(tab, run.address)
+        shown = tab.evaluate("[...document.querySelectorAll('#plot-gantt text')].map((each) => each.textContent)")
+        assert HOSTILE[0] in shown
+        assert f"array seconds ({HOSTILE[2]})" in [each for each in shown if 'array' in each]
+        tab.close()
 
 
 @pytest.mark.long
