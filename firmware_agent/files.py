@@ -118,7 +118,9 @@ def read_lines(path: Path, most_bytes: int) -> Iterator[bytes]:
         _check_regular(descriptor)
         while line := stream.readline(most_bytes + 1):
             if len(line) > most_bytes:
-                raise OSError(errno.EFBIG, f"has a line of more than {most_bytes} bytes, which is the most that is read")
+                raise OSError(
+                    errno.EFBIG, f"has a line of more than {most_bytes} bytes, which is the most that is read"
+                )
             yield line
 
 

@@ -88,7 +88,9 @@ def name_in(module: types.ModuleType, name: str) -> Any:
         raise ValueError(f"{name} is not callable; name a class or function")
     home = str(getattr(meant, "__module__", ""))
     if home != module.__name__ and home.partition(".")[0] in sys.stdlib_module_names:
-        raise ValueError(f"{name} is {home}'s, which is in Python's standard library; name a class or function of yours")
+        raise ValueError(
+            f"{name} is {home}'s, which is in Python's standard library; name a class or function of yours"
+        )
     return target
 
 

@@ -94,8 +94,8 @@ class JobConfig(Config):
         placement: of synchronous jobs: which layers the host has: ``none``, ``auto`` (those where a step is predicted
             to be shortest), or those from a layer of this name on.
         planner: of synchronous jobs: which devices train is chosen in the first steps; without it all do.
-        strategy: how the host makes new weights of the devices': ``fedavg``, ``fedprox``, ``fednova``, ``fedadam``, or
-            one of the user's own (see docs/extending.md).
+        strategy: how the host makes new weights of the devices': a built-in name such as ``fedavg`` or
+            ``trimmed_mean`` (see docs/training.md), or one of the user's own (see docs/extending.md).
         participation: how many devices are chosen for a round: a share, or a count.
         straggler: optional; a device that takes longer is left out of the round's mean.
         rounds: at most so many; a run ends early when the target is reached.
@@ -106,6 +106,8 @@ class JobConfig(Config):
         target: optional; without it a run succeeds when its rounds are done.
         watchdog: a device that has not returned its round within so much wall time counts as dead; be generous, for
             emulation is slow.
+        on_failure: what comes of a failure of the user's code in a drive: the run ends at once (``stop``), or goes on
+            while enough drives are left (``continue``); it has failed either way.
     """
 
     model: str
@@ -130,6 +132,7 @@ class JobConfig(Config):
     checkpoint: CheckpointSection = CheckpointSection()
     target: Target | None = None
     watchdog: Seconds = Field(default="10 min")  # type: ignore[assignment]
+    on_failure: Literal["stop", "continue"] = "stop"
 
     @property
     def tuner_name(self) -> str:

@@ -49,7 +49,9 @@ def check_sources(directory: Path, job_file: str, versions_file: str, trusted: b
         )
     for name in names:
         if Path(name).name != name:
-            raise CheckpointError(f"{directory / job_file}: {name} lies outside of the run directory; name a file in it")
+            raise CheckpointError(
+                f"{directory / job_file}: {name} lies outside of the run directory; name a file in it"
+            )
         try:
             digest = hashlib.sha256(read_file(directory / name, _MOST_BYTES)).hexdigest()
         except OSError as error:

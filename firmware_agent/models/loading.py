@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from firmware_agent.errors import ModelError
 from firmware_agent.files import read_file
+from firmware_agent.folded_traceback import remember_source
 from firmware_agent.imports import check_module, import_named, name_in
 from firmware_agent.models.zoo import ZOO
 
@@ -120,5 +121,6 @@ def _check_zoo_name(name: str) -> None:
 
 def _module_from(where: str, source: str) -> types.ModuleType:
     module = types.ModuleType(Path(where).stem)
+    remember_source(where, source)
     exec(compile(source, where, "exec"), module.__dict__)
     return module

@@ -109,7 +109,8 @@ def validate(
     engine: EngineOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="also print the domain XML of each drive")] = False,
     build: Annotated[
-        bool, typer.Option("--build", help="also import and try the job's own model, strategy or tuner: runs their code")
+        bool,
+        typer.Option("--build", help="also import and try the job's own model, strategy or tuner: runs their code"),
     ] = False,
     as_json: Json = False,
 ) -> None:

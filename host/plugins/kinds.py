@@ -31,7 +31,7 @@ class PluginKind:
 STRATEGY = PluginKind(
     "strategy",
     "csd_emu.strategies",
-    ("fedavg", "fedprox", "fednova", "fedadam"),
+    ("fedavg", "fedprox", "fednova", "fedadam", "median", "trimmed_mean", "krum", "multi_krum"),
     ("aggregate", "state", "load_state"),
     {"parameters": "names of the weights that are trained", "momentum": "of SGD in the drives"},
 )

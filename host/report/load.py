@@ -17,11 +17,12 @@ from csd_emu.yaml_files import load_yaml
 from firmware_agent.errors import ConfigurationError, CsdError
 from firmware_agent.files import read_file, read_lines
 from host.accounting import link_of
+from host.failures import Failure, FailureRecord
 from host.files import check_owner
 from host.planner.report import DevicePlan, read_plan
 from host.records import EventRecord, Record, RoundRecord, decode_record
-from host.run_directory import MOST_BYTES, MOST_LINE_BYTES
 from host.report.competing import explain
+from host.run_directory import MOST_BYTES, MOST_LINE_BYTES
 from host.summary import Summary
 
 RECORDS, SUMMARY, VERSIONS = "records.jsonl", "summary.json", "versions.json"
@@ -43,6 +44,7 @@ class RunData:
         profiles: name -> profile, as the run used them.
         notes: what is missing or must be known, in sentences.
         plan: which devices were chosen to train; None if that was not asked for.
+        failures: of the user's code.
     """
 
     path: Path
@@ -56,6 +58,7 @@ class RunData:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     plan: DevicePlan | None = None
+    failures: list[Failure] = field(default_factory=list)
 
     @property
     def host(self) -> Profile | None:
@@ -93,7 +96,8 @@ def load_run(path: Path, trusted: bool = False) -> RunData:
     if not (path / RECORDS).is_file():
         raise ConfigurationError(f"{path}: is no run directory: it has no {RECORDS}; csd-emu run prints its own's path")
     notes: list[str] = []
-    rounds, events = _read_records(path / RECORDS, notes)
+    rounds, events, failures = _read_records(path / RECORDS, notes)
+    summary = _read_summary(path / SUMMARY, notes)
     array, job = _read_yaml(path / "array.yaml", notes), _read_yaml(path / "job.yaml", notes)
     versions = _read_versions(path / VERSIONS, notes)
     devices = _list_devices(path / "array.yaml", array)
@@ -103,7 +107,7 @@ def load_run(path: Path, trusted: bool = False) -> RunData:
         path=path,
         rounds=rounds,
         events=events,
-        summary=_read_summary(path / SUMMARY, notes),
+        summary=summary,
         array=array,
         job=job,
         versions=versions,
@@ -111,6 +115,7 @@ def load_run(path: Path, trusted: bool = False) -> RunData:
         profiles=_read_profiles(path / VERSIONS, versions),
         notes=notes,
         plan=_read_plan(path, notes),
+        failures=failures if summary is None else summary.failures,
     )
 
 
@@ -129,9 +134,10 @@ def _read_bytes(path: Path) -> bytes:
         raise ConfigurationError(f"{path}: cannot be read ({error}); look at its permissions") from error
 
 
-def _read_records(path: Path, notes: list[str]) -> tuple[list[RoundRecord], list[EventRecord]]:
+def _read_records(path: Path, notes: list[str]) -> tuple[list[RoundRecord], list[EventRecord], list[Failure]]:
     rounds: list[RoundRecord] = []
     events: list[EventRecord] = []
+    failures: list[Failure] = []
     rest = b""
     for number, rest in enumerate(_read_lines(path), 1):
         if not rest.endswith(b"\n"):
@@ -139,12 +145,14 @@ def _read_records(path: Path, notes: list[str]) -> tuple[list[RoundRecord], list
         record, rest = _decode_record(path, number, rest[:-1]), b""
         if isinstance(record, EventRecord):
             events.append(record)
+        elif isinstance(record, FailureRecord):
+            failures.append(record.failure)
         else:
             # After a resume rounds are done again: what came after the checkpoint does not count.
             rounds = [kept for kept in rounds if kept.round < record.round] + [record]
     if rest:
         notes.append(f"The last line of {path.name} was cut short and left out: the run ended while it was written.")
-    return rounds, events
+    return rounds, events, failures
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:

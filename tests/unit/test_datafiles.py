@@ -363,6 +363,8 @@ class TestImages:
 
     def test_postscript_by_another_name_starts_no_interpreter(self, tmp_path: Path) -> None:
         (tmp_path / "a").mkdir()
-        (tmp_path / "a/0.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n")
+        (tmp_path / "a/0.png").write_bytes(
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
+        )
         with pytest.raises(DataError, match="no readable image"):
             open_source(tmp_path)

@@ -139,9 +139,7 @@ def resume(folder: Path, tmp_path: Path, trusted: bool = False) -> None:
 
 
 @pytest.mark.parametrize("sources", [hash_sources({"my_net.py": NET}), None, {}], ids=["changed", "old", "without"])
-def test_resuming_compares_hashes_before_it_imports(
-    sources: dict[str, str] | None, tmp_path: Path, mark: Path
-) -> None:
+def test_resuming_compares_hashes_before_it_imports(sources: dict[str, str] | None, tmp_path: Path, mark: Path) -> None:
     folder = resumable(tmp_path, MARKS.format(str(mark)) + NET, sources)
     with pytest.raises(CheckpointError, match=r"my_net\.py"):
         resume(folder, tmp_path)

@@ -14,8 +14,7 @@ from firmware_agent.errors import ConfigurationError
 from host.report.load import load_run
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
-    for before, name in zip("abcdefg", "bcdefgh", strict=True)
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefg", "bcdefgh", strict=True)
 )
 
 
