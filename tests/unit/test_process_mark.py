@@ -43,7 +43,14 @@ def called_alike(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 def plan_of(arrays: Path) -> DevicePlan:
     folder = arrays / "lab/devices/csd-00"
     folder.mkdir(parents=True)
-    return DevicePlan("lab", "r", Device(name="csd-00", number=0, profile="newport", engine="native"), folder, folder / "s", folder / "i")
+    return DevicePlan(
+        "lab",
+        "r",
+        Device(name="csd-00", number=0, profile="newport", engine="native"),
+        folder,
+        folder / "s",
+        folder / "i",
+    )
 
 
 def test_another_users_process_that_is_called_alike_is_no_drive(
