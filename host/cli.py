@@ -26,7 +26,6 @@ from host.commands.top import top
 from host.commands.tune import tune
 from host.console import errors, log_to_terminal
 from host.interrupts import INTERRUPTS
-from host.open_files import raise_open_files
 from host.printing_failures import print_user_traceback
 
 INTERRUPTED = 130
