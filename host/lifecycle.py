@@ -24,7 +24,7 @@ from csd_emu.engines import DevicePlan, Engine, Handle, Surroundings, make_engin
 from csd_emu.engines.base import HypervisorLost
 from csd_emu.paths import Paths
 from firmware_agent.errors import BootTimeout, ConfigurationError
-from firmware_agent.handover import IDENTITY_FILE
+from firmware_agent.handover import IDENTITY_FILE, SHARD_FILE
 from firmware_agent.identity import Identity, write_identity
 from host.array_state import STATE_FILE, ArrayState, DeviceState, devices_held, empty_folder
 from host.certificates import Authority, Credential, HostKeys
@@ -182,6 +182,21 @@ def list_running(state: ArrayState, paths: Paths) -> list[str]:
         if not state.kept:
             engine.sweep(config.name)
         return engine.list_devices(config.name)
+
+
+def fetch_consoles(state: ArrayState, folder: Path, paths: Paths) -> None:
+    """Have what the drives of an array that is up said last in the files beside their shards.
+
+    Raises:
+        CsdError: the engine cannot be asked.
+    """
+    config = parse_config(state.config, ArrayConfig, STATE_FILE)
+    with contextlib.closing(make_engine(config, paths)) as engine:
+        for device in config.list_devices():
+            own = folder / DEVICES / device.name
+            plan = DevicePlan(config.name, state.run, device, own, own / SHARD_FILE, own / IDENTITY_FILE)
+            if (handle := engine.find(plan)) is not None:
+                engine.alive(handle)  # fetches its console on the way
 
 
 def check_same(request: ArrayRequest, state: ArrayState) -> None:
