@@ -14,6 +14,7 @@ import grpc.aio
 
 from firmware_agent.errors import EnvironmentUnfit, ProtocolError
 from firmware_agent.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION, SERVICE_METHOD, Hello, Welcome, decode, encode
+from host.admission import Admission
 from host.certificates import HostKeys
 from host.in_place import WantedRecords
 from host.open_files import allow_open_files
@@ -83,6 +84,7 @@ class Fleet:
         port: int,
         on_event: OnEvent = lambda *_: None,
         address: IPv4Address = LOOPBACK,
+        admission: Admission | None = None,
     ) -> None:
         """Prepare to listen.
 
@@ -92,7 +94,9 @@ class Fleet:
             port: TCP port, 0 for any free one.
             on_event: called with device, what happened, and more about it when a device joins, leaves or is refused.
             address: this machine's own, on which to listen.
+            admission: whose certificates are let in; None: all that the authority has signed.
         """
+        self._admission = admission
         self._expected = dict(expected)
         self._newest = {device: want.incarnation for device, want in expected.items()}
         # The instance of the agent that first came as the newest incarnation: any other is a twin.
@@ -214,6 +218,10 @@ class Fleet:
         if not isinstance(hello, Hello):
             raise ProtocolError(f"{device} did not begin with a hello")
         self._check(device, hello)
+        if self._admission is not None:
+            certificates = context.auth_context().get("x509_pem_cert", [])
+            if adopted := self._admission.check(device, certificates):
+                self._on_event(device, What.ADOPTED, adopted)
         return hello
 
     def _check(self, device: str, hello: Hello) -> None:

@@ -305,6 +305,7 @@ class What(StrEnum):
     LEFT = "left"
     REJOINED = "rejoined"
     REFUSED = "refused"
+    ADOPTED = "adopted"
     LOST = "lost"
     FAILED = "failed"
     STRAGGLER = "straggler"
