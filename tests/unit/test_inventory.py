@@ -138,7 +138,7 @@ def test_an_unknown_group_names_the_nearest_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["host", "user", "host_address", "jump"])
 @given(
-    st.text("ab.-@", max_size=4), st.sampled_from(list(";&|`$(){}<>*?![]~#'\"\\ \n\t\0^")), st.text("ab.", max_size=4)
+    st.text("ab.-@", max_size=4), st.sampled_from(list(";&|`$(){}<>*?![]~#'\"\\\n\t\0^")), st.text("ab.", max_size=4)
 )
 def test_what_a_shell_might_read_is_in_no_name_and_no_user(key: str, before: str, mark: str, after: str) -> None:
     """OpenSSH puts them into a ProxyCommand, which a shell runs; older ones do not look at them."""
