@@ -1,95 +1,80 @@
-"""Whose certificate is let in: an emulated drive's of this array and run, a real drive's newest one."""
+"""Who may wait at the door: calls that have not said hello yet, and devices whose hello was refused. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 
-from cryptography import x509
+# Calls that have not said hello yet: of one device, and beyond those of all devices.
+MOST_OF_ONE, _MOST_BESIDE = 2, 16
+# So many calls of one device are taken at once in a minute; each further one waits.
+_FREE_CALLS, _CALL_SECONDS, _MINUTE_SECONDS = 30, 1.0, 60.0
+# So many refusals in a row are answered at once; then each waits twice as long as the one before.
+_FREE_REFUSALS, _FIRST_SECONDS, _LONGEST_SECONDS = 3, 0.25, 8.0
+# After so long without a refusal all is forgotten.
+_FORGET_SECONDS = _MINUTE_SECONDS
+_STRANGER = ""
 
-from csd_emu.array import REMOTE, ArrayConfig
-from csd_emu.paths import Paths
-from firmware_agent.errors import ConfigurationError, EnvironmentUnfit, ProtocolError
-from host.certificates import lent_to, lent_uri
-from host.deploy.serials import REVOKED, Serials
+
+@dataclass
+class _Refusals:
+    """How often a device was refused in a row, and when last."""
+
+    count: int = 0
+    last_seconds: float = 0.0
 
 
-@dataclass(frozen=True)
 class Admission:
-    """What the fleet of one array asks of certificates that the authority has signed, beyond their name.
+    """Counts calls by the name in their certificate; all names that are no device of the array count as one."""
 
-    Attributes:
-        array, run: of those that were lent to emulated drives at this array's `up`.
-        own: drives that have certificates of their own: real ones.
-        serials: which of those count; None where there are no real drives.
-    """
+    def __init__(self, devices: Collection[str], now: Callable[[], float] = time.monotonic) -> None:
+        """Begin with nobody at the door; `now` returns monotonic seconds."""
+        self._devices, self._now = frozenset(devices), now
+        self._waiting: Counter[str] = Counter()
+        self._refusals: dict[str, _Refusals] = {}
+        self._calls: Counter[str] = Counter()
+        self._begin = now()
 
-    array: str
-    run: str
-    own: frozenset[str]
-    serials: Serials | None
+    @property
+    def most(self) -> int:
+        """Calls that may wait at once."""
+        return MOST_OF_ONE * len(self._devices) + _MOST_BESIDE
 
-    @classmethod
-    def of(cls, config: ArrayConfig, run: str, folder: Path | None) -> Admission:
-        """Return that of an array; `folder` is its deployment's, None without an inventory."""
-        own = frozenset(device.name for device in config.list_nodes() if device.engine == REMOTE)
-        return cls(config.name, run, own, None if folder is None else Serials(folder))
+    def enter(self, name: str) -> bool:
+        """Count a call that has not said hello, if there is room for it; then `leave` must follow."""
+        key = self._key(name)
+        limit = MOST_OF_ONE if key else _MOST_BESIDE
+        if self._waiting[key] >= limit:
+            return False
+        self._waiting[key] += 1
+        return True
 
-    def check(self, device: str, certificates: Iterable[bytes]) -> str:
-        """Return why a certificate counts from now on if that is new, else nothing.
+    def leave(self, name: str) -> None:
+        """Take back one call of `enter`."""
+        self._waiting[self._key(name)] -= 1
 
-        Args:
-            device: its common name.
-            certificates: PEM, of the peer; the first counts.
+    def pace(self, name: str) -> float:
+        """Return how many seconds a call waits before its hello is read: none, but of a device that dials too often."""
+        if self._now() - self._begin > _MINUTE_SECONDS:
+            self._begin = self._now()
+            self._calls.clear()
+        self._calls[self._key(name)] += 1
+        return 0.0 if self._calls[self._key(name)] <= _FREE_CALLS else _CALL_SECONDS
 
-        Raises:
-            ProtocolError: it is not let in; the message says why.
-        """
-        try:
-            certificate = x509.load_pem_x509_certificate(next(iter(certificates), b""))
-            lent = lent_to(certificate)
-        except ValueError as error:
-            raise ProtocolError(f"{device}: its certificate cannot be read ({error})") from error
-        if device in self.own:
-            if lent:
-                raise ProtocolError(f"{device}: came with a certificate that was lent to an emulated drive")
-            return self._check_own(device, certificate.serial_number)
-        if lent != [lent_uri(self.array, self.run)]:
-            raise ProtocolError(
-                f"{device}: its certificate is of another array, or of a run of this one that has ended; "
-                f"csd-emu down {self.array} and up again gives it a new one"
-            )
-        return ""
+    def refuse(self, name: str) -> float:
+        """Note a refused hello; return how many seconds to wait before the device is told."""
+        refusals, now = self._refusals.setdefault(self._key(name), _Refusals()), self._now()
+        if now - refusals.last_seconds > _FORGET_SECONDS:
+            refusals.count = 0
+        refusals.count, refusals.last_seconds = refusals.count + 1, now
+        beyond = refusals.count - _FREE_REFUSALS
+        return 0.0 if beyond <= 0 else min(_LONGEST_SECONDS, _FIRST_SECONDS * 2.0 ** min(beyond - 1, 10))
 
-    def _check_own(self, device: str, serial: int) -> str:
-        if self.serials is None:
-            return ""
-        try:
-            if self.serials.adopt(device, serial):
-                return f"serial {serial:x}: nothing was known of this drive, its first certificate counts from now on"
-            known = self.serials.find(device)
-        except (ConfigurationError, EnvironmentUnfit) as error:
-            raise ProtocolError(f"{device}: whether its certificate counts is not known: {error}") from error
-        if known == REVOKED:
-            raise ProtocolError(f"{device}: its certificate was revoked; if it is yours, csd-emu deploy enrol it again")
-        if known != f"{serial:x}":
-            raise ProtocolError(
-                f"{device}: its certificate is not the newest that it was given; csd-emu deploy enrol it again"
-            )
-        return ""
+    def accept(self, name: str) -> None:
+        """Note a hello that was accepted."""
+        self._refusals.pop(self._key(name), None)
 
-
-def deployment_folder(config: ArrayConfig) -> tuple[str, Path] | None:
-    """Return name and authority's folder of the deployment that an array's real drives are of; None without any.
-
-    Raises:
-        ConfigurationError: the inventory cannot be read.
-    """
-    if config.inventory is None:
-        return None
-    from csd_emu.remote.inventory import load_inventory
-    from host.deploy.enrol import authority_folder
-
-    name = load_inventory(Path(config.inventory)).name
-    return name, authority_folder(Paths.default(), name)
+    def _key(self, name: str) -> str:
+        return name if name in self._devices else _STRANGER

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from csd_emu.array import REMOTE, ArrayConfig, Device
+from csd_emu.array import QEMU, REMOTE, ArrayConfig, Device
 from csd_emu.config import parse_config
 from csd_emu.deadline import Deadline
 from csd_emu.engines import DevicePlan, Engine, Handle, Surroundings, make_engine
@@ -26,10 +26,11 @@ from csd_emu.paths import Paths
 from firmware_agent.errors import BootTimeout, ConfigurationError
 from firmware_agent.handover import IDENTITY_FILE
 from firmware_agent.identity import Identity, write_identity
-from host.admission import Admission, deployment_folder
 from host.array_state import STATE_FILE, ArrayState, DeviceState, devices_held, empty_folder
 from host.certificates import Authority, Credential, HostKeys, lent_uri
 from host.datasets import load_dataset
+from host.device_time import COUNTED, WALL
+from host.drive_certificates import CertificateCheck, deployment_folder
 from host.fleet import Expected, Fleet
 from host.in_place import WantedRecords
 from host.job import DataSection
@@ -111,13 +112,19 @@ async def start_array(
     keys.save(folder / _KEYS)
     first = first_incarnations(devices)
     expected = {
-        d.name: Expected(first[d.name], r.manifest_sha256, None if d.data is None else wanted)
+        d.name: Expected(
+            first[d.name],
+            r.manifest_sha256,
+            None if d.data is None else wanted,
+            r.samples if r.manifest_sha256 else None,
+            engine.surroundings(d).clock,
+        )
         for d, r in zip(devices, records, strict=True)
     }
     place, behind = request.config.host, engine.surroundings(devices[0]).listen_address
     address = place.address if behind is None else IPv4Address(behind)
-    admission = Admission.of(request.config, run, deployment and deployment[1])
-    listening = Fleet(expected, keys, place.port or 0, on_event, address, admission)
+    certificates = CertificateCheck.of(request.config, run, deployment and deployment[1])
+    listening = Fleet(expected, keys, place.port or 0, on_event, address, certificates)
     fleet = await fleet_box.enter_async_context(listening)
     state = msgspec.structs.replace(_state(request, run, fleet.port, devices, records, first), listen_address=behind)
     state.save(folder)
@@ -146,11 +153,20 @@ async def attach_array(
         BootTimeout: a device did not dial in.
     """
     keys = HostKeys.load(folder / _KEYS)
-    expected = {d.name: Expected(d.incarnation, d.manifest_sha256) for d in state.devices}
     config = parse_config(state.config, ArrayConfig, STATE_FILE)
     deployment = deployment_folder(config)
-    admission = Admission.of(config, state.run, deployment and deployment[1])
-    async with Fleet(expected, keys, state.port, on_event, state.address, admission) as fleet:
+    certificates = CertificateCheck.of(config, state.run, deployment and deployment[1])
+    engines = {node.name: node.engine for node in config.list_nodes()}
+    expected = {
+        d.name: Expected(
+            d.incarnation,
+            d.manifest_sha256,
+            samples=d.samples if d.manifest_sha256 else None,
+            clock=COUNTED if engines[d.name] == QEMU else WALL,
+        )
+        for d in state.devices
+    }
+    async with Fleet(expected, keys, state.port, on_event, state.address, certificates) as fleet:
         try:
             async with asyncio.timeout(_BOOT_SECONDS):
                 await asyncio.gather(*(fleet.joined(device) for device in running))

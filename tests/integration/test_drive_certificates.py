@@ -17,9 +17,9 @@ import pytest
 
 from csd_emu.array import ArrayConfig
 from firmware_agent.wire import HOST_NAME, SERVICE_METHOD, Welcome, decode, encode
-from host.admission import Admission
 from host.certificates import Authority, Credential, HostKeys, lent_uri, serial_of
 from host.deploy.serials import FILE, Serials
+from host.drive_certificates import CertificateCheck
 from host.fleet import Expected, Fleet
 from host.metrics.server import Exporter
 from host.metrics.state import MetricsState, RunFacts
@@ -76,11 +76,11 @@ def config() -> ArrayConfig:
 @pytest.fixture
 async def door(tmp_path: Path) -> AsyncIterator[Door]:
     authority, serials = Authority("lab"), Serials(tmp_path / "lab")
-    admission = Admission("lab", RUN, frozenset({REAL}), serials)
+    check = CertificateCheck("lab", RUN, frozenset({REAL}), serials)
     events: list[tuple[str, What, str]] = []
     expected = {name: Expected(1, "a" * 64) for name in (REAL, EMULATED)}
     keys = HostKeys(authority.ca_pem, authority.issue_host())
-    async with Fleet(expected, keys, 0, lambda *event: events.append(event), admission=admission) as fleet:
+    async with Fleet(expected, keys, 0, lambda *event: events.append(event), certificates=check) as fleet:
         yield Door(fleet, authority, serials, events)
 
 
@@ -147,8 +147,8 @@ async def test_an_emulated_drive_with_what_was_lent_elsewhere_is_refused(door: D
 
 
 async def test_an_array_knows_which_of_its_drives_have_certificates_of_their_own(tmp_path: Path) -> None:
-    admission = Admission.of(config(), RUN, tmp_path)
-    assert (admission.own, admission.array, admission.run) == ({REAL}, "lab", RUN)
+    check = CertificateCheck.of(config(), RUN, tmp_path)
+    assert (check.own, check.array, check.run) == ({REAL}, "lab", RUN)
 
 
 @pytest.mark.parametrize("case", ["own", "expired", "foreign", "lent", "ended", "none"])
