@@ -18,6 +18,7 @@ from firmware_agent.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION, SERVICE_METHO
 from host.admission import Admission
 from host.certificates import HostKeys
 from host.device_time import COUNTED, MODELLED, WALL
+from host.drive_certificates import CertificateCheck
 from host.event_budget import EventBudget
 from host.in_place import WantedRecords
 from host.records import OnEvent, What
@@ -108,6 +109,7 @@ class Fleet:
         port: int,
         on_event: OnEvent = lambda *_: None,
         address: IPv4Address = LOOPBACK,
+        certificates: CertificateCheck | None = None,
     ) -> None:
         """Prepare to listen.
 
@@ -117,7 +119,9 @@ class Fleet:
             port: TCP port, 0 for any free one.
             on_event: called with device, what happened, and more about it when a device joins, leaves or is refused.
             address: this machine's own, on which to listen.
+            certificates: whose certificates are let in; None: all that the authority has signed.
         """
+        self._certificates = certificates
         self._expected = dict(expected)
         self._newest = {device: want.incarnation for device, want in expected.items()}
         # The instance of the agent that first came as the newest incarnation: any other is a twin.
@@ -263,6 +267,10 @@ class Fleet:
         if not isinstance(hello, Hello):
             raise ProtocolError(f"{device} did not begin with a hello")
         self._check(device, hello)
+        if self._certificates is not None:
+            shown = context.auth_context().get("x509_pem_cert", [])
+            if adopted := self._certificates.check(device, shown):
+                self._on_event(device, What.ADOPTED, adopted)
         return hello
 
     def _check(self, device: str, hello: Hello) -> None:
