@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -25,6 +26,7 @@ from host.commands.top import top
 from host.commands.tune import tune
 from host.console import errors
 from host.interrupts import INTERRUPTS
+from host.logs import VARIABLE, LogFormat, configure
 
 INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -56,6 +58,15 @@ app.add_typer(power.power_app, name="power")
 app.add_typer(reproduce_app, name="reproduce")
 app.add_typer(stack_app, name="stack")
 app.add_typer(ci_app, name="ci")
+
+
+@app.callback()
+def prepare(
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", envvar=VARIABLE, help="of standard error; json: one object per line")
+    ] = LogFormat.TEXT,
+) -> None:
+    configure(log_format, errors)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 from csd_emu.timeline import HOST
 from host.accounting import Accountant
 from host.checkpoint import Checkpoint
+from host.logs import tell
 from host.records import EventRecord, RoundRecord, SliceRecord, What
 from host.run_directory import RunDirectory
 from host.training import Training, TrainingState
@@ -79,6 +80,7 @@ class Recorder:
     def open(self, directory: RunDirectory) -> None:
         """Record into `directory` from now on, the events that have waited first."""
         self.directory = directory
+        tell(run=directory.path.name)
         for event in self._early:
             directory.append(event)
         self._early.clear()
