@@ -11,23 +11,38 @@ import numpy.typing as npt
 import xxhash
 
 from firmware_agent.errors import ProtocolError
-from firmware_agent.wire import MAX_SLICE_BYTES, Slice, TensorSpec
+from firmware_agent.wire import MAX_DIMENSIONS, MAX_EXCHANGE_BYTES, MAX_SLICE_BYTES, MAX_TENSORS, Slice, TensorSpec
 
 Array = npt.NDArray[np.generic]
 Spans = list[tuple[int, int]]
 """Bytes [start, end) of a tensor, rising and apart."""
 
-MAX_EXCHANGE_BYTES = 8 << 30
+# Slices of one tensor, and of all in an exchange. At 8 KiB, the smallest that a tuner tries, they are 1 and 8 GiB.
+MAX_TENSOR_SLICES, MAX_EXCHANGE_SLICES = 1 << 17, 1 << 20
 
 
 def tensor_specs(arrays: Mapping[str, Array]) -> list[TensorSpec]:
-    """Return name, dtype and shape of each array, in order."""
+    """Return name, dtype and shape of each array, in order.
+
+    Raises:
+        ProtocolError: there are more arrays or dimensions than the wire takes.
+    """
+    if len(arrays) > MAX_TENSORS or any(array.ndim > MAX_DIMENSIONS for array in arrays.values()):
+        raise ProtocolError(
+            f"an exchange takes {MAX_TENSORS} tensors of {MAX_DIMENSIONS} dimensions each; this model has "
+            f"{len(arrays)}, of up to {max(array.ndim for array in arrays.values())}"
+        )
     return [TensorSpec(name, np.dtype(a.dtype).newbyteorder("<").str, a.shape) for name, a in arrays.items()]
 
 
 def spec_bytes(spec: TensorSpec) -> int:
     """Return the size of one tensor in bytes."""
     return prod(spec.shape) * np.dtype(spec.dtype).itemsize
+
+
+def _most_bytes(spec: TensorSpec) -> int:
+    """Return the size of a tensor as NumPy counts it, which has a dimension of 0 for 1."""
+    return prod(filter(None, spec.shape)) * np.dtype(spec.dtype).itemsize
 
 
 def cut_slices(exchange: int, arrays: Mapping[str, Array], slice_bytes: int = MAX_SLICE_BYTES) -> Iterator[Slice]:
@@ -83,16 +98,17 @@ class Assembler:
         Raises:
             ProtocolError: a name occurs twice, the whole is too large, or `specs` differs from `expected`.
         """
-        if len({spec.name for spec in specs}) != len(specs):
-            raise ProtocolError("an exchange announces one tensor twice")
-        if sum(map(spec_bytes, specs)) > MAX_EXCHANGE_BYTES:
-            raise ProtocolError(f"an exchange announces more than {MAX_EXCHANGE_BYTES} bytes")
         if expected is not None and list(specs) != list(expected):
             raise ProtocolError(f"the tensors announced are not the model's: {_difference(specs, expected)}")
+        if len({spec.name for spec in specs}) != len(specs):
+            raise ProtocolError("an exchange announces one tensor twice")
+        if sum(map(_most_bytes, specs)) > MAX_EXCHANGE_BYTES:
+            raise ProtocolError(f"an exchange announces more than {MAX_EXCHANGE_BYTES} bytes")
         self.exchange = exchange
         self._arrays = {spec.name: _array_for(spec, (into or {}).get(spec.name)) for spec in specs}
         self._bytes = {name: array.reshape(-1).view(np.uint8) for name, array in self._arrays.items()}
         self._spans: dict[str, Spans] = {spec.name: [] for spec in specs}
+        self._slices = 0
         self._left = {spec.name: spec_bytes(spec) for spec in specs}
         self._missing = sum(self._left.values())
 
@@ -111,7 +127,7 @@ class Assembler:
 
         Raises:
             ProtocolError: the slice is of another exchange, names no tensor of it, lies outside of the tensor, overlaps
-                what came before without being its exact repetition, or its checksum is wrong.
+                what came before without being its exact repetition, its checksum is wrong, or it is one too many.
         """
         target = self._target(piece)
         start, end = piece.offset, piece.offset + len(piece.data)
@@ -124,8 +140,14 @@ class Assembler:
             return False
         if any(s < end and start < e for s, e in spans[max(0, place - 1) : place + 1]):
             raise ProtocolError(f"{piece.tensor}+{start}: {len(piece.data)} bytes overlap an earlier slice")
+        if len(spans) == MAX_TENSOR_SLICES or self._slices == MAX_EXCHANGE_SLICES:
+            raise ProtocolError(
+                f"{piece.tensor}+{start}: one slice more than the {MAX_TENSOR_SLICES} of a tensor or the "
+                f"{MAX_EXCHANGE_SLICES} of an exchange; send larger ones"
+            )
         target[start:end] = data
         spans.insert(place, (start, end))
+        self._slices += 1
         self._left[piece.tensor] -= len(piece.data)
         self._missing -= len(piece.data)
         return True

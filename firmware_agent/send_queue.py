@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from firmware_agent.errors import ConfigurationError, ProtocolError
-from firmware_agent.exchange import MAX_EXCHANGE_BYTES
+from firmware_agent.wire import MAX_EXCHANGE_BYTES
 
 Schedule = Literal["fifo", "priority"]
 

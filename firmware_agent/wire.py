@@ -24,8 +24,9 @@ import msgspec
 from msgspec import Meta
 
 from firmware_agent.errors import ProtocolError
+from firmware_agent.folded_traceback import MAX_TRACEBACK_BYTES
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 SERVICE_METHOD = "/csd.v1.Host/Session"
 MAX_SLICE_BYTES = 1 << 20
 MAX_FRAME_BYTES = MAX_SLICE_BYTES + (64 << 10)
@@ -42,8 +43,17 @@ WARM_UP_STEPS = 5
 MAX_LAYERS = 2048
 # Slices of one step that are told of: they fit into a frame.
 MAX_TIMED_SLICES = 1 << 14
+# Tensors of one exchange, and dimensions of one of them. No dimension is longer than the largest exchange has bytes.
+MAX_TENSORS, MAX_DIMENSIONS = 1 << 14, 8
+MAX_EXCHANGE_BYTES = 8 << 30
+# What a hello may tell of a drive: so many facts of so many characters each.
+MAX_FACTS, MAX_FACT_CHARACTERS = 64, 1024
 # Messages of several frames: at most so many frames, and so many bytes of them.
 _PACK_FRAMES, _PACK_BYTES = 1024, 64 << 10
+# The head of such a message.
+_HEAD_BYTES = 3
+# How every slice begins: the only frame that is long and has no list.
+_SLICE_BEGINS = b"\x86\xa4type\xa5Slice"
 # Of what goes by turns with slices: nobody reads a message before all of it is there, and an acknowledgement that waits
 # for a slice keeps the peer from sending.
 _JOIN_BYTES = 4 << 10
@@ -53,6 +63,8 @@ Positive = Annotated[int, Meta(ge=1, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Text = Annotated[str, Meta(max_length=16 << 10)]
+Shape = Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_EXCHANGE_BYTES)], ...], Meta(max_length=MAX_DIMENSIONS)]
+Fact = Annotated[str, Meta(max_length=MAX_FACT_CHARACTERS)]
 
 
 class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -64,7 +76,7 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Name
     dtype: Annotated[str, Meta(pattern=r"^(\|[biu]1|<[iuf][248])\Z")]
-    shape: tuple[Count, ...]
+    shape: Shape
 
 
 class PhaseSeconds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,7 +105,7 @@ class Holding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     kind: Name
-    shape: Annotated[tuple[Count, ...], Meta(max_length=8)]
+    shape: Shape
     dtype: Annotated[str, Meta(pattern=r"^(\|[biu]1|<[iuf][248])\Z")]
     classes: Positive
     class_names: Annotated[list[Name], Meta(max_length=1024)] = []
@@ -112,7 +124,7 @@ class Hello(Frame, frozen=True):
     clock: Name
     manifest_sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
     samples: Positive
-    facts: dict[Name, Text]
+    facts: Annotated[dict[Name, Fact], Meta(max_length=MAX_FACTS)]
     instance: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
     holding: Holding | None = None
 
@@ -132,7 +144,7 @@ class Job(Frame, frozen=True):
     """
 
     model: Name
-    arguments: dict[Name, int | float | str | bool]
+    arguments: Annotated[dict[Name, int | float | str | bool], Meta(max_length=1 << 10)]
     source: Annotated[str, Meta(max_length=1 << 19)] | None
     image_scale: float
     seed: Count
@@ -157,7 +169,7 @@ class Tensors(Frame, frozen=True):
     """Either side: slices of these tensors follow, under this exchange number."""
 
     exchange: Count
-    specs: list[TensorSpec]
+    specs: Annotated[list[TensorSpec], Meta(max_length=MAX_TENSORS)]
 
 
 class Slice(Frame, frozen=True):
@@ -420,7 +432,7 @@ class Measured(Frame, frozen=True, omit_defaults=True):
     steps: Positive
     seconds: PhaseSeconds
     elapsed_seconds: Seconds
-    step_seconds: list[PhaseSeconds] = []
+    step_seconds: Annotated[list[PhaseSeconds], Meta(max_length=MAX_RAW_STEPS)] = []
     encode_seconds: Seconds = 0.0
     peak_memory_bytes: Count = 0
     peak_memory_source: Annotated[str, Meta(max_length=32)] = ""
@@ -478,10 +490,17 @@ class Sabotaged(Frame, frozen=True):
 
 
 class Failed(Frame, frozen=True):
-    """Drive: a task failed; the session goes on."""
+    """Drive: a task failed; the session goes on.
+
+    `exception` is the type of what was raised, `error` says what it was. If it was `user` code that failed, the model
+    or the data, `traceback` is its own (see `firmware_agent.folded_traceback`).
+    """
 
     task: Name
     error: Text
+    exception: Annotated[str, Meta(max_length=256)] = ""
+    traceback: Annotated[str, Meta(max_length=MAX_TRACEBACK_BYTES)] = ""
+    user: bool = False
 
 
 AnyFrame = (
@@ -491,6 +510,7 @@ AnyFrame = (
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
+_fields = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 _decoder = msgspec.msgpack.Decoder(AnyFrame | Annotated[list[AnyFrame], Meta(min_length=1, max_length=_PACK_FRAMES)])
 
 
@@ -560,10 +580,31 @@ def unpack(message: bytes) -> list[AnyFrame]:
     if len(message) > MAX_FRAME_BYTES:
         raise ProtocolError(f"a message of {len(message)} bytes came in, the wire allows {MAX_FRAME_BYTES}")
     try:
+        if len(message) > _PACK_BYTES and not message.startswith(_SLICE_BEGINS):
+            _check_long(message)
         frames: AnyFrame | list[AnyFrame] = _decoder.decode(message)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"a malformed frame came in: {error}") from error
     return frames if isinstance(frames, list) else [frames]
+
+
+def _check_long(message: bytes) -> None:
+    """Refuse what would cost far more than its size: many long frames in one message, or a frame that repeats a field.
+
+    All lists of a frame are bounded, but a field that comes again replaces the one before, which was decoded too.
+
+    Raises:
+        ProtocolError: see above.
+        msgspec.MsgspecError: it is malformed.
+    """
+    if message[0] >> 4 == 0x9 or message[0] in (0xDC, 0xDD):
+        if len(message) > _HEAD_BYTES + _PACK_BYTES:
+            raise ProtocolError(f"a message of several frames has {len(message)} bytes, at most {_PACK_BYTES} may join")
+        return
+    fields = _fields.decode(message)
+    size = 1 + sum(1 + len(name.encode()) + len(memoryview(value)) for name, value in fields.items())
+    if size != len(message):
+        raise ProtocolError(f"a frame of {len(message)} bytes repeats a field, or is not packed as the wire has it")
 
 
 def _joined(frames: list[bytes]) -> bytes:

@@ -27,6 +27,8 @@ from host.commands.tune import tune
 from host.console import errors
 from host.interrupts import INTERRUPTS
 from host.logs import VARIABLE, LogFormat, configure
+from host.open_files import raise_open_files
+from host.printing_failures import print_user_traceback
 
 INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -73,11 +75,13 @@ def main() -> None:
     """Run the command line; an error of ours becomes one message and its exit code, Ctrl-C becomes 130."""
     # What is started from here execs at once: gRPC need not prepare for a fork, nor say that it could not.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    raise_open_files()
     try:
         with INTERRUPTS.installed():
             app(prog_name="csd-emu")
     except CsdError as error:
         errors.print(f"csd-emu: {error}", style="red", markup=False)
+        print_user_traceback(error)
         sys.exit(error.exit_code)
     except OSError as error:
         if error.errno not in FULL:

@@ -11,12 +11,14 @@ from firmware_agent.errors import CheckpointError
 from firmware_agent.exchange import Array, tensor_specs
 from host.accounting import Accountant, Accounted
 from host.aggregate import round_weights
+from host.conduct import diverged
 from host.evaluation import Judge
 from host.job import JobConfig
 from host.participation import choose_devices
 from host.plugins.loading import Plugin
 from host.records import OnEvent, RoundRecord, What
 from host.rounds import Answer, RoundExchange
+from host.screening import first_not_finite
 from host.strategies import Contribution, make_strategy
 from host.training import TrainingState, is_done, round_totals
 
@@ -50,7 +52,8 @@ class FederatedTraining:
         self._on_event = on_event
         self._round, self._accuracy = 0, 0.0
         self._weights = evaluator.initial_weights()
-        parameters = frozenset(self._weights).difference(evaluator.structure().buffers)
+        self._buffers = frozenset(evaluator.structure().buffers)
+        parameters = frozenset(self._weights).difference(self._buffers)
         self._strategy = make_strategy(job.strategy, job.momentum, parameters, plugin)
         # A strategy of the user's own may keep or return what it was given.
         self._recycles = plugin is None
@@ -68,7 +71,8 @@ class FederatedTraining:
     def state(self) -> TrainingState:
         """Return where the training stands; the arrays are not copied, and no round changes them in place."""
         seconds = self._accountant.array_seconds
-        return TrainingState(self._round, self._accuracy, seconds, self.weights, self._strategy.state())
+        progress = {"screen": self._exchange.screen.state()}
+        return TrainingState(self._round, self._accuracy, seconds, self.weights, self._strategy.state(), progress)
 
     def restore(self, state: TrainingState) -> None:
         """Go on from `state`.
@@ -83,6 +87,7 @@ class FederatedTraining:
         self._strategy.load_state(state.strategy)
         self._round, self._accuracy, self._weights = state.round, state.accuracy, weights
         self._accountant.array_seconds = state.array_seconds
+        self._exchange.screen.load_state(state.progress.get("screen", {}))
 
     async def run_round(self) -> RoundRecord:
         """Train one more round.
@@ -91,15 +96,22 @@ class FederatedTraining:
             DeviceLost: no device is left.
             DeviceFailed: no device returned its weights, and one said why.
             PluginFailed: a strategy of the user's own failed.
+            Diverged: no weights or losses are finite numbers any more, or all explode; the weights stay.
         """
         begin, number, job = time.monotonic(), self._round + 1, self._job
         choice = choose_devices(self._devices, job.participation, job.seed, number)
-        visited = await self._exchange.visit(number, self.weights, choice)
+        visited = await self._exchange.visit(number, self.weights, choice, self._buffers)
         start_seconds = self._accountant.array_seconds
         deadline_seconds = job.straggler.deadline if job.straggler is not None else None
         accounted = self._accountant.account([answer.returned for answer in visited.answers], deadline_seconds)
         self._report_stragglers(number, accounted)
-        await asyncio.to_thread(self._aggregate, visited.answers, accounted)
+        contributions = _contributions(visited.answers, accounted)
+        if self._are_enough(number, contributions):
+            weights = await asyncio.to_thread(self._strategy.aggregate, self.weights, contributions)
+            if bad := await asyncio.to_thread(first_not_finite, weights):
+                what = f"the drives' weights are finite, but what the strategy makes of {bad} is not"
+                raise diverged(self._on_event, job, f"round {number}", what=what)
+            self._weights = weights
         for answer in visited.answers if self._recycles else ():
             answer.session.recycle(answer.weights)
         self._accuracy, loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
@@ -129,13 +141,20 @@ class FederatedTraining:
         if all(part.straggler for part in accounted.devices):
             self._on_event(HOST, What.NOTE, f"round {number}: every device was late, {limit}; the weights stay")
 
-    def _aggregate(self, answers: Sequence[Answer], accounted: Accounted) -> None:
-        late = {part.device for part in accounted.devices if part.straggler}
-        answers = [answer for answer in answers if answer.returned.device not in late]
-        counts = round_weights([answer.returned.trained.samples for answer in answers])
-        contributions = [
-            Contribution(answer.weights, count, answer.returned.trained.steps)
-            for answer, count in zip(answers, counts, strict=True)
-        ]
-        if contributions:
-            self._weights = self._strategy.aggregate(self.weights, contributions)
+    def _are_enough(self, number: int, contributions: Sequence[Contribution]) -> bool:
+        """Whether the strategy can keep what it promises with these; the weights stay if not, and an event says so."""
+        count, least = len(contributions), self._strategy.least_contributions
+        if 0 < count < least:
+            needed = f"strategy {self._job.strategy.name} needs {least}; the weights stay"
+            self._on_event(HOST, What.NOTE, f"round {number}: {count} drives' weights can be used, and {needed}")
+        return count >= least
+
+
+def _contributions(answers: Sequence[Answer], accounted: Accounted) -> list[Contribution]:
+    late = {part.device for part in accounted.devices if part.straggler}
+    answers = [answer for answer in answers if answer.returned.device not in late]
+    counts = round_weights([answer.returned.trained.samples for answer in answers])
+    return [
+        Contribution(answer.weights, count, answer.returned.trained.steps)
+        for answer, count in zip(answers, counts, strict=True)
+    ]

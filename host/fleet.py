@@ -14,7 +14,10 @@ import grpc.aio
 
 from firmware_agent.errors import EnvironmentUnfit, ProtocolError
 from firmware_agent.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION, SERVICE_METHOD, Hello, Welcome, decode, encode
+from host.admission import Admission
 from host.certificates import HostKeys
+from host.device_time import COUNTED, MODELLED, WALL
+from host.event_budget import EventBudget
 from host.in_place import WantedRecords
 from host.open_files import allow_open_files
 from host.records import OnEvent, What
@@ -23,14 +26,32 @@ from host.session import DeviceSession
 log = logging.getLogger(__name__)
 
 LOOPBACK = IPv4Address("127.0.0.1")
-_HELLO_SECONDS = 60.0
+# What a drive's stopwatch can show, and how many records a step's indices can name.
+CLOCKS = (COUNTED, MODELLED, WALL)
+MAX_RECORDS = 1 << 32
+_HELLO_SECONDS = 20.0
 _GRACE_SECONDS = 1.0
+# How long a call waits for its answer that there is no room for it.
+_CROWDED_SECONDS = 1.0
+# Connections beside two for each drive (one may be about to end): of those who dial and are not known yet.
+_DOOR_CONNECTIONS = 128
+# Of them, where files are few.
+_LEAST_DOOR_CONNECTIONS = 64
 _OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
     ("grpc.max_send_message_length", MAX_FRAME_BYTES),
-    # Agents ask every now and then whether the host is still there; by default gRPC takes that for an attack.
-    ("grpc.http2.max_ping_strikes", 0),
+    # Agents ask every 30 s whether the host is still there, and gRPC itself, while much comes in, how fast the link is:
+    # by default both are taken for an attack. So many pings faster than that, nothing being sent to the drive, are one.
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 100),
+    # A drive has one stream, for a moment two.
+    ("grpc.max_concurrent_streams", 2),
+    ("grpc.max_metadata_size", 8 << 10),
+    ("grpc.absolute_max_metadata_size", 16 << 10),
+    # Connections without TLS, and with TLS but without a stream, end.
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 20_000),
 ]
 # From so many drives on gRPC does not probe how much each link could carry. A probe is a ping for every message, a
 # quarter of what a small one costs, and it lets a window grow to megabytes. A few drives gain from that; a thousand
@@ -66,11 +87,15 @@ class Expected:
         incarnation: or a later one.
         manifest_sha256: of the shard that it was given; empty for records in place that nobody has heard of yet.
         records: what records in place must be like; None for a shard.
+        samples: how many its shard has; None for records in place that nobody has heard of yet.
+        clock: what its stopwatch shows where it runs; None if that is the drive's to say.
     """
 
     incarnation: int
     manifest_sha256: str
     records: WantedRecords | None = None
+    samples: int | None = None
+    clock: str | None = None
 
 
 class Fleet:
@@ -106,6 +131,7 @@ class Fleet:
         # Class names that the first drive with any told: all others' must be the same.
         self._class_names: tuple[str, list[str]] | None = None
         self._server: grpc.aio.Server | None = None
+        self._door, self._logged = Admission(expected), EventBudget()
 
     @property
     def port(self) -> int:
@@ -113,9 +139,12 @@ class Fleet:
         return self._port
 
     async def __aenter__(self) -> Fleet:
-        allow_open_files(len(self._expected))
-        many = len(self._expected) >= _MANY_DRIVES
-        self._server = grpc.aio.server(options=_OPTIONS + (_MANY_OPTIONS if many else []))
+        drives = len(self._expected)
+        most = ("grpc.max_allowed_incoming_connections", _most_connections(drives, allow_open_files(drives)))
+        self._server = grpc.aio.server(
+            options=[*_OPTIONS, most, *(_MANY_OPTIONS if drives >= _MANY_DRIVES else [])],
+            maximum_concurrent_rpcs=drives + 2 * self._door.most,
+        )
         _, _, method = SERVICE_METHOD.rpartition("/")
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._serve)
         service = SERVICE_METHOD.strip("/").partition("/")[0]
@@ -169,16 +198,7 @@ class Fleet:
 
     async def _serve(self, _: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         device = _peer_name(context)
-        try:
-            hello = await self._read_hello(device, context)
-            if device in self._cut:
-                # Not a refusal: the agent shall go on dialling, as one would whose network is gone.
-                await context.abort(grpc.StatusCode.UNAVAILABLE, f"{device} is cut off")
-        except ProtocolError as error:
-            log.warning("refused: %s", error)
-            self._on_event(device, What.REFUSED, str(error))
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
-            return
+        hello = await self._meet(device, context)
         # Before the next await: an older twin that is being welcomed meanwhile must find itself stale.
         self._newest[device], self._instances[device] = hello.incarnation, hello.instance
         self._pin(device, hello)
@@ -187,6 +207,35 @@ class Fleet:
             await self._hold(DeviceSession(hello, context))
         if hello.incarnation < self._newest[device]:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "a newer incarnation of this device has joined")
+
+    async def _meet(self, device: str, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello:
+        """Return the hello of a device that is welcome; end any other's call, which raises."""
+        if not self._door.enter(device):
+            await asyncio.sleep(_CROWDED_SECONDS)
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{device} dials too often")
+        try:
+            await asyncio.sleep(self._door.pace(device))
+            hello = await self._read_hello(device, context)
+            if device in self._cut:
+                # Not a refusal: the agent shall go on dialling, as one would whose network is gone.
+                await context.abort(grpc.StatusCode.UNAVAILABLE, f"{device} is cut off")
+        except ProtocolError as error:
+            await self._refuse(device, error)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            raise
+        finally:
+            self._door.leave(device)
+        self._door.accept(device)
+        return hello
+
+    async def _refuse(self, device: str, error: ProtocolError) -> None:
+        """Write down that a hello was refused; one who does not cease has to wait for it."""
+        for (name, _), count in self._logged.take_counted().items():
+            log.warning("refused: %s, %d times more in the last minute", name, count)
+        if self._logged.admits(device, What.REFUSED):
+            log.warning("refused: %s", error)
+        self._on_event(device, What.REFUSED, str(error))
+        await asyncio.sleep(self._door.refuse(device))
 
     async def _hold(self, session: DeviceSession) -> None:
         """Keep a welcome device's session until it ends."""
@@ -230,6 +279,7 @@ class Fleet:
             )
         if hello.incarnation == self._newest[device] and hello.instance != self._instances.get(device, hello.instance):
             raise ProtocolError(f"{device}: an agent of incarnation {hello.incarnation} has joined before this one")
+        _check_dealt(device, hello, expected)
         if expected.records is not None:
             expected.records.check(device, hello.holding)
         if expected.manifest_sha256 not in ("", hello.manifest_sha256):
@@ -249,7 +299,8 @@ class Fleet:
 
     def _pin(self, device: str, hello: Hello) -> None:
         """Remember what a drive said of records in place: from now on they must stay so."""
-        self._expected[device] = replace(self._expected[device], manifest_sha256=hello.manifest_sha256)
+        said = {"manifest_sha256": hello.manifest_sha256, "samples": hello.samples, "clock": hello.clock}
+        self._expected[device] = replace(self._expected[device], **said)
         if self._class_names is None and hello.holding is not None and hello.holding.class_names:
             self._class_names = device, hello.holding.class_names
 
@@ -269,6 +320,25 @@ class Fleet:
             del self._sessions[session.device]
             self._joined[session.device].clear()
             self._on_event(session.device, What.LEFT, "")
+
+
+def _check_dealt(device: str, hello: Hello, expected: Expected) -> None:
+    """Return if a hello tells of the clock that the drive was given, and of as many records as it was dealt.
+
+    Raises:
+        ProtocolError: it does not.
+    """
+    if hello.clock not in CLOCKS or expected.clock not in (None, hello.clock):
+        what = f"one of {', '.join(CLOCKS)}" if expected.clock is None else expected.clock
+        raise ProtocolError(f"{device}: its clock is {what}, and it says something else; run the agent as it was given")
+    if hello.samples > MAX_RECORDS or expected.samples not in (None, hello.samples):
+        what = f"can have {MAX_RECORDS}" if expected.samples is None else f"was dealt {expected.samples}"
+        raise ProtocolError(f"{device} says that it holds {hello.samples} records, and {what}; make the array again")
+
+
+def _most_connections(drives: int, spare: int) -> int:
+    """Return how many connections may be open at once, `spare` being the files that no drive needs."""
+    return drives + max(_LEAST_DOOR_CONNECTIONS, min(drives + _DOOR_CONNECTIONS, spare))
 
 
 def _peer_name(context: grpc.aio.ServicerContext[bytes, bytes]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from csd_emu.array import REMOTE, ArrayConfig, Device
+from csd_emu.array import QEMU, REMOTE, ArrayConfig, Device
 from csd_emu.config import parse_config
 from csd_emu.deadline import Deadline
 from csd_emu.engines import DevicePlan, Engine, Handle, Surroundings, make_engine
@@ -29,6 +29,7 @@ from firmware_agent.identity import Identity, write_identity
 from host.array_state import STATE_FILE, ArrayState, DeviceState, devices_held, empty_folder
 from host.certificates import Authority, Credential, HostKeys
 from host.datasets import load_dataset
+from host.device_time import COUNTED, WALL
 from host.fleet import Expected, Fleet
 from host.in_place import WantedRecords
 from host.job import DataSection
@@ -109,7 +110,13 @@ async def start_array(
     keys.save(folder / _KEYS)
     first = first_incarnations(devices)
     expected = {
-        d.name: Expected(first[d.name], r.manifest_sha256, None if d.data is None else wanted)
+        d.name: Expected(
+            first[d.name],
+            r.manifest_sha256,
+            None if d.data is None else wanted,
+            r.samples if r.manifest_sha256 else None,
+            engine.surroundings(d).clock,
+        )
         for d, r in zip(devices, records, strict=True)
     }
     place, behind = request.config.host, engine.surroundings(devices[0]).listen_address
@@ -142,7 +149,16 @@ async def attach_array(
         BootTimeout: a device did not dial in.
     """
     keys = HostKeys.load(folder / _KEYS)
-    expected = {d.name: Expected(d.incarnation, d.manifest_sha256) for d in state.devices}
+    engines = {node.name: node.engine for node in ArrayConfig.model_validate(state.config).list_nodes()}
+    expected = {
+        d.name: Expected(
+            d.incarnation,
+            d.manifest_sha256,
+            samples=d.samples if d.manifest_sha256 else None,
+            clock=COUNTED if engines[d.name] == QEMU else WALL,
+        )
+        for d in state.devices
+    }
     async with Fleet(expected, keys, state.port, on_event, state.address) as fleet:
         try:
             async with asyncio.timeout(_BOOT_SECONDS):

@@ -9,12 +9,18 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from csd_emu.timeline import HOST
+from firmware_agent.errors import shorten
 from host.accounting import Accountant
 from host.checkpoint import Checkpoint
+from host.event_budget import EventBudget
+from host.failures import Failure, FailureRecord
 from host.logs import tell
 from host.records import EventRecord, RoundRecord, SliceRecord, What
 from host.run_directory import RunDirectory
 from host.training import Training, TrainingState
+
+# Of what is written down of a drive's event.
+_MOST_CHARACTERS = 4000
 
 
 @dataclass(frozen=True)
@@ -25,11 +31,13 @@ class Past:
         directory: open, with nothing in its records behind the last of `rounds`.
         rounds: that are done.
         checkpoint: after the last of them; None if the run ended before its first checkpoint.
+        failures: of the user's code, in these rounds.
     """
 
     directory: RunDirectory
     rounds: list[RoundRecord] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
+    failures: Sequence[Failure] = ()
 
     @property
     def state(self) -> TrainingState | None:
@@ -42,6 +50,9 @@ class Follower(Protocol):
 
     def add_event(self, event: EventRecord) -> None:
         """Take an event."""
+
+    def count_event(self, event: EventRecord) -> None:
+        """Take an event that is one too many of its kind to be listed."""
 
     def add_round(self, record: RoundRecord) -> None:
         """Take a round that has ended."""
@@ -64,6 +75,7 @@ class Recorder:
         spent_seconds = past.checkpoint.wall_seconds if past is not None and past.checkpoint is not None else 0.0
         self._begin = time.monotonic() - spent_seconds
         self._early: list[EventRecord] = []
+        self._budget = EventBudget()
         self.directory: RunDirectory | None = None
         self._accountant: Accountant | None = None
         for record in self.rounds:  # so that counters go on where they were
@@ -90,15 +102,45 @@ class Recorder:
         self._accountant = accountant
 
     def add_event(self, device: str, what: What, detail: str) -> None:
-        """Record an event; once the directory is closed, for the followers alone."""
-        array_seconds = self._accountant.array_seconds if self._accountant is not None else 0.0
-        event = EventRecord(device, what, detail, self.wall_seconds, array_seconds)
+        """Record an event; once the directory is closed, for the followers alone.
+
+        Of a drive's events of one kind the first in each minute are listed and the others counted: a drive that does
+        not cease fills neither disk nor page. The host's own are all listed.
+        """
+        self.list_counted(at_once=False)
+        if device == HOST:
+            self._list(device, what, detail)
+        elif self._budget.admits(device, what):
+            self._list(device, what, shorten(detail, _MOST_CHARACTERS))
+        else:
+            event = self._event(device, what, "")
+            for follower in self._followers:
+                follower.count_event(event)
+
+    def list_counted(self, at_once: bool = True) -> None:
+        """Write down how many events were only counted in the minute that is over, or `at_once` in this one."""
+        for (device, what), count in self._budget.take_counted(at_once).items():
+            self._list(device, What.NOTE, f"{what}: and {count:,} more in this minute")
+
+    def _list(self, device: str, what: What, detail: str) -> None:
+        event = self._event(device, what, detail)
         for follower in self._followers:
             follower.add_event(event)
         if self.directory is None:
             self._early.append(event)
         elif not self.directory.closed:
             self.directory.append(event)
+
+    def add_failure(self, failure: Failure) -> None:
+        """Record a failure of the user's code that came for the first time."""
+        array_seconds = self._accountant.array_seconds if self._accountant is not None else 0.0
+        record = FailureRecord(failure=failure, wall_seconds=self.wall_seconds, array_seconds=array_seconds)
+        if self.directory is not None and not self.directory.closed:
+            self.directory.append(record)
+
+    def _event(self, device: str, what: What, detail: str) -> EventRecord:
+        array_seconds = self._accountant.array_seconds if self._accountant is not None else 0.0
+        return EventRecord(device, what, detail, self.wall_seconds, array_seconds)
 
     def add_slices(self, slices: Iterable[SliceRecord]) -> None:
         """Record what became of the slices of a device's step."""
@@ -112,6 +154,7 @@ class Recorder:
             EnvironmentUnfit: the disk is full; the checkpoint before is intact.
         """
         directory = self._open_directory()
+        self.list_counted(at_once=False)
         directory.append(record)
         self.rounds.append(record)
         self._show_round(record)

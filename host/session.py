@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from csd_emu.deadline import Deadline
-from firmware_agent.errors import DeviceFailed, DeviceLost, ProtocolError
+from firmware_agent.errors import DataError, DeviceCodeFailed, DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.exchange import Array, Assembler
 from firmware_agent.wire import AnyFrame, Failed, Frame, Hello, Slice, Tensors, TensorSpec, encode, unpack
 
 # Messages that may wait to be handled before the stream is held back.
 _INBOX_MESSAGES = 16
+# Frames that a session may have handled without waiting for any; then everything else has its turn.
+_FRAMES_IN_A_ROW = 64
 
 F = TypeVar("F", bound=Frame)
 T = TypeVar("T")
@@ -42,6 +44,7 @@ class DeviceSession:
         # The frames of each message that has come in, and what is left of the one that is being handled.
         self._inbox: asyncio.Queue[list[AnyFrame]] = asyncio.Queue(_INBOX_MESSAGES)
         self._frames: deque[AnyFrame] = deque()
+        self._in_a_row = 0
         self._closed = asyncio.Event()
         self._guards: set[asyncio.Timeout] = set()
         self._why = "the device closed the stream"
@@ -101,17 +104,33 @@ class DeviceSession:
 
         Raises:
             DeviceLost: the stream has ended, or the deadline passed: a device that is silent so long counts as dead.
-            DeviceFailed: the device says that its task failed.
+            DeviceFailed: the device says that its task failed; a DeviceCodeFailed, that the user's code did.
         """
         if not self._frames:
             if self._inbox.empty():
+                self._in_a_row = 0
                 self._frames.extend(await self._while_open(self._inbox.get, deadline))
             else:
+                await self._give_way()
                 self._frames.extend(self._inbox.get_nowait())
+            self._in_a_row += len(self._frames)
         frame = self._frames.popleft()
         if isinstance(frame, Failed):
-            raise DeviceFailed(f"{self.device}: {frame.task} failed in the device: {frame.error}")
+            raise self._failed(frame)
         return frame
+
+    def _failed(self, frame: Failed) -> DeviceFailed:
+        told = f"{self.device}: {frame.task} failed in the device: {frame.error}"
+        if not frame.user:
+            return DeviceFailed(told)
+        code = "data set" if frame.exception == DataError.__name__ else "model"
+        return DeviceCodeFailed(told, code, frame.error, frame.traceback)
+
+    async def _give_way(self) -> None:
+        """Let everything else have its turn if this device has kept the host at work: it may never cease to send."""
+        if self._in_a_row >= _FRAMES_IN_A_ROW:
+            self._in_a_row = 0
+            await asyncio.sleep(0)
 
     async def expect(self, kind: type[F], deadline: Deadline) -> F:
         """Return the next frame, which must be a `kind`.

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from csd_emu.communication.flow_sharing import EvenSharing, Sharing, UnevenSharing
 from csd_emu.communication.link import OwnLink, SharedLink
-from firmware_agent.exchange import MAX_EXCHANGE_BYTES
 from firmware_agent.send_queue import Sending
+from firmware_agent.wire import MAX_EXCHANGE_BYTES
 
 # Plain tuples, for there are tens of thousands of them in a decision.
 Offer = tuple[float, int, int, int]

@@ -88,7 +88,7 @@ class NativeEngine:
         agent = [*_AGENT, str(plan.folder)]
         if self._shaper is None:
             return agent
-        self._shaper.connect(int(read_identity(plan.identity).host_address.rpartition(":")[2]))
+        self._shaper.connect(read_identity(plan.identity).port)
         return self._shaper.command(agent)
 
     def find(self, plan: DevicePlan) -> Handle | None:

@@ -18,8 +18,9 @@ from csd_emu.hypervisors import HypervisorSection
 from csd_emu.image import Image, ImageStore
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
+from csd_emu.qemu.advertised import advertised
 from csd_emu.qemu.daemon import SessionDaemon
-from csd_emu.qemu.domain import IDENTITY_BUS, SHARD_BUS, DomainSpec, Tag, domain_xml
+from csd_emu.qemu.domain import IDENTITY_BUS, SHARD_BUS, DomainSpec, HostPort, Tag, domain_xml
 from csd_emu.qemu.emulator import QemuTools
 from csd_emu.qemu.monitor import Monitor
 from csd_emu.qemu.placing import SHARED, Need, Offer
@@ -28,6 +29,7 @@ from csd_emu.qemu.template import Template, TemplateStore, template_spec
 from csd_emu.qemu.tools import find_qemu, make_overlay
 from firmware_agent.errors import DeviceError, EnvironmentUnfit
 from firmware_agent.handover import IDENTITY_SERIAL, SHARD_SERIAL
+from firmware_agent.identity import read_identity
 
 CLONE_SECONDS = 120.0
 # No drive is as small as a small shard; what the archive does not fill is a hole in its file.
@@ -82,7 +84,8 @@ class LocalSite(Site):
     def start(self, plan: DevicePlan) -> Handle:
         """Clone the template, then plug in the device's two namespaces."""
         image, template = self._prepared()
-        spec = clone_spec(plan, image, template, self._memory_bytes, find_qemu())
+        host = HostPort(advertised(self.section), read_identity(plan.identity).port)
+        spec = clone_spec(plan, image, template, self._memory_bytes, find_qemu(), host)
         self._reclaim(plan, spec.disk)
         _enlarge(plan.shard)
         make_overlay(find_qemu(), spec.disk, template.disk, "qcow2")
@@ -158,7 +161,9 @@ def domain_name(plan: DevicePlan) -> str:
     return f"csd-{plan.array}-{plan.device.name}"
 
 
-def clone_spec(plan: DevicePlan, image: Image, template: Template, memory_bytes: int, tools: QemuTools) -> DomainSpec:
+def clone_spec(
+    plan: DevicePlan, image: Image, template: Template, memory_bytes: int, tools: QemuTools, host: HostPort
+) -> DomainSpec:
     """Return the domain of one drive: the template's, whose memory it shares, but for what is its own."""
     return dataclasses.replace(
         template_spec(template, image, memory_bytes, tools),
@@ -167,6 +172,7 @@ def clone_spec(plan: DevicePlan, image: Image, template: Template, memory_bytes:
         disk=plan.folder / "disk.qcow2",
         console=plan.console,
         clone=True,
+        host=host,
     )
 
 

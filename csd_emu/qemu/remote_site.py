@@ -15,8 +15,9 @@ from csd_emu.engines.base import DevicePlan, Handle
 from csd_emu.hypervisors import HypervisorSection
 from csd_emu.image import Image
 from csd_emu.progress import Progress, Silent
+from csd_emu.qemu.advertised import advertised
 from csd_emu.qemu.connecting import open_hypervisor
-from csd_emu.qemu.domain import DomainSpec, Tag, domain_xml
+from csd_emu.qemu.domain import DomainSpec, HostPort, Tag, domain_xml
 from csd_emu.qemu.emulator import QemuTools
 from csd_emu.qemu.local_site import MIN_NAMESPACE_BYTES, awaken
 from csd_emu.qemu.placing import SHARED, Need, Offer
@@ -26,6 +27,7 @@ from csd_emu.qemu.site import Site, destroy
 from csd_emu.qemu.there import confined_by, read_owner, read_qemu
 from csd_emu.qemu.transfer import Digests
 from firmware_agent.errors import CsdError, DeviceError, EnvironmentUnfit
+from firmware_agent.identity import read_identity
 
 log = logging.getLogger(__name__)
 # How often a transfer that breaks is taken up again in one command.
@@ -201,6 +203,7 @@ class RemoteSite(Site):
             ram=template.ram,
             console=pool.path(names["console"]),
             clone=True,
+            host=HostPort(advertised(self.section), read_identity(plan.identity).port),
         )
 
     def _bring_shard(self, pool: Pool, plan: DevicePlan) -> tuple[str, int]:

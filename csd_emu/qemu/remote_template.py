@@ -30,7 +30,7 @@ from firmware_agent.units import format_bytes
 
 log = logging.getLogger(__name__)
 # What a clone needs of its template; raise it when the domain's XML or the names of its files change.
-_FORMAT = 1
+_FORMAT = 2
 _POLL_SECONDS = 1.0
 # Another host may be making a template at this moment; none takes so long.
 _OLD_SECONDS = 3600.0

@@ -36,7 +36,7 @@ TEMPLATE_ARRAY = "(template)"
 # Written last: a template without it is none.
 FACTS = "template.json"
 # What a clone needs of its template; raise it when the domain's XML changes.
-_FORMAT = 1
+_FORMAT = 2
 _BOOT_SECONDS = 600.0
 _STATE_SECONDS = 60.0
 _QUIET_SECONDS = 20.0

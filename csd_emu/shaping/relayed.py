@@ -17,6 +17,7 @@ import psutil
 from csd_emu.shaping.relay import LOG_FILE, READY, SETTINGS_FILE, RelaySettings
 from csd_emu.shaping.shape import Shape
 from firmware_agent.errors import EnvironmentUnfit
+from firmware_agent.files import replace_file
 
 LINK_FOLDER = "link"
 _STOP_SECONDS = 5.0
@@ -99,9 +100,7 @@ class RelayedLink:
             self._child = None
 
     def _write(self, settings: RelaySettings) -> None:
-        partial = self._folder / (SETTINGS_FILE + ".partial")
-        partial.write_bytes(msgspec.json.encode(settings))
-        partial.replace(self._folder / SETTINGS_FILE)
+        replace_file(self._folder / SETTINGS_FILE, msgspec.json.encode(settings))
 
     def _gone(self) -> EnvironmentUnfit:
         return EnvironmentUnfit(

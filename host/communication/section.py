@@ -9,8 +9,8 @@ from pydantic_core import CoreSchema
 
 from csd_emu.config import Bytes, Config
 from firmware_agent.errors import ConfigurationError
-from firmware_agent.exchange import MAX_EXCHANGE_BYTES
 from firmware_agent.send_queue import Sending
+from firmware_agent.wire import MAX_EXCHANGE_BYTES
 
 ScheduleName = Literal["fifo", "priority", "search", "autobyte"]
 SLICE_BYTES, CREDIT_BYTES = 256 << 10, 1 << 20

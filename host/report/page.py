@@ -17,6 +17,7 @@ from markupsafe import Markup
 from csd_emu.timeline import HOST
 from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.units import format_bytes
+from host.failures import describe_failures
 from host.files import replace_file
 from host.outputs import FigureEntry, ReportOutput
 from host.records import EventRecord, What
@@ -49,14 +50,16 @@ _CLOCKS = {
 }
 
 
-def write_report(directory: Path, output: Path | None = None) -> ReportOutput:
+def write_report(directory: Path, output: Path | None = None, trusted: bool = False) -> ReportOutput:
     """Write the report of the run in `directory`, by default into it, and return what is in it.
+
+    One of another user's must be `trusted`.
 
     Raises:
         ConfigurationError: it is no run directory, or a file in it is damaged.
         EnvironmentUnfit: the report cannot be written.
     """
-    run = load_run(directory)
+    run = load_run(directory, trusted)
     comparison = compare(run)
     path = output if output is not None else directory / REPORT_FILE
     _replace(path, render(run, comparison, path.parent))
@@ -85,6 +88,7 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
             totals=totals,
             tiles=list_tiles(run, totals, comparison, step_tiles(run.rounds, totals.clock)),
             status=describe_status(run),
+            failed=describe_failures(run.failures) if run.failures else "",
             clocks={
                 clock: _CLOCKS.get(clock, "of a kind that this version does not know")
                 for clock in totals.clock.split("+")

@@ -13,8 +13,8 @@ import msgspec
 from pydantic import model_validator
 
 from csd_emu.array import MAX_DEVICES, ArrayConfig, Device, DeviceGroup
-from csd_emu.config import load_config, parse_config
-from csd_emu.servers import ServersConfig
+from csd_emu.config import parse_config
+from csd_emu.servers import ServersConfig, read_servers
 from firmware_agent.errors import ConfigurationError
 from host.requests import read_array
 
@@ -121,7 +121,7 @@ def read_hall(path: Path, server: str, engine: str | None = None) -> Hall:
     Raises:
         ConfigurationError: a file breaks a rule, or the arrays do not fit together.
     """
-    config = load_config(path, ServersConfig)
+    config = read_servers(path)
     if server not in config.names:
         raise ConfigurationError(f"{path}: has no server {server!r}; there are: {', '.join(config.names)}")
     read: dict[str, ArrayConfig] = {}

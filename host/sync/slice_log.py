@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from firmware_agent.errors import ProtocolError
 from firmware_agent.send_queue import Piece
-from firmware_agent.wire import Slice, Timed
+from firmware_agent.wire import MAX_TIMED_SLICES, Slice, Timed
 from host.records import SliceRecord
 
 PUSH, PULL = "push", "pull"
@@ -50,6 +50,8 @@ class SliceLog:
     _unread: deque[_Pull] = field(default_factory=deque)
     # When the last byte of a slice came, by tensor and one past that byte: once for each part of what crosses a cut.
     _came: dict[tuple[str, int], list[float]] = field(default_factory=dict)
+    # How many moments those are: a device may repeat its slices for ever.
+    _arrivals: int = 0
     _told_seconds: float = 0.0
 
     def offer(self, tensor: str, start: int, end: int) -> None:
@@ -78,7 +80,10 @@ class SliceLog:
                 self._unread.popleft()
 
     def arrive(self, name: str, frame: Slice) -> None:
-        """Note that a slice has come of the tensor that has this name."""
+        """Note that a slice has come of the tensor that has this name; no more of them than a device can tell of."""
+        if self._arrivals == MAX_TIMED_SLICES:
+            return
+        self._arrivals += 1
         self._came.setdefault((name, frame.offset + len(frame.data)), []).append(self.now())
 
     def take(self, timed: Timed) -> None:

@@ -2,8 +2,13 @@
 
 import asyncio
 import itertools
+import os
+import socket
+import ssl
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,7 +18,7 @@ import pytest
 
 from csd_emu.deadline import Deadline
 from firmware_agent import session as session_module
-from firmware_agent.errors import AgentRefused, DeviceLost, EnvironmentUnfit
+from firmware_agent.errors import AgentRefused, DeviceLost, EnvironmentUnfit, ProtocolError
 from firmware_agent.exchange import cut_slices, make_slice, tensor_specs
 from firmware_agent.identity import Identity
 from firmware_agent.session import Session
@@ -29,7 +34,10 @@ from firmware_agent.wire import (
     Welcome,
     encode,
 )
+from host import fleet as fleet_module
+from host.admission import Admission
 from host.certificates import Authority, HostKeys
+from host.event_budget import MOST_LISTED
 from host.fleet import Expected, Fleet
 from host.records import What
 from tests.fakes import JOB, SECONDS, hello
@@ -391,3 +399,107 @@ async def test_a_device_that_is_cut_off_may_go_on_dialling(lab: Lab) -> None:
     lab.fleet.heal("csd-00")
     _, answer = await lab.dial(lab.identity())
     assert answer == Welcome()
+
+
+def idle(port: int, count: int) -> list[socket.socket]:
+    """Open connections that never say a word, not even of TLS."""
+    return [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_idle_strangers_are_bounded_and_soon_gone(
+    authority: Authority, host_keys: HostKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,100 connections that say nothing took all files of a run; a session goes on, and the door is free again."""
+    soon = [(name, 1000 if "timeout" in name else value) for name, value in fleet_module._OPTIONS]
+    monkeypatch.setattr(fleet_module, "_OPTIONS", soon)
+    async with Fleet({device: Expected(1, "a" * 64) for device in DEVICES}, host_keys, 0) as fleet:
+        lab = Lab(fleet, authority, [])
+        await lab.dial(lab.identity())
+        before = open_files()
+        strangers = await asyncio.to_thread(idle, fleet.port, 1100)
+        try:
+            await asyncio.sleep(0.5)  # for gRPC to accept them
+            assert open_files() - before - len(strangers) <= 2 * len(DEVICES) + 128
+            session = fleet.session("csd-00")
+            assert session is not None
+            assert not session.closed
+            async with asyncio.timeout(20):
+                while open_files() - before - len(strangers) > 4:  # noqa: ASYNC110 - gRPC gives no event for it
+                    await asyncio.sleep(0.05)
+            _, answer = await lab.dial(lab.identity("csd-01"), hello("csd-01"))
+            assert answer == Welcome()
+        finally:
+            for stranger in strangers:
+                stranger.close()
+            for each in lab.sessions:
+                await asyncio.to_thread(each.__exit__, None, None, None)
+
+
+async def test_a_device_that_holds_calls_without_a_hello_has_two_of_them(lab: Lab) -> None:
+    identity, options = lab.identity(), [("grpc.ssl_target_name_override", HOST_NAME)]
+    credentials = grpc.ssl_channel_credentials(
+        identity.ca_pem.encode(), identity.key_pem.encode(), identity.certificate_pem.encode()
+    )
+
+    def hold(number: int) -> grpc.Channel:
+        own = [*options, ("grpc.use_local_subchannel_pool", 1), ("number", number)]
+        return grpc.secure_channel(identity.host_address, credentials, options=own)
+
+    channels, silent = [hold(number) for number in range(3)], threading.Event()
+
+    def say_nothing() -> Iterator[bytes]:
+        silent.wait()
+        yield from ()
+
+    try:
+        calls = [channel.stream_stream(SERVICE_METHOD)(say_nothing()) for channel in channels[:2]]
+        await until(lambda: lab.fleet._door._waiting["csd-00"] == 2)
+        with pytest.raises(grpc.RpcError) as caught:
+            await asyncio.to_thread(list, channels[2].stream_stream(SERVICE_METHOD)(say_nothing(), timeout=20))
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        _, answer = await lab.dial(lab.identity("csd-01"), hello("csd-01"))  # another device has its own places
+        assert answer == Welcome()
+        for call in calls:
+            call.cancel()
+        await until(lambda: not lab.fleet._door._waiting["csd-00"])
+    finally:
+        silent.set()
+        for channel in channels:
+            channel.close()
+
+
+async def test_a_drive_that_asks_for_signs_of_life_without_end_is_let_go(lab: Lab, tmp_path: Path) -> None:
+    """HTTP/2 by hand: gRPC's own client asks only so often."""
+    identity, ping = lab.identity(), b"\0\0\x08\x06\0\0\0\0\0" + bytes(8)
+    for name, text in (("ca", identity.ca_pem), ("own", identity.certificate_pem), ("key", identity.key_pem)):
+        (tmp_path / name).write_text(text)
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca"))
+    context.load_cert_chain(tmp_path / "own", tmp_path / "key")
+    context.set_alpn_protocols(["h2"])
+
+    def ask_for_ever() -> int:
+        raw = socket.create_connection(("127.0.0.1", lab.fleet.port), 20)
+        with context.wrap_socket(raw, server_hostname=HOST_NAME) as connection:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0")
+            for asked in range(100_000):
+                try:
+                    connection.sendall(ping)
+                except OSError:
+                    return asked
+        return 100_000
+
+    assert await asyncio.to_thread(ask_for_ever) < 100_000
+
+
+async def test_refused_hellos_are_logged_a_few_times_and_then_counted(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Admission, "refuse", lambda *_: 0.0)
+    monkeypatch.setattr(Admission, "pace", lambda *_: 0.0)
+    for _ in range(MOST_LISTED + 10):
+        await lab.fleet._refuse("csd-00", ProtocolError("csd-00 holds another shard"))
+    assert caplog.text.count("holds another shard") == MOST_LISTED

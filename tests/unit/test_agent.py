@@ -83,10 +83,12 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
     return random_shard(tmp_path_factory.mktemp("shard"), 40)
 
 
-def serve(shard: Shard, *hosts: FakeHost, saboteur: Saboteur | None = None) -> Agent:
+def serve(
+    shard: Shard, *hosts: FakeHost, saboteur: Saboteur | None = None, stop: threading.Event | None = None
+) -> Agent:
     """Let an agent serve one host after the other, then stop."""
     agent = Agent(IDENTITY, shard, Disturbance(None), saboteur=saboteur)
-    stop, left = NeverWaits(), list(hosts)
+    stop, left = stop or NeverWaits(), list(hosts)
 
     def dial(identity: Identity) -> Session:
         assert identity is IDENTITY
@@ -169,6 +171,21 @@ def test_two_agents_with_the_same_shard_and_weights_send_the_same_bits(shard: Sh
     slices = [[frame for frame in host.sent if isinstance(frame, Slice)] for host in (one, other)]
     assert slices[0] == slices[1]
     assert slices[0]
+
+
+def test_it_redials_a_host_that_breaks_the_rules_ever_more_slowly(shard: Shard) -> None:
+    class Waits(NeverWaits):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seconds: list[float | None] = []
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.seconds.append(timeout)
+            return super().wait(timeout)
+
+    waits, broken = Waits(), ProtocolError("a malformed frame came in")
+    serve(shard, *(FakeHost(Welcome(), broken) for _ in range(8)), FakeHost(Welcome()), FakeHost(), stop=waits)
+    assert waits.seconds == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0, 8.0, 0.25, 0.25]
 
 
 def test_it_redials_after_a_lost_stream_and_begins_anew(shard: Shard) -> None:

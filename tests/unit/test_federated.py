@@ -1,5 +1,6 @@
 import asyncio
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -113,7 +114,7 @@ async def test_what_a_round_records() -> None:
     for drive, part in zip(drives, record.devices, strict=True):
         assert part.sent_bytes == sum(map(len, drive.written[1:]))  # without the job
         assert part.received_bytes == sum(map(len, drive.sent[1:]))
-        assert (part.flash_read_bytes, part.steps, part.loss) == (640, 2, 0.5)
+        assert (part.flash_read_bytes, part.steps, part.loss) == (640, math.ceil(drive.samples / 32), 0.5)
 
 
 async def test_it_ends_when_the_target_is_reached() -> None:
@@ -289,15 +290,19 @@ async def test_a_job_that_fails_in_every_drive_tells_the_cause() -> None:
         await run.run()
 
 
-async def test_a_drive_that_counted_no_time_at_all_does_not_break_the_run() -> None:
+async def test_a_drive_that_counted_no_time_at_all_is_refused_and_its_clock_named() -> None:
     class Timeless(FakeDrive):
         def train(self, task: Train, weights: Mapping[str, Array]) -> Iterator[Answer]:
             yield from self.tensors(task.round, weights)
             yield self.trained(task, PhaseSeconds())
 
-    run, _ = training(Timeless(), rounds=1)
+    run, _ = training(Timeless("csd-00"), FakeDrive("csd-01"), rounds=1)
     (record,) = await run.run()
-    assert record.images_per_device_second == 0.0
+    assert record.lost == ["csd-00"]
+    assert any(text.startswith("csd-00: rejected") and "its clock stands still" in text for text in events(run.records))
+    run, _ = training(Timeless("csd-00"), rounds=1)
+    with pytest.raises(DeviceLost, match="its clock stands still"):
+        await run.run()
 
 
 async def test_a_drive_that_leaves_right_after_its_weights_still_counts_with_its_clock() -> None:

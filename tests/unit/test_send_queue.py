@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from firmware_agent.errors import ConfigurationError, ProtocolError
-from firmware_agent.exchange import MAX_EXCHANGE_BYTES
 from firmware_agent.send_queue import Piece, Sending, SendQueue
+from firmware_agent.wire import MAX_EXCHANGE_BYTES
 
 sizes = st.none() | st.integers(1, 300)
 sendings = st.just(Sending()) | st.builds(Sending, st.just("priority"), sizes, sizes)

@@ -260,3 +260,31 @@ async def test_a_flood_of_frames_is_held_back_at_the_stream() -> None:
 
 def test_every_way_to_fail_is_a_csd_error() -> None:
     assert all(issubclass(kind, CsdError) for kind in (DeviceFailed, DeviceLost, ProtocolError))
+
+
+async def test_a_device_that_never_ceases_to_send_leaves_others_their_turns() -> None:
+    """Slices that are repeated for ever are valid; nobody else's may wait for more than a few messages of them."""
+
+    class Floods(FakeDrive):
+        async def read(self) -> bytes | None:
+            return flood
+
+    [flood] = pack([encode(make_slice(1, "w", 0, b"1234"))] * 100)
+    drive, turns, handled = Floods(), 0, 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    drive.pump()
+    beside = asyncio.ensure_future(other())
+    while handled < 10_000:
+        assert isinstance(await drive.session.receive(soon()), Slice)
+        handled += 1
+    assert turns >= 90
+    beside.cancel()
+    drive.session.close("over")
+    assert drive._pump is not None
+    drive._pump.cancel()
