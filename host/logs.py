@@ -93,7 +93,9 @@ class RunLog:
         if record.round <= self._last_round:
             return
         tell(round=record.round)
-        log.info("round %d: accuracy %.4f after %.3f array seconds", record.round, record.accuracy, record.array_seconds)
+        log.info(
+            "round %d: accuracy %.4f after %.3f array seconds", record.round, record.accuracy, record.array_seconds
+        )
 
 
 class _Messages(io.TextIOBase):
