@@ -68,6 +68,7 @@ def prepare(
         LogFormat, typer.Option("--log-format", envvar=VARIABLE, help="of standard error; json: one object per line")
     ] = LogFormat.TEXT,
 ) -> None:
+    """Do what options before the command's name ask for."""
     configure(log_format, errors)
 
 

@@ -54,8 +54,8 @@ def tell(**context: Any) -> None:
 class JsonLines(logging.Formatter):
     """A log record as one line of JSON.
 
-    Keys: ``time`` (UTC), ``level``, ``logger``, ``run``, ``drive``, ``round`` (null where there is none), ``event`` (of a
-    run's events only), ``message``, and ``traceback`` where there is one. Control characters are escaped.
+    Keys: ``time`` (UTC), ``level``, ``logger``, ``run``, ``drive``, ``round`` (null where there is none), ``event`` (of
+    a run's events only), ``message``, and ``traceback`` where there is one. Control characters are escaped.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -80,7 +80,7 @@ class RunLog:
     """A `host.recorder.Follower` that logs each event of a run, and each round that ends."""
 
     def __init__(self, last_round: int = 0) -> None:
-        """Begin a run, or go on behind `last_round` of one that is resumed: what was logged then is not logged again."""
+        """Begin a run, or go on behind `last_round` of one that is resumed, whose rounds are not logged again."""
         self._last_round = last_round
         tell(run=None, round=last_round or None)
 
