@@ -28,6 +28,7 @@ from host.garbage import rare_collections
 from host.interrupts import INTERRUPTS
 from host.lifecycle import DEVICES, attach_array, check_same, clear_array, list_running, start_array
 from host.live import LiveRun, announce
+from host.logs import RunLog
 from host.machine_meter import MachineMeter
 from host.metrics.counting import DeviceFacts
 from host.metrics.facts import describe_devices, describe_run, describe_tables
@@ -155,7 +156,8 @@ class _Run:
         self.plan_only, self._reported = False, False
         self._planned: PlannedRun | None = None
         self._metrics, self._history, self._meter = exporter.state, history, MachineMeter(RaplMeter.open())
-        self._recorder = Recorder([exporter.state, history], request.sha256, request.job.checkpoint.every, past)
+        followers = [exporter.state, history, RunLog(past.rounds[-1].round if past is not None and past.rounds else 0)]
+        self._recorder = Recorder(followers, request.sha256, request.job.checkpoint.every, past)
         goes_on = request.job.on_failure == CONTINUE
         self._failures = Failures(goes_on, self._show_failure, history.set_failures)
         if past is not None:
