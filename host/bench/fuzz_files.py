@@ -94,7 +94,9 @@ _INVENTORY = {
     "groups": {"shelf": {"profile": "newport"}},
     "drives": {"shelf-1": {"host": "10.1.0.2", "groups": ["shelf"]}, "shelf-2": {"host": "10.1.1.2", "data": "/d"}},
 }
-_NET = b"from torch import nn\n\n\nclass It:\n    pass\n\n\ndef build(width: int = 4):\n    return nn.Linear(width, 2)\n"
+_NET = (
+    b"from torch import nn\n\n\nclass It:\n    pass\n\n\ndef build(width: int = 4):\n    return nn.Linear(width, 2)\n"
+)
 
 
 def file_targets(folder: Path) -> list[Target]:
@@ -301,7 +303,13 @@ def _state(folder: Path) -> list[Target]:
             parse_config(found.config, ArrayConfig, STATE_FILE)
 
     tables = [json.loads(path.read_bytes()) for path in sorted(SHIPPED.glob("*.json"))[:2]]
-    hall = {"server": "a", "config": _SERVERS, "own": _ARRAY, "whole": _ARRAY | {"digits": {"csd": 2, "slow": 2}}, "arrays": {"array.yaml": _ARRAY}}
+    hall = {
+        "server": "a",
+        "config": _SERVERS,
+        "own": _ARRAY,
+        "whole": _ARRAY | {"digits": {"csd": 2, "slow": 2}},
+        "arrays": {"array.yaml": _ARRAY},
+    }
     halls = folder / "halls" / HALL_FILE
     return [
         Target("array state", "json", [state], _into(place / STATE_FILE, load), 0.5),
