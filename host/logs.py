@@ -10,7 +10,7 @@ import traceback
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +40,7 @@ def log_as_json(errors: Console) -> None:
     for name in _OURS:
         logging.getLogger(name).setLevel(logging.INFO)
     logging.captureWarnings(True)
-    errors.file = _Messages()
+    errors.file = cast(IO[str], _Messages())
     sys.excepthook = _log_exception
 
 
