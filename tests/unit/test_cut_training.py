@@ -17,6 +17,7 @@ from firmware_agent.crossing import LABELS, RANDOM
 from firmware_agent.errors import DeviceFailed, DeviceLost
 from firmware_agent.exchange import Array, make_slice
 from firmware_agent.wire import Activations, Slice, Step, TensorSpec
+from host.failures import Failures
 from host.records import StepRecord, What
 from host.sync.crossing import Crossings
 from host.sync.stepping import StepResult, Underway
@@ -228,6 +229,23 @@ async def test_a_part_that_cannot_be_normalised_fails_its_drive_alone() -> None:
         assert isinstance(await first, Back)
     assert not crossings.mixed
     assert [make_tail(layer, kind)(NetEvaluator().initial_weights()).smallest for layer, kind in SMALLEST] == [2, 1, 1]
+
+
+async def test_a_host_part_that_raises_is_a_failure_of_the_users_model() -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("my bug")
+
+    tail = make_tail("3")(NetEvaluator().initial_weights())
+    crossings = Crossings(tail, 1, {"csd-00": (2,)})
+    crossings.passing.compute = fail  # type: ignore[method-assign, assignment]
+    values = [each.detach().numpy() for each in cut_small_net("3").front.eval()(images_of([1, 2]))]
+    back = await crossings.add(0, Batch("csd-00", values, labels_of([1, 2]).numpy()))
+    assert isinstance(back, DeviceFailed)
+    assert crossings.failure is not None
+    failures = Failures(goes_on=False)
+    failures.take(crossings.failure, "host", 1)
+    assert failures.list()[0].headline == "the model failed on host in round 1, step 1: RuntimeError: my bug"
+    assert "in fail" in failures.list()[0].traceback
 
 
 SMALLEST = [("4", "device"), ("4", "frozen"), ("4", "synchronised")]
