@@ -18,7 +18,7 @@ from host.participation import choose_devices
 from host.plugins.loading import Plugin
 from host.records import OnEvent, RoundRecord, What
 from host.rounds import Answer, RoundExchange
-from host.screening import first_not_finite
+from host.scanning import first_not_finite
 from host.strategies import Contribution, make_strategy
 from host.training import TrainingState, is_done, round_totals
 

@@ -24,7 +24,8 @@ from host.fleet import Fleet
 from host.job import JobConfig
 from host.participation import Choice
 from host.records import OnEvent, What
-from host.screening import Part, Refusal, Scan, Screen, dealt_passes, scan_update, squares
+from host.scanning import Scan, scan_update, squares
+from host.screening import Part, Refusal, Screen, dealt_passes
 from host.session import DeviceSession
 
 T = TypeVar("T")
