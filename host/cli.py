@@ -25,6 +25,7 @@ from host.commands.top import top
 from host.commands.tune import tune
 from host.console import errors
 from host.interrupts import INTERRUPTS
+from host.printing_failures import print_user_traceback
 
 INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -67,6 +68,7 @@ def main() -> None:
             app(prog_name="csd-emu")
     except CsdError as error:
         errors.print(f"csd-emu: {error}", style="red", markup=False)
+        print_user_traceback(error)
         sys.exit(error.exit_code)
     except OSError as error:
         if error.errno not in FULL:

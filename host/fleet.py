@@ -258,8 +258,9 @@ class Fleet:
 
     def _pin(self, device: str, hello: Hello) -> None:
         """Remember what a drive said of records in place: from now on they must stay so."""
-        said = {"manifest_sha256": hello.manifest_sha256, "samples": hello.samples, "clock": hello.clock}
-        self._expected[device] = replace(self._expected[device], **said)
+        self._expected[device] = replace(
+            self._expected[device], manifest_sha256=hello.manifest_sha256, samples=hello.samples, clock=hello.clock
+        )
         if self._class_names is None and hello.holding is not None and hello.holding.class_names:
             self._class_names = device, hello.holding.class_names
 

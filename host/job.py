@@ -106,6 +106,8 @@ class JobConfig(Config):
         target: optional; without it a run succeeds when its rounds are done.
         watchdog: a device that has not returned its round within so much wall time counts as dead; be generous, for
             emulation is slow.
+        on_failure: what comes of a failure of the user's code in a drive: the run ends at once (``stop``), or goes on
+            while enough drives are left (``continue``); it has failed either way.
     """
 
     model: str
@@ -130,6 +132,7 @@ class JobConfig(Config):
     checkpoint: CheckpointSection = CheckpointSection()
     target: Target | None = None
     watchdog: Seconds = Field(default="10 min")  # type: ignore[assignment]
+    on_failure: Literal["stop", "continue"] = "stop"
 
     @property
     def tuner_name(self) -> str:

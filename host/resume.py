@@ -50,15 +50,17 @@ def resume_run(
                 "leave --engine out"
             )
         summary = directory.read_summary()
-        if summary is not None and is_done(request.job, summary.rounds, summary.accuracy):
+        if summary is not None and is_done(request.job, summary.rounds, summary.accuracy or 0.0):
             if not quiet:
                 console.print(f"{path}: this run has finished; nothing was started", soft_wrap=True)
             return summary
         checkpoint = directory.load_checkpoint(request.sha256)
-        past = Past(directory, directory.rewind(checkpoint.state.round if checkpoint else 0), checkpoint)
+        rounds = directory.rewind(checkpoint.state.round if checkpoint else 0)
+        past = Past(directory, rounds, checkpoint, directory.read_failures())
         if checkpoint is not None and is_done(request.job, checkpoint.state.round, checkpoint.state.accuracy):
             _end_leftovers(request, paths)
-            summary = finish_run(request, directory, past.rounds, checkpoint.state.weights, checkpoint.wall_seconds)
+            weights, seconds = checkpoint.state.weights, checkpoint.wall_seconds
+            summary = finish_run(request, directory, past.rounds, weights, seconds, past.failures)
             report_run(path, progress)
             return summary
         directory.remove_end()

@@ -6,17 +6,19 @@ import asyncio
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from csd_emu.deadline import Deadline
 from csd_emu.timeline import HOST
-from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
+from firmware_agent.errors import CsdError, DeviceCodeFailed, DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.exchange import Array, cut_slices, tensor_specs
 from firmware_agent.models import ModelSpec
 from firmware_agent.wire import Job, Ready, Tensors, Train, Trained, encode, pack
 from host.accounting import Returned
 from host.conduct import Conduct, all_diverge, diverged
+from host.failures import Failures
 from host.fleet import Fleet
 from host.job import JobConfig
 from host.participation import Choice
@@ -24,6 +26,7 @@ from host.records import OnEvent, What
 from host.screening import Part, Refusal, Scan, Screen, dealt_passes
 from host.session import DeviceSession
 
+T = TypeVar("T")
 # How often a host that waits for its devices to dial again looks whether they still exist.
 _LOOK_SECONDS = 1.0
 # What the wire takes as a drive's own deadline.
@@ -156,6 +159,7 @@ class RoundExchange:
         list_existing: Callable[[], Collection[str]],
         on_event: OnEvent,
         before_task: BeforeTask = leave_alone,
+        failures: Failures | None = None,
         clock_of: ClockOf = lambda _, stopwatch: stopwatch,
         screen: Screen | None = None,
     ) -> None:
@@ -168,12 +172,14 @@ class RoundExchange:
             list_existing: returns which devices exist and may dial again; it may block.
             on_event: called with device, what happened, and more about it.
             before_task: called for each device before a round's frames go to it.
+            failures: is told when the user's code fails in a device; without, the run goes on.
             clock_of: see `host.device_time.DeviceTime.clock`.
             screen: judges what comes back; without, one that has seen nothing.
         """
         self.screen, self._conduct, self._clock_of = screen or Screen(), Conduct(on_event), clock_of
         self._job, self._frame, self._fleet = job, frame, fleet
         self._list_existing, self._on_event, self._before_task = list_existing, on_event, before_task
+        self._failures = failures or Failures(goes_on=True)
         self._prepared: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
 
     async def visit(
@@ -186,7 +192,8 @@ class RoundExchange:
 
         Raises:
             DeviceLost: no device returned its weights, and none came back.
-            DeviceFailed: no device returned its weights, and one said why.
+            DeviceFailed: no device returned its weights, and one said why; or the user's code failed in one, and the
+                job says that the run ends then.
             Diverged: all devices' weights or losses are no finite numbers any more, or explode.
         """
         frames = _encode_round(number, weights, self._job.epochs)
@@ -201,8 +208,8 @@ class RoundExchange:
                 self._tell(f"round {number}: {chosen} cannot be had; {', '.join(stand_ins)} stand in")
             attempt.begin(sessions)
             start = weights, buffers
-            visits = (self._visit(session, number, frames, start) for session in sessions)
-            results = self._screened(number, await asyncio.gather(*visits), weights)
+            visits = [self._visit(session, number, frames, start) for session in sessions]
+            results = self._screened(number, await _all_or_none(visits), weights)
             if answers := [result for result in results if isinstance(result, Answer)]:
                 return Visited(frozenset({*choice.chosen, *attempt.counts}), answers)
             attempt.errors += [result for result in results if not isinstance(result, Answer)]
@@ -261,11 +268,18 @@ class RoundExchange:
     async def _visit(
         self, session: DeviceSession, number: int, frames: Sequence[bytes], start: Start
     ) -> Answer | CsdError:
-        """Train one round on one device; an error, which is recorded, if the device was lost or its task failed."""
+        """Train one round on one device; an error, which is recorded, if the device was lost or its task failed.
+
+        Raises:
+            DeviceCodeFailed: the user's code failed, and the run ends.
+        """
         try:
             return await self._train_device(session, number, frames, start)
         except DeviceFailed as error:  # the session goes on: the next round is another chance
             self._on_event(session.device, What.FAILED, f"in round {number}: {error}")
+            if isinstance(error, DeviceCodeFailed):
+                self._failures.take(error, session.device)
+                self._failures.check()
             return error
         except (DeviceLost, ProtocolError) as error:
             session.close(str(error))
@@ -298,6 +312,18 @@ class RoundExchange:
 
 Start = tuple[Mapping[str, Array], Collection[str]]
 """What a round begins with: the weights, and which of them are buffers."""
+
+
+async def _all_or_none(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of all; with the first error the others are cancelled."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 def _encode_round(number: int, weights: Mapping[str, Array], epochs: int) -> list[bytes]:

@@ -22,6 +22,7 @@ from safetensors.numpy import save
 from firmware_agent.errors import CheckpointError, ConfigurationError, EnvironmentUnfit
 from firmware_agent.exchange import Array
 from host.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from host.failures import Failure, FailureRecord
 from host.files import remove_partial, replace_file
 from host.records import Record, RoundRecord, SliceRecord, decode_record
 from host.summary import Summary
@@ -241,6 +242,11 @@ class RunDirectory:
             )
         self._lines.truncate(end)
         return kept
+
+    def read_failures(self) -> list[Failure]:
+        """Return the failures of the user's code that the records hold."""
+        lines = (self.path / RECORDS_FILE).read_bytes().splitlines(keepends=True)
+        return [record.failure for record in map(_decode, lines) if isinstance(record, FailureRecord)]
 
     def read_summary(self) -> Summary | None:
         """Return how the run ended, or None if it has not."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from firmware_agent.errors import ModelError
+from firmware_agent.folded_traceback import remember_source
 from firmware_agent.models.zoo import ZOO
 
 if TYPE_CHECKING:
@@ -109,5 +110,6 @@ def _check_zoo_name(name: str) -> None:
 
 def _module_from(where: str, source: str) -> types.ModuleType:
     module = types.ModuleType(Path(where).stem)
+    remember_source(where, source)
     exec(compile(source, where, "exec"), module.__dict__)
     return module

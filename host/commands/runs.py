@@ -22,6 +22,7 @@ from host.commands.options import (
 from host.console import StageProgress, console
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
+from host.printing_failures import print_failures
 from host.summary import Summary
 
 
@@ -57,6 +58,8 @@ def run(
     def show(summary: Summary) -> None:
         shown.append(summary)
         print_json(summary) if as_json else printing.print_summary(summary)
+        if not as_json:
+            print_failures(summary.failures)
 
     def show_and_stay(summary: Summary) -> None:
         show(summary)

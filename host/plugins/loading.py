@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from firmware_agent.errors import CheckpointError, CsdError, PluginError, PluginFailed
+from firmware_agent.folded_traceback import remember_source
 from host.plugins.kinds import PluginKind, find_entry_point
 from host.plugins.options import accepted, read_options
 from host.plugins.section import UserSection
@@ -65,7 +66,11 @@ class Plugin:
         except CsdError:
             raise
         except USER_ERRORS as error:
-            raise PluginFailed(f"{self}: {what} failed: {describe_error(error)}") from error
+            raise self.failed(f"{what} failed: {describe_error(error)}") from error
+
+    def failed(self, what: str) -> PluginFailed:
+        """Return the error of a plug-in that has not done what it should: `what` says that."""
+        return PluginFailed(f"{self}: {what}", self.kind.word)
 
     def guard_load(self, load: Callable[[], None]) -> None:
         """Let an instance take its state out of a checkpoint.
@@ -167,6 +172,7 @@ def _module_from(where: str, source: str) -> types.ModuleType:
     name = f"csd_emu_user_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
     module = sys.modules[name] = types.ModuleType(name)
     module.__file__ = where
+    remember_source(where, source)
     try:
         exec(compile(source, where, "exec"), module.__dict__)
     except BaseException:

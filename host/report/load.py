@@ -16,6 +16,7 @@ from csd_emu.profiles import PROFILES, Profile
 from csd_emu.timeline import HOST, Link
 from firmware_agent.errors import ConfigurationError, CsdError
 from host.accounting import link_of
+from host.failures import Failure, FailureRecord
 from host.planner.report import DevicePlan, read_plan
 from host.records import EventRecord, Record, RoundRecord, decode_record
 from host.report.competing import explain
@@ -40,6 +41,7 @@ class RunData:
         profiles: name -> profile, as the run used them.
         notes: what is missing or must be known, in sentences.
         plan: which devices were chosen to train; None if that was not asked for.
+        failures: of the user's code.
     """
 
     path: Path
@@ -53,6 +55,7 @@ class RunData:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     plan: DevicePlan | None = None
+    failures: list[Failure] = field(default_factory=list)
 
     @property
     def host(self) -> Profile | None:
@@ -88,7 +91,8 @@ def load_run(path: Path) -> RunData:
     if not (path / RECORDS).is_file():
         raise ConfigurationError(f"{path}: is no run directory: it has no {RECORDS}; csd-emu run prints its own's path")
     notes: list[str] = []
-    rounds, events = _read_records(path / RECORDS, notes)
+    rounds, events, failures = _read_records(path / RECORDS, notes)
+    summary = _read_summary(path / SUMMARY, notes)
     array, job = _read_yaml(path / "array.yaml", notes), _read_yaml(path / "job.yaml", notes)
     versions = _read_versions(path / VERSIONS, notes)
     devices = _list_devices(path / "array.yaml", array)
@@ -98,7 +102,7 @@ def load_run(path: Path) -> RunData:
         path=path,
         rounds=rounds,
         events=events,
-        summary=_read_summary(path / SUMMARY, notes),
+        summary=summary,
         array=array,
         job=job,
         versions=versions,
@@ -106,6 +110,7 @@ def load_run(path: Path) -> RunData:
         profiles=_read_profiles(path / VERSIONS, versions),
         notes=notes,
         plan=_read_plan(path, notes),
+        failures=failures if summary is None else summary.failures,
     )
 
 
@@ -124,20 +129,23 @@ def _read_bytes(path: Path) -> bytes:
         raise ConfigurationError(f"{path}: cannot be read ({error}); look at its permissions") from error
 
 
-def _read_records(path: Path, notes: list[str]) -> tuple[list[RoundRecord], list[EventRecord]]:
+def _read_records(path: Path, notes: list[str]) -> tuple[list[RoundRecord], list[EventRecord], list[Failure]]:
     *lines, rest = _read_bytes(path).split(b"\n")
     rounds: list[RoundRecord] = []
     events: list[EventRecord] = []
+    failures: list[Failure] = []
     for number, line in enumerate(lines, 1):
         record = _decode_record(path, number, line)
         if isinstance(record, EventRecord):
             events.append(record)
+        elif isinstance(record, FailureRecord):
+            failures.append(record.failure)
         else:
             # After a resume rounds are done again: what came after the checkpoint does not count.
             rounds = [kept for kept in rounds if kept.round < record.round] + [record]
     if rest:
         notes.append(f"The last line of {path.name} was cut short and left out: the run ended while it was written.")
-    return rounds, events
+    return rounds, events, failures
 
 
 def _decode_record(path: Path, number: int, line: bytes) -> Record:

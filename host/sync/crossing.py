@@ -10,8 +10,9 @@ import numpy as np
 
 from firmware_agent.crossing import LABELS, RANDOM, activation_specs, gradient_specs, is_random_state
 from firmware_agent.cutting import Crossing
-from firmware_agent.errors import DeviceFailed, ProtocolError
+from firmware_agent.errors import DeviceFailed, ModelFailed, ProtocolError
 from firmware_agent.exchange import Array, Assembler, cut_slices
+from firmware_agent.folded_traceback import MAX_MESSAGE_BYTES, bounded
 from firmware_agent.wire import ActivationGradients, Activations, AnyFrame, Slice, encode, pack
 from host.sync.tail import Back, Batch, Tail, TailPass
 
@@ -36,6 +37,10 @@ class Crossings:
     """The parts of one step, by participant: part k goes through the tail when all have sent theirs who have one.
 
     A participant that is lost is waited for no longer; what it has handed over before stays in the tail's gradient.
+
+    Attributes:
+        passing: what has gone through.
+        failure: of the model in the host's part; None while it did what it should.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class Crossings:
         self._left: set[str] = set()
         self._waiting: dict[int, dict[str, tuple[Batch, asyncio.Future[Back | DeviceFailed]]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.failure: ModelFailed | None = None
 
     def alone(self, device: str, sizes: Sequence[int]) -> Crossings:
         """Return the same step for a device that is only watched: it has the tail for itself, and nothing counts."""
@@ -131,8 +137,11 @@ class Crossings:
             outcomes = await asyncio.to_thread(self.passing.compute, batches)
             if self._kept is not None:
                 self._kept.append(batches)
-        except Exception as error:  # the user's model may raise anything
-            outcomes = [DeviceFailed(f"the host's part of the model: {error!r}")] * len(waiting)
+        except (Exception, SystemExit) as error:  # the user's model may raise anything
+            told = f"the host's part of the model: {bounded(repr(error), MAX_MESSAGE_BYTES)}"
+            self.failure = ModelFailed(told)
+            self.failure.__cause__ = error
+            outcomes = [DeviceFailed(told)] * len(waiting)
         for (_, future), outcome in zip(waiting, outcomes, strict=True):
             if not future.done():
                 future.set_result(outcome)

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from csd_emu.deadline import Deadline
-from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
+from csd_emu.timeline import HOST
+from firmware_agent.errors import CsdError, DeviceCodeFailed, DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.exchange import Array, cut_slices, tensor_specs
 from firmware_agent.send_queue import Sending
 from firmware_agent.wire import (
@@ -27,6 +28,7 @@ from firmware_agent.wire import (
     encode,
     pack,
 )
+from host.failures import Failures
 from host.records import OnEvent, What
 from host.rounds import prepare_device
 from host.session import DeviceSession
@@ -139,6 +141,7 @@ class StepExchange:
         before_step: BeforeStep,
         speaks: Speaks = lambda _, __: False,
         on_slices: OnSlices = lambda _: None,
+        failures: Failures | None = None,
     ) -> None:
         """Prepare; nothing is sent yet. With `frame.overlap` slices cross while the devices compute.
 
@@ -149,10 +152,12 @@ class StepExchange:
             before_step: called for each device before a step's frames go to it.
             on_slices: is told, after each device's overlapping step, what became of its slices.
             speaks: whether `before_step` would: a device must then be through with the step before.
+            failures: is told when the user's code fails in a device.
         """
         self._frame, self._watchdog_seconds = frame, watchdog_seconds
         self._on_event, self._before_step = on_event, before_step
         self._speaks, self._on_slices = speaks, on_slices
+        self._failures = failures or Failures(goes_on=True)
         self._channels: weakref.WeakKeyDictionary[DeviceSession, Channel] = weakref.WeakKeyDictionary()
         self._prepared: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
         self._spare: weakref.WeakKeyDictionary[DeviceSession, dict[str, Array]] = weakref.WeakKeyDictionary()
@@ -189,7 +194,10 @@ class StepExchange:
             alone = Gathering(gathering.specs, {device: len(work.records)}, lambda *_: None, barrier=True)
             own = None if crossings is None else crossings.alone(device, work.parts)
             tasks.append(self._visit(outbound, frames, work, alone, Reductions([device]), own))
-        return list(await asyncio.gather(*tasks))
+        outcomes = list(await asyncio.gather(*tasks))
+        if crossings is not None and crossings.failure is not None:
+            self._failures.take(crossings.failure, HOST, outbound.number)
+        return outcomes
 
     def resend(self, step: int, sending: Sending) -> None:
         """Send by other settings what of an overlapping step has not left yet, weights and gradients."""
@@ -210,6 +218,8 @@ class StepExchange:
             return await self._step_device(outbound, frames, work, gathering, reductions, crossings)
         except DeviceFailed as error:  # the session goes on: the next step is another chance
             self._on_event(session.device, What.FAILED, f"in step {number}: {error}")
+            if isinstance(error, DeviceCodeFailed):
+                self._failures.take(error, session.device, number)
             failure: CsdError = error
         except (DeviceLost, ProtocolError) as error:
             session.close(str(error))

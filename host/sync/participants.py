@@ -11,6 +11,7 @@ from csd_emu.deadline import Deadline
 from csd_emu.timeline import HOST
 from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost
 from host.conduct import Conduct
+from host.failures import Failures
 from host.fleet import Fleet
 from host.records import OnEvent, What
 from host.session import DeviceSession
@@ -36,6 +37,7 @@ class Participants:
         list_existing: Callable[[], Collection[str]],
         watchdog_seconds: float,
         on_event: OnEvent,
+        failures: Failures | None = None,
     ) -> None:
         """Begin with nobody.
 
@@ -45,7 +47,9 @@ class Participants:
             list_existing: returns which devices exist and may dial again; it may block.
             watchdog_seconds: for so long devices are waited for when none is there.
             on_event: called with device, what happened, and more about it.
+            failures: of the user's code, which may end the run.
         """
+        self._run_failures = failures or Failures(goes_on=True)
         self.nodes, self._fleet, self._list_existing = list(nodes), fleet, list_existing
         self._watchdog_seconds, self._on_event = watchdog_seconds, on_event
         self.conduct = Conduct(on_event)
@@ -100,7 +104,12 @@ class Participants:
         return self._usable(self._fleet.sessions())
 
     def took_part(self, devices: Collection[str], failed: Mapping[str, CsdError]) -> None:
-        """Note who returned its part of a step, and who did not, and why."""
+        """Note who returned its part of a step, and who did not, and why.
+
+        Raises:
+            UserCodeFailed: the user's code has failed somewhere, and the job says that the run ends then.
+        """
+        self._run_failures.check()
         self._patience = None
         for device in devices:
             del self._failures[device]

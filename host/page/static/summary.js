@@ -27,6 +27,22 @@ export function showSummary(state) {
   showTiles(run, totals);
   showRounds(state);
   showLost(state);
+  showFailures(state.failures);
+}
+
+/** What failed of the user's code, the first with its traceback open. */
+function showFailures(failures) {
+  const box = byId("failures");
+  box.hidden = !failures.length;
+  if (!failures.length) return;
+  const total = failures.reduce((sum, failure) => sum + failure.count, 0);
+  const parts = failures.map((failure, index) => {
+    const when = `in round ${number(failure.round)}${failure.step === null ? "" : `, step ${number(failure.step)}`}`;
+    const what = `the ${failure.kind} failed on ${failure.device} ${when}: ${failure.error}`;
+    const times = failure.count > 1 ? ` (${count(failure.count, "time")} in all)` : "";
+    return make("details", index ? {} : { open: "" }, make("summary", {}, what + times), make("pre", { tabindex: 0 }, failure.traceback));
+  });
+  replaceContent(box, make("p", {}, `✕ This run has failed: code of the job's failed ${count(total, "time")}.`), ...parts);
 }
 
 function showClocks(clock) {
