@@ -18,9 +18,10 @@ from firmware_agent.wire import PhaseSeconds, Stepped, Trained
 from host.accounting import Accountant, Accounted, Returned
 from host.conduct import Conduct
 from host.device_time import MODELLED, WALL, StepModel, gradient_seconds, micro_batch_counts
+from host.direction import LEAST_DEVICES, DirectionWatch, Sampler, Seen
 from host.evaluation import Structure
 from host.records import DeviceStep, PlacementRecord, ServersRecord
-from host.screening import Dealt, Part, Refusal, Screen
+from host.screening import Dealt, Part, Reason, Refusal, Screen
 from host.sync.blocks import Block, cut_blocks, overlapped
 from host.sync.crossing import Crossings
 from host.sync.exchange import FIFO, Outbound, Outcome, StepExchange, Work
@@ -183,6 +184,8 @@ class Stepper:
         self._last = Release.of_all(itertools.chain.from_iterable(self._blocks().values()))
         self._tail_ready: asyncio.Event | None = None
         self.screen, self.conduct = Screen(), Conduct(lambda *_: None)
+        self._sampler = Sampler({name: weights[name].size for name in trained}, seed=0)
+        self._directions = DirectionWatch()
 
     @property
     def may_look_ahead(self) -> bool:
@@ -305,13 +308,25 @@ class Stepper:
             return refused.keys() & step.records.keys()
 
         await step.gathering.refuse(judge)
+        seen = {o.device: o for o in outcomes[: len(step.works)] if o.stepped is not None and o.device not in refused}
+        if len(seen) >= LEAST_DEVICES:
+            refused |= self._directions.observe(await asyncio.to_thread(self._sampled, step.gathering, seen))
         for place, outcome in enumerate(outcomes):
             if (why := refused.get(outcome.device)) is not None:
-                error = self.conduct.refuse(outcome.work.session, why, where)
-                outcomes[place] = Outcome(outcome.work, None, error)
+                at_once = why.reason is Reason.DIRECTION  # its gradients of all these steps are in them
+                error = self.conduct.refuse(outcome.work.session, why, where, at_once)
+                outcomes[place] = outcome if at_once else Outcome(outcome.work, None, error)
             elif outcome.stepped is not None and place < len(step.works):
                 self.conduct.accept(outcome.work.session, where, outcome.stepped.loss)
         return outcomes
+
+    def _sampled(self, gathering: Gathering, outcomes: Mapping[str, Outcome]) -> dict[str, Seen]:
+        gradients = {device: gathering.gradients(device) for device in outcomes}
+        return {
+            device: Seen(self._sampler.take(gradients[device]), outcome.stepped.samples, outcome.stepped.loss)
+            for device, outcome in outcomes.items()
+            if outcome.stepped is not None and gradients[device]
+        }
 
     def _judged(self, step: Underway, place: int, outcome: Outcome, said: Stepped | None) -> Part | None:
         if said is None:

@@ -1,0 +1,135 @@
+"""Whose gradients point against the training, step after step: a flipped sign, told from unlike data. Pure.
+
+Some coordinates of each drive's gradient, drawn once from a seed, are summed over a window of `WINDOW` steps, so that
+the noise of small batches goes and what the drive stands for is left: M_i, and M of all by their records. A drive is
+accused when in `EARLY_WINDOWS` of its first `EARLY` windows in a row, or in `LATE_WINDOWS` later on,
+
+* cos(M_i, median of the others') is below `AGAINST`,
+* each other's cosine with the median of the rest, the accused left out, is above `AGREED` in the mean: they have a
+  direction to be against,
+* cos(M_i, M) is below `AGAINST_ALL`, and its own loss does not rise.
+
+The second keeps drives of disjoint classes from being accused, where everybody is against everybody. The last two are
+for the honest drive with records that nobody else has. Its gradient opposes the others', but its own is in M: near the
+start it is the longest, and later M is small, for the gradients of all balance. And if M does move the weights against
+what a gradient says for long, then the loss that it is the gradient of has to rise. Whoever flips a sign reports a loss
+that falls as the others train; that one could lie about its loss, too, and is then taken for odd, not for hostile.
+Once a training has converged what is left is noise, and more windows are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from firmware_agent.exchange import Array
+from host.screening import Reason, Refusal
+
+Floats = npt.NDArray[np.float64]
+
+WINDOW = 8
+EARLY, EARLY_WINDOWS, LATE_WINDOWS = 5, 2, 5
+AGAINST, AGAINST_ALL, AGREED = -0.3, -0.1, 0.1
+# Below it nobody can be told from the others.
+LEAST_DEVICES = 3
+COORDINATES = 4096
+
+
+class Sampler:
+    """Takes the same coordinates of every gradient."""
+
+    def __init__(self, sizes: Mapping[str, int], seed: int) -> None:
+        """Draw them from all elements of the tensors, whose numbers of elements are given."""
+        total = sum(sizes.values())
+        count = min(total, COORDINATES)
+        chosen = np.sort(np.random.default_rng([seed, 0xD1EC]).choice(total, count, replace=False)) if total else []
+        edges = np.cumsum([0, *sizes.values()])
+        self._places: dict[str, npt.NDArray[np.int64]] = {}
+        for name, start, end in zip(sizes, edges, edges[1:], strict=False):
+            inside = np.asarray(chosen, np.int64)
+            self._places[name] = inside[(inside >= start) & (inside < end)] - start
+
+    def take(self, gradient: Mapping[str, Array]) -> Floats:
+        """Return the coordinates of one gradient, float64."""
+        parts = [gradient[name].reshape(-1)[places] for name, places in self._places.items() if len(places)]
+        return np.concatenate(parts).astype(np.float64) if parts else np.zeros(0)
+
+
+class Seen(NamedTuple):
+    """One drive's part of a step: coordinates of its gradient, records in it, and the loss that it reports."""
+
+    sample: Floats
+    records: int
+    loss: float
+
+
+@dataclass
+class _Sum:
+    """One drive's window: the sum of its samples, its records and losses."""
+
+    sample: Floats
+    records: int = 0
+    losses: float = 0.0
+    steps: int = 0
+
+
+class DirectionWatch:
+    """Watches a run's steps; who took part in less than half of a window's is not judged by it."""
+
+    def __init__(self) -> None:
+        """Begin with nothing seen."""
+        self._sums: dict[str, _Sum] = {}
+        self._steps = 0
+        self._against: dict[str, int] = {}
+        self._losses: dict[str, float] = {}
+        self._windows: dict[str, int] = {}
+
+    def observe(self, step: Mapping[str, Seen]) -> dict[str, Refusal]:
+        """Take a step of all drives whose gradients went into it; return who is accused, which ends a window."""
+        for device, seen in step.items():
+            own = self._sums.setdefault(device, _Sum(np.zeros_like(seen.sample)))
+            own.sample += seen.records * seen.sample
+            own.records, own.losses, own.steps = own.records + seen.records, own.losses + seen.loss, own.steps + 1
+        self._steps += 1
+        if self._steps < WINDOW:
+            return {}
+        sums = {device: own for device, own in self._sums.items() if 2 * own.steps >= WINDOW}
+        self._sums, self._steps = {}, 0
+        return self._judge(sums) if len(sums) >= LEAST_DEVICES else {}
+
+    def _judge(self, sums: Mapping[str, _Sum]) -> dict[str, Refusal]:
+        means = {device: own.sample / max(1, own.records) for device, own in sums.items()}
+        whole = np.sum([own.sample for own in sums.values()], axis=0)
+        accused: dict[str, Refusal] = {}
+        for device, mean in means.items():
+            others = [each for other, each in means.items() if other != device]
+            found, loss = cosine(mean, np.median(others, axis=0)), sums[device].losses / sums[device].steps
+            rises = loss > self._losses.get(device, math.inf)
+            self._losses[device] = loss
+            against = found < AGAINST and cosine(mean, whole) < AGAINST_ALL and agreement(others) > AGREED
+            self._against[device] = self._against.get(device, 0) + 1 if against and not rises else 0
+            self._windows[device] = self._windows.get(device, 0) + 1
+            if self._against[device] >= (EARLY_WINDOWS if self._windows[device] <= EARLY else LATE_WINDOWS):
+                told = (
+                    f"its gradients point against those of the others: over the last {WINDOW} steps their cosine with "
+                    f"the others' median is {found:.2f}, while its own loss does not rise; is a sign flipped in it?"
+                )
+                accused[device] = Refusal(Reason.DIRECTION, told)
+        return accused
+
+
+def agreement(vectors: Sequence[Floats]) -> float:
+    """Return the mean over the vectors of the cosine with the median of the rest."""
+    rest = [np.median([v for other, v in enumerate(vectors) if other != n], axis=0) for n in range(len(vectors))]
+    return float(np.mean([cosine(vector, each) for vector, each in zip(vectors, rest, strict=True)]))
+
+
+def cosine(one: Floats, other: Floats) -> float:
+    """Return the cosine between two vectors, 0 if one has no length."""
+    lengths = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
+    return float(one @ other) / lengths if lengths else 0.0
