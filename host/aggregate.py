@@ -13,6 +13,8 @@ from firmware_agent.errors import ConfigurationError
 from firmware_agent.exchange import Array
 
 BLOCK_ELEMENTS = 32 << 10
+# So many of float64 BLAS multiplies on one core: threads for less than that cost more than they bring.
+DOT_ELEMENTS = 8 << 10
 # From this size on a tensor is worth the threads.
 _SHARED_ELEMENTS = 1 << 20
 

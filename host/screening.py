@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -33,8 +33,9 @@ import numpy as np
 import numpy.typing as npt
 
 from csd_emu.timeline import HOST
+from firmware_agent.exchange import Array
 from firmware_agent.wire import Measure, Measured, PhaseSeconds
-from host.scanning import Scan
+from host.scanning import Scan, first_not_finite, scan_update, squares
 
 Floats = npt.NDArray[np.float64]
 

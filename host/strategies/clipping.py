@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from firmware_agent.exchange import Array
-from host.aggregate import BLOCK_ELEMENTS
+from host.aggregate import DOT_ELEMENTS
 from host.strategies.base import Contribution, Strategy
 
 
@@ -56,8 +56,8 @@ def update_norm(before: Mapping[str, Array], after: Mapping[str, Array], names: 
     total = 0.0
     for name in sorted(names):
         one, other = (np.ascontiguousarray(weights[name]).reshape(-1) for weights in (before, after))
-        for start in range(0, one.size, BLOCK_ELEMENTS):
-            block = slice(start, start + BLOCK_ELEMENTS)
+        for start in range(0, one.size, DOT_ELEMENTS):
+            block = slice(start, start + DOT_ELEMENTS)
             with np.errstate(over="ignore", invalid="ignore"):
                 update = np.subtract(other[block], one[block], dtype=np.float64)
                 total += float(np.dot(update, update))

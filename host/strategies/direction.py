@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from firmware_agent.exchange import Array
-from host.aggregate import BLOCK_ELEMENTS
+from host.aggregate import DOT_ELEMENTS
 
 # Of honest drives, with other labels too, updates share a direction; a flipped sign has about -0.5 or less.
 AWAY_COSINE = -0.2
@@ -45,8 +45,8 @@ def update_cosine(before: Weights, one: Weights, other: Weights, names: Collecti
     products = np.zeros(3)
     for name in names:
         start, left, right = (np.ascontiguousarray(weights[name]).reshape(-1) for weights in (before, one, other))
-        for at in range(0, start.size, BLOCK_ELEMENTS):
-            block = slice(at, at + BLOCK_ELEMENTS)
+        for at in range(0, start.size, DOT_ELEMENTS):
+            block = slice(at, at + DOT_ELEMENTS)
             with np.errstate(over="ignore", invalid="ignore"):
                 u = np.subtract(left[block], start[block], dtype=np.float64)
                 v = np.subtract(right[block], start[block], dtype=np.float64)

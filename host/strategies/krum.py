@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firmware_agent.exchange import Array
-from host.aggregate import BLOCK_ELEMENTS, weighted_mean
+from host.aggregate import DOT_ELEMENTS, weighted_mean
 from host.strategies.base import Contribution, Stateless, check_count
 from host.strategies.coordinatewise import trimmed_mean
 
@@ -67,7 +67,7 @@ def rank(weights: Sequence[Weights], neighbours: int) -> list[int]:
     return sorted(range(len(weights)), key=lambda i: (scores[i], _digest(weights[i]) if scores[i] in ties else b""))
 
 
-def squared_distances(weights: Sequence[Weights], block_elements: int = BLOCK_ELEMENTS) -> npt.NDArray[np.float64]:
+def squared_distances(weights: Sequence[Weights], block_elements: int = DOT_ELEMENTS) -> npt.NDArray[np.float64]:
     """Return ``||w_i - w_j||^2`` over all tensors, (n, n), symmetric to the bit; infinite where it is no number.
 
     Differences are taken element by element, so that near ones are exact whatever the distance to the origin; so many
