@@ -128,7 +128,7 @@ def test_names_and_events_full_of_markup_are_only_words(browser: Browser) -> Non
         check_harmless(tab, run.address)
         shown = tab.evaluate("[...document.querySelectorAll('#plot-gantt text')].map((each) => each.textContent)")
         assert HOSTILE[0] in shown
-        assert f"array seconds ({HOSTILE[2]})" in [each for each in shown if 'array' in each]
+        assert f"array seconds ({HOSTILE[2]})" in [each for each in shown if "array" in each]
         tab.close()
 
 
