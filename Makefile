@@ -9,12 +9,13 @@ PYTEST := .venv/bin/pytest --numprocesses=2
 .SUFFIXES:
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
-.PHONY: help run test test-all lint types format docs docs-serve bench bench-compose test-compose clean setup-qemu setup-native setup-dev
+.PHONY: help run test test-third test-all lint types format docs docs-serve bench bench-compose test-compose clean setup-qemu setup-native setup-dev
 
 help:
 	@echo 'make run [ENGINE=native]   start an array of emulated drives, train on it, report, clean up'
 	@echo '                           ENGINE=qemu (default): virtual machines; native: processes, no root, no QEMU'
 	@echo 'make test [ARGS=...]       the tests, real virtual machines included, without the long ones'
+	@echo 'make test-third [ARGS=...] of the long tests a third, which the commit chooses, and those of what changed'
 	@echo 'make test-all [ARGS=...]   all tests'
 	@echo 'make lint types format     check the style, check the types, apply the style'
 	@echo 'make docs [docs-serve]     the documentation as a site, in build/site; or served, and built again when it changes'
@@ -37,15 +38,19 @@ endif
 test: setup-dev
 	@exec $(PYTEST) -m 'not long' $(ARGS)
 
+test-third: setup-dev
+	@exec $(PYTEST) --third $(ARGS)
+
+# The containers' tests run even if others failed; the first failure's exit code counts.
 test-all: setup-dev
-	@$(PYTEST) --hypothesis-profile=explore -m 'not compose' $(ARGS)
-	@$(MAKE) test-compose
+	@$(PYTEST) --hypothesis-profile=explore -m 'not compose' $(ARGS); code=$$?; \
+	$(MAKE) test-compose || code=$$(($$code ? $$code : $$?)); exit $$code
 
 # These install and start a Docker engine if none answers, and end the one that they started. Wheels are fetched with
 # this machine's pip, which may know more places than a container's.
 test-compose: setup-dev
 	@scripts/fetch-wheels
-	@exec scripts/with-docker .venv/bin/pytest -m compose -x $(ARGS)
+	@exec scripts/with-docker .venv/bin/pytest -m compose $(ARGS)
 
 bench-compose: setup-dev
 	@scripts/fetch-wheels

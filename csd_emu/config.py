@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
 
+from csd_emu.yaml_files import load_yaml
 from firmware_agent import units
 from firmware_agent.errors import ConfigurationError, UnitError
 
@@ -54,12 +54,7 @@ def load_config(path: Path, kind: type[Model]) -> Model:
         ConfigurationError: the file cannot be read, is no YAML, or breaks the rules of `kind`; every broken rule is
             named with its key.
     """
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read ({error}); give the path of a YAML file") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two: an impossible date, deep nesting
-        raise ConfigurationError(f"{path}: is no valid YAML: {error}") from error
+    content = load_yaml(path, special=True)
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path}: must be a mapping of keys to values; see docs/configuration.md")
     return parse_config(content, kind, str(path))
@@ -70,11 +65,15 @@ def parse_config(content: dict[str, Any], kind: type[Model], where: str) -> Mode
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        problems = [_problem(dict(detail), kind) for detail in error.errors(include_url=False)]
+        details = error.errors(include_url=False)
+        problems = [_problem(dict(detail), kind) for detail in details[:_MOST_PROBLEMS]]
+        problems += [f"and {len(details) - _MOST_PROBLEMS} more"] * (len(details) > _MOST_PROBLEMS)
         raise ConfigurationError("\n".join(f"{where}: {problem}" for problem in problems)) from error
 
 
 _TOP = "(top level)"
+# More would hide the first, and take long to write.
+_MOST_PROBLEMS, _MOST_SHOWN = 20, 200
 # Parts of a location that pydantic adds.
 _INTERNAL = re.compile(r"function-|\[key\]$")
 # pydantic's words for what people write wrong most often, in terms of the file.
@@ -101,8 +100,13 @@ def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
         return f"{key}: is missing; add it"
     message = plain_message(detail)
     # A rule over a whole section has said which part it means, and the section may hold what nobody should see.
-    shown = "" if isinstance(detail["input"], dict) else f" (it is {detail['input']!r})"
+    shown = "" if isinstance(detail["input"], dict) else f" (it is {_shown(detail['input'])})"
     return f"{key}: {message}{shown}" if key != _TOP or shown else message
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def plain_message(detail: Mapping[str, Any]) -> str:
@@ -149,15 +153,3 @@ def _nested_models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in _nested_models(argument)]
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML, safe, in which a repeated key is an error rather than a silent replacement."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Construct a mapping; a repeated key raises."""
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for number, key in enumerate(keys):
-            if key in keys[:number]:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} occurs twice", node.start_mark)
-        return super().construct_mapping(node, deep=deep)

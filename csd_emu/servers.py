@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from csd_emu.config import BytesPerSecond, Config, Seconds
+from csd_emu.config import BytesPerSecond, Config, Seconds, load_config
 from csd_emu.racks import FailuresSection, RacksSection
 
 MAX_SERVERS = 10_000
@@ -68,10 +69,18 @@ class StoreSection(Config):
     Attributes:
         address: of the machine that keeps it, in the servers' network.
         port: on which it listens.
+        key: file with which the store and the servers know each other, from the servers file's folder; ``csd-emu
+            store`` makes it, and every server has a copy.
     """
 
     address: IPv4Address = Field(default=IPv4Address("127.0.0.1"), strict=False)
     port: int = Field(default=STORE_PORT, ge=1024, le=65535)
+    key: Annotated[str, Field(min_length=1)] = "store.pem"
+
+    @property
+    def key_path(self) -> Path:
+        """Where the key is; absolute in what `read_servers` returns."""
+        return Path(self.key)
 
 
 class MembershipSection(Config):
@@ -153,3 +162,14 @@ class ServersConfig(Config):
             if server in group.names:
                 return group
         raise KeyError(server)
+
+
+def read_servers(path: Path) -> ServersConfig:
+    """Read a servers file; the store's key has an absolute path in what is returned.
+
+    Raises:
+        ConfigurationError: it cannot be read, or breaks a rule.
+    """
+    config = load_config(path, ServersConfig)
+    key = str((path.parent / config.store.key).absolute())
+    return config.model_copy(update={"store": config.store.model_copy(update={"key": key})})

@@ -18,8 +18,15 @@ from firmware_agent.clock import Stopwatch, wait_for_fresh_slice
 from firmware_agent.crossing import device_number
 from firmware_agent.cut_pass import cross_in_turn
 from firmware_agent.disturbance import Disturbance
-from firmware_agent.errors import AgentRefused, CsdError, DeviceLost, ProtocolError
+from firmware_agent.errors import AgentRefused, CsdError, DataError, DeviceLost, ModelError, ProtocolError
 from firmware_agent.exchange import Assembler, tensor_specs
+from firmware_agent.folded_traceback import (
+    bounded,
+    describe_error,
+    format_user_traceback,
+    names_user_code,
+    user_error,
+)
 from firmware_agent.gradients import GradientWorker, LocalStep
 from firmware_agent.identity import Identity
 from firmware_agent.memory import high_water_bytes
@@ -156,14 +163,13 @@ class Agent:
                 self._handle(session, frame)
             except (AgentRefused, DeviceLost, ProtocolError):
                 raise
-            except CsdError as error:
-                self._report_failure(session, frame, str(error))
-            except Exception as error:  # the user's model may raise anything; the host must hear of it
-                log.exception("%s failed", type(frame).__name__)
-                self._report_failure(session, frame, f"{type(error).__name__}: {error}")
+            except (Exception, SystemExit) as error:  # the user's model may raise anything; the host must hear of it
+                if not isinstance(error, CsdError):
+                    log.exception("%s failed", type(frame).__name__)
+                self._report_failure(session, frame, error)
 
-    def _report_failure(self, session: Session, frame: AnyFrame, why: str) -> None:
-        failed = Failed(type(frame).__name__, why[:4000])
+    def _report_failure(self, session: Session, frame: AnyFrame, error: BaseException) -> None:
+        failed = describe_failure(type(frame).__name__, error)
         if self._overlap is not None and isinstance(frame, Step):
             self._overlap.fail(failed)
         else:
@@ -283,6 +289,19 @@ class Agent:
         if self._inbound is None:
             raise ProtocolError("the host sent slices or a task before announcing tensors")
         return self._inbound
+
+
+def describe_failure(task: str, error: BaseException) -> Failed:
+    """Return what the host is told of a task that raised an error.
+
+    It is the user's code that failed if a model cannot be built or data cannot be read, or if no error of csd-emu's
+    came, unless the drive's own files could not be read.
+    """
+    user = isinstance(error, ModelError | DataError) or not isinstance(error, CsdError | OSError)
+    user = user or (isinstance(error, OSError) and names_user_code(error))
+    inner = user_error(error) or error
+    name = bounded(type(error if isinstance(error, DataError) else inner).__name__, 200)
+    return Failed(task, describe_error(error), name, format_user_traceback(error) if user else "", user)
 
 
 def _meet(send: Callable[[Frame], None], receive: Callable[[], AnyFrame], mine: Reduce) -> bytes:

@@ -6,13 +6,13 @@ A drive's namespaces carry one each, so `tar tvf /dev/nvme0n1` shows what a devi
 from __future__ import annotations
 
 import io
-import os
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from firmware_agent.errors import ShardError
+from firmware_agent.files import replacing
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,11 @@ class Member:
 
 def write_archive(path: Path, files: Mapping[str, bytes]) -> None:
     """Write `files` (name -> content) as a tar of mode 0600, replacing `path` in one step."""
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb", opener=_private) as stream, tarfile.open(fileobj=stream, mode="w") as tar:
+    with replacing(path, 0o600) as stream, tarfile.open(fileobj=stream, mode="w") as tar:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
-    partial.replace(path)
 
 
 def list_archive(path: Path) -> dict[str, Member]:
@@ -62,7 +60,3 @@ def read_member(path: Path, name: str) -> bytes:
     if len(content) != member.size:
         raise ShardError(f"{path}: {name} is cut short; make the array again with csd-emu up")
     return content
-
-
-def _private(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)

@@ -23,6 +23,7 @@ from firmware_agent.agent import Agent, device_facts
 from firmware_agent.disturbance import Disturbance
 from firmware_agent.drive import open_records, seed_generators, warm_up
 from firmware_agent.errors import ConfigurationError, CsdError
+from firmware_agent.files import replace_file
 from firmware_agent.handover import FAILED_MARKER, IDENTITY_FILE
 from firmware_agent.identity import Identity, read_identity
 from firmware_agent.power_meter import PowerMeter, Sensor, find_sensor
@@ -111,9 +112,7 @@ class Report:
         if identity is not None:
             facts |= {"array": identity.array, "device": identity.device, "incarnation": identity.incarnation}
         facts["what"] = " ".join(what.split())
-        partial = self._path.with_name(f"{self._path.name}.partial")
-        partial.write_text("".join(f"{key}={value}\n" for key, value in facts.items()), encoding="utf-8")
-        partial.replace(self._path)
+        replace_file(self._path, "".join(f"{key}={value}\n" for key, value in facts.items()).encode())
 
 
 class Line:
@@ -195,9 +194,7 @@ def next_incarnation(identity: Identity, served: Path) -> Identity:
             incarnation = int(last) + 1
     except (OSError, UnicodeDecodeError):
         pass  # there was none
-    partial = served.with_name(f"{served.name}.partial")
-    partial.write_text(f"{given} {incarnation}\n", encoding="utf-8")
-    partial.replace(served)
+    replace_file(served, f"{given} {incarnation}\n".encode())
     return msgspec.structs.replace(identity, incarnation=incarnation)
 
 

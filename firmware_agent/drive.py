@@ -10,6 +10,7 @@ import os
 import random
 import struct
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,11 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from firmware_agent import uplink
 from firmware_agent.agent import Agent, device_facts
 from firmware_agent.clock import Stopwatch
 from firmware_agent.disturbance import Disturbance, delegated_group
 from firmware_agent.errors import BootTimeout
-from firmware_agent.handover import IDENTITY_FILE, IDENTITY_SERIAL, READY_MARKER, SHARD_FILE, SHARD_SERIAL
+from firmware_agent.handover import IDENTITY_FILE, IDENTITY_SERIAL, READY_MARKER, SHARD_FILE, SHARD_SERIAL, UPLINK_PORT
 from firmware_agent.holding import open_holding
 from firmware_agent.identity import Identity, read_identity
 from firmware_agent.sabotage import Saboteur
@@ -76,18 +78,42 @@ def serve_drive(stop: threading.Event) -> None:
     """
     torch.set_num_threads(1)
     group = delegated_group()
+    way_out = Uplink()
     warm_up()
     _wait_until_booted()
     os.sync()  # or every clone would write back what the boot left in memory
     say(f"{READY_MARKER} {json.dumps(device_facts())}")
     identity = read_identity(_wait_for_namespace(IDENTITY_SERIAL, stop))
     reseed(identity)
+    way_out.listen(identity.port)
     # For the record: no two clones may draw the same bytes.
     facts = {"first_random_sha256": hashlib.sha256(os.urandom(32)).hexdigest()}
     shard = open_shard(_wait_for_namespace(SHARD_SERIAL, stop))
     say(f"CSD-AGENT DEVICE {identity.device} INCARNATION {identity.incarnation}")
     agent = Agent(identity, shard, Disturbance(group), facts, Throttle(group), Saboteur(FILLED_FOLDER))
     agent.serve_forever(stop)
+
+
+class Uplink:
+    """The process that carries what the drive sends and gets (see `firmware_agent.uplink`)."""
+
+    def __init__(self) -> None:
+        """Start the process; it ends with this one, and listens nowhere yet."""
+        program = [sys.executable, "-I", "-S", uplink.__file__, UPLINK_PORT]
+        self._process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+    def listen(self, port: int) -> None:
+        """Have the process listen on `port` of the loopback interface."""
+        if self._process.stdin is not None:
+            self._process.stdin.write(b"%d\n" % port)
+            self._process.stdin.flush()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
 
 
 def warm_up() -> None:

@@ -8,16 +8,21 @@
     │   ├── CalibrationError     a calibration table is damaged, does not fit, or is missing
     │   ├── CheckpointError      a checkpoint is damaged, of another job or of another version
     │   └── PluginError          a strategy or tuner of the user's own cannot be found, made or used
-    ├── PluginFailed             a strategy or tuner of the user's own failed while a run went on
+    ├── UserCodeFailed           code of the user's failed while a run went on
+    │   ├── ModelFailed          the model, on the host
+    │   └── PluginFailed         a strategy or tuner of the user's own
     ├── EnvironmentUnfit         the machine lacks something: QEMU, libvirt, disk space, a free port (exit code 2)
     │   └── ImageError           an ARM image cannot be built, or a stored one is damaged
     ├── ShardError               a shard or identity archive does not match its manifest
     ├── ProtocolError            a frame that the wire's rules do not allow
+    ├── Diverged                 weights, gradients or losses are no finite numbers any more, or explode
     ├── AgentRefused             the host turned an agent away: identity, incarnation or version
     └── DeviceError              a device did not do what it should
         ├── BootTimeout          a device was not ready before its deadline
         ├── DeviceLost           a device died or its stream ended
         ├── DeviceFailed         a device reports that its task failed
+        │   └── DeviceCodeFailed for the user's code: it is a UserCodeFailed too
+        ├── ContributionRefused  what a device sent was not believed (see `host.screening`)
         ├── DriveUnreachable     a real drive cannot be reached over SSH, or no longer
         │   └── HostKeyRefused   its host key is unknown, or another than the known one
         ├── DriveUnfit           a real drive lacks something that the agent needs, or refuses a command
@@ -72,7 +77,27 @@ class PluginError(ConfigurationError):
     """Raised when a strategy or tuner of the user's own cannot be found, made or used."""
 
 
-class PluginFailed(CsdError):
+class UserCodeFailed(CsdError):
+    """Raised when code of the user's failed while a run went on.
+
+    Attributes:
+        code: what it is: ``model``, ``data set``, ``strategy``, ``tuner``.
+        error: type and message of what it raised; empty if it raised nothing.
+        traceback: of that, folded (see `firmware_agent.folded_traceback`); empty where the error was raised here, and
+            is the cause of this one.
+    """
+
+    def __init__(self, message: str, code: str = "model", error: str = "", traceback: str = "") -> None:
+        """Name what failed."""
+        super().__init__(message)
+        self.code, self.error, self.traceback = code, error, traceback
+
+
+class ModelFailed(UserCodeFailed):
+    """Raised when the user's model failed on the host."""
+
+
+class PluginFailed(UserCodeFailed):
     """Raised when a strategy or tuner of the user's own failed while a run went on."""
 
 
@@ -100,6 +125,10 @@ class ProtocolError(CsdError):
         super().__init__(shorten(message))
 
 
+class Diverged(CsdError):
+    """Raised when a training diverges on all devices."""
+
+
 class AgentRefused(CsdError):
     """Raised when the host turns an agent away: identity, incarnation or version."""
 
@@ -118,6 +147,19 @@ class DeviceLost(DeviceError):
 
 class DeviceFailed(DeviceError):
     """Raised when a device reports that its task failed."""
+
+
+class ContributionRefused(DeviceError):
+    """Raised when what a device sent was not believed; `diverging` says that a training that diverges looks so."""
+
+    def __init__(self, message: str, diverging: bool = False) -> None:
+        """Tell why."""
+        super().__init__(message)
+        self.diverging = diverging
+
+
+class DeviceCodeFailed(DeviceFailed, UserCodeFailed):
+    """Raised when a device reports that its task failed for the user's code."""
 
 
 class DriveUnreachable(DeviceError):

@@ -6,5 +6,7 @@ from __future__ import annotations
 IDENTITY_FILE, SHARD_FILE = "identity.tar", "shard.tar"
 # The same as NVMe namespaces; a serial number holds 20 characters: prefix + device name.
 IDENTITY_SERIAL, SHARD_SERIAL = "ident-", "shard-"
+# The virtio port that leads to the host.
+UPLINK_PORT = "csd.host"
 # On the console: the template has come to rest, an agent has ended for good.
 READY_MARKER, FAILED_MARKER = "CSD-AGENT READY", "CSD-AGENT FAILED"

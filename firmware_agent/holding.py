@@ -13,11 +13,13 @@ import msgspec
 import numpy as np
 
 from firmware_agent.datafiles import Labelled, Source, blocks_of, open_source
+from firmware_agent.files import read_file, replace_file
 from firmware_agent.shard import ArrayEntry, Manifest, Shard
 from firmware_agent.wire import Holding
 
 log = logging.getLogger(__name__)
 FORMAT = "csd-in-place/1"
+_MOST_CACHE_BYTES = 4096
 
 
 class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,16 +86,14 @@ def _content_sha256(data: Labelled, cache: Path | None) -> str:
 
 def _read(cache: Path) -> _Known | None:
     try:
-        return msgspec.json.decode(cache.read_bytes(), type=_Known)
+        return msgspec.json.decode(read_file(cache, _MOST_CACHE_BYTES), type=_Known)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 
 def _write(cache: Path, known: _Known) -> None:
-    partial = cache.with_name(cache.name + ".partial")
     try:
-        partial.write_bytes(msgspec.json.encode(known))
-        partial.replace(cache)
+        replace_file(cache, msgspec.json.encode(known))
     except OSError as error:
         log.warning("%s cannot be written (%s): the records are hashed again at the next start", cache, error)
 

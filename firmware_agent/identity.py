@@ -42,6 +42,11 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key_pem: str
     data: str = ""
 
+    @property
+    def port(self) -> int:
+        """The port in `host_address`."""
+        return int(self.host_address.rpartition(":")[2])
+
 
 def write_identity(path: Path, identity: Identity) -> None:
     """Write the identity archive, mode 0600."""

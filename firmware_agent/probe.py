@@ -7,12 +7,13 @@ import itertools
 import mmap
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from firmware_agent.errors import DeviceFailed
-from firmware_agent.throttle import Throttle, bucket_bytes
+from firmware_agent.throttle import LOOPBACK, Throttle, bucket_bytes
 from firmware_agent.wire import Probed, ProbeRead, ProbeSend
 
 INTERFACES = Path("/sys/class/net")
@@ -25,6 +26,8 @@ HELD_SECONDS = 0.04
 LENGTH_BYTES = 8
 _SEND_BYTES, _AHEAD_BYTES = 64 << 10, 256 << 10
 _TIMEOUT_SECONDS = 120.0
+# As address of a sink: one in the device itself, for an emulated drive reaches no other.
+OWN_SINK = f"{LOOPBACK}:0"
 
 Mark = tuple[float, int]
 
@@ -88,8 +91,9 @@ def between_waits(marks: Sequence[Mark], held_seconds: float = HELD_SECONDS) -> 
 def probe_send(task: ProbeSend, throttle: Throttle, interfaces: Path = INTERFACES) -> Probed:
     """Send `task.size_bytes` over a plain TCP connection to the sink at `task.address` (``host:port``).
 
-    The sink reads a length of 8 bytes (big endian) and so many bytes, answers with the length, and so on. With a
-    limit, twice what its token bucket holds goes first in the same stream, and the clock starts after it.
+    The sink reads a length of 8 bytes (big endian) and so many bytes, answers with the length, and so on; that of
+    `OWN_SINK` is in this process. With a limit, twice what its token bucket holds goes first in the same stream, and
+    the clock starts after it.
 
     Returns:
         Bytes of all frames that the network card sent, headers included, which are what `tbf` counts; and seconds;
@@ -102,7 +106,8 @@ def probe_send(task: ProbeSend, throttle: Throttle, interfaces: Path = INTERFACE
     limit = task.limit_bytes_per_second
     burst_bytes = 2 * bucket_bytes(limit) if limit else 0
     seconds = _TIMEOUT_SECONDS + (burst_bytes + task.size_bytes) / (limit or 1e6)
-    with throttle.limit_sends(host, limit) if limit else contextlib.nullcontext():
+    own = open_sink() if task.address == OWN_SINK else contextlib.nullcontext(port)
+    with throttle.limit_sends(host, limit) if limit else contextlib.nullcontext(), own as port:
         counter = interfaces / throttle.card_towards(host) / "statistics" / "tx_bytes"
         try:
             with _connect(host, int(port), seconds) as sink:
@@ -110,6 +115,29 @@ def probe_send(task: ProbeSend, throttle: Throttle, interfaces: Path = INTERFACE
         except (OSError, ValueError, OverflowError) as error:
             raise DeviceFailed(f"the sink at {task.address} could not be sent to: {error}; open it first") from error
     return Probed(*after_burst(marks, burst_bytes))
+
+
+@contextlib.contextmanager
+def open_sink() -> Iterator[str]:
+    """Listen on loopback for what `probe_send` sends, one connection after the other, and yield the port."""
+    with socket.create_server((LOOPBACK, 0)) as listening:
+        threading.Thread(target=_take, args=(listening,), daemon=True).start()
+        try:
+            yield str(listening.getsockname()[1])
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closing does not
+
+
+def _take(listening: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = listening.accept()
+            with connection, contextlib.suppress(OSError), connection.makefile("rb") as stream:
+                while len(length := stream.read(LENGTH_BYTES)) == LENGTH_BYTES:
+                    left = int.from_bytes(length, "big")
+                    while left and (block := stream.read(min(left, _SEND_BYTES))):
+                        left -= len(block)
+                    connection.sendall(length)
 
 
 def send_marks(sink: socket.socket, size_bytes: int, counter: Path, now: Callable[[], float]) -> Iterator[Mark]:

@@ -18,6 +18,8 @@ from pathlib import Path
 from firmware_agent.disturbance import TRAINER_GROUP
 from firmware_agent.errors import DeviceFailed
 
+# No table of routes names its interface.
+LOOPBACK, _LOOPBACK_INTERFACE = "127.0.0.1", "lo"
 ROUTES = Path("/proc/net/route")
 # Tokens that the bucket holds, in seconds of the rate, as io.max has slices of 0.1 s: a rest longer than this is lost.
 BUCKET_SECONDS = 0.1
@@ -80,6 +82,8 @@ class Throttle:
         Raises:
             DeviceFailed: there is no such host or no route to it.
         """
+        if host == LOOPBACK:
+            return _LOOPBACK_INTERFACE
         try:
             address = socket.inet_aton(socket.gethostbyname(host))
             card = find_card(address, self._routes.read_text(encoding="ascii"))

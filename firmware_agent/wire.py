@@ -24,8 +24,9 @@ import msgspec
 from msgspec import Meta
 
 from firmware_agent.errors import ProtocolError
+from firmware_agent.folded_traceback import MAX_TRACEBACK_BYTES
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 SERVICE_METHOD = "/csd.v1.Host/Session"
 MAX_SLICE_BYTES = 1 << 20
 MAX_FRAME_BYTES = MAX_SLICE_BYTES + (64 << 10)
@@ -489,10 +490,17 @@ class Sabotaged(Frame, frozen=True):
 
 
 class Failed(Frame, frozen=True):
-    """Drive: a task failed; the session goes on."""
+    """Drive: a task failed; the session goes on.
+
+    `exception` is the type of what was raised, `error` says what it was. If it was `user` code that failed, the model
+    or the data, `traceback` is its own (see `firmware_agent.folded_traceback`).
+    """
 
     task: Name
     error: Text
+    exception: Annotated[str, Meta(max_length=256)] = ""
+    traceback: Annotated[str, Meta(max_length=MAX_TRACEBACK_BYTES)] = ""
+    user: bool = False
 
 
 AnyFrame = (

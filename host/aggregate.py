@@ -1,10 +1,10 @@
-"""Averaging weights: sums run in participant order, never in arrival order, so that runs repeat bit for bit."""
+"""Averaging weights, block by block: sums run in participant order, never in arrival order: runs repeat bit for bit."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -45,27 +45,34 @@ def weighted_mean(
             f"cannot average with the weights {weights.tolist()}; one must be positive, none negative"
         )
     shares = weights / weights.sum()
-    return {
-        name: _mean_of([arrays[name] for _, arrays in contributions], shares, block_elements)
-        for name in contributions[0][1]
-    }
+
+    def write(mean: Array, parts: Sequence[Array]) -> None:
+        _sum_blocks(mean, parts, shares, block_elements)
+
+    return {name: reduce_arrays([arrays[name] for _, arrays in contributions], write) for name in contributions[0][1]}
 
 
-def _mean_of(arrays: Sequence[Array], shares: Array, block_elements: int) -> Array:
-    """Return one tensor's mean; a large one is cut in parts that the cores work on at once."""
+def reduce_arrays(arrays: Sequence[Array], write: Callable[[Array, Sequence[Array]], None]) -> Array:
+    """Return one tensor made element by element of the participants'; the cores work on parts of a large one at once.
+
+    Args:
+        arrays: of one shape and dtype, which the result has too.
+        write: is given a flat part of the result to fill, and the same part of each of `arrays`; it goes through them
+            in blocks.
+    """
     parts = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
-    mean = np.empty(arrays[0].shape, arrays[0].dtype)
-    flat, cores = mean.reshape(-1), os.cpu_count() or 1
+    result = np.empty(arrays[0].shape, arrays[0].dtype)
+    flat, cores = result.reshape(-1), os.cpu_count() or 1
     if flat.size < _SHARED_ELEMENTS or cores == 1:
-        _sum_blocks(flat, parts, shares, block_elements)
-        return mean
+        write(flat, parts)
+        return result
     edges = np.linspace(0, flat.size, cores + 1).astype(int).tolist()
     with ThreadPoolExecutor(cores) as pool:
         spans = [slice(start, end) for start, end in itertools.pairwise(edges)]
-        jobs = [pool.submit(_sum_blocks, flat[s], [p[s] for p in parts], shares, block_elements) for s in spans]
+        jobs = [pool.submit(write, flat[s], [p[s] for p in parts]) for s in spans]
         for job in jobs:
             job.result()
-    return mean
+    return result
 
 
 def _sum_blocks(mean: Array, parts: Sequence[Array], shares: Array, block_elements: int) -> None:

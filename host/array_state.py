@@ -14,9 +14,12 @@ from typing import Any
 import msgspec
 
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
+from firmware_agent.files import make_folder, read_file, replace_file
 from firmware_agent.wire import Hello
+from host.files import check_owner
 
 STATE_FILE = "array.json"
+_MOST_BYTES = 64 << 20
 
 
 class ArrayBusy(EnvironmentUnfit):
@@ -77,22 +80,21 @@ class ArrayState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def save(self, folder: Path) -> None:
         """Write the state into the array's folder, in one step."""
-        partial = folder / (STATE_FILE + ".partial")
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
-        partial.replace(folder / STATE_FILE)
+        replace_file(folder / STATE_FILE, msgspec.json.format(msgspec.json.encode(self)), 0o600)
 
     @classmethod
     def load(cls, folder: Path) -> ArrayState | None:
         """Return the state in `folder`, or None if there is none.
 
         Raises:
-            ConfigurationError: the file is damaged.
+            ConfigurationError: the file is damaged, or another user's.
         """
         try:
-            return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=cls)
+            check_owner(folder, STATE_FILE)
+            return msgspec.json.decode(read_file(folder / STATE_FILE, _MOST_BYTES), type=cls)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             name = folder.name
             raise ConfigurationError(
                 f"{folder / STATE_FILE} cannot be read ({error}); run csd-emu sweep {name}"
@@ -155,9 +157,16 @@ def empty_folder(folder: Path) -> None:
             path.unlink()
 
 
+def _make(folder: Path) -> None:
+    """Make the array's folder, and the state's above it, for this user alone; QEMU's service user may pass root's."""
+    mode = 0o711 if os.geteuid() == 0 else 0o700
+    for each in (folder.parent.parent, folder.parent, folder):
+        make_folder(each, mode)
+
+
 def _lock(folder: Path) -> int:
     while True:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o711)
+        _make(folder)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from csd_emu.array import MAX_MEMORY_BYTES, MIN_MEMORY_BYTES
 from csd_emu.calibration import CalibrationKey
 from csd_emu.shape import Shape, parse_shape
+from csd_emu.yaml_files import parse_yaml
 from firmware_agent.errors import ConfigurationError, UnitError
 from firmware_agent.models import ZOO, ModelSpec, resolve_model
 from firmware_agent.units import BYTES, format_bytes, parse_quantity
@@ -132,8 +131,8 @@ def _batches(text: str) -> list[int]:
 def _argument(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     try:
-        parsed = yaml.safe_load(value) if equals else None
-    except yaml.YAMLError:
+        parsed = parse_yaml(value, text) if equals else None
+    except ConfigurationError:
         parsed = None
     if not name.isidentifier() or not isinstance(parsed, int | float | str | bool):
         raise ConfigurationError(f"--argument {text!r}: write NAME=VALUE, as in width=16")

@@ -26,7 +26,7 @@ _WEIGHTS, _STRATEGY = "weights/", "strategy/"
 _REMEDY = "restore the file from a copy, or remove it to begin again from the first round"
 # What may change between a run and its resumption: nothing here moves a weight or a device second. What the planner has
 # decided stands in the checkpoint; if it has not yet, it begins again, perhaps with other limits.
-_FREE_JOB_KEYS = {"rounds", "target", "checkpoint", "watchdog", "planner"}
+_FREE_JOB_KEYS = {"rounds", "target", "checkpoint", "watchdog", "planner", "on_failure"}
 _FREE_ARRAY_KEYS = {"hypervisors", "spread", "memory"}
 _FREE_HOST_KEYS = {"address", "port", "metrics_port", "names", "power_cap"}
 
@@ -55,8 +55,8 @@ class Checkpoint:
 def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: Any) -> str:
     """Return the hash of everything that decides a run's trajectory.
 
-    Left out is what may change before a run is resumed: rounds, target, checkpoints, watchdog, planner, ports, where
-    virtual machines run and how much DRAM they have.
+    Left out is what may change before a run is resumed: rounds, target, checkpoints, watchdog, planner, what a
+    failure of the user's code does, ports, where virtual machines run and how much DRAM they have.
 
     Args:
         array: the devices.
@@ -66,9 +66,13 @@ def job_sha256(array: ArrayConfig, job: JobConfig, source: str | None, figures: 
     """
     devices = array.model_dump(mode="json", exclude=_FREE_ARRAY_KEYS | {"host"})
     host = array.host.model_dump(mode="json", exclude=_FREE_HOST_KEYS)
-    # As a checkpoint was written before there was the key: such a run goes on as it would have.
-    usual = set() if job.communication != type(job.communication)() else {"communication"}
-    config = [devices, host, job.model_dump(mode="json", exclude=_FREE_JOB_KEYS | usual), source, figures]
+    # As a checkpoint was written before there were these keys: such a run goes on as it would have.
+    excluded: dict[str, Any] = dict.fromkeys(_FREE_JOB_KEYS, True)
+    if job.communication == type(job.communication)():
+        excluded["communication"] = True
+    if getattr(job.strategy, "update_norm", None) is None:
+        excluded["strategy"] = {"update_norm"}
+    config = [devices, host, job.model_dump(mode="json", exclude=excluded), source, figures]
     return hashlib.sha256(msgspec.json.encode(config, order="sorted")).hexdigest()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -26,6 +27,8 @@ from host.commands.top import top
 from host.commands.tune import tune
 from host.console import errors, log_to_terminal
 from host.interrupts import INTERRUPTS
+from host.logs import VARIABLE, LogFormat, log_as_json
+from host.printing_failures import print_user_traceback
 
 INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -59,17 +62,30 @@ app.add_typer(stack_app, name="stack")
 app.add_typer(ci_app, name="ci")
 
 
+@app.callback()
+def prepare(
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", envvar=VARIABLE, help="of standard error; json: one object per line")
+    ] = LogFormat.TEXT,
+) -> None:
+    """Do what options before the command's name ask for."""
+    if log_format is LogFormat.JSON:
+        log_as_json(errors)
+    else:
+        log_to_terminal()
+
+
 def main() -> None:
     """Run the command line; an error of ours becomes one message and its exit code, Ctrl-C becomes 130."""
     # What is started from here execs at once: gRPC need not prepare for a fork, nor say that it could not.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     raise_open_files()
-    log_to_terminal()
     try:
         with INTERRUPTS.installed():
             app(prog_name="csd-emu")
     except CsdError as error:
         errors.print(f"csd-emu: {error}", style="red", markup=False)
+        print_user_traceback(error)
         sys.exit(error.exit_code)
     except OSError as error:
         if error.errno not in FULL:

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from firmware_agent.units import format_bytes
 from host.plain_text import plain
-from host.summary import SYNC, Summary
+from host.summary import SYNC, Summary, format_accuracy
 
 _WIDEST = 200
 
@@ -114,7 +114,7 @@ def print_summary(summary: Summary) -> None:
         f"target {summary.target_accuracy:.3f} {verdict}" if summary.target_accuracy is not None else "no target set"
     )
     devices = sum(summary.device_seconds.values())
-    console.print(f"\naccuracy [bold]{summary.accuracy:.4f}[/] after {summary.rounds} rounds, {target}")
+    console.print(f"\naccuracy [bold]{format_accuracy(summary.accuracy)}[/] after {summary.rounds} rounds, {target}")
     console.print(
         f"{summary.samples} images in {devices:.2f} device seconds ({summary.clock}) "
         f"over {len(summary.device_seconds)} {'devices' if summary.mode == SYNC else 'drives'}: "

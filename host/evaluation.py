@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,9 +11,10 @@ import torch
 from torch.nn import functional
 
 from firmware_agent.cutting import Cut, cut_model
-from firmware_agent.errors import ModelError
+from firmware_agent.errors import CsdError, ModelError, ModelFailed
 from firmware_agent.exchange import Array
 from firmware_agent.first_use import forward_order
+from firmware_agent.folded_traceback import describe_error
 from firmware_agent.layer_costs import LayerWork, trace_layers
 from firmware_agent.models import ModelSpec, build_model
 from firmware_agent.weights import buffer_names, load_arrays, state_arrays, tied_names, trained_names
@@ -72,9 +74,14 @@ class Evaluator:
         return {name: array.copy() for name, array in state_arrays(self._model).items()}
 
     def structure(self) -> Structure:
-        """Return what the weights consist of."""
+        """Return what the weights consist of.
+
+        Raises:
+            ModelFailed: the model raised.
+        """
         model = self._model
-        order = tuple(forward_order(model, self._images[:1]))
+        with self._guarded("a forward pass"):
+            order = tuple(forward_order(model, self._images[:1]))
         return Structure(tuple(trained_names(model)), tuple(buffer_names(model)), tied_names(model), order)
 
     def layers(self) -> tuple[LayerWork, ...]:
@@ -91,16 +98,34 @@ class Evaluator:
         return cut_model(build_model(self._spec).train().to(dtype), self._images[:1].to(dtype), layer)
 
     def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
-        """Return (accuracy 0 to 1, mean cross-entropy) of `weights` on the held-out records."""
+        """Return (accuracy 0 to 1, mean cross-entropy) of `weights` on the held-out records.
+
+        Raises:
+            ModelFailed: the model raised.
+        """
         load_arrays(self._model, weights)
         correct, loss = 0, 0.0
-        with torch.inference_mode():
-            for start in range(0, len(self._labels), _BATCH):
-                labels = self._labels[start : start + _BATCH]
-                logits = self._model(self._images[start : start + _BATCH])
-                correct += int((logits.argmax(1) == labels).sum())
-                loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
+        for start in range(0, len(self._labels), _BATCH):
+            right, lost = self._judge(self._images[start : start + _BATCH], self._labels[start : start + _BATCH])
+            correct, loss = correct + right, loss + lost
         return correct / len(self._labels), loss / len(self._labels)
+
+    def _judge(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[int, float]:
+        with self._guarded("evaluation"), torch.inference_mode():
+            logits = self._model(images)
+            loss = functional.cross_entropy(logits, labels, reduction="sum")
+            return int((logits.argmax(1) == labels).sum()), float(loss)
+
+    @contextlib.contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        """Have an error of the user's model name the model."""
+        try:
+            yield
+        except CsdError:
+            raise
+        except (Exception, SystemExit) as error:  # it may raise anything, and must not end the program
+            told = f"model {self._spec.name!r}: {what} on the host failed: {describe_error(error)}"
+            raise ModelFailed(told) from error
 
     def _check(self, spec: ModelSpec, dataset: Dataset) -> None:
         shape, classes = tuple(self._images.shape[1:]), int(self._labels.max()) + 1

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from csd_emu.timeline import HOST
 from firmware_agent.errors import CheckpointError
 from firmware_agent.exchange import Array, tensor_specs
 from host.accounting import Accountant, Accounted
 from host.aggregate import round_weights
+from host.conduct import diverged
 from host.evaluation import Judge
 from host.job import JobConfig
 from host.participation import choose_devices
 from host.plugins.loading import Plugin
 from host.records import OnEvent, RoundRecord, What
 from host.rounds import Answer, RoundExchange
-from host.strategies import Contribution, make_strategy
+from host.strategies import Contribution, Directions, make_strategy
+from host.strategies.direction import AWAY_ROUNDS
 from host.training import TrainingState, is_done, round_totals
 
 
@@ -50,8 +52,11 @@ class FederatedTraining:
         self._on_event = on_event
         self._round, self._accuracy = 0, 0.0
         self._weights = evaluator.initial_weights()
-        parameters = frozenset(self._weights).difference(evaluator.structure().buffers)
+        self._buffers = frozenset(evaluator.structure().buffers)
+        parameters = frozenset(self._weights).difference(self._buffers)
         self._strategy = make_strategy(job.strategy, job.momentum, parameters, plugin)
+        # Of a strategy that leaves drives out, so that its weights tell who points away from the others.
+        self._directions = Directions(parameters) if self._strategy.least_contributions > 1 else None
         # A strategy of the user's own may keep or return what it was given.
         self._recycles = plugin is None
 
@@ -68,7 +73,8 @@ class FederatedTraining:
     def state(self) -> TrainingState:
         """Return where the training stands; the arrays are not copied, and no round changes them in place."""
         seconds = self._accountant.array_seconds
-        return TrainingState(self._round, self._accuracy, seconds, self.weights, self._strategy.state())
+        progress = {"screen": self._exchange.screen.state()}
+        return TrainingState(self._round, self._accuracy, seconds, self.weights, self._strategy.state(), progress)
 
     def restore(self, state: TrainingState) -> None:
         """Go on from `state`.
@@ -83,6 +89,7 @@ class FederatedTraining:
         self._strategy.load_state(state.strategy)
         self._round, self._accuracy, self._weights = state.round, state.accuracy, weights
         self._accountant.array_seconds = state.array_seconds
+        self._exchange.screen.load_state(state.progress.get("screen", {}))
 
     async def run_round(self) -> RoundRecord:
         """Train one more round.
@@ -91,15 +98,23 @@ class FederatedTraining:
             DeviceLost: no device is left.
             DeviceFailed: no device returned its weights, and one said why.
             PluginFailed: a strategy of the user's own failed.
+            Diverged: no weights or losses are finite numbers any more, or all explode; the weights stay.
         """
         begin, number, job = time.monotonic(), self._round + 1, self._job
         choice = choose_devices(self._devices, job.participation, job.seed, number)
-        visited = await self._exchange.visit(number, self.weights, choice)
+        visited = await self._exchange.visit(number, self.weights, choice, self._buffers)
         start_seconds = self._accountant.array_seconds
         deadline_seconds = job.straggler.deadline if job.straggler is not None else None
         accounted = self._accountant.account([answer.returned for answer in visited.answers], deadline_seconds)
         self._report_stragglers(number, accounted)
-        await asyncio.to_thread(self._aggregate, visited.answers, accounted)
+        contributions = _contributions(visited.answers, accounted)
+        if self._are_enough(number, contributions):
+            weights = await asyncio.to_thread(self._strategy.aggregate, self.weights, list(contributions.values()))
+            if bad := await asyncio.to_thread(self._exchange.screen.first_not_finite, weights):
+                what = f"the drives' weights are finite, but what the strategy makes of {bad} is not"
+                raise diverged(self._on_event, job, f"round {number}", what=what)
+            await self._report_directions(number, contributions, weights)
+            self._weights = weights
         for answer in visited.answers if self._recycles else ():
             answer.session.recycle(answer.weights)
         self._accuracy, loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
@@ -129,13 +144,34 @@ class FederatedTraining:
         if all(part.straggler for part in accounted.devices):
             self._on_event(HOST, What.NOTE, f"round {number}: every device was late, {limit}; the weights stay")
 
-    def _aggregate(self, answers: Sequence[Answer], accounted: Accounted) -> None:
-        late = {part.device for part in accounted.devices if part.straggler}
-        answers = [answer for answer in answers if answer.returned.device not in late]
-        counts = round_weights([answer.returned.trained.samples for answer in answers])
-        contributions = [
-            Contribution(answer.weights, count, answer.returned.trained.steps)
-            for answer, count in zip(answers, counts, strict=True)
-        ]
-        if contributions:
-            self._weights = self._strategy.aggregate(self.weights, contributions)
+    async def _report_directions(
+        self, number: int, contributions: Mapping[str, Contribution], weights: Mapping[str, Array]
+    ) -> None:
+        if self._directions is None:
+            return
+        returned = {device: part.weights for device, part in contributions.items()}
+        away = await asyncio.to_thread(self._directions.watch, self.weights, weights, returned)
+        for device, cosine in away.items():
+            what = (
+                f"its updates point away from what {self._job.strategy.name} makes of all, {AWAY_ROUNDS} rounds running"
+            )
+            self._on_event(device, What.NOTE, f"in round {number}: {what} (cosine {cosine:.2f})")
+
+    def _are_enough(self, number: int, contributions: Collection[object]) -> bool:
+        """Whether the strategy can keep what it promises with these; the weights stay if not, and an event says so."""
+        count, least = len(contributions), self._strategy.least_contributions
+        if 0 < count < least:
+            needed = f"strategy {self._job.strategy.name} needs {least}; the weights stay"
+            self._on_event(HOST, What.NOTE, f"round {number}: {count} drives' weights can be used, and {needed}")
+        return count >= least
+
+
+def _contributions(answers: Sequence[Answer], accounted: Accounted) -> dict[str, Contribution]:
+    """Return device -> what it adds to the round, of those that were in time."""
+    late = {part.device for part in accounted.devices if part.straggler}
+    answers = [answer for answer in answers if answer.returned.device not in late]
+    counts = round_weights([answer.returned.trained.samples for answer in answers])
+    return {
+        answer.returned.device: Contribution(answer.weights, count, answer.returned.trained.steps)
+        for answer, count in zip(answers, counts, strict=True)
+    }

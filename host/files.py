@@ -1,42 +1,41 @@
-"""Files that are either whole or not there."""
+"""Files of the host: replaced as `firmware_agent.files` does it, and read only where they are nobody else's."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
-PARTIAL = ".partial"
+from firmware_agent.errors import ConfigurationError
+from firmware_agent.files import remove_partial, replace_file
+
+__all__ = ["SAFE_VARIABLE", "check_owner", "remove_partial", "replace_file"]
+
+SAFE_VARIABLE = "CSD_EMU_SAFE_DIRECTORIES"
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write `content` to `path` in one step, in place of what was there; on disk when this returns.
+def check_owner(folder: Path, *files: str, trusted: bool = False) -> None:
+    """Return if a folder, and those of its `files` that are there, belong to this user or to root.
+
+    What lies in a folder decides what is run and written; so one of another user is used only if that is said: by
+    `trusted`, or by its path in ``$CSD_EMU_SAFE_DIRECTORIES`` (several are separated by ``:``; ``*`` stands for all).
 
     Raises:
-        OSError: it cannot be written; `path` is as it was, and nothing lies beside it.
+        ConfigurationError: one is another user's.
     """
-    partial = path.with_name(path.name + PARTIAL)
-    try:
-        with open(partial, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
-    _sync_folder(path.parent)
+    if trusted or _is_safe(folder):
+        return
+    for path in (folder, *(folder / name for name in files)):
+        try:
+            owner = path.lstat().st_uid
+        except OSError:  # whoever reads it says so
+            continue
+        if owner not in (os.geteuid(), 0):
+            raise ConfigurationError(
+                f"{path}: belongs to another user (uid {owner}), who decides what is run and written there; copy it, "
+                f"or if you trust that user give --trust, or put {folder.absolute()} into ${SAFE_VARIABLE}"
+            )
 
 
-def remove_partial(path: Path) -> None:
-    """Remove what a killed process left of a `replace_file`."""
-    path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _is_safe(folder: Path) -> bool:
+    named = [each for each in os.environ.get(SAFE_VARIABLE, "").split(os.pathsep) if each]
+    return "*" in named or folder.resolve() in {Path(each).expanduser().resolve() for each in named}

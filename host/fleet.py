@@ -17,6 +17,8 @@ from firmware_agent.errors import EnvironmentUnfit, ProtocolError
 from firmware_agent.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION, SERVICE_METHOD, Hello, Welcome, decode, encode
 from host.admission import Admission
 from host.certificates import HostKeys
+from host.device_time import COUNTED, MODELLED, WALL
+from host.drive_certificates import CertificateCheck
 from host.event_budget import EventBudget
 from host.in_place import WantedRecords
 from host.records import OnEvent, What
@@ -25,6 +27,9 @@ from host.session import DeviceSession
 log = logging.getLogger(__name__)
 
 LOOPBACK = IPv4Address("127.0.0.1")
+# What a drive's stopwatch can show, and how many records a step's indices can name.
+CLOCKS = (COUNTED, MODELLED, WALL)
+MAX_RECORDS = 1 << 32
 _HELLO_SECONDS = 20.0
 _GRACE_SECONDS = 1.0
 # How long a call waits for its answer that there is no room for it.
@@ -83,11 +88,15 @@ class Expected:
         incarnation: or a later one.
         manifest_sha256: of the shard that it was given; empty for records in place that nobody has heard of yet.
         records: what records in place must be like; None for a shard.
+        samples: how many its shard has; None for records in place that nobody has heard of yet.
+        clock: what its stopwatch shows where it runs; None if that is the drive's to say.
     """
 
     incarnation: int
     manifest_sha256: str
     records: WantedRecords | None = None
+    samples: int | None = None
+    clock: str | None = None
 
 
 class Fleet:
@@ -100,6 +109,7 @@ class Fleet:
         port: int,
         on_event: OnEvent = lambda *_: None,
         address: IPv4Address = LOOPBACK,
+        certificates: CertificateCheck | None = None,
     ) -> None:
         """Prepare to listen.
 
@@ -109,7 +119,9 @@ class Fleet:
             port: TCP port, 0 for any free one.
             on_event: called with device, what happened, and more about it when a device joins, leaves or is refused.
             address: this machine's own, on which to listen.
+            certificates: whose certificates are let in; None: all that the authority has signed.
         """
+        self._certificates = certificates
         self._expected = dict(expected)
         self._newest = {device: want.incarnation for device, want in expected.items()}
         # The instance of the agent that first came as the newest incarnation: any other is a twin.
@@ -255,6 +267,10 @@ class Fleet:
         if not isinstance(hello, Hello):
             raise ProtocolError(f"{device} did not begin with a hello")
         self._check(device, hello)
+        if self._certificates is not None:
+            shown = context.auth_context().get("x509_pem_cert", [])
+            if adopted := self._certificates.check(device, shown):
+                self._on_event(device, What.ADOPTED, adopted)
         return hello
 
     def _check(self, device: str, hello: Hello) -> None:
@@ -271,6 +287,7 @@ class Fleet:
             )
         if hello.incarnation == self._newest[device] and hello.instance != self._instances.get(device, hello.instance):
             raise ProtocolError(f"{device}: an agent of incarnation {hello.incarnation} has joined before this one")
+        _check_dealt(device, hello, expected)
         if expected.records is not None:
             expected.records.check(device, hello.holding)
         if expected.manifest_sha256 not in ("", hello.manifest_sha256):
@@ -290,7 +307,9 @@ class Fleet:
 
     def _pin(self, device: str, hello: Hello) -> None:
         """Remember what a drive said of records in place: from now on they must stay so."""
-        self._expected[device] = replace(self._expected[device], manifest_sha256=hello.manifest_sha256)
+        self._expected[device] = replace(
+            self._expected[device], manifest_sha256=hello.manifest_sha256, samples=hello.samples, clock=hello.clock
+        )
         if self._class_names is None and hello.holding is not None and hello.holding.class_names:
             self._class_names = device, hello.holding.class_names
 
@@ -310,6 +329,20 @@ class Fleet:
             del self._sessions[session.device]
             self._joined[session.device].clear()
             self._on_event(session.device, What.LEFT, "")
+
+
+def _check_dealt(device: str, hello: Hello, expected: Expected) -> None:
+    """Return if a hello tells of the clock that the drive was given, and of as many records as it was dealt.
+
+    Raises:
+        ProtocolError: it does not.
+    """
+    if hello.clock not in CLOCKS or expected.clock not in (None, hello.clock):
+        what = f"one of {', '.join(CLOCKS)}" if expected.clock is None else expected.clock
+        raise ProtocolError(f"{device}: its clock is {what}, and it says something else; run the agent as it was given")
+    if hello.samples > MAX_RECORDS or expected.samples not in (None, hello.samples):
+        what = f"can have {MAX_RECORDS}" if expected.samples is None else f"was dealt {expected.samples}"
+        raise ProtocolError(f"{device} says that it holds {hello.samples} records, and {what}; make the array again")
 
 
 def _most_connections(drives: int, spare: int) -> int:

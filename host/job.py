@@ -94,8 +94,8 @@ class JobConfig(Config):
         placement: of synchronous jobs: which layers the host has: ``none``, ``auto`` (those where a step is predicted
             to be shortest), or those from a layer of this name on.
         planner: of synchronous jobs: which devices train is chosen in the first steps; without it all do.
-        strategy: how the host makes new weights of the devices': ``fedavg``, ``fedprox``, ``fednova``, ``fedadam``, or
-            one of the user's own (see docs/extending.md).
+        strategy: how the host makes new weights of the devices': a built-in name such as ``fedavg`` or
+            ``trimmed_mean`` (see docs/training.md), or one of the user's own (see docs/extending.md).
         participation: how many devices are chosen for a round: a share, or a count.
         straggler: optional; a device that takes longer is left out of the round's mean.
         rounds: at most so many; a run ends early when the target is reached.
@@ -106,6 +106,8 @@ class JobConfig(Config):
         target: optional; without it a run succeeds when its rounds are done.
         watchdog: a device that has not returned its round within so much wall time counts as dead; be generous, for
             emulation is slow.
+        on_failure: what comes of a failure of the user's code in a drive: the run ends at once (``stop``), or goes on
+            while enough drives are left (``continue``); it has failed either way.
     """
 
     model: str
@@ -130,6 +132,7 @@ class JobConfig(Config):
     checkpoint: CheckpointSection = CheckpointSection()
     target: Target | None = None
     watchdog: Seconds = Field(default="10 min")  # type: ignore[assignment]
+    on_failure: Literal["stop", "continue"] = "stop"
 
     @property
     def tuner_name(self) -> str:
@@ -181,12 +184,26 @@ def _checked(job: JobConfig, where: str) -> JobConfig:
 
 
 def load_job(path: Path) -> tuple[JobConfig, ModelSpec]:
-    """Read a job file and find its model.
+    """Read a job file, and find and build its model.
 
     Raises:
         ConfigurationError: the file breaks a rule, or the model cannot be found or built.
     """
     return _with_model(read_job(path), str(path), path.parent)
+
+
+def find_model(job: JobConfig, where: str, folder: Path) -> ModelSpec:
+    """Return the model that a job names, whose file may lie in `folder`; none of it is run.
+
+    Raises:
+        ModelError: it cannot be found, or may not be named; the message begins with `where`.
+    """
+    from firmware_agent.models import resolve_model  # torch: whoever only reads a job has no need of it
+
+    try:
+        return resolve_model(job.model, job.model_arguments, folder)
+    except ModelError as error:
+        raise ModelError(f"{where}: {error}") from error
 
 
 def parse_job(content: dict[str, Any], where: str, folder: Path) -> tuple[JobConfig, ModelSpec]:
@@ -195,10 +212,10 @@ def parse_job(content: dict[str, Any], where: str, folder: Path) -> tuple[JobCon
 
 
 def _with_model(job: JobConfig, where: str, folder: Path) -> tuple[JobConfig, ModelSpec]:
-    from firmware_agent.models import build_model, resolve_model  # torch: whoever only reads a job has no need of it
+    from firmware_agent.models import build_model  # torch: whoever only reads a job has no need of it
 
+    spec = find_model(job, where, folder)
     try:
-        spec = resolve_model(job.model, job.model_arguments, folder)
         build_model(spec)
     except ModelError as error:
         raise ModelError(f"{where}: {error}") from error

@@ -89,12 +89,16 @@ class PlacementPlanReport(msgspec.Struct, frozen=True):
 
 
 class ValidationReport(msgspec.Struct, frozen=True):
-    """`csd-emu validate`: the configuration as resolved; `domains` holds the domain XML of each device (qemu)."""
+    """`csd-emu validate`: the configuration as resolved; `domains` holds the domain XML of each device (qemu).
+
+    `built` says whether the job's model, strategy and tuner were imported and tried.
+    """
 
     array: dict[str, Any]
     job: dict[str, Any] | None
     devices: list[str]
     domains: dict[str, str]
+    built: bool = False
 
 
 class InjectReport(msgspec.Struct, frozen=True):

@@ -98,7 +98,8 @@ def print_validation(report: ValidationReport) -> None:
     engines = dict.fromkeys(group["engine"] or report.array["engine"] for group in report.array["devices"])
     console.print(f"{report.array['name']}: {len(report.devices)} drives ({'+'.join(engines)}), valid")
     if report.job is not None:
-        console.print(f"job: {report.job['model']} on {report.job['data']['source']}, valid")
+        tried = "" if report.built else "; your own code was not run: --build imports and tries it"
+        console.print(f"job: {report.job['model']} on {report.job['data']['source']}, valid{tried}", soft_wrap=True)
     for xml in report.domains.values():
         print_line(xml)
 

@@ -7,6 +7,7 @@ from rich.table import Table
 from host.console import console, print_whole
 from host.gate.figures import Verdict, format_band
 from host.gate.report import GateReport, list_changes, remedy
+from host.summary import format_accuracy
 
 
 def print_gate(report: GateReport) -> None:
@@ -29,7 +30,8 @@ def print_gate(report: GateReport) -> None:
     for note in report.notes:
         console.print(note, soft_wrap=True, markup=False)
     summary = report.summary
-    if not summary.reached:
-        console.print(f"accuracy {summary.accuracy:.4f}: the job's target {summary.target_accuracy} was missed")
+    if summary.target_accuracy is not None and not summary.reached:
+        accuracy = format_accuracy(summary.accuracy)
+        console.print(f"accuracy {accuracy}: the job's target {summary.target_accuracy} was missed")
     verdict = "written" if report.written else "passed" if report.passed else "failed"
     console.print(f"baseline {report.baseline}: {verdict}; run directory: {summary.run_directory}", soft_wrap=True)

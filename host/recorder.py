@@ -13,6 +13,8 @@ from firmware_agent.errors import shorten
 from host.accounting import Accountant
 from host.checkpoint import Checkpoint
 from host.event_budget import EventBudget
+from host.failures import Failure, FailureRecord
+from host.logs import tell
 from host.records import EventRecord, RoundRecord, SliceRecord, What
 from host.run_directory import RunDirectory
 from host.training import Training, TrainingState
@@ -29,11 +31,13 @@ class Past:
         directory: open, with nothing in its records behind the last of `rounds`.
         rounds: that are done.
         checkpoint: after the last of them; None if the run ended before its first checkpoint.
+        failures: of the user's code, in these rounds.
     """
 
     directory: RunDirectory
     rounds: list[RoundRecord] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
+    failures: Sequence[Failure] = ()
 
     @property
     def state(self) -> TrainingState | None:
@@ -88,6 +92,7 @@ class Recorder:
     def open(self, directory: RunDirectory) -> None:
         """Record into `directory` from now on, the events that have waited first."""
         self.directory = directory
+        tell(run=directory.path.name)
         for event in self._early:
             directory.append(event)
         self._early.clear()
@@ -125,6 +130,13 @@ class Recorder:
             self._early.append(event)
         elif not self.directory.closed:
             self.directory.append(event)
+
+    def add_failure(self, failure: Failure) -> None:
+        """Record a failure of the user's code that came for the first time."""
+        array_seconds = self._accountant.array_seconds if self._accountant is not None else 0.0
+        record = FailureRecord(failure=failure, wall_seconds=self.wall_seconds, array_seconds=array_seconds)
+        if self.directory is not None and not self.directory.closed:
+            self.directory.append(record)
 
     def _event(self, device: str, what: What, detail: str) -> EventRecord:
         array_seconds = self._accountant.array_seconds if self._accountant is not None else 0.0

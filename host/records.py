@@ -11,6 +11,7 @@ import msgspec
 
 from csd_emu.timeline import Span
 from firmware_agent.wire import Metered, PhaseSeconds
+from host.failures import FailureRecord
 
 
 class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +19,8 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         device: its name.
-        clock: what its seconds are: ``counted``, ``modelled`` or ``wall``.
+        clock: what its seconds are: ``counted``, ``modelled`` or ``wall``; but for modelled ones, which are a table's,
+            they are the drive's own word, checked for range.
         samples: records trained on, repetitions counted.
         steps: optimiser steps.
         batch_size: records per step.
@@ -305,6 +307,10 @@ class What(StrEnum):
     LEFT = "left"
     REJOINED = "rejoined"
     REFUSED = "refused"
+    ADOPTED = "adopted"
+    REJECTED = "rejected"
+    SET_ASIDE = "set aside"
+    DIVERGING = "diverging"
     LOST = "lost"
     FAILED = "failed"
     STRAGGLER = "straggler"
@@ -327,7 +333,7 @@ class EventRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="event"):
     array_seconds: float = 0.0
 
 
-Record = RoundRecord | EventRecord
+Record = RoundRecord | EventRecord | FailureRecord
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 # Fields that may be null; of all others null stands for a number that JSON does not have.
 _MAY_BE_NULL = {"machine_joules", "metered", "placement", "sending", "servers", "slice_bytes", "credit_bytes"}
@@ -343,7 +349,7 @@ def decode_record(line: bytes) -> Record:
         try:
             return _DECODER.decode(line)
         except msgspec.ValidationError:  # of a diverged run, most likely
-            return msgspec.convert(_restore_nan(msgspec.json.decode(line)), RoundRecord | EventRecord)
+            return msgspec.convert(_restore_nan(msgspec.json.decode(line)), RoundRecord | EventRecord | FailureRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
 

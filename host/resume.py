@@ -11,19 +11,27 @@ from csd_emu.progress import Progress
 from firmware_agent.errors import ConfigurationError
 from host.array_state import ArrayState, array_folder
 from host.console import console
+from host.files import check_owner
 from host.lifecycle import clear_array, list_running
 from host.recorder import Past
 from host.requests import read_run
 from host.run import Stay, run_job
-from host.run_directory import ARRAY_FILE, HALL_FILE, JOB_FILE, RunDirectory
+from host.run_directory import ARRAY_FILE, HALL_FILE, JOB_FILE, VERSIONS_FILE, RunDirectory
 from host.run_end import finish_run, report_run
 from host.run_request import RunRequest
+from host.run_sources import check_sources
 from host.summary import Summary
 from host.training import is_done
 
 
 def resume_run(
-    path: Path, engine: str | None, paths: Paths, progress: Progress, quiet: bool, stay: Stay | None = None
+    path: Path,
+    engine: str | None,
+    paths: Paths,
+    progress: Progress,
+    quiet: bool,
+    stay: Stay | None = None,
+    trusted: bool = False,
 ) -> Summary:
     """Go on with the run in the directory at `path`, and return the summary of all its rounds.
 
@@ -36,12 +44,15 @@ def resume_run(
         progress: shown the stages.
         quiet: print nothing.
         stay: as in `host.run.run_job`; a run that had finished does not stay.
+        trusted: use a directory of another user, and files of the user's whose hashes were not written down.
 
     Raises:
-        ConfigurationError: it is no run directory, or was changed.
+        ConfigurationError: it is no run directory, another user's, or was changed; none of its code was run.
         CsdError: as `host.run.run_job`.
     """
+    check_owner(path, JOB_FILE, ARRAY_FILE, VERSIONS_FILE, trusted=trusted)
     with RunDirectory.reopen(path) as directory:
+        check_sources(path, JOB_FILE, VERSIONS_FILE, trusted)
         hall = path / HALL_FILE
         request = read_run(path / JOB_FILE, path / ARRAY_FILE, servers=hall if hall.exists() else None)
         if engine is not None and engine != request.config.engine_label:
@@ -50,15 +61,17 @@ def resume_run(
                 "leave --engine out"
             )
         summary = directory.read_summary()
-        if summary is not None and is_done(request.job, summary.rounds, summary.accuracy):
+        if summary is not None and is_done(request.job, summary.rounds, summary.accuracy or 0.0):
             if not quiet:
                 console.print(f"{path}: this run has finished; nothing was started", soft_wrap=True)
             return summary
         checkpoint = directory.load_checkpoint(request.sha256)
-        past = Past(directory, directory.rewind(checkpoint.state.round if checkpoint else 0), checkpoint)
+        rounds = directory.rewind(checkpoint.state.round if checkpoint else 0)
+        past = Past(directory, rounds, checkpoint, directory.read_failures())
         if checkpoint is not None and is_done(request.job, checkpoint.state.round, checkpoint.state.accuracy):
             _end_leftovers(request, paths)
-            summary = finish_run(request, directory, past.rounds, checkpoint.state.weights, checkpoint.wall_seconds)
+            weights, seconds = checkpoint.state.weights, checkpoint.wall_seconds
+            summary = finish_run(request, directory, past.rounds, weights, seconds, past.failures)
             report_run(path, progress)
             return summary
         directory.remove_end()

@@ -6,22 +6,27 @@ import asyncio
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from csd_emu.deadline import Deadline
 from csd_emu.timeline import HOST
-from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
+from firmware_agent.errors import CsdError, DeviceCodeFailed, DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.exchange import Array, cut_slices, tensor_specs
 from firmware_agent.models import ModelSpec
-from firmware_agent.wire import Job, Ready, Tensors, TensorSpec, Train, Trained, encode, pack
+from firmware_agent.wire import Job, Ready, Tensors, Train, Trained, encode, pack
 from host.accounting import Returned
+from host.conduct import Conduct, all_diverge, diverged
+from host.failures import Failures
 from host.fleet import Fleet
 from host.job import JobConfig
 from host.participation import Choice
 from host.records import OnEvent, What
+from host.screening import Part, Refusal, Scan, Screen, dealt_passes
 from host.session import DeviceSession
 
+T = TypeVar("T")
 # How often a host that waits for its devices to dial again looks whether they still exist.
 _LOOK_SECONDS = 1.0
 # What the wire takes as a drive's own deadline.
@@ -37,6 +42,7 @@ class Answer:
     session: DeviceSession
     weights: dict[str, Array]
     returned: Returned
+    scan: Scan
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,10 @@ async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline)
 
 BeforeTask = Callable[[DeviceSession, Deadline], Awaitable[None]]
 """May speak with a device before it gets its next task; raises `DeviceError` if that device is lost."""
+
+
+ClockOf = Callable[[str, str], str]
+"""Returns the clock of a device's seconds, given its name and what its stopwatch shows."""
 
 
 async def leave_alone(session: DeviceSession, deadline: Deadline) -> None:
@@ -149,6 +159,9 @@ class RoundExchange:
         list_existing: Callable[[], Collection[str]],
         on_event: OnEvent,
         before_task: BeforeTask = leave_alone,
+        failures: Failures | None = None,
+        clock_of: ClockOf = lambda _, stopwatch: stopwatch,
+        screen: Screen | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -159,25 +172,34 @@ class RoundExchange:
             list_existing: returns which devices exist and may dial again; it may block.
             on_event: called with device, what happened, and more about it.
             before_task: called for each device before a round's frames go to it.
+            failures: is told when the user's code fails in a device; without, the run goes on.
+            clock_of: see `host.device_time.DeviceTime.clock`.
+            screen: judges what comes back; without, one that has seen nothing.
         """
+        self.screen, self._conduct, self._clock_of = screen or Screen(), Conduct(on_event), clock_of
         self._job, self._frame, self._fleet = job, frame, fleet
         self._list_existing, self._on_event, self._before_task = list_existing, on_event, before_task
+        self._failures = failures or Failures(goes_on=True)
         self._prepared: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
 
-    async def visit(self, number: int, weights: Mapping[str, Array], choice: Choice) -> Visited:
-        """Train one round on the chosen devices.
+    async def visit(
+        self, number: int, weights: Mapping[str, Array], choice: Choice, buffers: Collection[str] = ()
+    ) -> Visited:
+        """Train one round on the chosen devices; `buffers` are the weights that are not trained.
 
-        If none of them can be had, others stand in. If none at all can, those that still exist are given the watchdog's
-        time to dial again, and are asked again, a few times.
+        If none of them can be had, or believed, others stand in. If none at all can, those that still exist are given
+        the watchdog's time to dial again, and are asked again, a few times.
 
         Raises:
             DeviceLost: no device returned its weights, and none came back.
-            DeviceFailed: no device returned its weights, and one said why.
+            DeviceFailed: no device returned its weights, and one said why; or the user's code failed in one, and the
+                job says that the run ends then.
+            Diverged: all devices' weights or losses are no finite numbers any more, or explode.
         """
-        frames, specs = _encode_round(number, weights, self._job.epochs), tensor_specs(weights)
+        frames = _encode_round(number, weights, self._job.epochs)
         attempt = _Attempt(number, choice)
         while True:
-            sessions = attempt.candidates(self._fleet.sessions())
+            sessions = attempt.candidates(self._conduct.without_aside(self._fleet.sessions()))
             if not sessions:
                 await self._wait_for_newcomer(attempt)
                 continue
@@ -185,10 +207,36 @@ class RoundExchange:
                 chosen = ", ".join(choice.chosen)
                 self._tell(f"round {number}: {chosen} cannot be had; {', '.join(stand_ins)} stand in")
             attempt.begin(sessions)
-            results = await asyncio.gather(*(self._visit(session, number, frames, specs) for session in sessions))
+            start = weights, buffers
+            visits = [self._visit(session, number, frames, start) for session in sessions]
+            results = self._screened(number, await _all_or_none(visits), weights)
             if answers := [result for result in results if isinstance(result, Answer)]:
                 return Visited(frozenset({*choice.chosen, *attempt.counts}), answers)
             attempt.errors += [result for result in results if not isinstance(result, Answer)]
+
+    def _screened(
+        self, number: int, results: Sequence[Answer | CsdError], weights: Mapping[str, Array]
+    ) -> list[Answer | CsdError]:
+        """Return what is believed of the results, and the errors; a refused drive's weights are let go."""
+        parts = {result.session: self._part(result) for result in results if isinstance(result, Answer)}
+        refused = self.screen.judge(list(parts.values()), self.screen.weight_norm(weights))
+        return [self._verdict(number, result, refused) for result in results]
+
+    def _verdict(self, number: int, result: Answer | CsdError, refused: Mapping[str, Refusal]) -> Answer | CsdError:
+        if not isinstance(result, Answer):
+            return result
+        session, where = result.session, f"round {number}"
+        if (why := refused.get(session.device)) is None:
+            self._conduct.accept(session, where, result.returned.trained.loss)
+            return result
+        session.recycle(result.weights)
+        return self._conduct.refuse(session, why, where)
+
+    def _part(self, answer: Answer) -> Part:
+        said, session = answer.returned.trained, answer.session
+        dealt = dealt_passes(session.hello.samples, self._job.epochs, self._frame.batch_size)
+        clock = self._clock_of(session.device, session.hello.clock)
+        return Part(session.device, dealt, said, said.steps, answer.scan, clock)
 
     async def _wait_for_newcomer(self, attempt: _Attempt) -> None:
         """Return when there is a session that can be asked in this round.
@@ -200,11 +248,13 @@ class RoundExchange:
         told = False
         while True:
             newcomer, sessions = self._fleet.newcomer, self._fleet.sessions()
-            if attempt.candidates(sessions):
+            if attempt.candidates(self._conduct.without_aside(sessions)):
                 return
             existing = await asyncio.to_thread(self._list_existing)
             awaited = sorted(device for device in set(existing) - set(sessions) if attempt.may_ask(device))
             if not awaited or patience.expired:
+                if all_diverge(attempt.errors):
+                    raise diverged(self._on_event, self._job, f"round {attempt.number}", attempt.errors)
                 raise attempt.verdict()
             if not told:
                 told, limit = True, f"{patience.left_seconds:.0f} s"
@@ -216,22 +266,27 @@ class RoundExchange:
         self._on_event(HOST, What.NOTE, note)
 
     async def _visit(
-        self, session: DeviceSession, number: int, frames: Sequence[bytes], specs: Sequence[TensorSpec]
+        self, session: DeviceSession, number: int, frames: Sequence[bytes], start: Start
     ) -> Answer | CsdError:
-        """Train one round on one device; an error, which is recorded, if the device was lost or its task failed."""
+        """Train one round on one device; an error, which is recorded, if the device was lost or its task failed.
+
+        Raises:
+            DeviceCodeFailed: the user's code failed, and the run ends.
+        """
         try:
-            return await self._train_device(session, number, frames, specs)
+            return await self._train_device(session, number, frames, start)
         except DeviceFailed as error:  # the session goes on: the next round is another chance
             self._on_event(session.device, What.FAILED, f"in round {number}: {error}")
+            if isinstance(error, DeviceCodeFailed):
+                self._failures.take(error, session.device)
+                self._failures.check()
             return error
         except (DeviceLost, ProtocolError) as error:
             session.close(str(error))
             self._on_event(session.device, What.LOST, f"in round {number}: {error}")
             return error
 
-    async def _train_device(
-        self, session: DeviceSession, number: int, frames: Sequence[bytes], specs: Sequence[TensorSpec]
-    ) -> Answer:
+    async def _train_device(self, session: DeviceSession, number: int, frames: Sequence[bytes], start: Start) -> Answer:
         if session not in self._prepared:
             await prepare_device(session, self._frame, Deadline(self._job.watchdog))
             self._prepared.add(session)
@@ -239,7 +294,10 @@ class RoundExchange:
         sent, received = session.sent_bytes, session.received_bytes
         for data in frames:
             await session.send_encoded(data, Deadline(self._job.watchdog))
+        specs = tensor_specs(start[0])
         weights, trained = await session.receive_tensors(number, specs, Trained, Deadline(self._job.watchdog))
+        # Beside what other drives still send.
+        scan = await asyncio.to_thread(self.screen.scan, weights, *start)
         returned = Returned(
             device=session.device,
             hello_clock=session.hello.clock,
@@ -249,7 +307,23 @@ class RoundExchange:
             sent_bytes=session.sent_bytes - sent,
             received_bytes=session.received_bytes - received,
         )
-        return Answer(session, weights, returned)
+        return Answer(session, weights, returned, scan)
+
+
+Start = tuple[Mapping[str, Array], Collection[str]]
+"""What a round begins with: the weights, and which of them are buffers."""
+
+
+async def _all_or_none(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of all; with the first error the others are cancelled."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 def _encode_round(number: int, weights: Mapping[str, Array], epochs: int) -> list[bytes]:

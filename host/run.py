@@ -15,10 +15,12 @@ from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from csd_emu.rapl import RaplMeter
 from csd_emu.timeline import HOST
+from firmware_agent.errors import DeviceCodeFailed, DeviceError, UserCodeFailed
 from host.accounting import Accountant, make_accountant
 from host.array_state import ArrayState, array_folder
 from host.console import console
 from host.control import ControlServer
+from host.failures import CONTINUE, Failure, Failures
 from host.faults import RunFaults
 from host.federated import FederatedTraining
 from host.fleet import Fleet, check_port
@@ -26,6 +28,7 @@ from host.garbage import rare_collections
 from host.interrupts import INTERRUPTS
 from host.lifecycle import DEVICES, attach_array, check_same, clear_array, list_running, start_array
 from host.live import LiveRun, announce
+from host.logs import RunLog
 from host.machine_meter import MachineMeter
 from host.metrics.counting import DeviceFacts
 from host.metrics.facts import describe_devices, describe_run, describe_tables
@@ -35,6 +38,7 @@ from host.page.app import PageApp
 from host.page.facts import describe_presences, plan_run
 from host.page.history import History
 from host.planner.run import PlannedRun
+from host.printing_failures import print_failure
 from host.recorder import Past, Recorder
 from host.records import What
 from host.round_table import RoundTable
@@ -42,6 +46,7 @@ from host.rounds import RoundExchange, job_frame
 from host.run_directory import RunDirectory, check_writable
 from host.run_end import finish_run, report_run
 from host.run_request import RunRequest
+from host.run_sources import hash_sources
 from host.servers.run import Member, count_servers, joined, meeting, publish_exporter, say_farewell
 from host.shards import check_shards
 from host.summary import Summary
@@ -151,7 +156,12 @@ class _Run:
         self.plan_only, self._reported = False, False
         self._planned: PlannedRun | None = None
         self._metrics, self._history, self._meter = exporter.state, history, MachineMeter(RaplMeter.open())
-        self._recorder = Recorder([exporter.state, history], request.sha256, request.job.checkpoint.every, past)
+        run_log = RunLog(past.rounds[-1].round if past is not None and past.rounds else 0)
+        self._recorder = Recorder([exporter.state, history, run_log], request.sha256, request.job.checkpoint.every, past)
+        goes_on = request.job.on_failure == CONTINUE
+        self._failures = Failures(goes_on, self._show_failure, history.set_failures)
+        if past is not None:
+            self._failures.restore(past.failures)
 
     def report(self) -> None:
         """Write the report once, if the run has got as far as to have a directory."""
@@ -215,7 +225,8 @@ class _Run:
             directory.write_user_file(name, source)
         facts = {device: session.hello.facts for device, session in fleet.sessions().items()}
         hall = None if request.hall is None else request.hall.dump()
-        directory.write_configuration(request.config, job, facts, request.profiles, hall)
+        sources = hash_sources(request.user_files)
+        directory.write_configuration(request.config, job, facts, request.profiles, hall, sources)
 
     async def _train(self, fleet: Fleet, directory: RunDirectory) -> Summary:
         request, recorder = self._request, self._recorder
@@ -238,24 +249,46 @@ class _Run:
         for text in request.notes:
             note(text)
         control = ControlServer(self._control, faults.handle)
-        async with meeting(self.member, directory.path, note) as together, control, faults:
-            training = self._make_training(fleet, accountant, faults, together)
-            if self._past is not None and self._past.state is not None:
-                training.restore(self._past.state)
-            try:
-                await self._run_rounds(training, fleet, accountant, clock)
-            finally:
-                recorder.list_counted()
-            if together is not None:
-                await say_farewell(together, training)
-        if self._planned is not None:
-            self._planned.tuner.finish()
+        training: Training | None = None
+        try:
+            async with meeting(self.member, directory.path, note) as together, control, faults:
+                training = self._make_training(fleet, accountant, faults, together)
+                if self._past is not None and self._past.state is not None:
+                    training.restore(self._past.state)
+                try:
+                    await self._run_rounds(training, fleet, accountant, clock)
+                finally:
+                    recorder.list_counted()
+                if together is not None:
+                    await say_farewell(together, training)
+            if self._planned is not None:
+                self._planned.tuner.finish()
+        except (UserCodeFailed, DeviceError) as error:
+            if not isinstance(error, UserCodeFailed) and not self._failures.list():
+                raise
+            self._end_failed(error)
+        return await self._finish(training, directory)
+
+    def _show_failure(self, failure: Failure) -> None:
+        self._recorder.add_failure(failure)
+        print_failure(failure)
+
+    def _end_failed(self, error: UserCodeFailed | DeviceError) -> None:
+        """Note with what the run ends in which the user's code failed; what that did in a drive is known already."""
+        if isinstance(error, UserCodeFailed) and not isinstance(error, DeviceCodeFailed):
+            self._failures.take(error, HOST)
+        self._recorder.add_event(HOST, What.NOTE, f"the run ends: {error}")
+
+    async def _finish(self, training: Training | None, directory: RunDirectory) -> Summary:
+        """Write down how the run ended, and show it until its last metrics are scraped."""
+        request, recorder, failures = self._request, self._recorder, self._failures.list()
         if isinstance(training, SyncTraining) and training.cut_short:
             # The round that ended early stands in the records; what it lacks is in one more.
             job = request.portable_job
             directory.write_job(job.model_copy(update={"rounds": job.rounds + 1}))
-        summary = finish_run(request, directory, recorder.rounds, training.weights, recorder.wall_seconds)
-        if self._planned is not None:
+        weights = request.evaluator.initial_weights() if training is None else training.weights
+        summary = finish_run(request, directory, recorder.rounds, weights, recorder.wall_seconds, failures)
+        if self._planned is not None and not failures:
             self._planned.check()
         self._history.end()
         if self.stay is not None:
@@ -270,6 +303,7 @@ class _Run:
         with RoundTable(clock, self._quiet, self._request.job.mode) as table:
             # What is decided without a trial, from tables, is gone on with for a step, so that it can be resumed.
             while not training.done and not (self._over() and self._recorder.rounds):
+                self._failures.round = 1 + (self._recorder.rounds[-1].round if self._recorder.rounds else 0)
                 record = self._meter.metered(await training.run_round())
                 count_servers(record, self._metrics)
                 self._metrics.describe(self._describe(fleet, accountant), clock)
@@ -289,10 +323,14 @@ class _Run:
                 None if self._planned is None else self._planned.tuner,
                 self._over,
                 together,
+                self._failures,
             )
         frame = job_frame(request.job, request.spec, request.dataset.image_scale, request.proximal)
         names = [device.name for device in request.config.list_devices()]
-        exchange = RoundExchange(request.job, frame, fleet, self._list_existing, on_event, faults.before_task)
+        exchange = RoundExchange(
+            *(request.job, frame, fleet, self._list_existing, on_event, faults.before_task, self._failures),
+            accountant.time.clock,
+        )
         plugin = request.plugins.strategy
         return FederatedTraining(request.job, names, exchange, accountant, request.evaluator, on_event, plugin)
 

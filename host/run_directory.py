@@ -21,7 +21,9 @@ from safetensors.numpy import save
 
 from firmware_agent.errors import CheckpointError, ConfigurationError, EnvironmentUnfit
 from firmware_agent.exchange import Array
+from firmware_agent.files import append_file, read_file, read_lines
 from host.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from host.failures import Failure, FailureRecord
 from host.files import remove_partial, replace_file
 from host.records import Record, RoundRecord, SliceRecord, decode_record
 from host.summary import Summary
@@ -33,6 +35,9 @@ CHECKPOINT_FILE, REPORT_FILE, TRACE_FILE = "checkpoint.safetensors", "report.htm
 METRICS_FILE, SLICE_LINES_FILE, SLICES_FILE = "metrics.prom", "slices.jsonl", "slices.json"
 # So many slices of a run are written down: some 20 MB.
 MOST_SLICES = 100_000
+_MOST_SLICE_BYTES = 1 << 16
+# Of a file that is read whole, and of one line of records: a round of thousands of drives has a few MB.
+MOST_BYTES, MOST_LINE_BYTES = 64 << 20, 16 << 20
 _LEAST_BYTES = 10 << 20
 _PACKAGES = ("csd-emu", "torch", "numpy", "grpcio", "msgspec", "scikit-learn")
 
@@ -53,7 +58,7 @@ class RunDirectory:
         self._lock = _lock(path)
         try:
             # Without a buffer: a line that could not be written is not tried again when the file is closed.
-            self._lines: IO[bytes] = open(path / RECORDS_FILE, "ab", buffering=0)  # noqa: SIM115 - closed by __exit__
+            self._lines: IO[bytes] = append_file(path / RECORDS_FILE)
         except OSError:
             os.close(self._lock)
             raise
@@ -121,13 +126,14 @@ class RunDirectory:
         facts: Mapping[str, Mapping[str, str]],
         profiles: Mapping[str, Mapping[str, Any]],
         hall: Mapping[str, Any] | None = None,
+        sources: Mapping[str, str] | None = None,
     ) -> None:
         """Write versions.json, array.yaml and job.yaml as resolved; job.yaml comes last, and says that all is there.
 
         Of one of several servers it is also written which they are (see `host.servers.hall`).
 
         versions.json holds the host's and the devices' facts, and each profile's figures with their sources, on which
-        all device seconds of emulated drives rest.
+        all device seconds of emulated drives rest; and `sources`, the hashes of the user's own files.
 
         Raises:
             EnvironmentUnfit: they cannot be written.
@@ -136,6 +142,7 @@ class RunDirectory:
         versions["host"] |= {package: metadata.version(package) for package in _PACKAGES}
         versions["devices"] = facts
         versions["profiles"] = profiles
+        versions["sources"] = sources or {}
         _write_input(self.path / VERSIONS_FILE, msgspec.json.format(msgspec.json.encode(versions)))
         _write_input(self.path / ARRAY_FILE, _as_yaml(array))
         if hall is not None:
@@ -187,22 +194,30 @@ class RunDirectory:
         self._slices += len(lines)
         try:
             if lines:
-                with path.open("ab") as file:
-                    file.writelines(lines)
+                with append_file(path) as file:
+                    content = b"".join(lines)
+                    while content:
+                        content = content[file.write(content) :]
         except OSError as error:
             raise _cannot_write(path, error) from error
 
     def read_slices(self) -> list[SliceRecord]:
-        """Return the slices that were written down; of a step that was taken again, its last time."""
+        """Return the slices that were written down; of a step that was taken again, its last time.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        path, found = self.path / SLICE_LINES_FILE, dict[tuple[int, str, str, str, int], SliceRecord]()
         try:
-            lines = (self.path / SLICE_LINES_FILE).read_bytes().splitlines(keepends=True)
+            lines = itertools.islice(read_lines(path, _MOST_SLICE_BYTES), 2 * MOST_SLICES)
+            for line in lines:
+                if line.endswith(b"\n"):
+                    each = msgspec.json.decode(line, type=SliceRecord)
+                    found[each.step, each.device, each.direction, each.tensor, each.offset] = each
         except FileNotFoundError:
             return []
-        found: dict[tuple[int, str, str, str, int], SliceRecord] = {}
-        for line in lines:
-            if line.endswith(b"\n"):
-                each = msgspec.json.decode(line, type=SliceRecord)
-                found[each.step, each.device, each.direction, each.tensor, each.offset] = each
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise CheckpointError(f"{path}: is damaged ({error}); remove it") from error
         return list(found.values())
 
     def save_checkpoint(self, checkpoint: Checkpoint, job: str) -> None:
@@ -224,14 +239,17 @@ class RunDirectory:
         """
         kept: list[RoundRecord] = []
         position = end = 0
-        for line in (self.path / RECORDS_FILE).read_bytes().splitlines(keepends=True):
-            position += len(line)
-            record = _decode(line)
-            if record is None or (kept and kept[-1].round >= rounds) or not rounds:
-                break
-            if isinstance(record, RoundRecord):
-                kept.append(record)
-                end = position
+        try:
+            for line in read_lines(self.path / RECORDS_FILE, MOST_LINE_BYTES):
+                position += len(line)
+                record = _decode(line)
+                if record is None or (kept and kept[-1].round >= rounds) or not rounds:
+                    break
+                if isinstance(record, RoundRecord):
+                    kept.append(record)
+                    end = position
+        except OSError as error:
+            raise CheckpointError(f"{self.path / RECORDS_FILE}: cannot be read ({error}); restore it") from error
         found = [record.round for record in kept]
         missed = (self.path / HALL_FILE).exists() and found == sorted(set(found)) and found[-1:] == [rounds]
         if found != list(range(1, rounds + 1)) and not missed:
@@ -242,13 +260,18 @@ class RunDirectory:
         self._lines.truncate(end)
         return kept
 
+    def read_failures(self) -> list[Failure]:
+        """Return the failures of the user's code that the records hold."""
+        lines = (self.path / RECORDS_FILE).read_bytes().splitlines(keepends=True)
+        return [record.failure for record in map(_decode, lines) if isinstance(record, FailureRecord)]
+
     def read_summary(self) -> Summary | None:
         """Return how the run ended, or None if it has not."""
         try:
-            return msgspec.json.decode((self.path / SUMMARY_FILE).read_bytes(), type=Summary)
+            return msgspec.json.decode(read_file(self.path / SUMMARY_FILE, MOST_BYTES), type=Summary)
         except FileNotFoundError:
             return None
-        except msgspec.MsgspecError as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CheckpointError(f"{self.path / SUMMARY_FILE}: is damaged ({error}); remove it") from error
 
     def finish(self, summary: Summary, weights: Mapping[str, Array]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from csd_emu.progress import Progress
 from firmware_agent.exchange import Array
 from host.console import errors
+from host.failures import Failure
 from host.interrupts import INTERRUPTS
 from host.planner.report import read_plan
 from host.records import RoundRecord
@@ -23,8 +24,12 @@ def finish_run(
     rounds: list[RoundRecord],
     weights: Mapping[str, Array],
     wall_seconds: float,
+    failures: Sequence[Failure] = (),
 ) -> Summary:
-    """Write down how a run ended: timeline, slices of overlapping steps, final weights, summary."""
+    """Write down how a run ended: timeline, slices of overlapping steps, final weights, summary.
+
+    One in which code of the user's failed has not succeeded, and may have no round.
+    """
     plan = read_plan(directory.path) if request.planning is not None else None
     job, target = request.job, request.job.target
     summary = summarise(
@@ -33,11 +38,13 @@ def finish_run(
         engine=request.config.engine_label,
         model=job.model,
         target_accuracy=target.accuracy if target is not None else None,
-        reached=target is None or rounds[-1].accuracy >= target.accuracy,
+        reached=not failures and (target is None or bool(rounds and rounds[-1].accuracy >= target.accuracy)),
         wall_seconds=wall_seconds,
         run_directory=str(directory.path),
         seed=job.seed,
         chosen=None if plan is None else plan.chosen.name,
+        mode=job.mode,
+        failures=list(failures),
     )
     write_trace(directory.path, rounds, request.config.name)
     if slices := directory.read_slices():
@@ -55,7 +62,7 @@ def report_run(directory: Path, progress: Progress, metrics: bytes | None = None
                 write_result(directory / METRICS_FILE, metrics)
             from host.report.page import write_report  # matplotlib's import takes longer than a start may
 
-            write_report(directory)
+            write_report(directory, trusted=True)
         except Exception as error:  # whatever it is, the run is done and its records are safe
             progress.stage("")
             errors.print(f"csd-emu: no report was written: {error}", style="yellow", markup=False)

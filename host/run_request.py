@@ -38,7 +38,7 @@ from host.plugins.plugins import NO_PLUGINS, Plugins, check_files
 from host.servers.fitting import fit_job
 from host.servers.hall import Hall
 from host.shards import deal_out
-from host.strategies import make_strategy
+from host.strategies import check_drives, make_strategy
 from host.sync.communicating import TODAY, Communication, choose_communication
 from host.sync.optimiser import make_optimiser
 from host.sync.plan import Records, SyncPlan, make_plan
@@ -194,7 +194,9 @@ def check_run(
     wall = NATIVE in config.engines and not any(device.name in models for device in config.list_devices())
     if job.mode == "federated":
         expected = {} if wall else table_models(config, spec, shape, store)
-        proximal = make_strategy(job.strategy, job.momentum, _parameters(evaluator), plugins.strategy).proximal
+        strategy = make_strategy(job.strategy, job.momentum, _parameters(evaluator), plugins.strategy)
+        check_drives(strategy, job.strategy.name, job.participation.participants(len(config.list_devices())))
+        proximal = strategy.proximal
         return RunRequest(config, job, spec, dataset, evaluator, models, None, expected, TODAY, plugins, proximal)
     sizes = tuple(len(indices) for indices in dealt.private)
     record_bytes = (dataset.images.nbytes + dataset.labels.nbytes) // len(dataset.labels)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from csd_emu.deadline import Deadline
-from firmware_agent.errors import DeviceFailed, DeviceLost, ProtocolError
+from firmware_agent.errors import DataError, DeviceCodeFailed, DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.exchange import Array, Assembler
 from firmware_agent.wire import AnyFrame, Failed, Frame, Hello, Slice, Tensors, TensorSpec, encode, unpack
 
@@ -104,7 +104,7 @@ class DeviceSession:
 
         Raises:
             DeviceLost: the stream has ended, or the deadline passed: a device that is silent so long counts as dead.
-            DeviceFailed: the device says that its task failed.
+            DeviceFailed: the device says that its task failed; a DeviceCodeFailed, that the user's code did.
         """
         if not self._frames:
             if self._inbox.empty():
@@ -116,8 +116,15 @@ class DeviceSession:
             self._in_a_row += len(self._frames)
         frame = self._frames.popleft()
         if isinstance(frame, Failed):
-            raise DeviceFailed(f"{self.device}: {frame.task} failed in the device: {frame.error}")
+            raise self._failed(frame)
         return frame
+
+    def _failed(self, frame: Failed) -> DeviceFailed:
+        told = f"{self.device}: {frame.task} failed in the device: {frame.error}"
+        if not frame.user:
+            return DeviceFailed(told)
+        code = "data set" if frame.exception == DataError.__name__ else "model"
+        return DeviceCodeFailed(told, code, frame.error, frame.traceback)
 
     async def _give_way(self) -> None:
         """Let everything else have its turn if this device has kept the host at work: it may never cease to send."""

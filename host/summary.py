@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from host.failures import Failure
 from host.records import RoundRecord
 
 FEDERATED, SYNC = "federated", "sync"
@@ -19,7 +20,9 @@ class Summary(msgspec.Struct, frozen=True):
     times that batch sizes were changed, `chosen` the devices that a planner chose to train (``2 newport + host``), null
     without one. Of one of several servers all figures are its own but for accuracy, steps, seconds and
     `servers_samples`, the records of all; `servers` are those that took part in any step, null for one that is alone.
-    Rates per image are over all records trained on in time, repetitions counted; 0 if there are none.
+    `accuracy` is null if no round has ended. `failures` are those of the user's own code, at most 33 different ones: a
+    run with any has failed, and has not `reached` what it should. Rates per image are over all records trained on in
+    time, repetitions counted; 0 if there are none.
     """
 
     array: str
@@ -27,7 +30,7 @@ class Summary(msgspec.Struct, frozen=True):
     clock: str
     model: str
     rounds: int
-    accuracy: float
+    accuracy: float | None
     target_accuracy: float | None
     reached: bool
     samples: int
@@ -48,6 +51,12 @@ class Summary(msgspec.Struct, frozen=True):
     chosen: str | None = None
     servers: list[str] | None = None
     servers_samples: int | None = None
+    failures: list[Failure] = []
+
+
+def format_accuracy(accuracy: float | None) -> str:
+    """Return an accuracy for people, also of a run without a round."""
+    return "unknown" if accuracy is None else f"{accuracy:.4f}"
 
 
 def mode_of(rounds: Sequence[RoundRecord]) -> str:
@@ -55,8 +64,8 @@ def mode_of(rounds: Sequence[RoundRecord]) -> str:
     return SYNC if any(record.steps for record in rounds) else FEDERATED
 
 
-def summarise(rounds: Sequence[RoundRecord], **facts: Any) -> Summary:
-    """Return the summary of the `rounds`; `facts` are the fields that they do not know.
+def summarise(rounds: Sequence[RoundRecord], mode: str | None = None, **facts: Any) -> Summary:
+    """Return the summary of the `rounds`; `facts` are the fields that they do not know, `mode` if there may be none.
 
     What came too late counts in bytes and energy, not in samples and seconds.
     """
@@ -69,11 +78,11 @@ def summarise(rounds: Sequence[RoundRecord], **facts: Any) -> Summary:
     array_seconds = sum(record.array_seconds for record in rounds)
     joules = sum(record.total_joules for record in rounds)
     link_bytes = sum(part.host_link_bytes for part in parts)
-    mode = mode_of(rounds)
+    mode = mode or mode_of(rounds)
     return Summary(
-        clock=rounds[-1].clock,
+        clock=rounds[-1].clock if rounds else "",
         rounds=len(rounds),
-        accuracy=rounds[-1].accuracy,
+        accuracy=rounds[-1].accuracy if rounds else None,
         samples=samples,
         device_seconds=seconds,
         images_per_device_second=_over(samples, sum(seconds.values())),

@@ -1,4 +1,4 @@
-"""`csd-emu validate`: everything that can be checked without starting anything."""
+"""`csd-emu validate`: everything that can be checked without starting anything, or running what a file names."""
 
 from __future__ import annotations
 
@@ -6,20 +6,28 @@ from pathlib import Path
 
 from csd_emu.array import QEMU
 from csd_emu.paths import Paths
+from firmware_agent.errors import ModelError
+from firmware_agent.imports import check_source
+from host.job import JobConfig, find_model, read_job
 from host.outputs import ValidationReport
+from host.plugins.plugins import check_plugins
+from host.plugins.section import UserSection
 from host.requests import read_array, read_run
 
 
 def validate_files(
-    array_path: Path, job_path: Path | None, engine: str | None, dry_run: bool, paths: Paths
+    array_path: Path, job_path: Path | None, engine: str | None, dry_run: bool, paths: Paths, build: bool = False
 ) -> ValidationReport:
     """Check the files; with `dry_run`, also say what libvirt would be given.
+
+    The user's own model, strategy or tuner is imported and tried with `build` alone; otherwise its name is checked, and
+    that its file can be parsed.
 
     Raises:
         ConfigurationError: a file breaks a rule.
     """
     config = read_array(array_path, engine)
-    job = read_run(job_path, array_path, engine).job if job_path is not None else None
+    job, built = _read_job(job_path, array_path, engine, build) if job_path is not None else (None, False)
     domains: dict[str, str] = {}
     if dry_run and QEMU in config.engines:
         from csd_emu.engines.qemu import describe_domains
@@ -30,4 +38,22 @@ def validate_files(
         job=job.model_dump(mode="json") if job is not None else None,
         devices=[device.name for device in config.list_devices()],
         domains=domains,
+        built=built,
     )
+
+
+def _read_job(job_path: Path, array_path: Path, engine: str | None, build: bool) -> tuple[JobConfig, bool]:
+    """Return the job, and whether its model was built."""
+    job = read_job(job_path)
+    own = ":" in job.model or isinstance(job.strategy, UserSection) or isinstance(job.tuner, UserSection)
+    if build or not own:
+        return read_run(job_path, array_path, engine).job, True
+    spec = find_model(job, str(job_path), job_path.parent)
+    where, _, function = job.model.partition(":")
+    try:
+        if spec.source is not None:
+            check_source(spec.source, where, function)
+    except ValueError as error:
+        raise ModelError(f"{job_path}: model {job.model!r}: cannot be imported: {error}") from error
+    check_plugins(job, job_path)
+    return job, False

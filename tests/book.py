@@ -1,9 +1,8 @@
-"""A store of several servers in memory, as `host.servers` uses torch's."""
+"""A store of several servers in memory, as `host.servers` uses one."""
 
 from __future__ import annotations
 
 import threading
-import time
 
 import msgspec
 
@@ -13,12 +12,12 @@ KEY = "hall/run"
 
 
 class Book:
-    """A store of counters and texts in memory, whose clock is off by `skew_seconds`."""
+    """A store of counters and texts in memory."""
 
-    def __init__(self, skew_seconds: float = 0.0) -> None:
+    def __init__(self) -> None:
         self.texts: dict[str, str] = {}
         self.counts: dict[str, int] = {}
-        self.skew_seconds, self._lock = skew_seconds, threading.Lock()
+        self._lock = threading.Lock()
 
     def add(self, key: str, amount: int, /) -> int:
         with self._lock:
@@ -31,11 +30,15 @@ class Book:
                 self.texts[key] = desired
             return self.texts.get(key, "").encode()
 
-    def get(self, key: str, /) -> bytes:
-        return repr(time.time() + self.skew_seconds).encode() if key == "time" else self.texts[key].encode()
+    def read(self, keys: list[str], /) -> list[bytes | None]:
+        with self._lock:
+            return [self.texts[key].encode() if self.texts.get(key) else None for key in keys]
 
-    def check(self, keys: list[str], /) -> bool:
-        return all(key in self.texts for key in keys)
+    def forget(self, prefix: str, /) -> None:
+        with self._lock:
+            for entries in (self.texts, self.counts):
+                for key in [key for key in entries if key.startswith(prefix)]:
+                    del entries[key]  # type: ignore[attr-defined]
 
     def claim(self) -> Claim | None:
         text = self.texts.get(KEY, "")

@@ -1,6 +1,8 @@
 """What all tests share. No fixture here takes real time."""
 
 import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,11 @@ from hypothesis import settings
 
 from csd_emu.paths import HOME_VARIABLE, Paths
 from host.certificates import Authority, HostKeys
+from tests import long
+
+# A shell has its background jobs ignore Ctrl-C, and what they start as well; tests that interrupt commands would fail.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Nets and arrays are tiny here: threads that share them would only wait for each other, and for the other tests.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -38,8 +45,66 @@ def group_of(nodeid: str) -> str:
     return nodeid.partition("::")[0]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+CHOICE = "long tests"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("long tests", "see tests/long.py")
+    group.addoption("--third", action="store_true", help="of the long tests only a third, and those of what changed")
+    group.addoption("--changed-since", metavar="COMMIT", help="what changed is all since COMMIT")
+    group.addoption("--long-minutes", type=float, metavar="N", help="of those, leave out what has not begun by then")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Decide once, for all processes that share the tests."""
+    if config.option.third and not hasattr(config, "workerinput"):
+        config.option.long_turn = long.turn_of_commit()
+        config.option.long_changed = long.changed_paths(config.option.changed_since)
+        minutes = config.option.long_minutes
+        config.option.long_deadline = None if minutes is None else time.time() + 60 * minutes
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out the long tests for which there is no time any more."""
+    deadline = getattr(item.config.option, "long_deadline", None)
+    if deadline is not None and time.time() > deadline:
+        file = item.nodeid.partition("::")[0]
+        pytest.skip(f"left out, {item.config.option.long_minutes:g} minutes of long tests are over: {file}")
+
+
+def choose_third(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the third, in its order."""
+    of_items = {item: item.nodeid.partition("::")[0] for item in items}
+    files = [
+        file
+        for item, file in of_items.items()
+        if item.get_closest_marker("long") and not item.get_closest_marker("compose")
+    ]
+    choice = long.choose(files, long.SECONDS, config.option.long_turn, config.option.long_changed)
+    kept = [item for item in items if item.get_closest_marker("long") and of_items[item] in choice.files]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = sorted(kept, key=lambda item: choice.files.index(of_items[item]))
+    if hasattr(config, "workerinput"):
+        config.workeroutput[CHOICE] = choice.describe()  # type: ignore[attr-defined]
+    else:
+        config.option.long_choice = choice.describe()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Learn from a process that shared the tests what it chose: all choose the same."""
+    node.config.option.long_choice = getattr(node, "workeroutput", {}).get(CHOICE, "")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if said := getattr(terminalreporter.config.option, "long_choice", ""):
+        terminalreporter.write_line(said)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put what takes longest first, so that nobody waits for it in the end."""
+    if config.option.third:
+        choose_third(config, items)
     for item in items:
         if item.get_closest_marker("vm") and group_of(item.nodeid) != "virtual machines":
             raise pytest.UsageError(f"{item.nodeid}: tests marked vm lie in tests/vm, or have a parameter qemu")

@@ -63,8 +63,9 @@ def hello(
     clock: str = "wall",
     manifest: str = "a" * 64,
     instance: str = "0" * 16,
+    samples: int = 10,
 ) -> Hello:
-    return Hello(PROTOCOL_VERSION, device, incarnation, clock, manifest, 10, FACTS, instance)
+    return Hello(PROTOCOL_VERSION, device, incarnation, clock, manifest, samples, FACTS, instance)
 
 
 class FakeDrive:
@@ -74,8 +75,8 @@ class FakeDrive:
     """
 
     def __init__(self, device: str = "csd-00", samples: int = 10, step: float = 1.0, clock: str = "wall") -> None:
-        self.device, self.samples, self.step = device, samples, step
-        self.session = DeviceSession(hello(device, clock=clock), self)
+        self.device, self.samples, self.step, self.batch_size = device, samples, step, 32
+        self.session = DeviceSession(hello(device, clock=clock, samples=samples), self)
         self.frames: list[AnyFrame] = []
         self.written: list[bytes] = []
         self.sent: list[bytes] = []
@@ -115,6 +116,7 @@ class FakeDrive:
             yield from self.measure(frame)
 
     def prepare(self, job: Job) -> Iterator[Answer]:
+        self.batch_size = job.batch_size
         yield Ready(5)
 
     def train(self, task: Train, weights: Mapping[str, Array]) -> Iterator[Answer]:
@@ -136,7 +138,8 @@ class FakeDrive:
         yield from cut_slices(exchange, arrays)
 
     def trained(self, task: Train, seconds: PhaseSeconds = SECONDS) -> Trained:
-        return Trained(task.round, self.samples, 2, 0.5, seconds, 640)
+        steps = -(-self.samples // self.batch_size) * task.epochs
+        return Trained(task.round, self.samples * task.epochs, steps, 0.5, seconds, 640)
 
     @property
     def inbound(self) -> Assembler:

@@ -1,4 +1,4 @@
-"""Several servers as processes on this machine: a store, agents of torchrun, workers, native drives."""
+"""Several servers as processes on this machine: a store, workers, native drives."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Servers(OneServer):
         return safetensors.numpy.load_file(path)
 
     def of_server(self, server: str) -> list[psutil.Process]:
-        """All processes that work for a server: host, agent, worker, drives."""
+        """All processes that work for a server: host, worker, drives."""
         home = str(self.home_of(server))
         found = []
         for process in processes():

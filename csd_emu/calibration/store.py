@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +10,12 @@ from csd_emu.calibration.key import REFERENCE_CORE, CalibrationKey
 from csd_emu.calibration.table import CalibrationTable
 from csd_emu.shape import Shape
 from firmware_agent.errors import CalibrationError
+from firmware_agent.files import read_file, replace_file
 from firmware_agent.models import ModelSpec
 
 SHIPPED = Path(__file__).parent / "tables"
+
+_MOST_BYTES = 4 << 20
 
 
 class CalibrationStore:
@@ -72,17 +73,7 @@ class CalibrationStore:
         path = path or self._user / table.key.file_name
         check_table(table, str(path))
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with open(descriptor, "wb") as stream:
-                stream.write(encode_table(table))
-                stream.flush()
-                os.fsync(descriptor)
-            os.chmod(partial, 0o644)
-            os.replace(partial, path)
-        except BaseException:
-            os.unlink(partial)
-            raise
+        replace_file(path, encode_table(table), 0o644)
         return path
 
     def list_tables(self) -> Iterator[tuple[Path, CalibrationTable]]:
@@ -103,7 +94,7 @@ def load_table(path: Path, key: CalibrationKey | None = None) -> CalibrationTabl
         CalibrationError: it cannot be read, breaks a rule, or is of something else.
     """
     try:
-        data = path.read_bytes()
+        data = read_file(path, _MOST_BYTES)
     except OSError as error:
         raise CalibrationError(f"{path}: cannot be read ({error})") from error
     table = parse_table(data, str(path))

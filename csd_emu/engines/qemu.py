@@ -17,9 +17,9 @@ from csd_emu.engines.base import DevicePlan, Fault, Handle, HypervisorLost, Surr
 from csd_emu.image import Image, ImageStore
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress, Shared
-from csd_emu.qemu.advertised import GATEWAY, advertised, check_listens
+from csd_emu.qemu.advertised import LOOPBACK, check_listens
 from csd_emu.qemu.daemon import SessionDaemon, calling_libvirt
-from csd_emu.qemu.domain import domain_xml, network_card
+from csd_emu.qemu.domain import NETWORK_CARD, HostPort, domain_xml
 from csd_emu.qemu.local_site import clone_spec
 from csd_emu.qemu.monitor import Monitor
 from csd_emu.qemu.placing import Offer, Placement, describe_shortage, place
@@ -30,7 +30,7 @@ from csd_emu.qemu.tools import find_qemu
 from firmware_agent.errors import DeviceError, EnvironmentUnfit
 from firmware_agent.handover import FAILED_MARKER
 
-__all__ = ["GATEWAY", "PlacementPlan", "PlannedSite", "QemuEngine", "describe_domains"]
+__all__ = ["PlacementPlan", "PlannedSite", "QemuEngine", "describe_domains"]
 
 _SPARE_BYTES = 512 << 20
 # What a start on a hypervisor elsewhere may take, with its shard.
@@ -77,9 +77,8 @@ class QemuEngine:
         self._homeless: dict[str, str] = {}
 
     def surroundings(self, device: Device) -> Surroundings:
-        """Return the instruction-counted clock, and QEMU's user networking."""
-        name = self.hypervisor_of(device)
-        return Surroundings("counted", GATEWAY if name is None else advertised(self._sites[name].section))
+        """Return the instruction-counted clock, and the drive's own loopback, where its only way out begins."""
+        return Surroundings("counted", LOOPBACK)
 
     def hypervisor_of(self, device: Device) -> str | None:
         """Return the name of the hypervisor on which the device is placed or was found; None if it has no place."""
@@ -146,8 +145,9 @@ class QemuEngine:
     def alive(self, handle: Handle) -> bool:
         """Return whether the virtual machine exists; its console is fetched on the way."""
         found = self._domain(handle.plan)
-        if (name := self._where.get(handle.plan.device.name)) is not None:
-            self._sites[name].fetch_console(handle.plan, last=found is None)
+        if found is not None:
+            site, domain = found
+            self._sites.call(site, "read a console", lambda: site.fetch_console(handle.plan, domain))
         return found is not None
 
     async def wait_ready(self, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:
@@ -328,13 +328,14 @@ def describe_domains(config: ArrayConfig, paths: Paths) -> dict[str, str]:
     for device in (each for each in config.list_devices() if each.engine == QEMU):
         folder = paths.arrays / config.name / "devices" / device.name
         plan = DevicePlan(config.name, "dry-run", device, folder, folder, folder)
-        xml[device.name] = domain_xml(clone_spec(plan, image, template, int(config.memory), tools))
+        host = HostPort(LOOPBACK, config.host.port or 0)
+        xml[device.name] = domain_xml(clone_spec(plan, image, template, int(config.memory), tools, host))
     return xml
 
 
 def _do(domain: libvirt.virDomain, fault: Fault) -> None:
     if fault in (Fault.CUT, Fault.HEAL):
-        Monitor(domain).set_link(network_card(domain.XMLDesc()), up=fault is Fault.HEAL)
+        Monitor(domain).set_link(NETWORK_CARD, up=fault is Fault.HEAL)
     elif fault is Fault.KILL:
         domain.destroy()
     elif fault is Fault.FREEZE:

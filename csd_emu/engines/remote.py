@@ -191,7 +191,7 @@ class RemoteEngine:
         identity = read_identity(plan.identity)
         listens = self._config.host.address
         host = LOOPBACK if listens.is_unspecified else str(listens)
-        port = self._lines[plan.device.name].forward(host, int(identity.host_address.rpartition(":")[2]))
+        port = self._lines[plan.device.name].forward(host, identity.port)
         ticket = plan.folder / "ticket.tar"
         write_identity(ticket, msgspec.structs.replace(identity, host_address=f"{LOOPBACK}:{port}"))
         return ticket

@@ -11,6 +11,7 @@ from typing import Any
 
 from csd_emu.image.digest import file_sha256
 from firmware_agent.errors import ImageError
+from firmware_agent.files import replace_file
 
 METADATA = "metadata.json"
 REBUILD = "run `csd-emu image build --rebuild`"
@@ -96,9 +97,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
 def write_metadata(folder: Path, content: dict[str, Any]) -> None:
     """Write the metadata of an image or layer, all of it or nothing."""
-    partial = folder / f".{METADATA}"
-    partial.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    partial.replace(folder / METADATA)
+    replace_file(folder / METADATA, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
 
 
 def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Under which address drives on a hypervisor reach the host of their array: they dial out through QEMU's network."""
+"""Under which address a hypervisor reaches the host of an array: QEMU there connects each drive to it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from csd_emu.array import QEMU, ArrayConfig
 from csd_emu.hypervisors import HypervisorSection
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 
-# Under which address QEMU's user networking shows the loopback interface of the machine that it runs on.
-GATEWAY = "10.0.2.2"
+LOOPBACK = "127.0.0.1"
 _DISCARD_PORT = 9
 
 
 def advertised(section: HypervisorSection) -> str:
-    """Return the address that drives on a hypervisor dial.
+    """Return the address that QEMU on a hypervisor connects drives to.
 
     Raises:
         EnvironmentUnfit: the array file gives none, and it is not known.
     """
     if section.advertise is not None:
         return section.advertise
-    return GATEWAY if section.host is None else _own_address(section.host)
+    return LOOPBACK if section.host is None else _own_address(section.host)
 
 
 def check_listens(config: ArrayConfig) -> None:
@@ -36,10 +35,10 @@ def check_listens(config: ArrayConfig) -> None:
         return
     for name, section in config.named_hypervisors.items():
         with contextlib.suppress(EnvironmentUnfit):  # said when it is that hypervisor's turn
-            if (address := advertised(section)) != GATEWAY:
+            if not _is_loopback(address := advertised(section)):
                 raise ConfigurationError(
                     f"host.address: the array listens on {config.host.address} alone, and drives on hypervisor {name} "
-                    f"would dial {address}; set host.address to 0.0.0.0 or to that address of this machine"
+                    f"would be connected to {address}; set host.address to 0.0.0.0 or to that address of this machine"
                 )
 
 
@@ -54,4 +53,11 @@ def _own_address(host: str) -> str:
             f"how drives on {host} reach this machine is not known ({error}); give advertise, an address of "
             "this machine"
         ) from error
-    return GATEWAY if ip_address(address).is_loopback else address
+    return LOOPBACK if _is_loopback(address) else address
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False

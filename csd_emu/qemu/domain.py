@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+from firmware_agent.handover import UPLINK_PORT
 
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 CSD_NAMESPACE = "urn:csd-emu:1"
@@ -13,10 +17,25 @@ CPU_MODEL = "cortex-a53"
 ICOUNT = "shift=0,sleep=on"
 ROOT_PORTS = 6
 # libvirt numbers the root ports pci.1 to pci.6 and puts the template's own cards on the first ones.
-SHARD_BUS, IDENTITY_BUS = "pci.5", "pci.6"
+CARD_BUS, SHARD_BUS, IDENTITY_BUS = "pci.4", "pci.5", "pci.6"
+NETWORK_CARD = "card"
+_CARD = {
+    "driver": "virtio-net-pci",
+    "id": NETWORK_CARD,
+    "netdev": "nowhere",
+    "bus": CARD_BUS,
+    "romfile": "",
+    "mac": "52:54:00:c5:d0:00",
+}
+_UPLINK = {"driver": "virtserialport", "bus": "virtio-serial0.0", "nr": 1, "chardev": "host", "name": UPLINK_PORT}
 RAM_OBJECT = "csdram"
+# What the serial console said last and nobody has read yet; a power of two.
+CONSOLE, CONSOLE_BYTES = "console", 128 << 10
 # Translated code: QEMU would take up to 1 GiB. The template's boot needs much; a clone trains in a small part of it.
 TEMPLATE_TRANSLATION_MEBIBYTES, CLONE_TRANSLATION_MEBIBYTES = 256, 48
+
+# How soon QEMU connects again; releases before 9.2 know whole seconds alone.
+RECONNECT_MILLISECONDS, _OLD_RECONNECT_SECONDS, _MILLISECONDS_SINCE = 500, 1, (9, 2)
 
 ElementTree.register_namespace("qemu", QEMU_NAMESPACE)
 ElementTree.register_namespace("csd", CSD_NAMESPACE)
@@ -35,6 +54,13 @@ class Tag:
     server: str = ""
 
 
+class HostPort(NamedTuple):
+    """Where a drive's QEMU connects its virtio port to: an address of the host, and its port for drives."""
+
+    address: str
+    port: int
+
+
 @dataclass(frozen=True)
 class DomainSpec:
     """What tells one domain from another.
@@ -49,9 +75,9 @@ class DomainSpec:
         cmdline: the kernel's.
         disk: qcow2 overlay for the root file system.
         ram: file that backs the memory.
-        console: file that gets the serial console.
         clone: False for the template, which writes `ram`; True for a clone, which maps it copy-on-write and waits
             for the template's device state.
+        host: the one thing that the machine can reach; None for the template, which reaches nothing.
     """
 
     name: str
@@ -64,8 +90,8 @@ class DomainSpec:
     cmdline: str
     disk: Path
     ram: Path
-    console: Path
     clone: bool
+    host: HostPort | None = None
 
 
 def domain_xml(spec: DomainSpec) -> str:
@@ -100,12 +126,6 @@ def read_tag(xml: str) -> Tag | None:
     return Tag(element.get("array", ""), element.get("run", ""), element.get("name", ""), element.get("server", ""))
 
 
-def network_card(xml: str) -> str:
-    """Return the id under which QEMU knows the network card of a running domain."""
-    alias = ElementTree.fromstring(xml).find("devices/interface/alias")
-    return alias.get("name", "") if alias is not None else ""
-
-
 def _metadata(domain: ElementTree.Element, tag: Tag) -> None:
     metadata = ElementTree.SubElement(domain, "metadata")
     attributes = {"array": tag.array, "run": tag.run, "name": tag.device}
@@ -132,11 +152,7 @@ def _devices(devices: ElementTree.Element, spec: DomainSpec) -> None:
     ElementTree.SubElement(devices, "controller", type="pci", model="pcie-root")
     for _ in range(ROOT_PORTS):
         ElementTree.SubElement(devices, "controller", type="pci", model="pcie-root-port")
-    interface = ElementTree.SubElement(devices, "interface", type="user")
-    ElementTree.SubElement(interface, "mac", address="52:54:00:c5:d0:00")
-    ElementTree.SubElement(interface, "model", type="virtio")
-    serial = ElementTree.SubElement(devices, "serial", type="file")
-    ElementTree.SubElement(serial, "source", path=str(spec.console))
+    ElementTree.SubElement(devices, "controller", type="virtio-serial", index="0")
     ElementTree.SubElement(devices, "memballoon", model="none")
 
 
@@ -146,12 +162,34 @@ def _command_line(domain: ElementTree.Element, spec: DomainSpec) -> None:
         *("-icount", ICOUNT),
         *("-object", f"memory-backend-file,id={RAM_OBJECT},size={spec.memory_bytes},mem-path={spec.ram},{sharing}"),
         *("-machine", f"memory-backend={RAM_OBJECT}"),
+        # A file would grow as long as the drive says anything, and libvirt knows no ring for a serial port.
+        *("-chardev", f"ringbuf,id={CONSOLE},size={CONSOLE_BYTES}", "-serial", f"chardev:{CONSOLE}"),
+        # The card leads nowhere. Its cable, which can be pulled, tells the drive whether its port shall carry anything.
+        # Devices as JSON, for so libvirt writes them, and QEMU makes all others before.
+        *("-netdev", "hubport,id=nowhere,hubid=0"),
+        *("-device", json.dumps(_CARD)),
+        *("-chardev", _host_connection(spec)),
+        *("-device", json.dumps(_UPLINK)),
     ]
     if spec.clone:
         arguments += ["-incoming", "defer"]
     line = ElementTree.SubElement(domain, f"{{{QEMU_NAMESPACE}}}commandline")
     for argument in arguments:
         ElementTree.SubElement(line, f"{{{QEMU_NAMESPACE}}}arg", value=argument)
+
+
+def _host_connection(spec: DomainSpec) -> str:
+    """Return the QEMU character device behind the virtio port.
+
+    libvirt's ``<channel type='tcp'>`` would do, but for Nagle's algorithm, which it cannot switch off.
+    """
+    if spec.host is None:
+        return "null,id=host"
+    release = tuple(map(int, spec.machine.removeprefix("virt-").split(".")))
+    milliseconds = release >= _MILLISECONDS_SINCE
+    again = f"reconnect-ms={RECONNECT_MILLISECONDS}" if milliseconds else f"reconnect={_OLD_RECONNECT_SECONDS}"
+    address = spec.host.address.replace(",", ",,")
+    return f"socket,id=host,host={address},port={spec.host.port},server=off,nodelay=on,{again}"
 
 
 def _text(parent: ElementTree.Element, name: str, text: str, **attributes: str) -> None:

@@ -18,8 +18,9 @@ from csd_emu.hypervisors import HypervisorSection
 from csd_emu.image import Image, ImageStore
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
+from csd_emu.qemu.advertised import advertised
 from csd_emu.qemu.daemon import SessionDaemon
-from csd_emu.qemu.domain import IDENTITY_BUS, SHARD_BUS, DomainSpec, Tag, domain_xml
+from csd_emu.qemu.domain import IDENTITY_BUS, SHARD_BUS, DomainSpec, HostPort, Tag, domain_xml
 from csd_emu.qemu.emulator import QemuTools
 from csd_emu.qemu.monitor import Monitor
 from csd_emu.qemu.placing import SHARED, Need, Offer
@@ -28,6 +29,7 @@ from csd_emu.qemu.template import Template, TemplateStore, template_spec
 from csd_emu.qemu.tools import find_qemu, make_overlay
 from firmware_agent.errors import DeviceError, EnvironmentUnfit
 from firmware_agent.handover import IDENTITY_SERIAL, SHARD_SERIAL
+from firmware_agent.identity import read_identity
 
 CLONE_SECONDS = 120.0
 # No drive is as small as a small shard; what the archive does not fill is a hole in its file.
@@ -82,12 +84,14 @@ class LocalSite(Site):
     def start(self, plan: DevicePlan) -> Handle:
         """Clone the template, then plug in the device's two namespaces."""
         image, template = self._prepared()
-        spec = clone_spec(plan, image, template, self._memory_bytes, find_qemu())
-        self._reclaim(plan, spec.disk)
+        host = HostPort(advertised(self.section), read_identity(plan.identity).port)
+        spec = clone_spec(plan, image, template, self._memory_bytes, find_qemu(), host)
+        self._daemon.open_to(plan.folder)
+        for path in (spec.disk, plan.console):
+            path.unlink(missing_ok=True)
         _enlarge(plan.shard)
         make_overlay(find_qemu(), spec.disk, template.disk, "qcow2")
-        # The folder last: from then on its new owner can replace what is in it.
-        for path in (spec.disk, plan.shard, plan.identity, plan.folder):
+        for path in (spec.disk, plan.shard, plan.identity):
             self._daemon.give(path)
         try:
             domain = self.connection().createXML(domain_xml(spec), libvirt.VIR_DOMAIN_START_PAUSED)
@@ -120,14 +124,6 @@ class LocalSite(Site):
         template = self._templates.ensure(self.connection(), image, self._memory_bytes, progress)
         return float(template.facts["template_seconds"])
 
-    def _reclaim(self, plan: DevicePlan, disk: Path) -> None:
-        """Take the device's folder back from an earlier life: root must not write where others can plant links."""
-        self._daemon.take_back(plan.folder)
-        disk.unlink(missing_ok=True)
-        for path in (plan.shard, plan.identity):
-            if path.is_symlink():
-                raise DeviceError(f"{plan.device.name}: {path} was replaced by a link; csd-emu down and up again")
-
     @property
     def _templates(self) -> TemplateStore:
         return TemplateStore(self._template_folder, find_qemu(), self._daemon)
@@ -158,15 +154,17 @@ def domain_name(plan: DevicePlan) -> str:
     return f"csd-{plan.array}-{plan.device.name}"
 
 
-def clone_spec(plan: DevicePlan, image: Image, template: Template, memory_bytes: int, tools: QemuTools) -> DomainSpec:
+def clone_spec(
+    plan: DevicePlan, image: Image, template: Template, memory_bytes: int, tools: QemuTools, host: HostPort
+) -> DomainSpec:
     """Return the domain of one drive: the template's, whose memory it shares, but for what is its own."""
     return dataclasses.replace(
         template_spec(template, image, memory_bytes, tools),
         name=domain_name(plan),
         tag=Tag(plan.array, plan.run, plan.device.name),
         disk=plan.folder / "disk.qcow2",
-        console=plan.console,
         clone=True,
+        host=host,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import psutil
 from csd_emu.shaping.relay import LOG_FILE, READY, SETTINGS_FILE, RelaySettings
 from csd_emu.shaping.shape import Shape
 from firmware_agent.errors import EnvironmentUnfit
+from firmware_agent.files import replace_file
 
 LINK_FOLDER = "link"
 _STOP_SECONDS = 5.0
@@ -99,9 +101,7 @@ class RelayedLink:
             self._child = None
 
     def _write(self, settings: RelaySettings) -> None:
-        partial = self._folder / (SETTINGS_FILE + ".partial")
-        partial.write_bytes(msgspec.json.encode(settings))
-        partial.replace(self._folder / SETTINGS_FILE)
+        replace_file(self._folder / SETTINGS_FILE, msgspec.json.encode(settings))
 
     def _gone(self) -> EnvironmentUnfit:
         return EnvironmentUnfit(
@@ -132,6 +132,6 @@ def _find(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.cmdline()[1:] == [*_RELAY[1:], str(folder)]:
+            if process.cmdline()[1:] == [*_RELAY[1:], str(folder)] and process.uids().real == os.geteuid():
                 found.append(process)
     return found

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from firmware_agent.datafiles.labelled import Labelled, Source, check_images, check_labels
+from firmware_agent.datafiles.labelled import Labelled, Source, check_images, check_labels, check_unpacked
 from firmware_agent.errors import DataError
 
 _UNSIGNED_BYTE = 0x08
+_MOST_HEADER_BYTES = 20
 _GZIP = b"\x1f\x8b"
 _TRAIN, _TEST = "train", ("t10k", "test")
 
@@ -68,14 +69,18 @@ def read_idx(path: Path) -> npt.NDArray[Any]:
     if packed:
         try:
             with gzip.open(path) as unpacked:
-                content = unpacked.read()
+                begin = unpacked.read(_MOST_HEADER_BYTES)
+                shape, offset = _header(begin, path)
+                size = math.prod(shape)
+                check_unpacked(size, path.stat().st_size, str(path))
+                content = begin[offset:] + unpacked.read(max(0, offset + size - len(begin)))
+                if len(content) != size or unpacked.read(1):
+                    raise DataError(f"{path}: does not hold the {size} bytes that its header promises; fetch it again")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(f"{path}: cannot be unpacked ({error}); fetch it again") from error
-        shape, offset = _header(content[:64], path)
-        _check_size(path, len(content), offset, shape)
-        return np.frombuffer(content, np.uint8, math.prod(shape), offset).reshape(shape)
+        return np.frombuffer(content, np.uint8).reshape(shape)
     with open(path, "rb") as stream:
-        shape, offset = _header(stream.read(64), path)
+        shape, offset = _header(stream.read(_MOST_HEADER_BYTES), path)
     _check_size(path, path.stat().st_size, offset, shape)
     return np.memmap(path, np.uint8, "r", offset, shape) if math.prod(shape) else np.empty(shape, np.uint8)
 

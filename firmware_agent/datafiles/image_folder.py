@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"}
+# By content: Pillow has others too, and one of them starts a program.
+_FORMATS = ("PNG", "JPEG", "BMP", "PPM", "WEBP", "TIFF")
+_MOST_PIXELS = 1 << 24
 # Pillow's modes that are taken as they are; any other becomes colour.
 _GREY, _COLOUR = "L", "RGB"
 
@@ -70,9 +73,11 @@ class ImageFiles:
 
     def _decode(self, file: Path) -> npt.NDArray[np.uint8]:
         with _opened(file) as image:
+            if (found := _shape(image))[1:] != self._shape[1:]:
+                raise DataError(f"{file}: is {_text(found)}, not {_text(self._shape)}; give all images one size")
             try:
                 pixels = np.asarray(image.convert(_GREY if self._shape[0] == 1 else _COLOUR))
-            except (OSError, SyntaxError, ValueError) as error:
+            except Exception as error:  # a decoder of Pillow's may raise anything
                 raise DataError(f"{file}: cannot be decoded ({error}); replace it or leave it out") from error
         shaped = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
         if shaped.shape != self._shape:
@@ -108,7 +113,11 @@ def open_folder(path: Path) -> Source | None:
 
 def _shape_of(file: Path) -> tuple[int, int, int]:
     with _opened(file) as image:
-        return (1 if image.mode in (_GREY, "1") else 3, image.height, image.width)
+        return _shape(image)
+
+
+def _shape(image: Any) -> tuple[int, int, int]:
+    return (1 if image.mode in (_GREY, "1") else 3, image.height, image.width)
 
 
 @contextlib.contextmanager
@@ -118,9 +127,14 @@ def _opened(file: Path) -> Iterator[Any]:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # Pillow's, of images that are merely odd
         try:
-            image = stack.enter_context(pillow.open(file))
-        except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+            image = stack.enter_context(pillow.open(file, formats=_FORMATS))
+        except Exception as error:  # a reader of Pillow's may raise anything
             raise DataError(f"{file}: is no readable image ({error}); replace it or leave it out") from error
+        if image.width * image.height > _MOST_PIXELS:
+            raise DataError(
+                f"{file}: has {image.width} x {image.height} pixels, more than {_MOST_PIXELS}, and was not decoded; "
+                "make it smaller"
+            )
         yield image
 
 

@@ -15,6 +15,8 @@ from firmware_agent.errors import DataError
 MOST_CLASSES = 65_536
 _BLOCK_BYTES = 4 << 20
 _CHANNELS = (1, 3, 4)
+# What is unpacked whatever it was packed to, and how much more than that.
+_SMALL_BYTES, _MOST_RATIO = 32 << 20, 100
 
 
 class Images(Protocol):
@@ -141,6 +143,19 @@ def array_blocks(images: npt.NDArray[Any], where: str) -> Iterator[bytes]:
             bad = begin + int(np.flatnonzero(~np.isfinite(block).all(axis=(1, 2, 3)))[0])
             raise DataError(f"{where}: image {bad} holds NaN or infinite values; correct it or leave it out")
         yield block.tobytes()
+
+
+def check_unpacked(unpacked_bytes: int, packed_bytes: int, where: str) -> None:
+    """Return if `packed_bytes` of a file may become so many when they are unpacked.
+
+    Raises:
+        DataError: there are far more than images shrink by, so they are there to fill the memory.
+    """
+    if unpacked_bytes > max(_SMALL_BYTES, _MOST_RATIO * packed_bytes):
+        raise DataError(
+            f"{where}: {packed_bytes} bytes would be unpacked to {unpacked_bytes}; more than {_MOST_RATIO} times as many "
+            "are refused: keep it uncompressed"
+        )
 
 
 def check_images(images: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import math
 import struct
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from firmware_agent.datafiles.labelled import Labelled, Source, check_images, check_labels
+from firmware_agent.datafiles.labelled import Labelled, Source, check_images, check_labels, check_unpacked
 from firmware_agent.errors import DataError
 
 # Names by which people keep images and labels to train on, and those held out.
 TRAIN = (("images", "labels"), ("x_train", "y_train"), ("train_images", "train_labels"), ("x", "y"))
 HELD_OUT = (("test_images", "test_labels"), ("x_test", "y_test"))
+_MOST_AXES, _MOST_HEADER_BYTES = 8, 1 << 14
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, ValueError, LookupError, TypeError)
+_UNREADABLE += (EOFError, NotImplementedError, RuntimeError, OverflowError, SyntaxError, RecursionError, MemoryError)
 # Of a member's local header: its length, and where the lengths of name and extra field stand in it.
 _LOCAL_HEADER_BYTES, _LENGTHS = 30, slice(26, 30)
 
@@ -30,8 +36,11 @@ def open_file(path: Path) -> Source:
     try:
         with zipfile.ZipFile(path) as archive:
             members = {name.removesuffix(".npy"): info for name, info in archive.NameToInfo.items()}
+            for name in filter(is_wanted, members):
+                if members[name].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise DataError(f"{path}: {name} is packed as numpy never does; write it with numpy.savez")
             arrays = {name: _array(path, archive, members[name]) for name in members if is_wanted(name)}
-    except (zipfile.BadZipFile, ValueError, EOFError, struct.error, NotImplementedError) as error:
+    except _UNREADABLE as error:
         raise DataError(f"{path}: is no readable npz file ({error}); write it again with numpy.savez") from error
     return make_source("npz", path, arrays)
 
@@ -66,10 +75,18 @@ def _pair(path: Path, arrays: dict[str, npt.NDArray[Any]], names: tuple[tuple[st
 def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]:
     with archive.open(info) as stream:
         shape, fortran, dtype = _npy_header(stream)
+        where = f"{path}: {info.filename}"
         if dtype.hasobject:
-            raise DataError(f"{path}: {info.filename} holds Python objects, which are never read; keep plain numbers")
-        if info.compress_type != zipfile.ZIP_STORED or fortran or not math.prod(shape):
-            values = np.frombuffer(stream.read(), dtype, math.prod(shape))
+            raise DataError(f"{where} holds Python objects, which are never read; keep plain numbers")
+        if dtype.kind not in "biuf" or min(shape, default=1) < 0 or len(shape) > _MOST_AXES:
+            raise DataError(f"{where} has shape {shape} and type {dtype}; images and labels are plain numbers")
+        size = math.prod(shape) * dtype.itemsize
+        if info.compress_type != zipfile.ZIP_STORED or fortran or not size:
+            check_unpacked(size, info.compress_size, where)
+            content = stream.read(size)
+            if len(content) != size or stream.read(1):
+                raise DataError(f"{where} does not hold the {size} bytes of its shape {shape}; write it again")
+            values = np.frombuffer(content, dtype, math.prod(shape)) if size else np.empty(math.prod(shape), dtype)
             return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
         header_bytes = stream.tell()
     return np.memmap(path, dtype, "r", _content_offset(path, info) + header_bytes, shape)
@@ -77,9 +94,14 @@ def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.N
 
 def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(stream)
+    length = stream.read(2 if version == (1, 0) else 4)
+    if (size := int.from_bytes(length, "little")) > _MOST_HEADER_BYTES:
+        raise ValueError(f"a header of {size} bytes")
+    # Read here, for numpy takes memory for whatever length stands there.
+    begin = io.BytesIO(length + stream.read(size))
     if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(stream)
-    return np.lib.format.read_array_header_2_0(stream)
+        return np.lib.format.read_array_header_1_0(begin)
+    return np.lib.format.read_array_header_2_0(begin)
 
 
 def _content_offset(path: Path, info: zipfile.ZipInfo) -> int:

@@ -18,7 +18,7 @@ from firmware_agent.datafiles.labelled import Source
 from firmware_agent.datafiles.npz import is_wanted, make_source
 from firmware_agent.errors import DataError
 
-_LENGTH_BYTES = 8
+_LENGTH_BYTES, _MOST_AXES = 8, 8
 _MOST_HEADER_BYTES = 1 << 20
 _DTYPES = {"U8": "|u1", "I8": "|i1", "I16": "<i2", "U16": "<u2", "I32": "<i4", "U32": "<u4", "I64": "<i8", "U64": "<u8",
            "F16": "<f2", "F32": "<f4", "F64": "<f8"}  # fmt: skip
@@ -60,8 +60,10 @@ def _map(path: Path, name: str, tensor: _Tensor, begins: int, size: int) -> npt.
     if tensor.dtype not in _DTYPES:
         raise DataError(f"{path}: {name} is {tensor.dtype}, which is not read; convert it to U8, F32 or I64")
     dtype = np.dtype(_DTYPES[tensor.dtype])
+    if len(tensor.shape) > _MOST_AXES or min(tensor.shape, default=1) < 0:
+        raise DataError(f"{path}: {name} has a shape that no images or labels have; write it again")
     (begin, end), count = tensor.data_offsets, math.prod(tensor.shape)
-    if min(tensor.shape, default=1) < 0 or begin < 0 or end - begin != count * dtype.itemsize or begins + end > size:
+    if begin < 0 or end - begin != count * dtype.itemsize or begins + end > size:
         raise DataError(f"{path}: {name} does not fit into the file, which is damaged or cut short; write it again")
     if count == 0:
         return np.empty(tensor.shape, dtype)

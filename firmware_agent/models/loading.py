@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from firmware_agent.errors import ModelError
+from firmware_agent.files import read_file
+from firmware_agent.folded_traceback import remember_source
+from firmware_agent.imports import check_module, import_named, name_in
 from firmware_agent.models.zoo import ZOO
 
 if TYPE_CHECKING:
@@ -37,27 +39,33 @@ class ModelSpec:
 def resolve_model(name: str, arguments: Mapping[str, int | float | str | bool], folder: Path) -> ModelSpec:
     """Return the spec of the model that a job file names; a file is looked for beside it, in `folder`.
 
+    None of it is run, and nothing is imported.
+
     Raises:
-        ModelError: the file cannot be read, or the name is neither in the zoo nor of the form ``where:function``.
+        ModelError: the file cannot be read, or the name is neither in the zoo nor of a form that may be named
+            (see `firmware_agent.imports`).
     """
     where, colon, _ = name.partition(":")
     if not colon:
         _check_zoo_name(name)
         return ModelSpec(name, None, arguments)
-    if not where.endswith(".py"):
-        return ModelSpec(name, None, arguments)
-    path = folder / where
+    if where.endswith(".py"):
+        return ModelSpec(name, _read(name, folder / where), arguments)
     try:
-        source = path.read_text(encoding="utf-8")
+        check_module(where)
+    except ValueError as error:
+        raise ModelError(f"model {name!r}: cannot be imported: {error}") from error
+    return ModelSpec(name, None, arguments)
+
+
+def _read(name: str, path: Path) -> str:
+    try:
+        return read_file(path, MAX_SOURCE_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(
-            f"model {name!r}: cannot read {path} ({error}); give a path from the job file's folder"
+            f"model {name!r}: cannot read {path} ({error}); give a path from the job file's folder, of a file that is "
+            "self-contained and small"
         ) from error
-    if len(source.encode()) > MAX_SOURCE_BYTES:
-        raise ModelError(
-            f"model {name!r}: {path} has over {MAX_SOURCE_BYTES} bytes; a model file must be self-contained and small"
-        )
-    return ModelSpec(name, source, arguments)
 
 
 def build_model(spec: ModelSpec) -> nn.Module:
@@ -79,19 +87,23 @@ def build_model(spec: ModelSpec) -> nn.Module:
 
 
 def _builder(spec: ModelSpec) -> Callable[..., Any]:
+    from torch import nn
+
     where, colon, function = spec.name.partition(":")
     if not colon:
         return _zoo_builder(spec.name)
     try:
-        module = importlib.import_module(where) if spec.source is None else _module_from(where, spec.source)
-        builder = getattr(module, function)
+        if spec.source is None:
+            builder = import_named(where, function)
+        else:
+            builder = name_in(_module_from(where, spec.source), function)
     except (Exception, SystemExit) as error:  # the user's module may raise anything while it is imported
         raise ModelError(
             f"model {spec.name!r}: cannot be imported ({error!r}); on a drive only torch, numpy and the standard "
             "library are there, so ship anything else inside the model file"
         ) from error
-    if not callable(builder):
-        raise ModelError(f"model {spec.name!r}: {function} is not callable; name a function that returns the model")
+    if isinstance(builder, type) and not issubclass(builder, nn.Module):
+        raise ModelError(f"model {spec.name!r}: {function} is a class, and no torch.nn.Module; nothing was built")
     return builder  # type: ignore[no-any-return]
 
 
@@ -109,5 +121,6 @@ def _check_zoo_name(name: str) -> None:
 
 def _module_from(where: str, source: str) -> types.ModuleType:
     module = types.ModuleType(Path(where).stem)
+    remember_source(where, source)
     exec(compile(source, where, "exec"), module.__dict__)
     return module

@@ -94,6 +94,7 @@ class Browser:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         tab.call("Emulation.setDeviceMetricsOverride", size)
         tab.set_media(dark)
+        tab.call("Page.bringToFront")  # one behind another is not painted, and what waits for a frame waits for ever
         tab.call("Page.navigate", {"url": url})
         deadline = Deadline(_PATIENCE_SECONDS)
         while not tab.seen("Page.loadEventFired"):

@@ -13,7 +13,7 @@ from host.outputs import BenchReport
 
 
 def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
-    """Measure servers under torchrun, a fleet of stub agents, and the simulation of a thousand servers.
+    """Measure several servers, a fleet of stub agents, and the simulation of a thousand servers.
 
     Figures: `hierarchical_error`, `efficiency_3_servers` (clock ``modelled``), `server_loss_steps_lost`,
     `server_loss_seconds_to_resume` (``wall``), `fleet_1000_noop_round_seconds` (``wall``), `fleet_1000_megabytes`,

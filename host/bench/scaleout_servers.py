@@ -1,4 +1,4 @@
-"""Several servers of native drives under torchrun on this machine: are they one, what does that cost, who survives?"""
+"""Several servers of native drives on this machine: are they one, what does that cost, who survives?"""
 
 from __future__ import annotations
 

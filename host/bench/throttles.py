@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from csd_emu.deadline import Deadline
 from csd_emu.engines.qemu import QemuEngine
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
+from firmware_agent.probe import OWN_SINK
 from firmware_agent.wire import Probed, ProbeRead, ProbeSend
 from host.bench.harness import WATCHDOG_SECONDS, cpu_hogs, report, with_array
-from host.bench.prometheus import LOOPBACK
 from host.lifecycle import StartedArray
 from host.outputs import BenchReport
 from host.session import DeviceSession
@@ -25,10 +23,8 @@ READ_RATES = (50_000_000, 100_000_000, 200_000_000)
 SEND_RATES = (5_000_000, 10_000_000, 20_000_000)
 RUNS = 3
 SHORTEST_SECONDS, LONGEST_SECONDS = 3.0, 4.0
-LENGTH_BYTES = 8
 # The guest's clock counts instructions while it works. Under a throttle it mostly waits, and then follows wall time.
 CLOCK = "wall"
-_BLOCK_BYTES = 64 << 10
 
 
 class Asked(NamedTuple):
@@ -49,14 +45,10 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
 
     async def work(started: StartedArray, engine: QemuEngine) -> dict[str, list[dict[str, Any]]]:
         (session,) = started.fleet.sessions().values()
-        gateway = engine.surroundings(started.handles[0].plan.device).host_address
         generator, samples = random.Random(seed), {}
-        async with open_sink() as port:
-            for state, hogs in (("idle", 0), ("loaded", 2 * (os.cpu_count() or 1))):
-                with cpu_hogs(hogs):
-                    samples[state] = [
-                        await _sample(session, asked, f"{gateway}:{port}", progress) for asked in draw(generator)
-                    ]
+        for state, hogs in (("idle", 0), ("loaded", 2 * (os.cpu_count() or 1))):
+            with cpu_hogs(hogs):
+                samples[state] = [await _sample(session, asked, progress) for asked in draw(generator)]
         return samples
 
     samples = with_array("throttles", 1, paths, progress, seed, work)
@@ -81,40 +73,18 @@ def worst_error(samples: Sequence[dict[str, Any]]) -> float:
     return max(errors)
 
 
-async def probe(session: DeviceSession, asked: Asked, sink: str) -> Probed:
-    """Have one device read or send under a throttle (a rate of 0: without it); `sink` is where it sends to."""
+async def probe(session: DeviceSession, asked: Asked) -> Probed:
+    """Have one device read, or send to itself, under a throttle (a rate of 0: without it)."""
     if asked.throttle == "io.max":
         await session.send(ProbeRead(asked.size_bytes, asked.rate))
     else:
-        await session.send(ProbeSend(asked.size_bytes, asked.rate, sink))
+        await session.send(ProbeSend(asked.size_bytes, asked.rate, OWN_SINK))
     return await session.expect(Probed, Deadline(WATCHDOG_SECONDS))
 
 
-@contextlib.asynccontextmanager
-async def open_sink() -> AsyncIterator[int]:
-    """Listen on loopback as what `ProbeSend` sends to (see `firmware_agent.probe`), and yield the port.
-
-    For each length of 8 bytes that comes, so many bytes are taken and the length is sent back, until the sender ends.
-    """
-    server = await asyncio.start_server(_take, LOOPBACK, 0)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
-
-
-async def _take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-        while True:
-            length = await reader.readexactly(LENGTH_BYTES)
-            left = int.from_bytes(length, "big")
-            while left:
-                left -= len(await reader.readexactly(min(left, _BLOCK_BYTES)))
-            writer.write(length)
-            await writer.drain()
-
-
-async def _sample(session: DeviceSession, asked: Asked, sink: str, progress: Progress) -> dict[str, Any]:
+async def _sample(session: DeviceSession, asked: Asked, progress: Progress) -> dict[str, Any]:
     progress.stage(f"{asked.throttle} at {asked.rate / 1e6:g} MB/s")
-    probed = await probe(session, asked, sink)
+    probed = await probe(session, asked)
     return {
         "throttle": asked.throttle,
         "asked_bytes_per_second": asked.rate,

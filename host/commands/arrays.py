@@ -108,11 +108,15 @@ def validate(
     job: JobOption = None,
     engine: EngineOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="also print the domain XML of each drive")] = False,
+    build: Annotated[
+        bool,
+        typer.Option("--build", help="also import and try the job's own model, strategy or tuner: runs their code"),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check an array file, and a job if given, without starting anything."""
+    """Check an array file, and a job if given, without starting anything or running what they name."""
     with INTERRUPTS.deferred():
         from host.validation import validate_files
 
-    report = validate_files(array, job, engine and engine.value, dry_run, Paths.default())
+    report = validate_files(array, job, engine and engine.value, dry_run, Paths.default(), build)
     print_json(report) if as_json else printing.print_validation(report)

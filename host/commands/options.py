@@ -57,4 +57,5 @@ PreferOption = Annotated[
 ]
 JobOption = Annotated[Path | None, typer.Option("--job", metavar="JOB.YAML", help="the job whose data the drives hold")]
 Stay = Annotated[bool, typer.Option("--stay", help="stay in the foreground until Ctrl-C, which is the normal end")]
+Trust = Annotated[bool, typer.Option("--trust", help="use a run directory that belongs to another user")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")]

@@ -17,11 +17,13 @@ from host.commands.options import (
     PlacementOption,
     PreferOption,
     Stay,
+    Trust,
     TunerOption,
 )
 from host.console import StageProgress, console
 from host.interrupts import INTERRUPTS
 from host.outputs import print_json
+from host.printing_failures import print_failures
 from host.summary import Summary
 
 
@@ -42,6 +44,7 @@ def run(
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="DIR", help="go on with the run in this directory instead")
     ] = None,
+    trust: Trust = False,
     stay: Stay = False,
     as_json: Json = False,
 ) -> None:
@@ -57,6 +60,8 @@ def run(
     def show(summary: Summary) -> None:
         shown.append(summary)
         print_json(summary) if as_json else printing.print_summary(summary)
+        if not as_json:
+            print_failures(summary.failures)
 
     def show_and_stay(summary: Summary) -> None:
         show(summary)
@@ -72,7 +77,7 @@ def run(
                 "--placement and --prefer out"
             )
         with StageProgress(quiet=as_json) as progress:
-            summary = resume_run(resume, chosen, Paths.default(), progress, quiet=as_json, stay=staying)
+            summary = resume_run(resume, chosen, Paths.default(), progress, as_json, staying, trust)
     elif (servers is None) != (server is None):
         raise ConfigurationError("--servers SERVERS.YAML and --server NAME are given together: which of them is this?")
     elif job is None or (array is None) == (servers is None):

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from csd_emu.config import load_config
-from csd_emu.servers import ServersConfig
+from csd_emu.servers import read_servers
 from host.console import console
 from host.interrupts import INTERRUPTS
 
@@ -22,12 +21,15 @@ def store(
     ] = None,
 ) -> None:
     """Keep the store in which servers that train together find each other, until Ctrl-C, which is the normal end."""
-    config = load_config(servers, ServersConfig)
+    config = read_servers(servers)
     with INTERRUPTS.deferred():
         from host.servers.store import kept_store
         from host.servers.targets import keep_targets
 
     with kept_store(config.store) as kept:
-        console.print(f"store of {config.name}: {config.store.address}:{config.store.port}, until Ctrl-C")
+        console.print(
+            f"store of {config.name}: {config.store.address}:{config.store.port}, key {config.store.key}, until Ctrl-C",
+            soft_wrap=True,
+        )
         keeping = [] if targets is None else [keep_targets(kept, config, targets, partial(console.print, markup=False))]
         INTERRUPTS.run(INTERRUPTS.wait(*keeping))

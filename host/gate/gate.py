@@ -17,6 +17,7 @@ from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from firmware_agent.errors import ConfigurationError, DeviceError
 from host.datasets import is_path
+from host.failures import failed_run
 from host.gate.baseline import (
     Baseline,
     check_clock,
@@ -72,6 +73,7 @@ def run_gate(
         ConfigurationError: the baseline is missing, damaged or of something else; if that can be known beforehand,
             nothing was started.
         DeviceError: of so little no baseline can be made: drives were lost, or rounds trained on nothing.
+        UserCodeFailed: code of the user's failed, and a baseline was to be made.
         CsdError: the run failed.
     """
     with saying_errors(gate.junit, _suite(request), _properties(request)):
@@ -112,6 +114,11 @@ def _read_before(request: RunRequest, gate: Gate) -> Baseline | None:
 def _judge(request: RunRequest, gate: Gate, before: Baseline | None, summary: Summary, paths: Paths) -> GateReport:
     directory = Path(summary.run_directory)
     rounds, losses = read_rounds(directory / RECORDS_FILE)
+    if summary.failures and not gate.write:
+        told = [str(failed_run(summary.failures, summary.run_directory))]
+        return GateReport(False, str(gate.baseline), False, [], told, [], list(request.notes), summary)
+    if summary.failures:
+        raise failed_run(summary.failures, summary.run_directory)
     measured, information = measure(rounds), describe_run(request, directory, paths)
     failures = list_failures(rounds, [] if gate.allow_losses else losses)
     notes = [*request.notes, *losses, *list_doubts(rounds)]

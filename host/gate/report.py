@@ -6,7 +6,7 @@ import msgspec
 
 from host.gate.figures import Compared, Verdict, format_band
 from host.gate.junit import Case
-from host.summary import Summary
+from host.summary import Summary, format_accuracy
 
 _REMEDIES = {
     Verdict.WORSE: "find what made it worse; if that is meant, make the baseline anew with --update-baseline",
@@ -77,6 +77,6 @@ def list_cases(report: GateReport) -> list[Case]:
         failure = explain(compared, report.changed) if failed else None
         cases.append(Case(compared.figure, output=describe(compared), failure=failure))
     if summary.target_accuracy is not None:
-        reached = f"accuracy {summary.accuracy:.4f}, the job's target is {summary.target_accuracy:.4f}"
+        reached = f"accuracy {format_accuracy(summary.accuracy)}, the job's target is {summary.target_accuracy:.4f}"
         cases.append(Case("target", output=reached, failure=None if summary.reached else f"{reached}: missed"))
     return cases

@@ -170,6 +170,16 @@ ERRORS = Metric(
     outlives=True,
 )
 
+REJECTED = Metric(
+    "csd_updates_rejected_total",
+    "counter",
+    "",
+    ("device", "reason"),
+    "Contributions of the drive that were not believed: not_finite, samples, seconds, norm, loss, report, direction or "
+    "other; there from the first one on",
+    outlives=True,
+)
+
 METRICS: tuple[Metric, ...] = (
     *(BUILD_INFO, RUN_INFO, DEVICE_INFO, DEVICE_UP, DEVICE_STATE, BOOT_SECONDS, SCALE_RATIO),
     *(DEVICE_SECONDS, COMPUTE_SECONDS, NVME_SECONDS, LINK_SECONDS, STEP_SECONDS),
@@ -179,5 +189,5 @@ METRICS: tuple[Metric, ...] = (
     *(ROUND, ROUND_SECONDS, PARTICIPANTS, STRAGGLERS, LATE_ROUNDS, ACCURACY, LOSS, WALL_SECONDS),
     *STEP_METRICS,
     *SERVER_METRICS,
-    *(REJOINS, ERRORS),
+    *(REJOINS, ERRORS, REJECTED),
 )

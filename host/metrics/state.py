@@ -23,6 +23,7 @@ from host.metrics.server_counting import ServerCounts, add_server_steps, begin_s
 from host.metrics.server_names import RENDEZVOUS, SERVER_INFO, SERVERS
 from host.metrics.store import Snapshot, Store
 from host.records import EventRecord, RoundRecord, What
+from host.screening import reason_of
 
 DEFINED, BOOTING, READY, TRAINING, LOST = STATES = ("defined", "booting", "ready", "training", "lost")
 _ERRORS = {What.LOST: "lost", What.FAILED: "failed", What.REFUSED: "refused"}
@@ -136,6 +137,8 @@ class MetricsState:
                 self._store.add(names.ERRORS, (event.device if known else _UNKNOWN, _ERRORS[event.what]), 1)
             if known is None:
                 return
+            if event.what is What.REJECTED:
+                self._store.add(names.REJECTED, (event.device, reason_of(event.detail)), 1)
             if event.what in (What.JOINED, What.REJOINED):
                 known.up, known.was_up, known.missed = True, True, 0
                 self._store.add(names.REJOINS, (event.device,), float(event.what == What.REJOINED))

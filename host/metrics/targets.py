@@ -7,11 +7,15 @@ name. Prometheus reads the file again whenever it changes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
 from host.files import replace_file
+
+# An address or a name of DNS, then a port: what Prometheus is told to ask, and nothing else.
+_PLACE = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
 
 
 def render_targets(servers: Mapping[str, str]) -> str:
@@ -22,8 +26,8 @@ def render_targets(servers: Mapping[str, str]) -> str:
     """
     taken: dict[str, str] = {}
     for server, address in servers.items():
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 1 << 16 or "/" in host:
+        found = _PLACE.fullmatch(address)
+        if found is None or not 0 < int(found[1]) < 1 << 16:
             raise ConfigurationError(
                 f"server {server}: {address!r} is no address of an exporter; give host:port, as in 10.0.0.1:9464"
             )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from csd_emu.timeline import HOST
+from host.failures import Failure
 from host.page.curve import Curve, Point
 from host.page.drives import DriveLog, add_round
 from host.page.state import FINISHED, STARTING, TRAINING, EventNow, Phase, RoundNow, Totals
@@ -51,6 +52,7 @@ class Snapshot:
     rounds: Sequence[RoundNow]
     curves: Mapping[str, Sequence[Point]]
     last: Sequence[RoundRecord]
+    failures: Sequence[Failure] = ()
 
 
 class History:
@@ -70,6 +72,7 @@ class History:
         self._curves: defaultdict[str, Curve] = defaultdict(Curve)
         self._batches: dict[str, int] = {}
         self._count = 0
+        self._failures: list[Failure] = []
 
     @property
     def revision(self) -> int:
@@ -109,6 +112,12 @@ class History:
             )
             self._change()
 
+    def set_failures(self, failures: Sequence[Failure]) -> None:
+        """Take the failures of the user's code so far."""
+        with self._lock:
+            self._failures = list(failures)
+            self._change()
+
     def count_event(self, event: EventRecord) -> None:
         """Leave out an event that is not to be listed."""
 
@@ -138,6 +147,7 @@ class History:
                 rounds=list(self._rounds),
                 curves={name: curve.points() for name, curve in self._curves.items()},
                 last=list(self._last),
+                failures=self._failures,
             )
 
     def _change(self) -> None:

@@ -10,6 +10,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from host.failures import Failure
+
 VERSION = 1
 STARTING: Final = "starting"
 TRAINING: Final = "training"
@@ -176,6 +178,7 @@ class PageState(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         version: of this object's shape.
         revision: grows with every change; of one `instance` of the host's process.
+        failures: of the user's code, in the order in which they came first.
         events: the last ones, newest first.
         rounds: the last ones, newest first.
         series: by name; those without points are left out.
@@ -190,6 +193,7 @@ class PageState(msgspec.Struct, frozen=True, kw_only=True):
     totals: Totals
     states: dict[str, int]
     drives: list[DriveNow]
+    failures: list[Failure]
     events: list[EventNow]
     rounds: list[RoundNow]
     series: dict[str, SeriesNow]

@@ -51,6 +51,7 @@ def make_state(
         totals=now.totals,
         states=dict(Counter(presence.state for presence in presences.values())),
         drives=[_drive(name, presence, now.drives.get(name, DriveLog())) for name, presence in presences.items()],
+        failures=list(now.failures),
         events=list(reversed(now.events)),
         rounds=list(reversed(now.rounds)),
         series={name: _series(points) for name, points in now.curves.items() if points},

@@ -14,6 +14,7 @@ from csd_emu.progress import Progress
 from csd_emu.servers import ServersConfig
 from firmware_agent.errors import ConfigurationError
 from host.device_time import MODELLED
+from host.failures import failed_run
 from host.job import read_job
 from host.placement.report import PlanReport
 from host.planner.report import DevicePlan, describe_plan, read_plan
@@ -89,6 +90,7 @@ def plan_devices(
 
     Raises:
         ConfigurationError: nothing is feasible; what was trained until then is kept.
+        UserCodeFailed: code of the user's failed before it was decided.
         CsdError: as `host.run.run_job`.
     """
     section = request.job.planner
@@ -98,6 +100,8 @@ def plan_devices(
         raise ConfigurationError(f"--servers is planned with --from-tables, which starts nothing; {_MEASURED_IN_A_RUN}")
     summary = run_job(request, paths, runs, progress, quiet, plan_only=not apply)
     devices = read_plan(Path(summary.run_directory))
+    if summary.failures and (devices is None or not apply):
+        raise failed_run(summary.failures, summary.run_directory)
     if devices is None:
         raise ConfigurationError(f"{summary.run_directory}: the run has decided nothing; start it again")
     return msgspec.structs.replace(_report(request, devices), summary=summary, applied=apply)

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from firmware_agent.errors import CheckpointError, EnvironmentUnfit
+from firmware_agent.files import read_file
 from host.files import replace_file
 from host.planner.cluster import Cluster, Estimate, Range
 from host.planner.decider import Tried
@@ -17,6 +18,7 @@ from host.planner.rules import Plan, Rules
 PLAN_FILE = "plan.json"
 # So many configurations are written down; of thousands the others are never looked at.
 MOST_ROWS = 100
+_MOST_BYTES = 16 << 20
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -202,10 +204,10 @@ def read_plan(directory: Path) -> DevicePlan | None:
     """
     path = directory / PLAN_FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=DevicePlan)
+        return msgspec.json.decode(read_file(path, _MOST_BYTES), type=DevicePlan)
     except FileNotFoundError:
         return None
-    except msgspec.MsgspecError as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path}: is damaged ({error}); remove it") from error
 
 

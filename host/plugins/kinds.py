@@ -17,25 +17,29 @@ class PluginKind:
         word: the job file's key.
         group: of the entry points.
         built_in: names that are csd-emu's own.
+        needed: methods that a class must have to be one.
         given: what the run gives a plug-in's class if its signature has it: name -> what it is.
     """
 
     word: str
     group: str
     built_in: tuple[str, ...]
+    needed: tuple[str, ...]
     given: dict[str, str]
 
 
 STRATEGY = PluginKind(
     "strategy",
     "csd_emu.strategies",
-    ("fedavg", "fedprox", "fednova", "fedadam"),
+    ("fedavg", "fedprox", "fednova", "fedadam", "median", "trimmed_mean", "krum", "multi_krum"),
+    ("aggregate", "state", "load_state"),
     {"parameters": "names of the weights that are trained", "momentum": "of SGD in the drives"},
 )
 TUNER = PluginKind(
     "tuner",
     "csd_emu.tuners",
     ("none", "stannis", "hypertune"),
+    ("probes", "observe", "leave", "join", "possible_images_per_second", "state", "load_state"),
     {
         "tables": "the speed table of each device",
         "batches": "(devices,) STANNIS's, to begin with",

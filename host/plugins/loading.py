@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import sys
 import traceback
@@ -14,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from firmware_agent.errors import CheckpointError, CsdError, PluginError, PluginFailed
+from firmware_agent.files import read_file
+from firmware_agent.folded_traceback import remember_source
+from firmware_agent.imports import check_module, check_outside, check_source, import_named, name_in
 from host.plugins.kinds import PluginKind, find_entry_point
 from host.plugins.options import accepted, read_options
 from host.plugins.section import UserSection
@@ -49,10 +51,17 @@ class Plugin:
         Raises:
             PluginError: its constructor raised.
         """
+        if self.source is None and isinstance(self.target, type):
+            self._check_class()
         try:
             return self.target(**self.options, **accepted(self.target, given))
         except USER_ERRORS as error:
             raise PluginError(f"{self}: making it with {dict(self.options)} failed: {describe_error(error)}") from error
+
+    def _check_class(self) -> None:
+        """Refuse a class that has not what its kind needs, before anything of it is called."""
+        if missing := [name for name in self.kind.needed if not callable(getattr(self.target, name, None))]:
+            raise PluginError(f"{self}: {self.target.__name__} is no {self.kind.word}, {missing[0]} is missing")
 
     def guard(self, what: str, call: Callable[[], Any]) -> Any:
         """Return what `call`, into the user's code, returns; `what` names it.
@@ -65,7 +74,11 @@ class Plugin:
         except CsdError:
             raise
         except USER_ERRORS as error:
-            raise PluginFailed(f"{self}: {what} failed: {describe_error(error)}") from error
+            raise self.failed(f"{what} failed: {describe_error(error)}") from error
+
+    def failed(self, what: str) -> PluginFailed:
+        """Return the error of a plug-in that has not done what it should: `what` says that."""
+        return PluginFailed(f"{self}: {what}", self.kind.word)
 
     def guard_load(self, load: Callable[[], None]) -> None:
         """Let an instance take its state out of a checkpoint.
@@ -104,20 +117,33 @@ def load_plugin(kind: PluginKind, section: UserSection, folder: Path) -> Plugin:
     if not colon:
         where, _, attribute = find_entry_point(kind, section.name).partition(":")
     told = f"{kind.word} {section.name!r}"
-    source = _read(folder / where, told) if where.endswith(".py") and colon else None
+    source = _check(where, folder, told, entry=not colon)
     try:
-        module = importlib.import_module(where) if source is None else _module_from(where, source)
-        target = module
-        for part in attribute.split("."):
-            target = getattr(target, part)
+        target = import_named(where, attribute) if source is None else name_in(_module_from(where, source), attribute)
     except USER_ERRORS as error:
         raise PluginError(f"{told}: cannot be imported: {describe_error(error)}") from error
-    if not callable(target):
-        raise PluginError(f"{told}: {attribute} is not callable; name a class, or a function that makes an instance")
     code = source.encode() if source is not None else _code_of(target)
     options = read_options(target, section.options, kind.given, kind.word)
     digest = hashlib.sha256(code).hexdigest() if code else ""
     return Plugin(kind, section.name, target, options, source, digest)
+
+
+def check_plugin(kind: PluginKind, section: UserSection, folder: Path) -> None:
+    """Return if what a job file names may be named and, of a file, can be parsed; nothing is imported or run.
+
+    Raises:
+        PluginError: it may not, or cannot.
+    """
+    where, colon, attribute = section.name.partition(":")
+    if not colon:
+        where, _, attribute = find_entry_point(kind, section.name).partition(":")
+    told = f"{kind.word} {section.name!r}"
+    source = _check(where, folder, told, entry=not colon)
+    try:
+        if source is not None:
+            check_source(source, where, attribute)
+    except ValueError as error:
+        raise PluginError(f"{told}: cannot be imported: {error}") from error
 
 
 def check_methods(plugin: Plugin, instance: object, methods: Mapping[str, int], remedy: str) -> None:
@@ -152,14 +178,25 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{place}"
 
 
+def _check(where: str, folder: Path, told: str, entry: bool) -> str | None:
+    """Return the text of the file that is named, None if a module is; an `entry` point says itself who installed it."""
+    try:
+        if not where.endswith(".py") or entry:
+            check_outside(where) if entry else check_module(where)
+            return None
+    except ValueError as error:
+        raise PluginError(f"{told}: cannot be imported: {error}") from error
+    return _read(folder / where, told)
+
+
 def _read(path: Path, told: str) -> str:
     try:
-        source = path.read_text(encoding="utf-8")
+        return read_file(path, MAX_SOURCE_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise PluginError(f"{told}: cannot read {path} ({error}); give a path from the job file's folder") from error
-    if len(source.encode()) > MAX_SOURCE_BYTES:
-        raise PluginError(f"{told}: {path} has over {MAX_SOURCE_BYTES} bytes; make it a package and install it")
-    return source
+        raise PluginError(
+            f"{told}: cannot read {path} ({error}); give a path from the job file's folder, or if the file is large, "
+            "make it a package and install it"
+        ) from error
 
 
 def _module_from(where: str, source: str) -> types.ModuleType:
@@ -167,6 +204,7 @@ def _module_from(where: str, source: str) -> types.ModuleType:
     name = f"csd_emu_user_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
     module = sys.modules[name] = types.ModuleType(name)
     module.__file__ = where
+    remember_source(where, source)
     try:
         exec(compile(source, where, "exec"), module.__dict__)
     except BaseException:

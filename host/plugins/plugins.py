@@ -9,7 +9,7 @@ from pathlib import Path
 from firmware_agent.errors import PluginError
 from host.job import JobConfig
 from host.plugins.kinds import STRATEGY, TUNER, PluginKind, check_not_shadowed
-from host.plugins.loading import Plugin, load_plugin
+from host.plugins.loading import Plugin, check_plugin, load_plugin
 from host.plugins.section import UserSection
 
 
@@ -52,6 +52,16 @@ def load_plugins(job: JobConfig, path: Path) -> Plugins:
         if job.mode == "sync":
             return Plugins(tuner=_load(TUNER, job.tuner, path))
         return Plugins(strategy=_load(STRATEGY, job.strategy, path))
+    except PluginError as error:
+        raise PluginError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
+
+
+def check_plugins(job: JobConfig, path: Path) -> None:
+    """Check what of them can be checked without importing them (see `load_plugins`)."""
+    kind, section = (TUNER, job.tuner) if job.mode == "sync" else (STRATEGY, job.strategy)
+    try:
+        if isinstance(section, UserSection):
+            check_plugin(kind, section, path.parent)
     except PluginError as error:
         raise PluginError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
 

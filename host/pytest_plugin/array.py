@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import threading
 import time
@@ -39,8 +40,8 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """Of the final weights on held-out records, 0 to 1."""
-        return self.summary.accuracy
+        """Of the final weights on held-out records, 0 to 1; NaN if no round has ended."""
+        return math.nan if self.summary.accuracy is None else self.summary.accuracy
 
     @property
     def clock(self) -> str:
@@ -112,13 +113,17 @@ class Running:
 
         Raises:
             CsdError: the run failed, with an error of the class that `csd-emu run` would report.
+            UserCodeFailed: code of the user's failed in it, whatever the job's `on_failure` says.
             DeviceError: it takes longer than so many seconds of wall time.
         """
         import msgspec
 
+        from host.failures import failed_run
         from host.summary import Summary
 
         summary = msgspec.convert(self._ticket.take(timeout_seconds)["summary"], Summary)
+        if summary.failures:
+            raise failed_run(summary.failures, summary.run_directory)
         return Result(summary, Path(summary.run_directory))
 
 
@@ -241,13 +246,10 @@ class CsdArray:
     def _read_job(self, job: JobLike, changes: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(job, Mapping):
             return {"job": {**job, **changes}, "where": "the job", "folder": str(self._folder)}
-        import yaml
+        from csd_emu.yaml_files import load_yaml  # pydantic and YAML: most tests have their jobs as mappings
 
         path = self._folder / job
-        try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigurationError(f"{path}: cannot be read ({error}); give the path of a job file") from error
+        content = load_yaml(path)
         if not isinstance(content, dict):
             raise ConfigurationError(f"{path}: must be a mapping of keys to values; see docs/configuration.md")
         return {"job": {**content, **changes}, "where": str(path), "folder": str(path.parent)}

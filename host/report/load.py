@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from csd_emu.array import ArrayConfig, DeviceGroup, LinkSection
 from csd_emu.config import parse_config
 from csd_emu.profiles import PROFILES, Profile
 from csd_emu.timeline import HOST, Link
+from csd_emu.yaml_files import load_yaml
 from firmware_agent.errors import ConfigurationError, CsdError
+from firmware_agent.files import read_file, read_lines
 from host.accounting import link_of
+from host.failures import Failure, FailureRecord
+from host.files import check_owner
 from host.planner.report import DevicePlan, read_plan
 from host.records import EventRecord, Record, RoundRecord, decode_record
 from host.report.competing import explain
+from host.run_directory import MOST_BYTES, MOST_LINE_BYTES
 from host.summary import Summary
 
 RECORDS, SUMMARY, VERSIONS = "records.jsonl", "summary.json", "versions.json"
@@ -40,6 +44,7 @@ class RunData:
         profiles: name -> profile, as the run used them.
         notes: what is missing or must be known, in sentences.
         plan: which devices were chosen to train; None if that was not asked for.
+        failures: of the user's code.
     """
 
     path: Path
@@ -53,6 +58,7 @@ class RunData:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     plan: DevicePlan | None = None
+    failures: list[Failure] = field(default_factory=list)
 
     @property
     def host(self) -> Profile | None:
@@ -79,16 +85,19 @@ class RunData:
         return link_of(parse_config(dict(written or {}), LinkSection, f"{self.path / 'array.yaml'}: link"), host)
 
 
-def load_run(path: Path) -> RunData:
-    """Read the run directory at `path`.
+def load_run(path: Path, trusted: bool = False) -> RunData:
+    """Read the run directory at `path`, which may be another user's if it is `trusted`; nothing in it is run.
 
     Raises:
-        ConfigurationError: it is no run directory, or a file in it is damaged; the message names file and place.
+        ConfigurationError: it is no run directory, another user's, or a file in it is damaged; the message names file
+            and place.
     """
+    check_owner(path, trusted=trusted)
     if not (path / RECORDS).is_file():
         raise ConfigurationError(f"{path}: is no run directory: it has no {RECORDS}; csd-emu run prints its own's path")
     notes: list[str] = []
-    rounds, events = _read_records(path / RECORDS, notes)
+    rounds, events, failures = _read_records(path / RECORDS, notes)
+    summary = _read_summary(path / SUMMARY, notes)
     array, job = _read_yaml(path / "array.yaml", notes), _read_yaml(path / "job.yaml", notes)
     versions = _read_versions(path / VERSIONS, notes)
     devices = _list_devices(path / "array.yaml", array)
@@ -98,7 +107,7 @@ def load_run(path: Path) -> RunData:
         path=path,
         rounds=rounds,
         events=events,
-        summary=_read_summary(path / SUMMARY, notes),
+        summary=summary,
         array=array,
         job=job,
         versions=versions,
@@ -106,6 +115,7 @@ def load_run(path: Path) -> RunData:
         profiles=_read_profiles(path / VERSIONS, versions),
         notes=notes,
         plan=_read_plan(path, notes),
+        failures=failures if summary is None else summary.failures,
     )
 
 
@@ -119,25 +129,37 @@ def _read_plan(path: Path, notes: list[str]) -> DevicePlan | None:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path, MOST_BYTES)
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read ({error}); look at its permissions") from error
 
 
-def _read_records(path: Path, notes: list[str]) -> tuple[list[RoundRecord], list[EventRecord]]:
-    *lines, rest = _read_bytes(path).split(b"\n")
+def _read_records(path: Path, notes: list[str]) -> tuple[list[RoundRecord], list[EventRecord], list[Failure]]:
     rounds: list[RoundRecord] = []
     events: list[EventRecord] = []
-    for number, line in enumerate(lines, 1):
-        record = _decode_record(path, number, line)
+    failures: list[Failure] = []
+    rest = b""
+    for number, rest in enumerate(_read_lines(path), 1):
+        if not rest.endswith(b"\n"):
+            break
+        record, rest = _decode_record(path, number, rest[:-1]), b""
         if isinstance(record, EventRecord):
             events.append(record)
+        elif isinstance(record, FailureRecord):
+            failures.append(record.failure)
         else:
             # After a resume rounds are done again: what came after the checkpoint does not count.
             rounds = [kept for kept in rounds if kept.round < record.round] + [record]
     if rest:
         notes.append(f"The last line of {path.name} was cut short and left out: the run ended while it was written.")
-    return rounds, events
+    return rounds, events, failures
+
+
+def _read_lines(path: Path) -> Iterator[bytes]:
+    try:
+        yield from read_lines(path, MOST_LINE_BYTES)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error}); look at its permissions and size") from error
 
 
 def _decode_record(path: Path, number: int, line: bytes) -> Record:
@@ -154,9 +176,10 @@ def _read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:
         notes.append(f"There is no {path.name}: the run ended before it was written.")
         return {}
     try:
-        content = yaml.safe_load(_read_bytes(path))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{path}: is damaged, no valid YAML: {error}") from error
+        content = load_yaml(path)
+    except ConfigurationError as error:
+        told = str(error).removeprefix(f"{path}: ")
+        raise ConfigurationError(f"{path}: is damaged: {told}") from error
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path}: is damaged: it must be a mapping of keys to values")
     return content
@@ -168,7 +191,7 @@ def _read_versions(path: Path, notes: list[str]) -> dict[str, Any]:
         return {}
     try:
         return msgspec.json.decode(_read_bytes(path), type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigurationError(f"{path}: is damaged ({error}); remove it to report without it") from error
 
 
@@ -178,7 +201,7 @@ def _read_summary(path: Path, notes: list[str]) -> Summary | None:
         return None
     try:
         return msgspec.json.decode(_read_bytes(path), type=Summary)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         notes.append(f"{path.name} is damaged and was left out ({error}).")
         return None
 

@@ -49,14 +49,16 @@ _CLOCKS = {
 }
 
 
-def write_report(directory: Path, output: Path | None = None) -> ReportOutput:
+def write_report(directory: Path, output: Path | None = None, trusted: bool = False) -> ReportOutput:
     """Write the report of the run in `directory`, by default into it, and return what is in it.
+
+    One of another user's must be `trusted`.
 
     Raises:
         ConfigurationError: it is no run directory, or a file in it is damaged.
         EnvironmentUnfit: the report cannot be written.
     """
-    run = load_run(directory)
+    run = load_run(directory, trusted)
     comparison = compare(run)
     path = output if output is not None else directory / REPORT_FILE
     _replace(path, render(run, comparison, path.parent))

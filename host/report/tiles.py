@@ -88,6 +88,8 @@ def describe_status(run: RunData) -> str:
     """Return how the run ended, in a sentence."""
     if not run.rounds:
         return "No round was finished."
+    if run.failures:
+        return f"Failed; {len(run.rounds)} round{'s were' if len(run.rounds) != 1 else ' was'} finished."
     count = f"{len(run.rounds)} round" + ("s" if len(run.rounds) != 1 else "")
     if run.summary is None:
         return f"Ended early, after {count}."

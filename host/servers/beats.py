@@ -5,16 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+
+from host.servers.store_messages import Counters, StoreLost
 
 _BEATS_PER_SILENCE = 8
-
-
-class Counters(Protocol):
-    """A store's counters."""
-
-    def add(self, key: str, amount: int, /) -> int:
-        """Add to a counter, which begins at 0, and return it."""
 
 
 class Silence:
@@ -64,7 +58,7 @@ def watch_others(
                 answered[0] = clock()
                 if silence.hear(counts, answered[0]):
                     lost.set()
-        except RuntimeError:  # torch's errors of a store that is gone
+        except StoreLost:
             lost.set()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""Who may take part: servers that have the same code and the same job, with clocks that agree."""
+"""Who may take part: servers that have the same code and the same job, ."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import msgspec
 
 from csd_emu.servers import ServersConfig
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
-from host.servers.beats import Counters, beat_key
-from host.servers.store import check_clock, connect
+from host.servers.beats import beat_key
+from host.servers.store_client import connect
+from host.servers.store_messages import Book, StoreLost
 
 _BEAT_SECONDS = 0.5
 # A run of which nobody was heard for so long is over.
@@ -23,13 +23,6 @@ _WAIT_SECONDS = 0.25
 # For so long it is tried to tell the store goodbye.
 _LEAVE_SECONDS = 5.0
 _MARK_BYTES = 4
-
-
-class Book(Counters, Protocol):
-    """A store's counters and texts."""
-
-    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
-        """Set a text if it is the expected one, or if there is none and none is expected; return what is there then."""
 
 
 def _run_key(config: ServersConfig) -> str:
@@ -70,18 +63,16 @@ def member(config: ServersConfig, server: str, claim: Claim) -> Iterator[str]:
     """Take part in the run of these servers while the block lasts, and return its name; the first one begins it.
 
     Raises:
-        EnvironmentUnfit: the store cannot be reached, this server's clock is off, or it takes part already.
+        EnvironmentUnfit: the store cannot be reached, or this server takes part already.
         ConfigurationError: another run goes on there, of another job or another version of csd-emu.
     """
     store, key = connect(config.store), _run_key(config)
     try:
-        check_clock(store, server)
         mark = secrets.token_hex(_MARK_BYTES)
         run = _join(store, key, claim, config, (server, mark))
-    except (RuntimeError, msgspec.MsgspecError) as error:  # torch's errors are of the first kind
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise EnvironmentUnfit(
-            f"store: what answers at {config.store.address}:{config.store.port} is no csd-emu store ({error}); "
-            "start one there"
+            f"store: what is written at {config.store.address}:{config.store.port} is no run ({error}); start it anew"
         ) from error
     done = threading.Event()
     thread = threading.Thread(target=_stay, args=(store, key, run, (server, mark), done), name="member", daemon=True)
@@ -103,6 +94,8 @@ def _join(store: Book, key: str, claim: Claim, config: ServersConfig, own: tuple
     while True:
         found, theirs = _read(store, key)
         if theirs is None or not (living := _living(store, theirs.run, config)):  # gone without a word, all of them
+            if theirs is not None:
+                store.forget(f"{theirs.run}/")
             theirs = msgspec.structs.replace(claim, run=secrets.token_hex(_MARK_BYTES), members={})
         else:
             _check(claim, theirs, living, server)
@@ -167,7 +160,7 @@ def _living(store: Book, run: str, config: ServersConfig) -> list[str]:
 
 def _stay(store: Book, key: str, run: str, own: tuple[str, str], done: threading.Event) -> None:
     """Give signs of life until `done`, then leave."""
-    with contextlib.suppress(RuntimeError):  # the store has gone: those who train notice by themselves
+    with contextlib.suppress(StoreLost):  # the store has gone: those who train notice by themselves
         while not done.wait(_BEAT_SECONDS):
             store.add(_host_key(run, own[0]), 1)
         _leave(store, key, run, own)
@@ -181,4 +174,6 @@ def _leave(store: Book, key: str, run: str, own: tuple[str, str]) -> None:
             return  # it was taken for dead, and another process has its place
         members = {server: mark for server, mark in claim.members.items() if (server, mark) != own}
         if _exchange(store, key, found, _with_members(claim, members)):
+            if not members:
+                store.forget(f"{run}/")
             return

@@ -1,4 +1,4 @@
-"""The elastic agent as a process of the host's: kept alive with a byte a second, started anew when it ends."""
+"""The worker as a process of the host's: kept alive with a byte a second, started anew when it ends."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -17,14 +18,12 @@ import psutil
 
 from csd_emu.servers import ServersConfig
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
-from host.servers.agent import BEAT, BEAT_SECONDS
 from host.servers.worker_arguments import Arguments
 
-_RESTARTS = 1_000_000
-# The agents' keep-alive: one that is silent for so many intervals of a second is no longer waited for.
-_KEEP_ALIVE_SECONDS = 1
-# From the time that enough servers have come until they begin without those that are missing.
-_LAST_CALL_SECONDS = 3
+# The host says so often that it is there.
+BEAT, BEAT_SECONDS = b".", 1.0
+# From the end of a worker to the start of the next; longer if it has not lived long, as without a store.
+_AGAIN_SECONDS, _SOON_SECONDS, _YOUNG_SECONDS = 1.0, 0.1, 10.0
 _STOP_SECONDS = 20.0
 
 
@@ -66,8 +65,8 @@ def own_address(config: ServersConfig, server: str) -> tuple[IPv4Address, str]:
 
 
 @dataclass(frozen=True)
-class AgentPlan:
-    """What the agent is started with."""
+class WorkerPlan:
+    """What the worker is started with."""
 
     config: ServersConfig
     server: str
@@ -81,55 +80,34 @@ class AgentPlan:
         Raises:
             ConfigurationError: see `own_address`.
         """
-        address, interface = own_address(self.config, self.server)
-        return self._command(address), self._environment(interface)
+        _, interface = own_address(self.config, self.server)
+        # gloo is bound to the servers' network.
+        return self._command(), os.environ | {"GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1"}
 
-    def _command(self, address: IPv4Address) -> list[str]:
-        config, silence = self.config, self.config.membership.silence
-        place = f"{config.store.address}:{config.store.port}"
-        conf = {
-            "is_host": "0",
-            "join_timeout": round(config.membership.wait),
-            "last_call_timeout": _LAST_CALL_SECONDS,
-            "keep_alive_interval": _KEEP_ALIVE_SECONDS,
-            "keep_alive_max_attempt": max(3, round(silence / _KEEP_ALIVE_SECONDS)),
-        }
+    def _command(self) -> list[str]:
+        config, store = self.config, self.config.store
         worker = Arguments(
             server=self.server,
             servers=config.names,
             host=str(self.socket),
-            store=(str(config.store.address), config.store.port),
+            store=(str(store.address), store.port, store.key),
             run=self.run,
-            silence_seconds=silence,
+            least=config.membership.min,
+            silence_seconds=config.membership.silence,
         )
-        return [
-            *(sys.executable, "-P", "-m", "host.servers.agent", str(silence)),
-            *(f"--nnodes={config.membership.min}:{len(config.names)}", "--nproc-per-node=1"),
-            *(f"--rdzv-id={self.run}", "--rdzv-backend=c10d", f"--rdzv-endpoint={place}"),
-            f"--rdzv-conf={','.join(f'{key}={value}' for key, value in conf.items())}",
-            *(f"--local-addr={address}", f"--max-restarts={_RESTARTS}", "--monitor-interval=0.2"),
-            *("-m", "host.servers.worker", msgspec.json.encode(worker).decode()),
-        ]
-
-    def _environment(self, interface: str) -> Mapping[str, str]:
-        """Return the environment: gloo is bound to the servers' network, and each meeting has a store of its own."""
-        return os.environ | {
-            "GLOO_SOCKET_IFNAME": interface,
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-            "OMP_NUM_THREADS": "1",
-        }
+        return [sys.executable, "-P", "-m", "host.servers.worker", msgspec.json.encode(worker).decode()]
 
 
-class AgentProcess:
-    """Keeps an agent running while it is open; an async context manager."""
+class WorkerProcess:
+    """Keeps a worker running while it is open; an async context manager."""
 
-    def __init__(self, plan: AgentPlan) -> None:
+    def __init__(self, plan: WorkerPlan) -> None:
         """Start nothing yet."""
         self._plan, self._closing = plan, asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._log = -1
 
-    async def __aenter__(self) -> AgentProcess:
+    async def __aenter__(self) -> WorkerProcess:
         try:
             self._log = os.open(self._plan.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -147,17 +125,19 @@ class AgentProcess:
             os.close(self._log)
 
     async def _keep(self) -> None:
-        """Start one agent after the other; turns lose patience when none of them meets the others."""
+        """Start one worker after the other; turns lose patience when none of them meets the others."""
         while not self._closing.is_set():
+            begin = time.monotonic()
             try:
                 await self._run_one()
             except (OSError, ConfigurationError) as error:  # as when the network's address is gone for a while
                 with contextlib.suppress(OSError):
                     os.write(self._log, f"csd-emu: {error}\n".encode())
-            await self._closes_within(BEAT_SECONDS)
+            young = time.monotonic() - begin < _YOUNG_SECONDS
+            await self._closes_within(_AGAIN_SECONDS if young else _SOON_SECONDS)
 
     async def _run_one(self) -> None:
-        """Run one agent to its end: its own, or the host's wish."""
+        """Run one worker to its end: its own, or the host's wish."""
         command, environment = self._plan.launch()
         read, write = os.pipe()
         try:
@@ -174,13 +154,15 @@ class AgentProcess:
             raise
         finally:
             os.close(read)
-        ended = asyncio.ensure_future(process.wait())
+        ended, closing = (asyncio.ensure_future(wait) for wait in (process.wait(), self._closing.wait()))
         try:
-            while not ended.done() and not await self._closes_within(BEAT_SECONDS):
+            while not ended.done() and not closing.done():
                 with contextlib.suppress(BrokenPipeError):
                     os.write(write, BEAT)
+                await asyncio.wait((ended, closing), timeout=BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            os.close(write)  # the agent ends with its standard input
+            closing.cancel()
+            os.close(write)  # the worker ends with its standard input
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(ended), _STOP_SECONDS)
             if not ended.done():

@@ -18,14 +18,14 @@ from host.servers.code import code_sha256
 from host.servers.hall import Hall
 from host.servers.link import WorkerLink
 from host.servers.membership import Claim, exporter_key, member
-from host.servers.process import AgentPlan, AgentProcess, own_address
-from host.servers.store import connect
+from host.servers.process import WorkerPlan, WorkerProcess, own_address
+from host.servers.store_client import connect
 from host.servers.together import ServersTogether
 from host.sync.states import hash_weights, pack_state, unpack_state
 from host.sync.together import CaughtUp
 from host.training import Training
 
-# What the agents and workers write goes into the run's directory.
+# What the workers write goes into the run's directory.
 LOG = "servers.log"
 # What may change before a run is resumed, but only on all servers alike.
 _ALIKE_JOB_KEYS = {"rounds", "target", "planner"}
@@ -73,8 +73,8 @@ async def meeting(
         yield None
         return
     config, server = this.hall.config, this.hall.server
-    plan = AgentPlan(config, server, this.run, this.socket, directory / LOG)
-    async with WorkerLink(this.socket, config.membership.wait) as link, AgentProcess(plan):
+    plan = WorkerPlan(config, server, this.run, this.socket, directory / LOG)
+    async with WorkerLink(this.socket, config.membership.wait) as link, WorkerProcess(plan):
         yield ServersTogether(server, link, config.link, config.reduce_every, note)
 
 
@@ -84,7 +84,8 @@ def publish_exporter(this: Member, page: str) -> None:
     An exporter on the loopback interface is reached there, whatever the server's address.
     """
     place = urlsplit(page).netloc
-    connect(this.hall.config.store).set(exporter_key(this.hall.config.name, this.hall.server), place)
+    with contextlib.closing(connect(this.hall.config.store)) as store:
+        store.set(exporter_key(this.hall.config.name, this.hall.server), place)
 
 
 def count_servers(record: RoundRecord, metrics: MetricsState) -> None:

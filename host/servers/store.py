@@ -1,132 +1,197 @@
-"""The store in which servers find each other: it outlives every one of them, so that those who are left meet anew."""
+"""The store in which servers find each other: it outlives every one of them, so that those who are left meet anew.
+
+It is ours, of plain messages: counters and texts, behind mutual TLS with the key that only the servers have. Nothing in
+it is code to anybody.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
+import ssl
 import threading
-import time
-from collections.abc import Iterator, Mapping
-from datetime import timedelta
-from typing import Protocol
-
-from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
+from collections import Counter
+from collections.abc import Iterator
 
 from csd_emu.servers import StoreSection
-from firmware_agent.errors import EnvironmentUnfit
+from firmware_agent.errors import EnvironmentUnfit, ProtocolError
+from host.servers.store_client import StoreClient, connect
+from host.servers.store_key import make_key, server_context
+from host.servers.store_messages import (
+    LENGTH_BYTES,
+    MAX_KEY_CHARACTERS,
+    Add,
+    Answer,
+    Forget,
+    Read,
+    Request,
+    Write,
+    frame,
+    message_bytes,
+    read_request,
+)
 
-# A server's clock may be off by so much from the store's: the agents' rendezvous compares times of day.
-MAX_SKEW_SECONDS = 2.0
-_TIME_KEY = "time"
-_TICK_SECONDS = 0.5
+MAX_KEYS, MAX_BYTES = 100_000, 256 << 20
+# Who has not shown the key yet: connections in all and of one address, and how long each may take.
+MAX_GREETINGS, MAX_GREETINGS_OF_ONE, _GREETING_SECONDS = 256, 64, 10.0
+_MOST = 1 << 62
 _BACKLOG = 4096
-_PATIENCE = timedelta(seconds=10)
+_START_SECONDS = 10.0
 
 
-def serve_store(address: str, port: int, patience: timedelta = _PATIENCE) -> TCPStore:
-    """Serve a store on this address alone, and return it; it ends with the process or its last reference.
+class Contents:
+    """What the store holds, within bounds. Pure."""
 
-    torch by itself would listen on every address of the machine.
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._texts: dict[str, bytes] = {}
+        self._counts: dict[str, int] = {}
+        self._text_bytes = 0
 
-    Raises:
-        OSError: the port is in use, or the address is not this machine's.
-    """
-    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((address, port))
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    port = listener.getsockname()[1]
-    # The store owns the socket from here on.
-    return TCPStore(
-        address,
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=patience,
-        master_listen_fd=listener.detach(),
-    )
+    def answer(self, request: Request) -> Answer:
+        """Do what is asked for; what is refused changes nothing."""
+        if isinstance(request, Read):
+            return Answer([self._texts.get(key) for key in request.keys])
+        if isinstance(request, Forget):
+            return self._forget(request.prefix)
+        if len(request.key) > MAX_KEY_CHARACTERS:
+            return Answer(error=f"a key has at most {MAX_KEY_CHARACTERS} characters")
+        new = request.key not in (self._counts if isinstance(request, Add) else self._texts)
+        if new and len(self._counts) + len(self._texts) >= MAX_KEYS:
+            return Answer(error=f"the store is full: {MAX_KEYS} entries; start it anew when no run goes on")
+        return self._add(request) if isinstance(request, Add) else self._write(request)
+
+    def _add(self, request: Add) -> Answer:
+        number = self._counts.get(request.key, 0) + request.amount
+        if abs(number) > _MOST:
+            return Answer(error="the counter would overflow")
+        self._counts[request.key] = number
+        return Answer(number=number)
+
+    def _write(self, request: Write) -> Answer:
+        found = self._texts.get(request.key, b"")
+        if request.expected is not None and found != request.expected:
+            return Answer([found])
+        total = self._text_bytes + len(request.value) - len(found)
+        if total > MAX_BYTES:
+            return Answer(error=f"the store is full: {MAX_BYTES} bytes; start it anew when no run goes on")
+        self._text_bytes = total
+        self._texts[request.key] = request.value
+        if not request.value:
+            del self._texts[request.key]
+        return Answer([request.value])
+
+    def _forget(self, prefix: str) -> Answer:
+        for key in [key for key in self._counts if key.startswith(prefix)]:
+            del self._counts[key]
+        for key in [key for key in self._texts if key.startswith(prefix)]:
+            self._text_bytes -= len(self._texts.pop(key))
+        return Answer()
 
 
-def connect(section: StoreSection, patience: timedelta = _PATIENCE) -> TCPStore:
-    """Return a client of the store.
+class StoreServer:
+    """Answers the servers, in an event loop of its own thread; whoever has not shown the key is not heard."""
 
-    Raises:
-        EnvironmentUnfit: nobody answers there.
-    """
-    try:
-        with socket.create_connection((str(section.address), section.port), patience.total_seconds()):
-            pass  # torch would try for its whole patience, and write about it
-        return TCPStore(str(section.address), section.port, timeout=patience)
-    except (OSError, DistError) as error:
-        raise EnvironmentUnfit(
-            f"store: nobody answers at {section.address}:{section.port} ({error}); start csd-emu store there, and let "
-            "the network through"
-        ) from error
+    def __init__(self, listener: socket.socket, context: ssl.SSLContext) -> None:
+        """Take a socket that listens."""
+        self._listener, self._context, self._contents = listener, context, Contents()
+        self._greeting: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        """Answer until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        self._listener.setblocking(False)
+        try:
+            while True:
+                try:
+                    connection, place = await loop.sock_accept(self._listener)
+                except OSError:  # no file is left: those who are in go on
+                    await asyncio.sleep(0.1)
+                    continue
+                if self._greeting.total() < MAX_GREETINGS and self._greeting[place[0]] < MAX_GREETINGS_OF_ONE:
+                    self._greeting[place[0]] += 1
+                    task = asyncio.create_task(self._welcome(connection, place[0]))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+                else:
+                    connection.close()
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _welcome(self, connection: socket.socket, address: str) -> None:
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        loop = asyncio.get_running_loop()
+        try:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol, connection, ssl=self._context, ssl_handshake_timeout=_GREETING_SECONDS
+            )
+        except (OSError, EOFError):  # a stranger: ssl's errors are of the first kind
+            connection.close()
+            return
+        finally:
+            self._greeting[address] -= 1
+            self._greeting += Counter()  # forget who is at zero
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        try:
+            while True:
+                content = await reader.readexactly(message_bytes(await reader.readexactly(LENGTH_BYTES)))
+                writer.write(frame(self._contents.answer(read_request(content))))
+                await writer.drain()
+        except (OSError, EOFError, ProtocolError):
+            pass  # it has gone, or speaks another language
+        finally:
+            writer.close()
 
 
 @contextlib.contextmanager
-def kept_store(section: StoreSection) -> Iterator[TCPStore]:
-    """Serve the servers' store, which tells them the time of day, while the block lasts.
+def kept_store(section: StoreSection) -> Iterator[StoreClient]:
+    """Serve the servers' store while the block lasts, and return a client of it; its key is made if there is none.
 
     Raises:
-        EnvironmentUnfit: it cannot listen there.
+        EnvironmentUnfit: it cannot listen there, or the key cannot be written.
+        ConfigurationError: others can read the key.
     """
+    make_key(section.key_path)
+    context, listener = server_context(section.key_path), _listen(section)
+    loop = asyncio.new_event_loop()
+    serving = loop.create_task(StoreServer(listener, context).serve())
+    thread = threading.Thread(target=_run, args=(loop, serving), name="store", daemon=True)
+    thread.start()
     try:
-        store = serve_store(str(section.address), section.port)
-    except (OSError, DistError) as error:
+        client = connect(section)
+        try:
+            yield client
+        finally:
+            client.close()
+    finally:
+        loop.call_soon_threadsafe(serving.cancel)
+        thread.join(_START_SECONDS)
+        listener.close()
+
+
+def _run(loop: asyncio.AbstractEventLoop, serving: asyncio.Task[None]) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        loop.run_until_complete(serving)
+    loop.close()
+
+
+def _listen(section: StoreSection) -> socket.socket:
+    """Return a socket that listens on the store's address alone."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((str(section.address), section.port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
         raise EnvironmentUnfit(
             f"store: cannot listen on {section.address}:{section.port} ({error}); is a store there already, or is the "
             "address another machine's?"
         ) from error
-    done = threading.Event()
-    clock = TCPStore(str(section.address), section.port, timeout=_PATIENCE)
-    thread = threading.Thread(target=_tick, args=(clock, done), daemon=True)
-    thread.start()
-    try:
-        yield store
-    finally:
-        done.set()
-        thread.join(_PATIENCE.total_seconds())
-
-
-class Texts(Protocol):
-    """A store's texts."""
-
-    def get(self, key: str, /) -> bytes:
-        """Return a text; waits until it is written."""
-
-    def check(self, keys: list[str], /) -> bool:
-        """Return whether all are written."""
-
-
-def read_texts(store: Texts, keys: Mapping[str, str]) -> dict[str, str]:
-    """Return name -> text of those `keys` (by name) that are written."""
-    return {name: store.get(key).decode() for name, key in keys.items() if store.check([key])}
-
-
-def check_clock(store: Texts, server: str) -> None:
-    """Refuse to take part with a clock that is far from the store's.
-
-    Raises:
-        EnvironmentUnfit: it is.
-    """
-    told = float(store.get(_TIME_KEY))
-    skew = time.time() - told
-    if abs(skew) > MAX_SKEW_SECONDS + _TICK_SECONDS:
-        way = "ahead of" if skew > 0 else "behind"
-        raise EnvironmentUnfit(
-            f"the clock of server {server} is {abs(skew):.0f} s {way} the store's; set all servers' clocks (NTP): the "
-            f"agents compare times of day, and {MAX_SKEW_SECONDS:.0f} s is the most that they may differ by"
-        )
-
-
-def _tick(store: TCPStore, done: threading.Event) -> None:
-    with contextlib.suppress(RuntimeError):  # the store has ended
-        while True:
-            store.set(_TIME_KEY, repr(time.time()))
-            if done.wait(_TICK_SECONDS):
-                return
+    return listener

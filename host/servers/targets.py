@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from csd_emu.servers import ServersConfig
 from firmware_agent.errors import CsdError
 from host.metrics.targets import write_targets
 from host.servers.beats import Silence
-from host.servers.membership import Book, exporter_key, host_beats
-from host.servers.store import Texts, read_texts
+from host.servers.membership import exporter_key, host_beats
+from host.servers.store_messages import Book
 
 _LOOK_SECONDS = 1.0
 # A server that was lost stays in the list for so long, so that alerts are told of it.
 KEPT_SECONDS = 600.0
 
 
-class TargetsStore(Book, Texts, Protocol):
-    """What the list is made of."""
-
-
 async def keep_targets(
-    store: TargetsStore,
+    store: Book,
     config: ServersConfig,
     path: Path,
     tell: Callable[[str], None],
@@ -49,7 +44,7 @@ async def keep_targets(
     while True:
         beats = await asyncio.to_thread(host_beats, store, config)
         gone = silence.hear(beats, clock())
-        told = await asyncio.to_thread(read_texts, store, keys)
+        told = await asyncio.to_thread(_read_texts, store, keys)
         found = {server: place for server, place in told.items() if server not in gone}
         if found != written:
             try:
@@ -59,3 +54,9 @@ async def keep_targets(
                 if str(error) != told_last:
                     tell(told_last := str(error))
         await asyncio.sleep(look_seconds)
+
+
+def _read_texts(store: Book, keys: Mapping[str, str]) -> dict[str, str]:
+    """Return name -> text of those `keys` (by name) that are written."""
+    texts = zip(keys, store.read(list(keys.values())), strict=True)
+    return {name: text.decode(errors="replace") for name, text in texts if text is not None}

@@ -12,14 +12,16 @@ class Arguments(msgspec.Struct, frozen=True):
         server: its own.
         servers: all names, in the order of the servers file.
         host: the Unix socket of its host.
-        store: address and port of the store that outlives all servers.
+        store: address, port and key file of the store that outlives all servers.
         run: the run that they take part in.
+        least: with fewer servers nobody begins.
         silence_seconds: a server of which nothing was heard for so long is lost.
     """
 
     server: str
     servers: list[str]
     host: str
-    store: tuple[str, int]
+    store: tuple[str, int, str]
     run: str
+    least: int
     silence_seconds: float

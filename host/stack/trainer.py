@@ -15,6 +15,7 @@ import yaml
 from csd_emu.deadline import Deadline
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
+from csd_emu.yaml_files import load_yaml
 from firmware_agent.errors import CheckpointError, ConfigurationError, EnvironmentUnfit
 from host.console import console
 from host.presence import is_present
@@ -61,11 +62,11 @@ def find_unfinished(runs: Path, request: RunRequest) -> Path | None:
         JOB_FILE: request.portable_job.model_dump(mode="json"),
     }
     try:
-        same = all(yaml.safe_load((newest / name).read_bytes()) == content for name, content in wanted.items())
+        same = all(load_yaml(newest / name) == content for name, content in wanted.items())
         if request.spec.source is not None:
             model = newest / request.portable_job.model.partition(":")[0]
             same = same and model.read_text(encoding="utf-8") == request.spec.source
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, ConfigurationError):
         return None
     return newest if same else None
 

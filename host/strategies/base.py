@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from firmware_agent.errors import CheckpointError
+from firmware_agent.errors import CheckpointError, ConfigurationError
 from firmware_agent.exchange import Array
 from host.aggregate import weighted_mean
 
@@ -35,16 +35,19 @@ class Strategy(Protocol):
 
     proximal: float
     """mu of the term mu/2 ||w - w_global||^2 that each drive adds to its loss; 0 for none."""
+    least_contributions: int
+    """With fewer there are no new weights: what the strategy promises, it promises from this number of drives on."""
 
     def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
         """Return the new global weights; the inputs stay as they are.
 
         Args:
             global_weights: what the drives began the round with.
-            contributions: one per drive that counts, in the array's order, all with the same names, shapes and dtypes.
+            contributions: one per drive that counts, `least_contributions` or more, in the array's order, all with the
+                same names, shapes and dtypes.
 
         Raises:
-            ConfigurationError: there is none, or none has any samples.
+            ConfigurationError: there are too few, or none has any samples.
         """
 
     def state(self) -> dict[str, Array]:
@@ -62,6 +65,7 @@ class Stateless:
     """A strategy that keeps nothing between rounds."""
 
     proximal = 0.0
+    least_contributions = 1
 
     def state(self) -> dict[str, Array]:
         """Return nothing."""
@@ -80,6 +84,20 @@ def mean_of_buffers(contributions: Sequence[Contribution], parameters: Collectio
             for part in contributions
         ]
     )
+
+
+def check_count(strategy: Strategy, contributions: Sequence[Contribution]) -> None:
+    """Return if there are as many contributions as `strategy` needs, and somebody trained on samples.
+
+    Raises:
+        ConfigurationError: there are not, or nobody did.
+    """
+    if len(contributions) < strategy.least_contributions or not any(part.samples > 0 for part in contributions):
+        samples = sum(part.samples for part in contributions)
+        raise ConfigurationError(
+            f"cannot average {len(contributions)} contributions of {samples} samples; the strategy needs "
+            f"{strategy.least_contributions}, and samples"
+        )
 
 
 def check_names(state: Mapping[str, Array], expected: set[str]) -> None:

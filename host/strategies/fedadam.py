@@ -28,6 +28,7 @@ class FedAdam:
     """
 
     proximal = 0.0
+    least_contributions = 1
 
     def __init__(
         self, learning_rate: float, beta1: float, beta2: float, tau: float, parameters: Collection[str]

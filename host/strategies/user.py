@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from firmware_agent.errors import PluginError, PluginFailed
+from firmware_agent.errors import PluginError
 from firmware_agent.exchange import Array
 from host.plugins.loading import USER_ERRORS, Plugin, check_methods, describe_error
 from host.strategies.base import Contribution
@@ -26,6 +26,7 @@ class UserStrategy:
             PluginError: it cannot be made, or is no strategy.
         """
         self._plugin = plugin
+        self.least_contributions = 1
         self._strategy = plugin.make(momentum=momentum, parameters=frozenset(parameters))
         check_methods(plugin, self._strategy, _METHODS, "derive it from host.strategies.Stateless")
         self.proximal = _read_proximal(plugin, self._strategy)
@@ -42,7 +43,7 @@ class UserStrategy:
         weights = _read_only(global_weights)
         after = self._plugin.guard("aggregate", lambda: self._strategy.aggregate(weights, parts))
         if not isinstance(after, Mapping) or set(after) != set(global_weights):
-            raise PluginFailed(f"{self._plugin}: aggregate must return {_names(global_weights)}, not {_names(after)}")
+            raise self._plugin.failed(f"aggregate must return {_names(global_weights)}, not {_names(after)}")
         checked: dict[str, Array] = self._plugin.guard("aggregate", lambda: self._all_like(after, global_weights))
         return checked
 
@@ -57,7 +58,7 @@ class UserStrategy:
         if isinstance(state, Mapping):
             arrays = self._plugin.guard("state", lambda: _read_arrays(state))
         if arrays is None or any(not isinstance(n, str) or a.dtype.kind not in "biuf" for n, a in arrays.items()):
-            raise PluginFailed(f"{self._plugin}: state must return a mapping of names to arrays of numbers")
+            raise self._plugin.failed("state must return a mapping of names to arrays of numbers")
         return arrays
 
     def load_state(self, state: Mapping[str, Array]) -> None:
@@ -74,8 +75,8 @@ class UserStrategy:
     def _like(self, name: str, after: object, before: Array) -> Array:
         array = np.asarray(after)  # may raise: a ragged list, a tensor that requires its gradient
         if array.shape != before.shape or array.dtype.kind not in "biuf":
-            raise PluginFailed(
-                f"{self._plugin}: aggregate returned {name} with shape {array.shape} and type {array.dtype}, the "
+            raise self._plugin.failed(
+                f"aggregate returned {name} with shape {array.shape} and type {array.dtype}, the "
                 f"weights have {before.shape} and {before.dtype}"
             )
         if before.dtype.kind in "iu" and array.dtype.kind == "f":
@@ -83,8 +84,8 @@ class UserStrategy:
         with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is seen below
             cast = np.asarray(array, before.dtype)
         if not np.isfinite(array).all() or not np.isfinite(cast).all():
-            raise PluginFailed(
-                f"{self._plugin}: aggregate returned {name} with values that are no finite {before.dtype}; check for "
+            raise self._plugin.failed(
+                f"aggregate returned {name} with values that are no finite {before.dtype}; check for "
                 "divisions by 0 and for learning rates that are too high"
             )
         return cast

@@ -10,8 +10,9 @@ import numpy as np
 
 from firmware_agent.crossing import LABELS, RANDOM, activation_specs, gradient_specs, is_random_state
 from firmware_agent.cutting import Crossing
-from firmware_agent.errors import DeviceFailed, ProtocolError
+from firmware_agent.errors import DeviceFailed, ModelFailed, ProtocolError
 from firmware_agent.exchange import Array, Assembler, cut_slices
+from firmware_agent.folded_traceback import MAX_MESSAGE_BYTES, bounded
 from firmware_agent.wire import ActivationGradients, Activations, AnyFrame, Slice, encode, pack
 from host.sync.tail import Back, Batch, Tail, TailPass
 
@@ -36,6 +37,10 @@ class Crossings:
     """The parts of one step, by participant: part k goes through the tail when all have sent theirs who have one.
 
     A participant that is lost is waited for no longer; what it has handed over before stays in the tail's gradient.
+
+    Attributes:
+        passing: what has gone through.
+        failure: of the model in the host's part; None while it did what it should.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class Crossings:
         self._left: set[str] = set()
         self._waiting: dict[int, dict[str, tuple[Batch, asyncio.Future[Back | DeviceFailed]]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.failure: ModelFailed | None = None
 
     def alone(self, device: str, sizes: Sequence[int]) -> Crossings:
         """Return the same step for a device that is only watched: it has the tail for itself, and nothing counts."""
@@ -131,8 +137,11 @@ class Crossings:
             outcomes = await asyncio.to_thread(self.passing.compute, batches)
             if self._kept is not None:
                 self._kept.append(batches)
-        except Exception as error:  # the user's model may raise anything
-            outcomes = [DeviceFailed(f"the host's part of the model: {error!r}")] * len(waiting)
+        except (Exception, SystemExit) as error:  # the user's model may raise anything
+            told = f"the host's part of the model: {bounded(repr(error), MAX_MESSAGE_BYTES)}"
+            self.failure = ModelFailed(told)
+            self.failure.__cause__ = error
+            outcomes = [DeviceFailed(told)] * len(waiting)
         for (_, future), outcome in zip(waiting, outcomes, strict=True):
             if not future.done():
                 future.set_result(outcome)
@@ -144,6 +153,7 @@ class Hand:
     Attributes:
         up_bytes, down_bytes: that crossed the wire for it so far; whoever sends and receives adds them up.
         names: of the tensors that it has handed over.
+        news: whether the last frame brought anything that was not there.
     """
 
     def __init__(
@@ -171,6 +181,7 @@ class Hand:
         self._assembler: Assembler | None = None
         self.up_bytes, self.down_bytes = 0, 0
         self.names: dict[str, None] = {}
+        self.news = True
 
     @property
     def part(self) -> int:
@@ -188,8 +199,9 @@ class Hand:
             ProtocolError: the frame does not belong there, or a label or a generator's state is none.
         """
         if isinstance(frame, Slice) and self._assembler is not None:
-            news = self._assembler.add(frame)
-            return self._batch(self._assembler) if news and self._assembler.complete else None
+            self.news = self._assembler.add(frame)
+            return self._batch(self._assembler) if self.news and self._assembler.complete else None
+        self.news = True
         if not isinstance(frame, Activations) or self._assembler is not None:
             raise ProtocolError(f"{self._device} sent {type(frame).__name__} among its activations")
         if (frame.step, frame.part) != (self._step, self._part) or self._part >= len(self._sizes):

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from csd_emu.deadline import Deadline
 from csd_emu.timeline import HOST
 from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost
+from host.conduct import Conduct
+from host.failures import Failures
 from host.fleet import Fleet
 from host.records import OnEvent, What
 from host.session import DeviceSession
@@ -25,6 +27,7 @@ class Participants:
 
     Attributes:
         nodes: their names.
+        conduct: knows who is set aside.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class Participants:
         list_existing: Callable[[], Collection[str]],
         watchdog_seconds: float,
         on_event: OnEvent,
+        failures: Failures | None = None,
     ) -> None:
         """Begin with nobody.
 
@@ -43,9 +47,12 @@ class Participants:
             list_existing: returns which devices exist and may dial again; it may block.
             watchdog_seconds: for so long devices are waited for when none is there.
             on_event: called with device, what happened, and more about it.
+            failures: of the user's code, which may end the run.
         """
+        self._run_failures = failures or Failures(goes_on=True)
         self.nodes, self._fleet, self._list_existing = list(nodes), fleet, list_existing
         self._watchdog_seconds, self._on_event = watchdog_seconds, on_event
+        self.conduct = Conduct(on_event)
         self._failures: Counter[str] = Counter()
         self._out: set[str] = set()
         self._last: CsdError | None = None
@@ -97,7 +104,12 @@ class Participants:
         return self._usable(self._fleet.sessions())
 
     def took_part(self, devices: Collection[str], failed: Mapping[str, CsdError]) -> None:
-        """Note who returned its part of a step, and who did not, and why."""
+        """Note who returned its part of a step, and who did not, and why.
+
+        Raises:
+            UserCodeFailed: the user's code has failed somewhere, and the job says that the run ends then.
+        """
+        self._run_failures.check()
         self._patience = None
         for device in devices:
             del self._failures[device]
@@ -109,7 +121,8 @@ class Participants:
                 self._on_event(device, What.NOTE, f"left out from now on: its task failed {_FAILURES} times in a row")
 
     def _usable(self, sessions: Mapping[str, DeviceSession]) -> dict[str, DeviceSession]:
-        return {node: sessions[node] for node in self.nodes if node in sessions and node not in self._out}
+        there = self.conduct.without_aside(sessions)
+        return {node: there[node] for node in self.nodes if node in there and node not in self._out}
 
     def _verdict(self, step: int) -> CsdError:
         if isinstance(self._last, DeviceFailed):

@@ -13,6 +13,7 @@ from firmware_agent.exchange import Array
 from firmware_agent.heap import set_aside
 from firmware_agent.wire import PhaseSeconds
 from host.accounting import Accountant
+from host.failures import Failures
 from host.faults import RunFaults
 from host.fleet import Fleet
 from host.placement.placed import Placed
@@ -48,11 +49,12 @@ def make_sync_training(
     tuner: Tuner | None = None,
     pause: Callable[[], bool] = lambda: False,
     together: Together | None = None,
+    failures: Failures | None = None,
 ) -> SyncTraining:
     """Return the training of a synchronous job; nothing is sent yet.
 
     `on_slices` is told what became of the slices of steps that overlap; `tuner` and `pause` are those of
-    `host.sync.training.SyncTraining`, and so is `together`.
+    `host.sync.training.SyncTraining`, and so is `together`; `failures` is told when the user's code fails.
     """
     job = request.job
     structure = request.evaluator.structure()
@@ -85,7 +87,7 @@ def make_sync_training(
         structure,
         job.sync.batch_norm,
         optimiser,
-        StepExchange(frame, job.watchdog, on_event, before_step, accountant.time.clock, speaks, logs.add),
+        StepExchange(frame, job.watchdog, on_event, before_step, speaks, logs.add, failures),
         accountant,
         plan.expected,
         job.sync.patience,
@@ -95,7 +97,7 @@ def make_sync_training(
     nodes = [node.name for node in request.config.list_nodes()]
     return make_training(
         job,
-        Participants(nodes, fleet, list_existing, job.watchdog, on_event),
+        Participants(nodes, fleet, list_existing, job.watchdog, on_event, failures),
         stepper,
         optimiser,
         plan,

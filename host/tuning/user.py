@@ -77,7 +77,7 @@ class UserTuner:
             return None
         checked = self._retune("observe", retune)
         if not checked.batches[~self._gone].any() and not self._gone.all():
-            raise PluginFailed(f"{self._plugin}: observe gave every device a batch of 0; nobody would train")
+            raise self._plugin.failed("observe gave every device a batch of 0; nobody would train")
         return checked
 
     def leave(self, device: int) -> Retune:
@@ -105,7 +105,7 @@ class UserTuner:
         try:
             held = msgspec.json.decode(msgspec.json.encode(state))
         except USER_ERRORS as error:
-            raise PluginFailed(f"{self._plugin}: state must return what JSON can hold ({error})") from error
+            raise self._plugin.failed(f"state must return what JSON can hold ({error})") from error
         return {"user": held, "gone": self._gone.tolist()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -119,11 +119,11 @@ class UserTuner:
 
     def _retune(self, what: str, retune: object) -> Retune:
         if not isinstance(retune, Retune):
-            raise PluginFailed(f"{self._plugin}: {what} returned {type(retune).__name__}, not a host.tuning.Retune")
+            raise self._plugin.failed(f"{what} returned {type(retune).__name__}, not a host.tuning.Retune")
         batches = self._batches(what, retune.batches)
         if (batches != self.batches).any():
-            raise PluginFailed(
-                f"{self._plugin}: {what} returned the batches {batches.tolist()}, and its own batches are "
+            raise self._plugin.failed(
+                f"{what} returned the batches {batches.tolist()}, and its own batches are "
                 f"{self.batches.tolist()}; what it returns must be in force already"
             )
         return replace(retune, batches=batches, slowdowns=self._floats(what, retune.slowdowns))
@@ -131,8 +131,8 @@ class UserTuner:
     def _batches(self, what: str, value: object) -> Batches:
         batches: Batches = self._array(what, value, "iu", self._most.shape).astype(np.int64)
         if (wrong := np.flatnonzero((batches < 0) | (batches > self._most))).size:
-            raise PluginFailed(
-                f"{self._plugin}: {what} has a batch of {batches[wrong[0]]} for device {wrong[0]}, which takes 0 to "
+            raise self._plugin.failed(
+                f"{what} has a batch of {batches[wrong[0]]} for device {wrong[0]}, which takes 0 to "
                 f"{self._most[wrong[0]]}"
             )
         return batches
@@ -140,15 +140,15 @@ class UserTuner:
     def _floats(self, what: str, value: object) -> Floats:
         floats: Floats = self._array(what, value, "iuf", self._most.shape).astype(np.float64)
         if not np.isfinite(floats[~self._gone]).all():  # of a device that is gone nothing is known
-            raise PluginFailed(f"{self._plugin}: {what} must be finite numbers, not {floats.tolist()}")
+            raise self._plugin.failed(f"{what} must be finite numbers, not {floats.tolist()}")
         return floats
 
     def _array(self, what: str, value: object, kinds: str, shape: tuple[int, ...]) -> Any:
         try:
             array = np.asarray(value)
         except USER_ERRORS as error:  # a ragged list, a tensor that requires its gradient
-            raise PluginFailed(f"{self._plugin}: {what} is no array of numbers: {describe_error(error)}") from error
+            raise self._plugin.failed(f"{what} is no array of numbers: {describe_error(error)}") from error
         if array.shape != shape or array.dtype.kind not in kinds:
             expected = "a number" if shape == () else f"{shape[0]} {'whole ' * (kinds == 'iu')}numbers, one per device"
-            raise PluginFailed(f"{self._plugin}: {what} must be {expected}, not {value!r}")
+            raise self._plugin.failed(f"{what} must be {expected}, not {value!r}")
         return array

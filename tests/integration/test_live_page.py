@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from host.bench.browser import Browser, Tab
+from host.failures import Failure
 from host.records import What
 from tests.browser import find_browser, layouts
 from tests.commands import ARRAY, Workshop, wait_until
@@ -350,9 +351,20 @@ def test_no_name_can_act_in_the_page(browser: Browser) -> None:
         run.begin()
         run.add(*array_rounds(2, [hostile, "csd-01"]))
         run.tell(hostile, What.FAILED, hostile)
+        run.history.set_failures(
+            [
+                Failure(
+                    kind="model", device=hostile, round=1, step=None, error=hostile, traceback=f"Traceback\n{hostile}"
+                )
+            ]
+        )
         tab = opened(browser, run.address, 400)
         assert hostile in tab.evaluate("document.body.innerText")
         assert tab.evaluate("document.querySelectorAll('img').length") == 0
+        banner = tab.evaluate("document.querySelector('#failures').innerText")
+        assert "This run has failed" in banner
+        assert f"the model failed on {hostile} in round 1: {hostile}" in banner
+        assert tab.evaluate("document.querySelector('#failures pre').textContent") == f"Traceback\n{hostile}"
         assert tab.evaluate("document.title") != "hit"
         assert tab.evaluate("document.documentElement.scrollWidth") <= 400
         check_guests(tab, run.address)

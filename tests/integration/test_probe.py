@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from firmware_agent.errors import DeviceFailed
-from firmware_agent.probe import probe_send
+from firmware_agent.probe import OWN_SINK, open_sink, probe_send
 from firmware_agent.wire import ProbeSend
-from host.bench.throttles import open_sink
 from tests.fakes import FakeThrottled
 
 
@@ -20,12 +19,11 @@ def interfaces(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("limit", [0, 1_000_000])
-async def test_the_sink_takes_and_confirms_all_that_is_sent(tmp_path: Path, interfaces: Path, limit: int) -> None:
+def test_the_sink_takes_and_confirms_all_that_is_sent(tmp_path: Path, interfaces: Path, limit: int) -> None:
     drive = FakeThrottled(tmp_path / "drive")
-    async with open_sink() as port:
-        for size in (1, 100_000, 3_000_000):
-            task = ProbeSend(size, limit, f"127.0.0.1:{port}")
-            probed = await asyncio.to_thread(probe_send, task, drive.throttle(), interfaces)
+    with open_sink() as port:
+        for size, address in ((1, f"127.0.0.1:{port}"), (100_000, OWN_SINK), (3_000_000, f"127.0.0.1:{port}")):
+            probed = probe_send(ProbeSend(size, limit, address), drive.throttle(), interfaces)
             assert probed.counted_bytes == 0  # the fake card counts nothing
             assert probed.seconds > 0
     assert len(drive.calls) == (6 if limit else 0)

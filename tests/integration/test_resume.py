@@ -195,7 +195,7 @@ def no_job(directory: Path) -> None:
         (cut_short, ["checkpoint.safetensors: is cut short or damaged", "restore the file from a copy, or remove it"]),
         (flipped, ["checkpoint.safetensors: is damaged", "sha256"]),
         (other_job, ["is of another job than lies beside it", "undo that"]),
-        (other_model, ["is of another job than lies beside it"]),
+        (other_model, ["my_net.py: is another than the run began with", "undo the change"]),
         (no_records, ["records.jsonl: does not hold the 2 rounds"]),
         (no_job, ["is no run directory with job.yaml"]),
     ],

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,38 +58,6 @@ def test_two_servers_train_as_one_and_who_differs_is_turned_away(servers: Server
     four = servers.write("four.yaml", ARRAY | {"devices": [{"profile": "newport", "count": 4}]})
     ended(servers.go("a", "run", job, "--array", four, "--runs", servers.folder / "runs-one"))
     assert_close(servers.weights_of("one"), servers.weights_of("a"), 1e-4)
-
-
-# The store's command with a clock that is an hour fast: a machine has one time of day, in all its namespaces.
-HOUR_FAST = """
-import sys, time
-now = time.time
-time.time = lambda: now() + 3600.0
-from host import cli
-cli.main()
-"""
-
-
-@pytest.mark.long
-def test_a_clock_that_is_an_hour_off_is_told_and_nothing_is_left(servers: Servers) -> None:
-    job = servers.write("job.yaml", JOB)
-    store = subprocess.Popen(
-        [sys.executable, "-c", HOUR_FAST, "store", str(servers.servers_file)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=servers.environment,
-        cwd=ROOT,
-    )
-    try:
-        assert store.stdout is not None
-        assert "until Ctrl-C" in store.stdout.readline()
-        told = ended(servers.train("a", job), 2)
-    finally:
-        store.kill()
-        store.communicate()
-    assert "the clock of server a is 3600 s behind the store's; set all servers' clocks (NTP)" in " ".join(told.split())
-    assert not list(servers.folder.glob("runs-a/*"))
-    servers.assert_nothing_left()
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Servers in network namespaces with shaped links, under torchrun: links are cut in the middle, and come back."""
+"""Servers in network namespaces with shaped links: links are cut in the middle, and come back."""
 
 from __future__ import annotations
 

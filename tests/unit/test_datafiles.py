@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import builtins
 import gzip
+import io
+import json
 import struct
+import time
+import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -272,3 +277,94 @@ def test_without_pillow_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(DataError, match="decoded by Pillow, which is not installed here; install pillow, or give IDX"):
         open_source(path)
+
+
+def write_npz(path: Path, members: dict[str, bytes], packing: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return path
+
+
+def npy(shape: tuple[int, ...], dtype: str, content: bytes) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return stream.getvalue() + content
+
+
+NPY_LABELS = npy((2,), "|u1", b"\0\1")
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        pytest.param(npy((2, 1, 2, 2), "|u1", bytes(200 << 20)), "does not hold the 8 bytes", id="more than promised"),
+        pytest.param(npy((2, 1, 10_000, 10_000), "|u1", bytes(200 << 20)), "would be unpacked", id="bomb that says so"),
+        pytest.param(b"\x93NUMPY\x02\x00\xff\xff\xff\x7f" + bytes(200 << 20), "a header of", id="header as a bomb"),
+        pytest.param(npy((-2, -1, 2, 2), "|u1", bytes(8)), "plain numbers", id="negative shape"),
+        pytest.param(npy((2, 1, 2, 2), "|V1", bytes(8)), "plain numbers", id="no numbers"),
+    ],
+)
+def test_an_npz_file_is_no_bomb(images: bytes, message: str, tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "x.npz", {"images": images, "labels": NPY_LABELS})
+    del images
+    refuse_in_little_memory(path, message)
+
+
+def refuse_in_little_memory(path: Path, message: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=message):
+            open_source(path).train.images[np.arange(1)]
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_an_npz_file_is_packed_as_numpy_does(packing: int, tmp_path: Path) -> None:
+    members = {"images": npy((2, 1, 2, 2), "|u1", bytes(8)), "labels": NPY_LABELS}
+    with pytest.raises(DataError, match="packed as numpy never does"):
+        open_source(write_npz(tmp_path / "x.npz", members, packing))
+
+
+@pytest.mark.parametrize(("shape", "message"), [((2, 2, 2), "does not hold the 8"), ((2, 10_000, 10_000), "unpacked")])
+def test_a_packed_idx_file_is_no_bomb(shape: tuple[int, ...], message: str, tmp_path: Path) -> None:
+    content = bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + bytes(100 << 20)
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(content, 1))
+    (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx_bytes(np.zeros(2, np.uint8))))
+    del content
+    refuse_in_little_memory(tmp_path, message)
+
+
+def test_a_safetensors_file_with_endless_axes_is_refused_at_once(tmp_path: Path) -> None:
+    header = json.dumps({"images": {"dtype": "U8", "shape": [2**62] * 40_000, "data_offsets": [0, 1]}}).encode()
+    (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\0")
+    began = time.thread_time()
+    with pytest.raises(DataError, match="shape that no images"):
+        open_source(tmp_path / "x.safetensors")
+    assert time.thread_time() - began < 1
+
+
+class TestImages:
+    def test_one_of_too_many_pixels_is_not_decoded(self, tmp_path: Path) -> None:
+        (tmp_path / "a").mkdir()
+        Image.new("L", (9000, 9000)).save(tmp_path / "a/0.png")
+        refuse_in_little_memory(tmp_path, "pixels, more than")
+
+    def test_a_later_one_of_another_size_is_not_decoded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "a").mkdir()
+        Image.new("L", (4, 4)).save(tmp_path / "a/0.png")
+        Image.new("L", (3000, 3000)).save(tmp_path / "a/1.png")
+        images = open_source(tmp_path).train.images
+        monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("decoded"))
+        with pytest.raises(DataError, match="give all images one size"):
+            images[np.array([1])]
+
+    def test_postscript_by_another_name_starts_no_interpreter(self, tmp_path: Path) -> None:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a/0.png").write_bytes(
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
+        )
+        with pytest.raises(DataError, match="no readable image"):
+            open_source(tmp_path)

@@ -210,3 +210,21 @@ async def test_a_device_that_was_never_there_can_be_cut_off_and_healed(calls: Ca
     calls.make(FakeCall("csd-00", hello()))
     await calls.settle()
     assert calls.fleet.session("csd-00") is not None
+
+
+async def test_a_clock_or_a_number_of_records_that_the_drive_was_not_given_is_refused(host_keys: HostKeys) -> None:
+    calls = Calls(host_keys)
+    calls.fleet._expected["csd-00"] = Expected(1, "a" * 64, samples=10, clock="wall")
+    calls.fleet._expected["csd-01"] = Expected(1, "a" * 64)
+    assert "its clock is wall" in await refusal(calls, FakeCall("csd-00", hello(clock="counted")))
+    assert "its clock is one of counted, modelled, wall" in await refusal(
+        calls, FakeCall("csd-01", hello("csd-01", clock="[link=x]mine"))
+    )
+    assert "was dealt 10" in await refusal(calls, FakeCall("csd-00", hello(samples=2**53)))
+    assert "can have 4294967296" in await refusal(calls, FakeCall("csd-01", hello("csd-01", samples=2**53)))
+    for device in ("csd-00", "csd-01"):
+        calls.make(FakeCall(device, hello(device)))
+        await calls.fleet.joined(device)
+    # What it said first of records in place holds from then on.
+    assert "was dealt 10" in await refusal(calls, FakeCall("csd-01", hello("csd-01", samples=11)))
+    await calls.end()

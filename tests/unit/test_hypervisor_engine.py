@@ -59,6 +59,9 @@ class FakeSite(Site):
         self._maybe("domain")
         return self if plan.device.name in self.running else None
 
+    def fetch_console(self, plan: DevicePlan, domain: Any) -> None:
+        self._maybe("fetch_console")
+
     def devices(self, array: str) -> list[str]:
         self._maybe("devices")
         return list(self.running)
@@ -92,7 +95,7 @@ Make = Callable[..., tuple[QemuEngine, list[FakeSite]]]
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     def make(*cores: int, drives: int = 4, spread: str = "even") -> tuple[QemuEngine, list[FakeSite]]:
         sites = [FakeSite(f"rack-{number}", each) for number, each in enumerate(cores)]
-        entries = [{"uri": site.section.uri, "advertise": "10.0.2.2"} for site in sites]
+        entries = [{"uri": site.section.uri, "advertise": "127.0.0.1"} for site in sites]
         content = {"name": "lab", "hypervisors": entries, "spread": spread}
         config = ArrayConfig.model_validate(content | {"devices": [{"profile": "newport", "count": drives}]})
         monkeypatch.setattr(Sites, "make", classmethod(lambda cls, *_: cls({site.name: site for site in sites})))

@@ -12,7 +12,7 @@ from host.metrics.documentation import PATH, render
 from host.metrics.metric import Metric
 from host.metrics.names import METRICS
 from host.metrics.queries import QUERIES, TARGET
-from host.records import SendingRecord
+from host.records import EventRecord, SendingRecord, What
 from tests.metrics import DEVICES, TABLE, begun, exposed, facts
 from tests.records import device_round, round_record
 from tests.sync_records import SyncRun
@@ -32,6 +32,7 @@ def full() -> str:
     state.set_boot_seconds(dict.fromkeys(DEVICES, 2.5))
     state.begin_servers(2, "modelled")
     state.add_servers_step(2, 1, 1.0, 1.0)
+    state.add_event(EventRecord(DEVICES[0], What.REJECTED, "in round 1: it is no number [not_finite]"))
     joules = {"idle": 1.0}
     parts = [
         device_round(name, 10, PhaseSeconds(forward=1.0), energy_joules=joules, peak_memory_bytes=1) for name in DEVICES

@@ -126,7 +126,23 @@ def test_targets_are_what_was_given_one_by_one_with_their_names(servers: dict[st
     assert all(entry["labels"].keys() == {"server"} for entry in listed)
 
 
-@pytest.mark.parametrize("address", ["10.0.0.1", "10.0.0.1:", ":9464", "10.0.0.1:0", "a:65536", "http://a:9464", "a:x"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("10.0.0.1", "10.0.0.1:", ":9464", "10.0.0.1:0", "a:65536", "http://a:9464", "a:x"),
+        *(
+            "a b:9464",
+            "a:9464\n",
+            "user@a:9464",
+            "a?x:9464",
+            "a:\u0661",
+            "a:9464/x",
+            "-a:1",
+            "[::1:1",
+            "a" * 300 + ":1",
+        ),
+    ],
+)
 def test_what_is_no_address_is_refused_and_nothing_is_written(address: str, tmp_path: Path) -> None:
     path = tmp_path / "targets.json"
     with pytest.raises(ConfigurationError, match=r"rack-2: .* is no address"):

@@ -68,7 +68,7 @@ def test_the_callers_seed_decides_the_weights() -> None:
         ("my_net.py:text", {}, "returned str, not a torch.nn.Module"),
         ("my_net.py:constant", {}, "constant is not callable"),
         ("my_net.py:missing", {}, "cannot be imported.*missing"),
-        ("no.such.module:build", {}, "cannot be imported.*no.*ship anything else inside the model file"),
+        ("no.such.module:build", {}, "cannot be imported.*no is in no installed package"),
         ("torch.nn:Linaer", {}, "cannot be imported"),
         (":build", {}, "cannot be imported"),
         ("my_net.py:", {}, "cannot be imported|not callable"),

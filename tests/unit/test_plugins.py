@@ -133,16 +133,16 @@ class TestNames:
 
 class TestEntryPoints:
     def test_a_strategy_of_an_installed_package(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        install_package(tmp_path / "site", "median_pkg", IDENTITY, {STRATEGY.group: "median = median_pkg:It"})
+        install_package(tmp_path / "site", "robust_pkg", IDENTITY, {STRATEGY.group: "robust = robust_pkg:It"})
         monkeypatch.syspath_prepend(tmp_path / "site")
-        job = job_of(strategy="median")
+        job = job_of(strategy="robust")
         plugin = load_plugins(job, tmp_path / "job.yaml").strategy
         assert plugin is not None
-        assert (plugin.source, plugin.portable_name) == (None, "median")
+        assert (plugin.source, plugin.portable_name) == (None, "robust")
         assert plugin.code_sha256
         assert isinstance(make_strategy(job.strategy, 0.9, PARAMETERS, plugin), UserStrategy)
-        with pytest.raises(ConfigurationError, match="did you mean 'median'"):
-            job_of(strategy="mediann")
+        with pytest.raises(ConfigurationError, match="did you mean 'robust'"):
+            job_of(strategy="robustt")
 
     def test_one_that_shadows_a_built_in_name_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         install_package(tmp_path / "site", "thief", IDENTITY, {STRATEGY.group: "fedavg = thief:It"})
@@ -388,7 +388,7 @@ class TestTuner:
             tuner(tmp_path, "").load_state({"user": {}, "gone": [False, False]})
 
 
-@pytest.mark.parametrize(("folder", "file"), [("strategy", "trimmed_mean.py"), ("tuner", "step_down.py")])
+@pytest.mark.parametrize(("folder", "file"), [("strategy", "geometric_median.py"), ("tuner", "step_down.py")])
 def test_the_examples_are_under_40_lines_and_load(folder: str, file: str) -> None:
     from csd_emu.config import load_config
 
@@ -397,12 +397,12 @@ def test_the_examples_are_under_40_lines_and_load(folder: str, file: str) -> Non
     assert list(load_plugins(load_config(path, JobConfig), path))
 
 
-def test_the_trimmed_mean_does_not_mind_a_drive_that_returns_nonsense() -> None:
+def test_the_geometric_median_does_not_mind_a_drive_that_returns_nonsense() -> None:
     path = EXAMPLES / "strategy" / "job.yaml"
-    plugin = load_plugin(
-        STRATEGY, UserSection.model_validate({"name": "trimmed_mean.py:TrimmedMean", "trim": 0.25}), path.parent
-    )
+    section = UserSection.model_validate({"name": "geometric_median.py:GeometricMedian", "turns": 20})
+    plugin = load_plugin(STRATEGY, section, path.parent)
     it = UserStrategy(plugin, 0.9, {"w"})
     honest = [Contribution({"w": np.full(2, value)}, 1, 1) for value in (1.0, 2.0, 3.0)]
     liar = Contribution({"w": np.array([1e9, -1e9])}, 1, 1)
-    assert it.aggregate({"w": np.zeros(2)}, [*honest, liar])["w"].tolist() == [2.5, 1.5]
+    after = it.aggregate({"w": np.zeros(2)}, [*honest, liar])["w"]
+    assert 1.0 < after.min() < after.max() < 3.0

@@ -20,10 +20,10 @@ from pydantic import ValidationError
 from csd_emu.config import parse_config
 from csd_emu.servers import ServersConfig
 from firmware_agent.errors import ConfigurationError
-from host.servers import process
 from host.servers.code import code_sha256
 from host.servers.hall import Hall, load_hall, read_hall
-from host.servers.process import AgentPlan, own_address
+from host.servers.process import WorkerPlan, own_address
+from host.servers.worker_arguments import Arguments
 
 ARRAY: dict[str, Any] = {"name": "rack", "engine": "native", "devices": [{"profile": "newport", "count": 2}]}
 NAME = st.from_regex(r"[a-z][a-z0-9-]{0,4}", fullmatch=True)
@@ -225,29 +225,15 @@ def test_traffic_is_bound_to_the_servers_network_or_nothing_starts(monkeypatch: 
         own_address(config([group | {"address": "198.51.100.8"}], **there), "a")
 
 
-def test_the_agent_is_told_where_and_how_many(tmp_path: Path) -> None:
+def test_the_worker_is_told_where_and_how_many(tmp_path: Path) -> None:
     servers = [{"name": name, "array": "x"} for name in "abc"]
-    made = config(servers, membership={"min": 2, "silence": "7 s", "wait": "90 s"}, store={"port": 4321})
-    plan = AgentPlan(made, "b", "run1", tmp_path / "socket", tmp_path / "log")
-    command, environment = plan.launch()
-    assert {"--nnodes=2:3", "--rdzv-id=run1", "--rdzv-endpoint=127.0.0.1:4321"} <= set(command)
-    assert any("keep_alive_max_attempt=7" in part and "join_timeout=90" in part for part in command)
-    assert any(part.startswith("--local-addr=127.") for part in command)
+    made = config(servers, membership={"min": 2, "silence": "7 s"}, store={"port": 4321, "key": "/k.pem"})
+    command, environment = WorkerPlan(made, "b", "run1", tmp_path / "socket", tmp_path / "log").launch()
+    told = msgspec.json.decode(command[-1], type=Arguments)
+    assert told == Arguments(
+        "b", ["a", "b", "c"], str(tmp_path / "socket"), ("127.0.0.1", 4321, "/k.pem"), "run1", 2, 7.0
+    )
     assert environment["GLOO_SOCKET_IFNAME"]
-
-
-def test_address_and_interface_are_those_of_one_moment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[str] = []
-
-    def look(_: ServersConfig, server: str) -> tuple[IPv4Address, str]:
-        asked.append(server)
-        return IPv4Address(f"198.51.100.{len(asked)}"), f"eth{len(asked)}"
-
-    monkeypatch.setattr(process, "own_address", look)
-    command, environment = AgentPlan(config(), "a", "run1", tmp_path / "socket", tmp_path / "log").launch()
-    assert asked == ["a"]
-    assert "--local-addr=198.51.100.1" in command
-    assert environment["GLOO_SOCKET_IFNAME"] == "eth1"
 
 
 @pytest.mark.parametrize("wanted", [None, "198.51.100.7"])

@@ -12,7 +12,19 @@ from hypothesis.extra import numpy as hnp
 from firmware_agent.errors import CheckpointError, ConfigurationError
 from firmware_agent.exchange import Array
 from host.job import JobConfig
-from host.strategies import Contribution, FedAdam, FedAvg, FedNova, FedProx, Strategy, make_strategy
+from host.strategies import (
+    Clipped,
+    Contribution,
+    FedAdam,
+    FedAvg,
+    FedNova,
+    FedProx,
+    Krum,
+    Median,
+    Strategy,
+    TrimmedMean,
+    make_strategy,
+)
 from host.strategies.fednova import effective_steps
 
 PARAMETERS = ("w", "b")
@@ -205,6 +217,11 @@ def test_fedadam_with_a_huge_tau_is_a_step_along_the_mean_update() -> None:
         ({"name": "fedprox", "mu": 0.5}, FedProx, 0.5),
         ("fednova", FedNova, 0.0),
         ({"name": "fedadam", "learning_rate": 0.1}, FedAdam, 0.0),
+        ("median", Median, 0.0),
+        ({"name": "trimmed_mean", "discard": 0}, TrimmedMean, 0.0),
+        ("krum", Krum, 0.0),
+        ({"name": "multi_krum", "keep": 2}, Krum, 0.0),
+        ({"name": "fedprox", "mu": 0.5, "update_norm": 10}, Clipped, 0.5),
     ],
 )
 def test_the_job_file_names_the_strategy(section: object, kind: type[Strategy], proximal: float) -> None:

@@ -131,8 +131,12 @@ def test_a_host_that_cannot_be_reached_is_told(
 
 
 def test_a_missing_routing_table_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DeviceFailed, match=r"no route to 127.0.0.1"):
-        Throttle(None, routes=tmp_path / "none").card_towards("127.0.0.1")
+    with pytest.raises(DeviceFailed, match=r"no route to 192.0.2.1"):
+        Throttle(None, routes=tmp_path / "none").card_towards("192.0.2.1")
+
+
+def test_the_loopback_needs_no_route(tmp_path: Path) -> None:
+    assert Throttle(None, routes=tmp_path / "none").card_towards("127.0.0.1") == "lo"
 
 
 @given(rate=st.integers(1, 10**11))

@@ -119,10 +119,10 @@ def test_the_agent_owns_a_cpu_controller(image: Image, port: int) -> None:
     assert "cpu" in done.stdout.split()
 
 
-def test_traffic_can_be_shaped_and_the_host_is_reached(image: Image, port: int) -> None:
-    command = "tc qdisc add dev eth0 root tbf rate 80mbit burst 64k latency 50ms && tc qdisc del dev eth0 root"
+def test_traffic_can_be_shaped_and_no_route_leads_out(image: Image, port: int) -> None:
+    command = "tc qdisc add dev lo root tbf rate 80mbit burst 64k latency 50ms && tc qdisc del dev lo root"
     assert shell(image, port, command).returncode == 0
-    assert "10.0.2.2" in shell(image, port, "ip route show default").stdout
+    assert shell(image, port, "ip route show default").stdout == ""
 
 
 def test_a_password_does_not_open_it(image: Image, port: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 from csd_emu.deadline import Deadline
 from firmware_agent.errors import DeviceFailed
 from firmware_agent.wire import ProbeSend
-from host.bench.throttles import Asked, open_sink, probe
+from host.bench.throttles import Asked, probe
 from host.session import DeviceSession
 from tests.contract.laboratory import Laboratory
 from tests.machines import DAEMON_OUTLIVES
@@ -18,23 +18,22 @@ RATES = {"io.max": 20_000_000, "tbf": 5_000_000}
 SECONDS = 3
 
 
-async def rate(session: DeviceSession, asked: Asked, sink: str) -> float:
-    probed = await probe(session, asked, sink)
+async def rate(session: DeviceSession, asked: Asked) -> float:
+    probed = await probe(session, asked)
     return probed.counted_bytes / probed.seconds
 
 
 async def test_both_throttles_hold_and_are_gone_afterwards_even_after_a_failure(lab: Laboratory) -> None:
-    async with lab.fleet() as fleet, open_sink() as port:
+    async with lab.fleet() as fleet:
         handle = await asyncio.to_thread(lab.engine.start, lab.plan(0, fleet.port))
         await lab.ready(handle, fleet)
         (session,) = fleet.sessions().values()
-        sink = f"{lab.around(0).host_address}:{port}"
         for throttle, asked in RATES.items():
             size = SECONDS * asked
             # Nothing makes a throttle let more through; a machine that has no time for its guest makes it less.
-            assert asked / 2 < await rate(session, Asked(throttle, asked, size), sink) < 1.1 * asked
-            assert await rate(session, Asked(throttle, 0, size), sink) > 2 * asked
-        await session.send(ProbeSend(1, RATES["tbf"], f"{lab.around(0).host_address}:1"))
+            assert asked / 2 < await rate(session, Asked(throttle, asked, size)) < 1.1 * asked
+            assert await rate(session, Asked(throttle, 0, size)) > 2 * asked
+        await session.send(ProbeSend(1, RATES["tbf"], "127.0.0.1:1"))
         with pytest.raises(DeviceFailed, match="open it first"):
             await session.receive(Deadline(300.0))
-        assert await rate(session, Asked("tbf", 0, SECONDS * RATES["tbf"]), sink) > 2 * RATES["tbf"]
+        assert await rate(session, Asked("tbf", 0, SECONDS * RATES["tbf"])) > 2 * RATES["tbf"]

@@ -1,0 +1,177 @@
+"""Files from elsewhere start nothing: what may be named, what validate runs, and whose directories are used."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from csd_emu.paths import Paths
+from csd_emu.progress import Silent
+from firmware_agent.errors import CheckpointError, ConfigurationError, ModelError, PluginError
+from firmware_agent.models import ModelSpec, build_model, resolve_model
+from host.files import SAFE_VARIABLE, check_owner
+from host.plugins.kinds import STRATEGY, TUNER
+from host.plugins.loading import load_plugin
+from host.plugins.section import UserSection
+from host.report.load import load_run
+from host.resume import resume_run
+from host.run_sources import hash_sources
+from host.validation import validate_files
+
+MARKS = "import pathlib\npathlib.Path({!r}).write_text('ran')\n"
+NET = "from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+ARRAY = "name: lab\nengine: native\ndevices: [{count: 2, profile: newport}]\n"
+JOB = "model: my_net.py:build\ndata: {source: digits}\nrounds: 1\n"
+NAMED = [
+    "os:system",
+    "posix:system",
+    "subprocess:run",
+    "builtins:exec",
+    "sys:exit",
+    "importlib:import_module",
+    "host.cli:main",
+    "csd_emu.config:load_config",
+    "firmware_agent.models:build_model",
+    "host.bench.memory:resource",
+    "torch:load",
+    "torch.hub:load",
+    "torch:os.system",
+    "numpy:load",
+    "numpy:os",
+    "yaml:sys",
+    "not_installed_anywhere:build",
+    "os.path:join",
+    "..os:system",
+]
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    return tmp_path / "mark"
+
+
+@pytest.fixture
+def files(tmp_path: Path, mark: Path) -> tuple[Path, Path]:
+    array, job = tmp_path / "array.yaml", tmp_path / "job.yaml"
+    array.write_text(ARRAY)
+    job.write_text(JOB)
+    (tmp_path / "my_net.py").write_text(MARKS.format(str(mark)) + NET)
+    return array, job
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_model_may_not_name_this(name: str, tmp_path: Path, mark: Path) -> None:
+    with pytest.raises(ModelError, match=r"cannot be imported"):
+        build_model(resolve_model(name, {"command": f"touch {mark}", "f": "x"}, tmp_path))
+    with pytest.raises(ModelError, match=r"cannot be imported"):
+        build_model(ModelSpec(name, None, {"command": f"touch {mark}"}))  # nor in the drive, which is told a name
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("kind", [STRATEGY, TUNER], ids=["strategy", "tuner"])
+@pytest.mark.parametrize("name", NAMED)
+def test_nor_may_a_strategy_or_tuner(name: str, kind: object, tmp_path: Path) -> None:
+    with pytest.raises(PluginError, match=r"cannot be imported"):
+        load_plugin(kind, UserSection.model_validate({"name": name}), tmp_path)  # type: ignore[arg-type]
+
+
+def test_a_class_that_is_no_module_or_no_strategy_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no torch\.nn\.Module; nothing was built"):
+        build_model(resolve_model("psutil:Popen", {"args": "touch"}, tmp_path))
+    plugin = load_plugin(
+        STRATEGY, UserSection.model_validate({"name": "sklearn.linear_model:LinearRegression"}), tmp_path
+    )
+    with pytest.raises(PluginError, match="is no strategy, aggregate is missing"):
+        plugin.make()
+
+
+def test_a_file_may_not_pass_on_what_it_imported_from_python(tmp_path: Path) -> None:
+    (tmp_path / "my_net.py").write_text("from os import system\nfrom functools import partial\nrun = partial(system)\n")
+    for name in ("my_net.py:system", "my_net.py:run"):
+        with pytest.raises(ModelError, match="standard library"):
+            build_model(resolve_model(name, {}, tmp_path))
+
+
+@pytest.mark.parametrize("name", ["torch.nn:Linear", "torch.nn.modules.linear:Linear"])
+def test_an_installed_packages_module_may_be_named(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    assert isinstance(build_model(resolve_model(name, {"in_features": 2, "out_features": 2}, tmp_path)), nn.Module)
+
+
+def test_validate_runs_nothing_and_build_does(files: tuple[Path, Path], tmp_path: Path, mark: Path) -> None:
+    array, job = files
+    assert not validate_files(array, job, None, False, Paths.default()).built
+    assert not mark.exists()
+    assert validate_files(array, job, None, False, Paths.default(), build=True).built
+    assert mark.exists()
+    (tmp_path / "my_net.py").write_text("def other(): pass\n")
+    with pytest.raises(ModelError, match="has no 'build'"):
+        validate_files(array, job, None, False, Paths.default())
+    (tmp_path / "my_net.py").write_text("def build(:\n")
+    with pytest.raises(ModelError, match="SyntaxError"):
+        validate_files(array, job, None, False, Paths.default())
+
+
+def test_validate_imports_no_strategy_either(files: tuple[Path, Path], tmp_path: Path, mark: Path) -> None:
+    array, job = files
+    (tmp_path / "mine.py").write_text(MARKS.format(str(mark)) + "class It: pass\n")
+    job.write_text(JOB.replace("my_net.py:build", "digits_cnn") + "strategy: {name: 'mine.py:It', any: 1}\n")
+    assert not validate_files(array, job, None, False, Paths.default()).built
+    assert not mark.exists()
+
+
+def resumable(tmp_path: Path, source: str, sources: dict[str, str] | None) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "array.yaml").write_text(ARRAY)
+    (folder / "job.yaml").write_text(JOB)
+    (folder / "my_net.py").write_text(source)
+    (folder / "records.jsonl").touch()
+    (folder / "versions.json").write_text(json.dumps({} if sources is None else {"sources": sources}))
+    return folder
+
+
+def resume(folder: Path, tmp_path: Path, trusted: bool = False) -> None:
+    resume_run(folder, None, Paths(tmp_path, tmp_path, tmp_path), Silent(), quiet=True, trusted=trusted)
+
+
+@pytest.mark.parametrize("sources", [hash_sources({"my_net.py": NET}), None, {}], ids=["changed", "old", "without"])
+def test_resuming_compares_hashes_before_it_imports(sources: dict[str, str] | None, tmp_path: Path, mark: Path) -> None:
+    folder = resumable(tmp_path, MARKS.format(str(mark)) + NET, sources)
+    with pytest.raises(CheckpointError, match=r"my_net\.py"):
+        resume(folder, tmp_path)
+    assert not mark.exists()
+
+
+def test_resuming_takes_no_file_from_outside_of_the_directory(tmp_path: Path, mark: Path) -> None:
+    folder = resumable(tmp_path, NET, {"../my_net.py": hash_sources({"": NET})[""]})
+    (tmp_path / "my_net.py").write_text(NET)
+    (folder / "job.yaml").write_text(JOB.replace("my_net.py", "../my_net.py"))
+    with pytest.raises(CheckpointError, match="outside of the run directory"):
+        resume(folder, tmp_path, trusted=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what belongs to another user")
+class TestAnothersDirectory:
+    def test_is_neither_reported_on_nor_resumed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: Path
+    ) -> None:
+        folder = resumable(tmp_path, MARKS.format(str(mark)) + NET, {})
+        os.chown(folder, 65534, 65534)
+        for call in (lambda: resume(folder, tmp_path), lambda: load_run(folder)):
+            with pytest.raises(ConfigurationError, match=r"another user \(uid 65534\).*--trust"):
+                call()
+        assert load_run(folder, trusted=True).rounds == []
+        monkeypatch.setenv(SAFE_VARIABLE, f"/elsewhere:{folder}")
+        assert load_run(folder).rounds == []
+        assert not mark.exists()
+
+    def test_and_what_another_has_put_into_ones_own_counts_too(self, tmp_path: Path) -> None:
+        (tmp_path / "job.yaml").touch()
+        check_owner(tmp_path, "job.yaml", "missing.yaml")
+        os.chown(tmp_path / "job.yaml", 65534, 65534)
+        with pytest.raises(ConfigurationError, match=r"job\.yaml: belongs to another user"):
+            check_owner(tmp_path, "job.yaml")

@@ -1,0 +1,85 @@
+"""YAML from elsewhere: bounded, plain, and never anything but a ConfigurationError."""
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from csd_emu.array import ArrayConfig
+from csd_emu.config import load_config
+from csd_emu.yaml_files import MOST_BYTES, MOST_DEPTH, MOST_NODES, load_yaml, parse_yaml
+from firmware_agent.errors import ConfigurationError
+from host.report.load import load_run
+
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefg", "bcdefgh", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param(LAUGHS, "values", id="billion laughs"),
+        pytest.param("a: &a [*a]", "stands for what it is in", id="recursive"),
+        pytest.param("[" * 100_000, "deep", id="deep in brackets"),
+        pytest.param("".join(f"{' ' * n}k:\n" for n in range(MOST_DEPTH + 2)), "deep", id="deep by indentation"),
+        pytest.param(f"[{'1,' * MOST_NODES}1]", "values", id="many values"),
+        pytest.param("x" * (MOST_BYTES + 1), "most that is read", id="large"),
+        pytest.param("a: " + "1:" * 200_000 + "1", "too long", id="sexagesimal, which takes the square of its length"),
+        pytest.param(f"a: 0x{'f' * 5000}", "too long", id="a number that cannot be printed"),
+        pytest.param("a: !!timestamp x", "no valid YAML", id="tag that does not fit"),
+        pytest.param("a: !!bool x", "no valid YAML", id="another"),
+        pytest.param("a: 2026-13-45", "no valid YAML", id="impossible date"),
+        pytest.param("{[1]: 2}", "no valid YAML", id="key that is a list"),
+        pytest.param("!!python/object/apply:os.system [id]", "no valid YAML", id="a call"),
+        pytest.param("a: 1\na: 2", "occurs twice", id="repeated key"),
+    ],
+)
+def test_a_hostile_file_is_refused_at_once(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "array.yaml"
+    path.write_text(text)
+    began = time.thread_time()
+    with pytest.raises(ConfigurationError, match=told):
+        load_config(path, ArrayConfig)
+    assert time.thread_time() - began < 2
+
+
+def test_many_keys_take_no_time_that_grows_with_their_square() -> None:
+    began = time.thread_time()
+    assert len(parse_yaml("{" + ", ".join(f"k{n}: 1" for n in range(20_000)) + "}", "here")) == 20_000
+    assert time.thread_time() - began < 4
+
+
+def test_a_run_directory_is_read_with_the_same_bounds(tmp_path: Path) -> None:
+    (tmp_path / "records.jsonl").write_text("")
+    (tmp_path / "array.yaml").write_text(LAUGHS)
+    with pytest.raises(ConfigurationError, match="values"):
+        load_run(tmp_path)
+
+
+def test_an_alias_in_measure_is_followed() -> None:
+    assert parse_yaml("a: &a {x: 1}\nb: [*a, *a]", "here") == {"a": {"x": 1}, "b": [{"x": 1}] * 2}
+
+
+def test_an_error_shows_a_part_of_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "array.yaml"
+    path.write_text(f"name: {'x' * 100_000}\n" + "".join(f"k{n}: 1\n" for n in range(1000)))
+    with pytest.raises(ConfigurationError) as raised:
+        load_config(path, ArrayConfig)
+    assert len(str(raised.value)) < 20_000
+
+
+@given(st.text(alphabet="ab:&*{}[]-,'\"!|>#%\n \t0x.~<?@", max_size=60))
+def test_any_text_is_values_or_a_configuration_error(text: str) -> None:
+    try:
+        parse_yaml(text, "here")
+    except ConfigurationError as error:
+        assert "here" in str(error)
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match=r"x\.yaml"):
+        load_yaml(tmp_path / "x.yaml")
