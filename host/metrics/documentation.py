@@ -28,7 +28,8 @@ if you want to scrape:
                                             static_configs: [{targets: ["127.0.0.1:9464"]}]
 
 The endpoint is on `host.address`, the loopback interface unless the array file says otherwise, without TLS, and lives
-as long as the run; an array that is merely `up` has none. Rules and alerts for Prometheus are in
+as long as the run; an array that is merely `up` has none. It answers a scraper that calls it by an IP address,
+`localhost` or a name in `host.names`, and no other. Rules and alerts for Prometheus are in
 `images/prometheus` (below), dashboards for Grafana in `images/grafana` ([dashboards.md](dashboards.md)). The text of
 1,000 drives has some 90,000 lines; the bench `scrape` ([benchmarks.md](benchmarks.md)) says how long it takes.
 
