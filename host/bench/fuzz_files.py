@@ -94,7 +94,9 @@ _INVENTORY = {
     "groups": {"shelf": {"profile": "newport"}},
     "drives": {"shelf-1": {"host": "10.1.0.2", "groups": ["shelf"]}, "shelf-2": {"host": "10.1.1.2", "data": "/d"}},
 }
-_NET = b"from torch import nn\n\n\nclass It:\n    pass\n\n\ndef build(width: int = 4):\n    return nn.Linear(width, 2)\n"
+_NET = (
+    b"from torch import nn\n\n\nclass It:\n    pass\n\n\ndef build(width: int = 4):\n    return nn.Linear(width, 2)\n"
+)
 
 
 def file_targets(folder: Path) -> list[Target]:
@@ -134,10 +136,10 @@ def _configuration(folder: Path) -> list[Target]:
             "yaml",
             [_SERVERS],
             _into(servers / "servers.yaml", lambda: read_hall(servers / "servers.yaml", "a")),
-            0.5,
+            1.5,
         ),
         Target("inventory", "yaml", [_INVENTORY], _into(inventory, lambda: load_inventory(inventory))),
-        Target("model file", "bytes", [_NET], _check_model, 0.5),
+        Target("model file", "bytes", [_NET], _check_model, 1.5),
     ]
 
 
@@ -176,7 +178,7 @@ def _archives(folder: Path) -> list[Target]:
             raise ImageError(str(error)) from error
 
     return [
-        Target("image archive", "bytes", [stream.getvalue()[:4096]], unpack),
+        Target("image archive", "bytes", [stream.getvalue()[:4096]], unpack, 3.0),
         Target(
             "enrolment",
             "bytes",
@@ -184,7 +186,7 @@ def _archives(folder: Path) -> list[Target]:
             _into(path / "identity.tar", lambda: read_identity(path / "identity.tar")),
         ),
         Target(
-            "shard", "bytes", [shards[:8192]], _into(path / "shard.tar", lambda: open_shard(path / "shard.tar")), 0.5
+            "shard", "bytes", [shards[:8192]], _into(path / "shard.tar", lambda: open_shard(path / "shard.tar")), 1.5
         ),
     ]
 
@@ -217,7 +219,7 @@ def _of_data(name: str, path: Path, seeds: Sequence[bytes]) -> Target:
     path.parent.mkdir(parents=True)
     if name == "idx":
         (path.parent / "train-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 0, 1, 2]))
-    return Target(f"data {name}", "bytes", seeds, _into(path, read))
+    return Target(f"data {name}", "bytes", seeds, _into(path, read), 3.0)
 
 
 def _pictures() -> list[bytes]:
@@ -263,7 +265,7 @@ def _run_directory(folder: Path) -> list[Target]:
             finally:
                 (path / name).write_bytes(whole[name])
 
-        return Target(f"run directory: {name}", codec, values, call)
+        return Target(f"run directory: {name}", codec, values, call, 0.8)
 
     return [target(name, codec, values) for name, (codec, values) in seeds.items()]
 
@@ -301,15 +303,21 @@ def _state(folder: Path) -> list[Target]:
             parse_config(found.config, ArrayConfig, STATE_FILE)
 
     tables = [json.loads(path.read_bytes()) for path in sorted(SHIPPED.glob("*.json"))[:2]]
-    hall = {"server": "a", "config": _SERVERS, "own": _ARRAY, "whole": _ARRAY | {"digits": {"csd": 2, "slow": 2}}, "arrays": {"array.yaml": _ARRAY}}
+    hall = {
+        "server": "a",
+        "config": _SERVERS,
+        "own": _ARRAY,
+        "whole": _ARRAY | {"digits": {"csd": 2, "slow": 2}},
+        "arrays": {"array.yaml": _ARRAY},
+    }
     halls = folder / "halls" / HALL_FILE
     return [
-        Target("array state", "json", [state], _into(place / STATE_FILE, load), 0.5),
+        Target("array state", "json", [state], _into(place / STATE_FILE, load), 1.5),
         Target(
-            "live run", "json", [example_of(LiveRun)], _into(place / LIVE_FILE, lambda: list_live(place.parent)), 0.5
+            "live run", "json", [example_of(LiveRun)], _into(place / LIVE_FILE, lambda: list_live(place.parent)), 1.5
         ),
-        Target("servers of a run", "json", [hall], _into(halls, lambda: load_hall(halls)), 0.5),
-        Target("calibration table", "json", tables, lambda content: parse_table(content, "table"), 0.5),
+        Target("servers of a run", "json", [hall], _into(halls, lambda: load_hall(halls)), 1.5),
+        Target("calibration table", "json", tables, lambda content: parse_table(content, "table"), 1.5),
     ]
 
 
