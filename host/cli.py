@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from typing import Annotated
 
 import typer
 
+from csd_emu.open_files import raise_open_files
 from firmware_agent.errors import CsdError, EnvironmentUnfit
 from host.commands import arrays, benches, inject, packaged, power, runs
 from host.commands.calibrate import calibrate
@@ -23,9 +25,9 @@ from host.commands.stack import stack_app
 from host.commands.store import store
 from host.commands.top import top
 from host.commands.tune import tune
-from host.console import errors
+from host.console import errors, log_to_terminal
 from host.interrupts import INTERRUPTS
-from host.open_files import raise_open_files
+from host.logs import VARIABLE, LogFormat, log_as_json
 from host.printing_failures import print_user_traceback
 
 INTERRUPTED = 130
@@ -58,6 +60,19 @@ app.add_typer(power.power_app, name="power")
 app.add_typer(reproduce_app, name="reproduce")
 app.add_typer(stack_app, name="stack")
 app.add_typer(ci_app, name="ci")
+
+
+@app.callback()
+def prepare(
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", envvar=VARIABLE, help="of standard error; json: one object per line")
+    ] = LogFormat.TEXT,
+) -> None:
+    """Do what options before the command's name ask for."""
+    if log_format is LogFormat.JSON:
+        log_as_json(errors)
+    else:
+        log_to_terminal()
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from host.accounting import Accountant
 from host.checkpoint import Checkpoint
 from host.event_budget import EventBudget
 from host.failures import Failure, FailureRecord
+from host.logs import tell
 from host.records import EventRecord, RoundRecord, SliceRecord, What
 from host.run_directory import RunDirectory
 from host.training import Training, TrainingState
@@ -91,6 +92,7 @@ class Recorder:
     def open(self, directory: RunDirectory) -> None:
         """Record into `directory` from now on, the events that have waited first."""
         self.directory = directory
+        tell(run=directory.path.name)
         for event in self._early:
             directory.append(event)
         self._early.clear()

@@ -122,14 +122,19 @@ class SessionDaemon:
         self._lock = None
 
     def give(self, path: Path) -> None:
-        """Make `path` usable by the user under whom QEMU runs."""
+        """Make `path` usable by the user under whom QEMU runs, a file by nobody else."""
+        if not path.is_dir():
+            path.chmod(0o600)
         if self.owner is not None:
             give_away(path, self.owner.pw_uid, self.owner.pw_gid)
 
-    def take_back(self, path: Path) -> None:
-        """Make `path` a file of this process's user again, so that nobody else can change what is in it."""
-        if self.owner is not None:
-            give_away(path, os.geteuid(), os.getegid())
+    def open_to(self, folder: Path) -> None:
+        """Let the user under whom QEMU runs reach what is in `folder` by its name, but neither list nor change it."""
+        if self.owner is None:
+            folder.chmod(0o700)
+        else:
+            os.chown(folder, os.geteuid(), self.owner.pw_gid, follow_symlinks=False)
+            folder.chmod(0o710)
 
     @property
     def _log(self) -> Path:

@@ -19,7 +19,7 @@ BENCHES = (
     *("repeatability", "startup", "slowdown", "memory", "image", "calibration", "throttles", "metrics", "resume"),
     *("rounds", "gradients", "simulate", "stannis", "hypertune", "hypertune_sim", "compose", "scrape", "page"),
     *("ci_gate", "pytest_warm", "comm", "placement", "planner", "planner_vms", "scaleout"),
-    *("deploy", "deploy_wide", "fuzz"),
+    *("deploy", "deploy_wide", "hostile", "overhead", "fuzz"),
 )
 
 

@@ -21,7 +21,7 @@ def bench(
         str | None, typer.Argument(help="which one; without, they are listed", autocompletion=complete_bench)
     ] = None,
     seed: Annotated[int, typer.Option(help="of everything random", min=0)] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="a short one, for CI (fuzz)")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="fewer cases, for a look; not every bench has it")] = False,
     cases: Annotated[int | None, typer.Option(help="how many cases (fuzz)", min=1)] = None,
     replay: Annotated[Path | None, typer.Option(help="a saved case, which alone is run again (fuzz)")] = None,
     as_json: Json = False,

@@ -187,7 +187,8 @@ past. If your rounds take longer, set `WINDOW` in `host/metrics/rules.py` and ru
 ## Alerts
 
 `images/prometheus/rules/alerts.yml`; `promtool test rules tests/prometheus/alerts.test.yml` tests them. The stack has
-no Alertmanager: see Prometheus' page `/alerts`, the dashboards, or the series `ALERTS`.
+no Alertmanager: see Prometheus' page `/alerts`, the dashboards, or the series `ALERTS`. What to do when one fires:
+[alerts.md](alerts.md).
 
 | alert | severity | fires when | for |
 |---|---|---|---|

@@ -13,6 +13,8 @@ import yaml
 from host.metrics import names, queries, server_names, step_names
 from host.metrics.queries import Ratio
 
+# Behind the name of the alert in small letters: a section of docs/alerts.md each.
+RUNBOOKS = "docs/alerts.md#"
 FOLDER = Path(__file__).parents[2] / "images" / "prometheus" / "rules"
 # What is recorded moves when a round ends, so a window must be longer than any round takes on the wall clock.
 WINDOW = "10m"
@@ -66,6 +68,11 @@ class Alert:
     summary: str
     description: str
     meaning: str
+
+    @property
+    def runbook(self) -> str:
+        """Where it is written what to do."""
+        return f"{RUNBOOKS}{self.name.lower()}"
 
 
 def record(ratio: Ratio, meaning: str | None = None) -> Recorded:
@@ -246,7 +253,7 @@ def alerts_yaml() -> str:
                 "expr": alert.expression,
                 "for": alert.wait,
                 "labels": {"severity": alert.severity},
-                "annotations": {"summary": alert.summary, "description": alert.description},
+                "annotations": {"summary": alert.summary, "description": alert.description, "runbook": alert.runbook},
             }
             for alert in ALERTS
         ],

@@ -1,6 +1,7 @@
 """Prometheus' configuration, held against Prometheus' own promtool."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -78,9 +79,24 @@ def test_a_wrong_alert_is_noticed(tmp_path: Path, alert: str, right: str, wrong:
     assert alert in text
 
 
-def test_every_alert_is_tested() -> None:
-    text = TESTS.read_text(encoding="utf-8")
+def fired_in_tests() -> set[str]:
+    """The alerts that a case of alerts.test.yml expects to fire."""
+    fired = set()
+    for case in yaml.safe_load(TESTS.read_text(encoding="utf-8"))["tests"]:
+        fired |= {each["alertname"] for each in case.get("alert_rule_test", ()) if each["exp_alerts"]}
+        for each in case.get("promql_expr_test", ()):
+            if each["exp_samples"] and 'alertstate="firing"' in each["expr"]:
+                fired |= set(re.findall(r'alertname="(\w+)"', each["expr"]))
+    return fired
+
+
+def test_every_alert_fires_in_a_test_and_has_a_runbook() -> None:
+    assert fired_in_tests() == {alert.name for alert in rules.ALERTS}
+    sections = re.split(r"^## ", (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    written = {section.partition("\n")[0]: section for section in sections}
+    assert list(written) == [alert.name for alert in rules.ALERTS]
     for alert in rules.ALERTS:
-        assert f"{alert.name}" in text
         assert alert.severity in {"warning", "critical"}
-    assert yaml.safe_load(text)["tests"]
+        assert alert.runbook == f"docs/alerts.md#{alert.name.lower()}"
+        for part in ("**Means:**", "**Look:**", "**Do:**"):
+            assert part in written[alert.name], (alert.name, part)
