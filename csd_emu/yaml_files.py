@@ -52,30 +52,41 @@ def _check_bounds(text: str) -> None:
     Raises:
         ValueError: it is too deep or too much, or an alias stands for what it is in.
     """
-    sizes: dict[str, int] = {}
-    # Of each collection that is open: its anchor, and the number of nodes when it began.
-    opened: list[tuple[str | None, int]] = []
-    nodes = 0
+    bounds = _Bounds()
     for event in yaml.parse(text, Loader=_EVENTS):
+        bounds.count(event)
+
+
+class _Bounds:
+    """Counts nodes and depth, event after event."""
+
+    def __init__(self) -> None:
+        self._nodes = 0
+        self._sizes: dict[str, int] = {}
+        # Of each collection that is open: its anchor, and the number of nodes when it began.
+        self._opened: list[tuple[str | None, int]] = []
+
+    def count(self, event: yaml.Event) -> None:
+        """Take one event; `ValueError` if it breaks a bound."""
         if isinstance(event, yaml.AliasEvent):
-            if any(anchor == event.anchor for anchor, _ in opened):
+            if any(anchor == event.anchor for anchor, _ in self._opened):
                 raise ValueError(f"the alias *{event.anchor} stands for what it is in; write it out")
-            nodes += sizes.get(event.anchor, 1)
+            self._nodes += self._sizes.get(event.anchor, 1)
         elif isinstance(event, yaml.ScalarEvent):
-            nodes += 1
-            if event.anchor is not None:
-                sizes[event.anchor] = 1
+            self._close(event.anchor, self._nodes)
         elif isinstance(event, yaml.CollectionStartEvent):
-            opened.append((event.anchor, nodes))
-            nodes += 1
+            self._opened.append((event.anchor, self._nodes))
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = opened.pop()
-            if anchor is not None:
-                sizes[anchor] = nodes - before
-        if len(opened) > MOST_DEPTH:
+            self._close(*self._opened.pop())
+        if len(self._opened) > MOST_DEPTH:
             raise ValueError(f"it is nested more than {MOST_DEPTH} deep; write it flatter")
-        if nodes > MOST_NODES:
+        if self._nodes > MOST_NODES:
             raise ValueError(f"it has more than {MOST_NODES} values, with those that aliases stand for; split it")
+
+    def _close(self, anchor: str | None, before: int) -> None:
+        self._nodes += 1
+        if anchor is not None:
+            self._sizes[anchor] = self._nodes - before
 
 
 class _Loader(yaml.SafeLoader):

@@ -44,8 +44,8 @@ def check_sources(directory: Path, job_file: str, versions_file: str, trusted: b
     known = _read_hashes(directory / versions_file) if names else {}
     if known is None and not trusted:
         raise CheckpointError(
-            f"{directory / versions_file}: does not say what {', '.join(names)} was when the run began (an older csd-emu "
-            "wrote it); look at the code, and give --trust to run it as it is"
+            f"{directory / versions_file}: does not say what {', '.join(names)} was when the run began (an older "
+            "csd-emu wrote it); look at the code, and give --trust to run it as it is"
         )
     for name in names:
         if Path(name).name != name:
@@ -58,8 +58,8 @@ def check_sources(directory: Path, job_file: str, versions_file: str, trusted: b
             raise CheckpointError(f"{directory / name}: cannot be read ({error}); restore it from a copy") from error
         if known is not None and known.get(name) != digest:
             raise CheckpointError(
-                f"{directory / name}: is another than the run began with (its sha256 differs), so nothing of it was run: "
-                "undo the change, or begin a new run"
+                f"{directory / name}: is another than the run began with (its sha256 differs), so nothing of it was "
+                "run: undo the change, or begin a new run"
             )
 
 

@@ -153,7 +153,7 @@ def check_unpacked(unpacked_bytes: int, packed_bytes: int, where: str) -> None:
     """
     if unpacked_bytes > max(_SMALL_BYTES, _MOST_RATIO * packed_bytes):
         raise DataError(
-            f"{where}: {packed_bytes} bytes would be unpacked to {unpacked_bytes}; more than {_MOST_RATIO} times as many "
+            f"{where}: {packed_bytes} bytes would be unpacked to {unpacked_bytes}; over {_MOST_RATIO} times as many "
             "are refused: keep it uncompressed"
         )
 

@@ -114,6 +114,10 @@ def _report(seed: int, tallies: dict[str, Tally]) -> BenchReport:
 
 
 def _sample(tally: Tally) -> dict[str, Any]:
+    crashes = [
+        {"file": _file_name(crash.target), "seed": crash.seed, "case": crash.case, "what": crash.what}
+        for crash in tally.crashes
+    ]
     return {
         "cases": tally.cases,
         "refused": tally.refused,
@@ -121,7 +125,5 @@ def _sample(tally: Tally) -> dict[str, Any]:
         "worst_case": tally.worst_case[:200].hex(),
         "worst_bytes": tally.worst_bytes,
         "lines": tally.lines,
-        "crashes": [
-            {"file": _file_name(c.target), "seed": c.seed, "case": c.case, "what": c.what} for c in tally.crashes
-        ],
+        "crashes": crashes,
     }

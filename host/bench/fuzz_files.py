@@ -136,10 +136,10 @@ def _configuration(folder: Path) -> list[Target]:
             "yaml",
             [_SERVERS],
             _into(servers / "servers.yaml", lambda: read_hall(servers / "servers.yaml", "a")),
-            0.5,
+            1.5,
         ),
         Target("inventory", "yaml", [_INVENTORY], _into(inventory, lambda: load_inventory(inventory))),
-        Target("model file", "bytes", [_NET], _check_model, 0.5),
+        Target("model file", "bytes", [_NET], _check_model, 1.5),
     ]
 
 
@@ -178,7 +178,7 @@ def _archives(folder: Path) -> list[Target]:
             raise ImageError(str(error)) from error
 
     return [
-        Target("image archive", "bytes", [stream.getvalue()[:4096]], unpack),
+        Target("image archive", "bytes", [stream.getvalue()[:4096]], unpack, 3.0),
         Target(
             "enrolment",
             "bytes",
@@ -186,7 +186,7 @@ def _archives(folder: Path) -> list[Target]:
             _into(path / "identity.tar", lambda: read_identity(path / "identity.tar")),
         ),
         Target(
-            "shard", "bytes", [shards[:8192]], _into(path / "shard.tar", lambda: open_shard(path / "shard.tar")), 0.5
+            "shard", "bytes", [shards[:8192]], _into(path / "shard.tar", lambda: open_shard(path / "shard.tar")), 1.5
         ),
     ]
 
@@ -219,7 +219,7 @@ def _of_data(name: str, path: Path, seeds: Sequence[bytes]) -> Target:
     path.parent.mkdir(parents=True)
     if name == "idx":
         (path.parent / "train-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 0, 1, 2]))
-    return Target(f"data {name}", "bytes", seeds, _into(path, read))
+    return Target(f"data {name}", "bytes", seeds, _into(path, read), 3.0)
 
 
 def _pictures() -> list[bytes]:
@@ -265,7 +265,7 @@ def _run_directory(folder: Path) -> list[Target]:
             finally:
                 (path / name).write_bytes(whole[name])
 
-        return Target(f"run directory: {name}", codec, values, call)
+        return Target(f"run directory: {name}", codec, values, call, 0.8)
 
     return [target(name, codec, values) for name, (codec, values) in seeds.items()]
 
@@ -312,12 +312,12 @@ def _state(folder: Path) -> list[Target]:
     }
     halls = folder / "halls" / HALL_FILE
     return [
-        Target("array state", "json", [state], _into(place / STATE_FILE, load), 0.5),
+        Target("array state", "json", [state], _into(place / STATE_FILE, load), 1.5),
         Target(
-            "live run", "json", [example_of(LiveRun)], _into(place / LIVE_FILE, lambda: list_live(place.parent)), 0.5
+            "live run", "json", [example_of(LiveRun)], _into(place / LIVE_FILE, lambda: list_live(place.parent)), 1.5
         ),
-        Target("servers of a run", "json", [hall], _into(halls, lambda: load_hall(halls)), 0.5),
-        Target("calibration table", "json", tables, lambda content: parse_table(content, "table"), 0.5),
+        Target("servers of a run", "json", [hall], _into(halls, lambda: load_hall(halls)), 1.5),
+        Target("calibration table", "json", tables, lambda content: parse_table(content, "table"), 1.5),
     ]
 
 

@@ -62,7 +62,7 @@ class Crash:
 
 @dataclass
 class Tally:
-    """What came of one target's cases; `refused` is how many ended with a CsdError, `lines` how much code was reached."""
+    """What came of one target's cases; `refused` ended with a CsdError, `lines` of our code were reached."""
 
     cases: int = 0
     refused: int = 0

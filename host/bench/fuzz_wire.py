@@ -44,15 +44,15 @@ def wire_targets(folder: Path) -> list[Target]:
     agent = [[_plain(wire.Welcome()), *exchange[:-1], each] for each in frames]
     workers = [_plain(each) for kind in (FromHost, FromWorker) for each in _each_of(kind)]
     return [
-        Target("frame", "msgpack", [*frames, exchange], lambda content: wire.unpack(content), 6.0),
-        Target("host's session", "msgpack", session, _session, 4.0),
-        Target("agent's session", "msgpack", agent, _agent(folder / "agent"), 2.0),
-        Target("hello", "msgpack", [hello], _hello(), 2.0),
-        Target("assembler", "msgpack", [exchange[:-1]], _assemble, 2.0),
-        Target("servers' frame", "msgpack", workers, _from_servers, 1.0),
-        Target("store request", "msgpack", [_plain(each) for each in _each_of(Request)], read_request, 1.0),
-        Target("server's state", "bytes", [_state()], unpack_state, 1.0),
-        Target("facts of a drive", "bytes", [_FACTS.encode()], _facts, 1.0),
+        Target("frame", "msgpack", [*frames, exchange], wire.unpack, 30.0),
+        Target("host's session", "msgpack", session, _session, 6.0),
+        Target("agent's session", "msgpack", agent, _agent(folder / "agent"), 6.0),
+        Target("hello", "msgpack", [hello], _hello(), 6.0),
+        Target("assembler", "msgpack", [exchange[:-1]], _assemble, 20.0),
+        Target("servers' frame", "msgpack", workers, _from_servers, 10.0),
+        Target("store request", "msgpack", [_plain(each) for each in _each_of(Request)], read_request, 10.0),
+        Target("server's state", "bytes", [_state()], unpack_state, 6.0),
+        Target("facts of a drive", "bytes", [_FACTS.encode()], _facts, 6.0),
     ]
 
 
@@ -62,8 +62,7 @@ def _state() -> bytes:
 
 def _frames() -> Iterator[wire.AnyFrame]:
     """Yield one frame of every kind."""
-    for each in _each_of(wire.AnyFrame):
-        yield each
+    yield from _each_of(wire.AnyFrame)
 
 
 def _each_of(union: Any) -> list[Any]:

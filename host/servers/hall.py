@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import msgspec
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from csd_emu.array import MAX_DEVICES, ArrayConfig, Device, DeviceGroup
 from csd_emu.config import parse_config
@@ -32,9 +32,11 @@ class HallConfig(ArrayConfig):
         digits: group -> how many digits its drives' numbers have, as in the array of its server.
     """
 
-    digits: dict[str, int]
+    digits: dict[str, Annotated[int, Field(ge=1, le=9)]]
 
     def _digits(self, group: DeviceGroup, drives: int) -> int:
+        if group.name not in self.digits:
+            raise ValueError(f"digits: group {group.name!r} is missing; add it")
         return self.digits[group.name]
 
     @model_validator(mode="after")
