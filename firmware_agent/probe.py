@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from firmware_agent.errors import DeviceFailed
+from firmware_agent.handover import OWN_SINK
 from firmware_agent.throttle import LOOPBACK, Throttle, bucket_bytes
 from firmware_agent.wire import Probed, ProbeRead, ProbeSend
 
@@ -26,8 +27,6 @@ HELD_SECONDS = 0.04
 LENGTH_BYTES = 8
 _SEND_BYTES, _AHEAD_BYTES = 64 << 10, 256 << 10
 _TIMEOUT_SECONDS = 120.0
-# As address of a sink: one in the device itself, for an emulated drive reaches no other.
-OWN_SINK = f"{LOOPBACK}:0"
 
 Mark = tuple[float, int]
 

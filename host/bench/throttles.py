@@ -11,7 +11,7 @@ from csd_emu.deadline import Deadline
 from csd_emu.engines.qemu import QemuEngine
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
-from firmware_agent.probe import OWN_SINK
+from firmware_agent.handover import OWN_SINK
 from firmware_agent.wire import Probed, ProbeRead, ProbeSend
 from host.bench.harness import WATCHDOG_SECONDS, cpu_hogs, report, with_array
 from host.lifecycle import StartedArray

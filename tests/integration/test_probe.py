@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from firmware_agent.errors import DeviceFailed
-from firmware_agent.probe import OWN_SINK, open_sink, probe_send
+from firmware_agent.handover import OWN_SINK
+from firmware_agent.probe import open_sink, probe_send
 from firmware_agent.wire import ProbeSend
 from tests.fakes import FakeThrottled
 
