@@ -16,10 +16,10 @@ from host.outputs import BenchReport
 
 # Each is a module here with a function `run`; imported when it is asked for, since most need libvirt.
 BENCHES = (
-    *("repeatability", "startup", "slowdown", "memory", "image", "calibration", "throttles", "metrics", "resume"),
+    *("repeatability", "startup", "slowdown", "memory", "image", "calibration", "throttles", "metrics", "kill"),
     *("rounds", "gradients", "simulate", "stannis", "hypertune", "hypertune_sim", "compose", "scrape", "page"),
     *("ci_gate", "pytest_warm", "comm", "placement", "planner", "planner_vms", "scaleout"),
-    *("deploy", "deploy_wide", "hostile", "overhead", "fuzz"),
+    *("deploy", "deploy_wide", "hostile", "overhead", "fuzz", "soak"),
 )
 
 

@@ -24,6 +24,7 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="fewer cases, for a look; not every bench has it")] = False,
     cases: Annotated[int | None, typer.Option(help="how many cases (fuzz)", min=1)] = None,
     replay: Annotated[Path | None, typer.Option(help="a saved case, which alone is run again (fuzz)")] = None,
+    minutes: Annotated[float | None, typer.Option(help="for how long (soak)", min=1.0, max=10_080.0)] = None,
     as_json: Json = False,
 ) -> None:
     """Measure one of the project's promises, or list them."""
@@ -35,5 +36,6 @@ def bench(
         print_json(benches) if as_json else printing.print_names(benches.benches)
         return
     with StageProgress(quiet=as_json) as progress:
-        report = run_bench(name, Paths.default(), progress, seed, quick=quick, cases=cases, replay=replay)
+        options = {"quick": quick, "cases": cases, "replay": replay, "minutes": minutes}
+        report = run_bench(name, Paths.default(), progress, seed, **options)
     print_json(report) if as_json else printing.print_bench(report)

@@ -56,7 +56,8 @@ class Door:
         )
         options = [("grpc.ssl_target_name_override", HOST_NAME), ("grpc.use_local_subchannel_pool", 1)]
         with grpc.secure_channel(f"127.0.0.1:{self.fleet.port}", credentials, options=options) as channel:
-            call = channel.stream_stream(SERVICE_METHOD)(iter([encode(hello(device))]), timeout=20)
+            method: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(SERVICE_METHOD)
+            call = method(iter([encode(hello(device))]), timeout=20)
             try:
                 answers = [decode(frame) for frame in call]
             except grpc.RpcError:
@@ -148,7 +149,7 @@ async def test_an_emulated_drive_with_what_was_lent_elsewhere_is_refused(door: D
 
 async def test_an_array_knows_which_of_its_drives_have_certificates_of_their_own(tmp_path: Path) -> None:
     check = CertificateCheck.of(config(), RUN, tmp_path)
-    assert (check.own, check.array, check.run) == ({REAL}, "lab", RUN)
+    assert (check.own, check.array, check.run) == (frozenset({REAL}), "lab", RUN)
 
 
 @pytest.mark.parametrize("case", ["own", "expired", "foreign", "lent", "ended", "none"])
@@ -167,7 +168,7 @@ async def test_no_certificate_opens_anything_at_the_metrics_port(door: Door, cas
         for name, text in (("c", made[case].certificate_pem), ("k", made[case].key_pem)):
             (tmp_path / name).write_text(text)
         context.load_cert_chain(tmp_path / "c", tmp_path / "k")
-    with Exporter(MetricsState(RunFacts("lab", "native", "digits_cnn", "sync", [REAL])), None) as exporter:
+    with Exporter(MetricsState(RunFacts("lab", "native", "digits_cnn", "sync", (REAL,))), None) as exporter:
         port = int(exporter.page_address.rstrip("/").rpartition(":")[2])
 
         def shake() -> None:

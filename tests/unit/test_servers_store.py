@@ -91,7 +91,7 @@ def test_a_pickle_planted_by_a_stranger_reaches_nobody(
     kept: StoreClient, section: StoreSection, tmp_path: Path
 ) -> None:
     """As the review did it: the text that torchrun's agents unpickled, written by anybody who reached the port."""
-    planted = base64.b64encode(pickle.dumps(Planted(tmp_path / "ran")))
+    planted = base64.b64encode(pickle.dumps(Planted(tmp_path / "ran"))).decode()
     with contextlib.suppress(DistError, RuntimeError):
         TCPStore(*place(section), timeout=timedelta(seconds=3)).set("torch.rendezvous.run", planted)
     with pytest.raises((DistError, RuntimeError)):
@@ -207,7 +207,7 @@ def test_the_contents_are_a_dictionary_of_texts_and_one_of_counters(requests: li
         else:
             for entries in (texts, counts):
                 for key in [key for key in entries if key.startswith(request.prefix)]:
-                    del entries[key]  # type: ignore[attr-defined]
+                    del entries[key]
 
 
 def test_what_a_member_writes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
