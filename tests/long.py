@@ -17,8 +17,8 @@ THIRDS = 3
 VIRTUAL_MACHINES = "tests/vm/"
 # Of a file that is not in SECONDS.
 USUAL_SECONDS = 60.0
-# Wall seconds of each file's long tests, on two cores with nothing beside them: how thirds are made equal, and what
-# begins first. A change that adds a file adds it here; what is missing is said at the end of `make test-third`.
+# Wall seconds of each file's long tests on two cores: how thirds are made equal, and what begins first. A change that
+# adds a file adds it here: `make test-third` says at its end what each file took, and which have no figure.
 SECONDS: dict[str, float] = {}
 # What begins so is tested by files of these names. The longest beginning counts; a test's own file always does.
 OF_PACKAGES: dict[str, tuple[str, ...]] = {
