@@ -25,6 +25,8 @@ _MEBIBYTE = 2**20
 # With the prefixes of firmware_agent.handover a name must fit an NVMe serial number of 20 characters.
 DeviceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,12}[a-z0-9]$")]
 
+WebName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:[0-9]{1,5})?$")]
+
 
 def check_profile(name: str, kind: str) -> str:
     """Return the name of a profile of that kind; raises `ValueError`, as pydantic's validators do, if it is none."""
@@ -94,6 +96,8 @@ class HostSection(Config):
         address: its own address on which it listens, for drives, Prometheus and browsers; all of its own: ``0.0.0.0``.
         port: on which drives dial in.
         metrics_port: on which Prometheus scrapes.
+        names: host names, with a port or without, by which browsers and Prometheus may ask for the page and the
+            metrics; they always may by an IP address or as ``localhost``.
         trains: whether it takes part in synchronous training, as the node ``host``.
         power_cap: what the whole array may draw on average over device time; an alert says when it draws more.
     """
@@ -103,6 +107,7 @@ class HostSection(Config):
     address: IPv4Address = Field(default=IPv4Address("127.0.0.1"), strict=False)
     port: int | None = Field(default=None, ge=1024, le=65535)
     metrics_port: int | None = Field(default=None, ge=1024, le=65535)
+    names: list[WebName] = Field(default=[], max_length=64)
     power_cap: Watts | None = None
 
     @field_validator("profile")

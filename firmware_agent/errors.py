@@ -149,10 +149,6 @@ class DeviceFailed(DeviceError):
     """Raised when a device reports that its task failed."""
 
 
-class DeviceCodeFailed(DeviceFailed, UserCodeFailed):
-    """Raised when a device reports that its task failed for the user's code."""
-
-
 class ContributionRefused(DeviceError):
     """Raised when what a device sent was not believed; `diverging` says that a training that diverges looks so."""
 
@@ -160,6 +156,10 @@ class ContributionRefused(DeviceError):
         """Tell why."""
         super().__init__(message)
         self.diverging = diverging
+
+
+class DeviceCodeFailed(DeviceFailed, UserCodeFailed):
+    """Raised when a device reports that its task failed for the user's code."""
 
 
 class DriveUnreachable(DeviceError):

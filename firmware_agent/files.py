@@ -146,6 +146,39 @@ def make_folder(path: Path, mode: int) -> None:
         path.chmod(stat.S_IMODE(facts.st_mode) & mode)
 
 
+def give_away(path: Path, uid: int, gid: int) -> None:
+    """Make a file or folder another user's, and nothing that a link of its name leads to.
+
+    Raises:
+        OSError: it is a link, or a file with a second name: then it would be given away elsewhere too.
+    """
+    folder = os.open(path.parent, _FOLDER | os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            facts = os.fstat(descriptor)
+            if not stat.S_ISDIR(facts.st_mode):
+                _check_regular(descriptor)
+                if facts.st_nlink != 1:
+                    raise OSError(errno.EMLINK, "has another name elsewhere")
+            os.fchown(descriptor, uid, gid)
+        finally:
+            os.close(descriptor)
+    finally:
+        os.close(folder)
+
+
+def enter_folder(parent: int, name: str, mode: int) -> int:
+    """Return a descriptor of the folder `name` in the open folder `parent`, made if it is missing; close it.
+
+    Raises:
+        OSError: it cannot be made, or is a link or something else.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, mode, dir_fd=parent)
+    return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
+
+
 def _check_regular(descriptor: int) -> None:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         raise OSError(errno.EINVAL, "is no regular file")

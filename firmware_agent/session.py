@@ -19,7 +19,8 @@ _OUTBOX_FRAMES = 4
 _CHANNEL_OPTIONS = [
     ("grpc.ssl_target_name_override", HOST_NAME),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # In spite of its name: what a connection and its handshake may take, beside a host that is busy.
+    ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),

@@ -27,7 +27,8 @@ _LOOPBACK = "127.0.0.1"
 _PAGE_BYTES, _BLOCK_BYTES = 4096, 64 << 10
 # No TLS record is that long, so none that was begun can swallow it: the host's TLS fails, and closes the connection.
 _NOISE = b"\xff" * (20 << 10)
-_BREAK_SECONDS = 5.0
+# What the host is given to hang up by itself, as it does at the end of a run; and to answer the noise.
+_PATIENCE_SECONDS, _BREAK_SECONDS = 2.0, 5.0
 _POLL_SECONDS = 0.1
 _RTMGRP_LINK = 1
 
@@ -124,14 +125,14 @@ class Carrier:
 
     def _break_off(self) -> None:
         """Have the host close its connection, which QEMU does not do when the drive does."""
-        noise, deadline = memoryview(_NOISE), time.monotonic() + _BREAK_SECONDS
-        while time.monotonic() < deadline:
+        noise, begin = memoryview(_NOISE), time.monotonic()
+        while (passed := time.monotonic() - begin) < _PATIENCE_SECONDS + _BREAK_SECONDS:
             self._cable.wait()
-            wanted = select.POLLIN | (select.POLLOUT if noise else 0)
+            wanted = select.POLLIN | (select.POLLOUT if noise and passed > _PATIENCE_SECONDS else 0)
             events = dict(self._poll(wanted, int(1000 * _POLL_SECONDS)))
             if events.get(self._port, 0) and self._read() == 0:
                 return
-            if noise and events.get(self._port, 0) & select.POLLOUT:
+            if events.get(self._port, 0) & wanted & select.POLLOUT:
                 noise = noise[self._write(noise) :]
 
     def _poll(self, events: int, milliseconds: int) -> list[tuple[int, int]]:

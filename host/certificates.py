@@ -17,6 +17,7 @@ from firmware_agent.wire import HOST_NAME
 
 # A clone's date is its template's, which may be months old, and a drive without a clock begins in 1970 at every boot.
 _NOT_BEFORE = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_LENT = "urn:csd-emu:lent:"
 _NOT_AFTER = datetime.datetime(2099, 12, 31, tzinfo=datetime.UTC)
 
 
@@ -60,9 +61,15 @@ class Authority:
         """The private key, without a password: for a file that only its owner can read."""
         return _key_pem(self._key)
 
-    def issue_device(self, device: str, until: datetime.datetime | None = None) -> Credential:
-        """Return a client credential whose common name is the device's name; valid `until` then, or for ever."""
-        return self._issue(device, ExtendedKeyUsageOID.CLIENT_AUTH, until)
+    def issue_device(self, device: str, until: datetime.datetime | None = None, lent: str = "") -> Credential:
+        """Return a client credential whose common name is the device's name.
+
+        Args:
+            device: its name.
+            until: it is valid until then, or for ever.
+            lent: what it is good for alone, of an emulated drive (see `lent_uri`); empty: a drive's own.
+        """
+        return self._issue(device, ExtendedKeyUsageOID.CLIENT_AUTH, until, lent)
 
     def has_issued(self, certificate: x509.Certificate) -> bool:
         """Return whether a certificate is signed by this authority."""
@@ -76,13 +83,40 @@ class Authority:
         """Return the host's server credential."""
         return self._issue(HOST_NAME, ExtendedKeyUsageOID.SERVER_AUTH)
 
-    def _issue(self, name: str, usage: x509.ObjectIdentifier, until: datetime.datetime | None = None) -> Credential:
+    def _issue(
+        self, name: str, usage: x509.ObjectIdentifier, until: datetime.datetime | None = None, uri: str = ""
+    ) -> Credential:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_subject(name, self._array), self._name, key.public_key(), until or _NOT_AFTER)
-        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        names: list[x509.GeneralName] = [x509.DNSName(name)]
+        names += [x509.UniformResourceIdentifier(uri)] if uri else []
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         return Credential(certificate.public_bytes(serialization.Encoding.PEM).decode(), _key_pem(key))
+
+
+def serial_of(credential: Credential) -> int:
+    """Return the serial number of a certificate."""
+    return x509.load_pem_x509_certificate(credential.certificate_pem.encode()).serial_number
+
+
+def lent_uri(array: str, run: str) -> str:
+    """Return what a certificate says that was lent to an emulated drive of this run of an array."""
+    return f"{_LENT}{array}:{run}"
+
+
+def lent_to(certificate: x509.Certificate) -> list[str]:
+    """Return what a certificate says of whom it was lent to (see `lent_uri`); nothing of a drive's own.
+
+    Raises:
+        ValueError: its extensions are damaged.
+    """
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [uri for uri in names.get_values_for_type(x509.UniformResourceIdentifier) if uri.startswith(_LENT)]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ _REMEDY = "restore the file from a copy, or remove it to begin again from the fi
 # decided stands in the checkpoint; if it has not yet, it begins again, perhaps with other limits.
 _FREE_JOB_KEYS = {"rounds", "target", "checkpoint", "watchdog", "planner", "on_failure"}
 _FREE_ARRAY_KEYS = {"hypervisors", "spread", "memory"}
-_FREE_HOST_KEYS = {"address", "port", "metrics_port", "power_cap"}
+_FREE_HOST_KEYS = {"address", "port", "metrics_port", "names", "power_cap"}
 
 
 class Header(msgspec.Struct, frozen=True):

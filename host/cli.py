@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from csd_emu.open_files import raise_open_files
 from firmware_agent.errors import CsdError, EnvironmentUnfit
 from host.commands import arrays, benches, inject, packaged, power, runs
 from host.commands.calibrate import calibrate
@@ -24,10 +25,9 @@ from host.commands.stack import stack_app
 from host.commands.store import store
 from host.commands.top import top
 from host.commands.tune import tune
-from host.console import errors
+from host.console import errors, log_to_terminal
 from host.interrupts import INTERRUPTS
-from host.logs import VARIABLE, LogFormat, configure
-from host.open_files import raise_open_files
+from host.logs import VARIABLE, LogFormat, log_as_json
 from host.printing_failures import print_user_traceback
 
 INTERRUPTED = 130
@@ -69,7 +69,10 @@ def prepare(
     ] = LogFormat.TEXT,
 ) -> None:
     """Do what options before the command's name ask for."""
-    configure(log_format, errors)
+    if log_format is LogFormat.JSON:
+        log_as_json(errors)
+    else:
+        log_to_terminal()
 
 
 def main() -> None:

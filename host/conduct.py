@@ -62,7 +62,12 @@ class Conduct:
             self._aside.add(session)
             times = refusal.reason if at_once else f"refused {count} times running"
             self._on_event(device, What.SET_ASIDE, f"{times}; it takes part again once it has dialled anew")
-        return ContributionRefused(f"{device}: refused {refusal.told(where)}", refusal.diverging)
+        return refused(device, refusal, where)
+
+
+def refused(device: str, refusal: Refusal, where: str) -> ContributionRefused:
+    """Return the error that takes the place of a contribution."""
+    return ContributionRefused(f"{device}: refused {refusal.told(where)}", refusal.diverging)
 
 
 def all_diverge(errors: Sequence[CsdError]) -> bool:

@@ -2,20 +2,66 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 import time
+import traceback
+from collections.abc import Iterable
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
+from rich.style import Style
 from rich.table import Table
 
 from firmware_agent.units import format_bytes
+from host.plain_text import plain
 from host.summary import SYNC, Summary, format_accuracy
 
 _WIDEST = 200
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+class PlainConsole(Console):
+    """A console on which nothing steers the terminal but rich itself: whatever is printed passes through `render`."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of `renderable`, their text plain, and none a link."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(plain(segment.text), _without_link(segment.style))
+
+
+def _without_link(style: Style | None) -> Style | None:
+    return style if style is None or style.link is None else style.update_link(None)
+
+
+console = PlainConsole(highlight=False)
+errors = PlainConsole(stderr=True, highlight=False, soft_wrap=True)
+
+
+class PlainFormatter(logging.Formatter):
+    """Formats log lines, and what they tell of errors, as plain text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one record's lines."""
+        return plain(super().format(record))
+
+
+def log_to_terminal() -> None:
+    """Have warnings of the log, and what no command has caught, on standard error as plain text."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    sys.excepthook = _show_exception
+
+
+def _show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    sys.stderr.write(plain("".join(traceback.format_exception(kind, error, trace))))
+
+
+def print_line(text: str) -> None:
+    """Print a line as it is, at once, for whoever reads it from a pipe."""
+    print(plain(text), file=sys.stdout, flush=True)
 
 
 class StageProgress:

@@ -15,9 +15,13 @@ import msgspec
 from msgspec import Meta
 
 from firmware_agent.errors import CsdError, DeviceError, EnvironmentUnfit, ProtocolError
+from firmware_agent.files import make_folder
 from firmware_agent.wire import Name, Text
 
 MAX_LINE_BYTES = 32 << 10
+# So many requests are handled at once; who comes meanwhile is told to come again.
+MOST_TALKS = 16
+_BUSY_SECONDS = 1.0
 # Whoever connects has so long to say what they want.
 _REQUEST_SECONDS = 10.0
 # Answers that are ready when the run ends have so long to be taken.
@@ -77,7 +81,7 @@ class ControlServer:
         self._talks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> ControlServer:
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
+        make_folder(self._path.parent, 0o711 if os.geteuid() == 0 else 0o700)
         self._path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX)
         try:
@@ -102,13 +106,14 @@ class ControlServer:
             await asyncio.gather(*talks, return_exceptions=True)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is not None:
+        task, busy = asyncio.current_task(), len(self._talks) >= MOST_TALKS
+        if task is not None and not busy:
             self._talks.add(task)
             task.add_done_callback(self._talks.discard)
         try:
             with contextlib.suppress(ConnectionError):
-                writer.write(msgspec.json.encode(await self._answer(reader)) + b"\n")
+                answer = await (_refuse(reader) if busy else self._answer(reader))
+                writer.write(msgspec.json.encode(answer) + b"\n")
                 await writer.drain()
         finally:
             writer.close()
@@ -129,6 +134,14 @@ class ControlServer:
             return Answer(error=f"not a request: {error}")
         except CsdError as error:
             return Answer(error=str(error))
+
+
+async def _refuse(reader: asyncio.StreamReader) -> Answer:
+    """Answer that the run is busy, once the request is there: a connection that is closed before loses its answer."""
+    with contextlib.suppress(TimeoutError, ValueError):
+        async with asyncio.timeout(_BUSY_SECONDS):
+            await reader.readline()
+    return Answer(error="the run is busy with other requests; ask again")
 
 
 def ask(path: Path, request: Request) -> str:

@@ -21,15 +21,17 @@ from firmware_agent.folded_traceback import (
 STOP, CONTINUE = "stop", "continue"
 # Failures that are told apart; further ones are counted together.
 MOST_FAILURES = 32
-OTHER = "other"
+# Kinds of the user's code; any other kind says itself what it is.
+CODE = ("model", "data set", "strategy", "tuner")
+OTHER = "other failures"
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """A failure of the user's code, and how often the same one came.
 
     Attributes:
-        kind: of code or of failure: ``model``, ``data set``, ``strategy``, ``tuner``; ``other`` for all that came after
-            the first 32 different ones.
+        kind: of code or of failure: ``model``, ``data set``, ``strategy``, ``tuner``; ``other failures`` for all that
+            came after the first 32 different ones.
         device: where it came first; ``host`` for what runs there.
         round: in which it came first, from 1.
         step: of a synchronous run, in which it came first; null where it is none of a step.
@@ -50,8 +52,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     def headline(self) -> str:
         """What failed, where and when it came first, in words."""
         when = f"in round {self.round}" + (f", step {self.step}" if self.step is not None else "")
-        what = "" if self.kind == OTHER else f"the {self.kind} failed "
-        return f"{what}on {self.device} {when}: {self.error}"
+        what = f"the {self.kind} failed" if self.kind in CODE else self.kind
+        return f"{what} on {self.device} {when}: {self.error}"
 
 
 class FailureRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="failure"):
@@ -146,17 +148,16 @@ class Failures:
 
 
 def describe_failures(failures: Sequence[Failure]) -> str:
-    """Return that and how often code of the user's failed in a run, in a sentence without a full stop."""
-    first, count = failures[0], sum(failure.count for failure in failures)
-    times = "once" if count == 1 else f"{count} times"
-    more = f", and {len(failures) - 1} more that differ" if len(failures) > 1 else ""
-    return f"code of the job's failed {times}: {first.headline}{more}"
+    """Return a run's first failure, and how many there were, in a sentence without a full stop."""
+    first, more = failures[0], len(failures) - 1
+    times = f" ({first.count} times in all)" if first.count > 1 else ""
+    return f"{first.headline}{times}" + (f"; {more} other failure{'s' if more > 1 else ''}" if more else "")
 
 
 def failed_run(failures: Sequence[Failure], run_directory: str) -> UserCodeFailed:
-    """Return the error of a run in which code of the user's failed, with the first traceback in its message."""
+    """Return the error of a run with failures, with the first traceback in its message."""
     first = failures[0]
-    told = f"{describe_failures(failures)}; run directory: {run_directory}"
+    told = f"the run failed: {describe_failures(failures)}; run directory: {run_directory}"
     return UserCodeFailed(f"{told}\n{first.traceback}".rstrip("\n"), first.kind, first.error)
 
 

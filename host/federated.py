@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from csd_emu.timeline import HOST
 from firmware_agent.errors import CheckpointError
@@ -18,8 +18,8 @@ from host.participation import choose_devices
 from host.plugins.loading import Plugin
 from host.records import OnEvent, RoundRecord, What
 from host.rounds import Answer, RoundExchange
-from host.screening import first_not_finite
-from host.strategies import Contribution, make_strategy
+from host.strategies import Contribution, Directions, make_strategy
+from host.strategies.direction import AWAY_ROUNDS
 from host.training import TrainingState, is_done, round_totals
 
 
@@ -55,6 +55,8 @@ class FederatedTraining:
         self._buffers = frozenset(evaluator.structure().buffers)
         parameters = frozenset(self._weights).difference(self._buffers)
         self._strategy = make_strategy(job.strategy, job.momentum, parameters, plugin)
+        # Of a strategy that leaves drives out, so that its weights tell who points away from the others.
+        self._directions = Directions(parameters) if self._strategy.least_contributions > 1 else None
         # A strategy of the user's own may keep or return what it was given.
         self._recycles = plugin is None
 
@@ -107,10 +109,11 @@ class FederatedTraining:
         self._report_stragglers(number, accounted)
         contributions = _contributions(visited.answers, accounted)
         if self._are_enough(number, contributions):
-            weights = await asyncio.to_thread(self._strategy.aggregate, self.weights, contributions)
-            if bad := await asyncio.to_thread(first_not_finite, weights):
+            weights = await asyncio.to_thread(self._strategy.aggregate, self.weights, list(contributions.values()))
+            if bad := await asyncio.to_thread(self._exchange.screen.first_not_finite, weights):
                 what = f"the drives' weights are finite, but what the strategy makes of {bad} is not"
                 raise diverged(self._on_event, job, f"round {number}", what=what)
+            await self._report_directions(number, contributions, weights)
             self._weights = weights
         for answer in visited.answers if self._recycles else ():
             answer.session.recycle(answer.weights)
@@ -141,7 +144,20 @@ class FederatedTraining:
         if all(part.straggler for part in accounted.devices):
             self._on_event(HOST, What.NOTE, f"round {number}: every device was late, {limit}; the weights stay")
 
-    def _are_enough(self, number: int, contributions: Sequence[Contribution]) -> bool:
+    async def _report_directions(
+        self, number: int, contributions: Mapping[str, Contribution], weights: Mapping[str, Array]
+    ) -> None:
+        if self._directions is None:
+            return
+        returned = {device: part.weights for device, part in contributions.items()}
+        away = await asyncio.to_thread(self._directions.watch, self.weights, weights, returned)
+        for device, cosine in away.items():
+            what = (
+                f"its updates point away from what {self._job.strategy.name} makes of all, {AWAY_ROUNDS} rounds running"
+            )
+            self._on_event(device, What.NOTE, f"in round {number}: {what} (cosine {cosine:.2f})")
+
+    def _are_enough(self, number: int, contributions: Collection[object]) -> bool:
         """Whether the strategy can keep what it promises with these; the weights stay if not, and an event says so."""
         count, least = len(contributions), self._strategy.least_contributions
         if 0 < count < least:
@@ -150,11 +166,12 @@ class FederatedTraining:
         return count >= least
 
 
-def _contributions(answers: Sequence[Answer], accounted: Accounted) -> list[Contribution]:
+def _contributions(answers: Sequence[Answer], accounted: Accounted) -> dict[str, Contribution]:
+    """Return device -> what it adds to the round, of those that were in time."""
     late = {part.device for part in accounted.devices if part.straggler}
     answers = [answer for answer in answers if answer.returned.device not in late]
     counts = round_weights([answer.returned.trained.samples for answer in answers])
-    return [
-        Contribution(answer.weights, count, answer.returned.trained.steps)
+    return {
+        answer.returned.device: Contribution(answer.weights, count, answer.returned.trained.steps)
         for answer, count in zip(answers, counts, strict=True)
-    ]
+    }

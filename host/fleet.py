@@ -12,14 +12,15 @@ from ipaddress import IPv4Address
 import grpc
 import grpc.aio
 
+from csd_emu.open_files import allow_open_files
 from firmware_agent.errors import EnvironmentUnfit, ProtocolError
 from firmware_agent.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION, SERVICE_METHOD, Hello, Welcome, decode, encode
 from host.admission import Admission
 from host.certificates import HostKeys
 from host.device_time import COUNTED, MODELLED, WALL
+from host.drive_certificates import CertificateCheck
 from host.event_budget import EventBudget
 from host.in_place import WantedRecords
-from host.open_files import allow_open_files
 from host.records import OnEvent, What
 from host.session import DeviceSession
 
@@ -108,6 +109,7 @@ class Fleet:
         port: int,
         on_event: OnEvent = lambda *_: None,
         address: IPv4Address = LOOPBACK,
+        certificates: CertificateCheck | None = None,
     ) -> None:
         """Prepare to listen.
 
@@ -117,7 +119,9 @@ class Fleet:
             port: TCP port, 0 for any free one.
             on_event: called with device, what happened, and more about it when a device joins, leaves or is refused.
             address: this machine's own, on which to listen.
+            certificates: whose certificates are let in; None: all that the authority has signed.
         """
+        self._certificates = certificates
         self._expected = dict(expected)
         self._newest = {device: want.incarnation for device, want in expected.items()}
         # The instance of the agent that first came as the newest incarnation: any other is a twin.
@@ -263,6 +267,10 @@ class Fleet:
         if not isinstance(hello, Hello):
             raise ProtocolError(f"{device} did not begin with a hello")
         self._check(device, hello)
+        if self._certificates is not None:
+            shown = context.auth_context().get("x509_pem_cert", [])
+            if adopted := self._certificates.check(device, shown):
+                self._on_event(device, What.ADOPTED, adopted)
         return hello
 
     def _check(self, device: str, hello: Hello) -> None:
@@ -299,8 +307,9 @@ class Fleet:
 
     def _pin(self, device: str, hello: Hello) -> None:
         """Remember what a drive said of records in place: from now on they must stay so."""
-        said = {"manifest_sha256": hello.manifest_sha256, "samples": hello.samples, "clock": hello.clock}
-        self._expected[device] = replace(self._expected[device], **said)
+        self._expected[device] = replace(
+            self._expected[device], manifest_sha256=hello.manifest_sha256, samples=hello.samples, clock=hello.clock
+        )
         if self._class_names is None and hello.holding is not None and hello.holding.class_names:
             self._class_names = device, hello.holding.class_names
 

@@ -24,12 +24,13 @@ from csd_emu.engines import DevicePlan, Engine, Handle, Surroundings, make_engin
 from csd_emu.engines.base import HypervisorLost
 from csd_emu.paths import Paths
 from firmware_agent.errors import BootTimeout, ConfigurationError
-from firmware_agent.handover import IDENTITY_FILE
+from firmware_agent.handover import IDENTITY_FILE, SHARD_FILE
 from firmware_agent.identity import Identity, write_identity
 from host.array_state import STATE_FILE, ArrayState, DeviceState, devices_held, empty_folder
-from host.certificates import Authority, Credential, HostKeys
+from host.certificates import Authority, Credential, HostKeys, lent_uri
 from host.datasets import load_dataset
 from host.device_time import COUNTED, WALL
+from host.drive_certificates import CertificateCheck, deployment_folder
 from host.fleet import Expected, Fleet
 from host.in_place import WantedRecords
 from host.job import DataSection
@@ -105,7 +106,8 @@ async def start_array(
     shards = devices, request.data, request.seed, folder / DEVICES, dataset, request.among
     records = await asyncio.to_thread(write_shards, *shards)
     wanted = WantedRecords.of(dataset)
-    authority = await asyncio.to_thread(_authority, request.config)
+    deployment = deployment_folder(request.config)
+    authority = await asyncio.to_thread(_authority, request.config, deployment)
     keys = HostKeys(authority.ca_pem, authority.issue_host())
     keys.save(folder / _KEYS)
     first = first_incarnations(devices)
@@ -121,7 +123,9 @@ async def start_array(
     }
     place, behind = request.config.host, engine.surroundings(devices[0]).listen_address
     address = place.address if behind is None else IPv4Address(behind)
-    fleet = await fleet_box.enter_async_context(Fleet(expected, keys, place.port or 0, on_event, address))
+    certificates = CertificateCheck.of(request.config, run, deployment and deployment[1])
+    listening = Fleet(expected, keys, place.port or 0, on_event, address, certificates)
+    fleet = await fleet_box.enter_async_context(listening)
     state = msgspec.structs.replace(_state(request, run, fleet.port, devices, records, first), listen_address=behind)
     state.save(folder)
     plans = [
@@ -149,7 +153,10 @@ async def attach_array(
         BootTimeout: a device did not dial in.
     """
     keys = HostKeys.load(folder / _KEYS)
-    engines = {node.name: node.engine for node in ArrayConfig.model_validate(state.config).list_nodes()}
+    config = parse_config(state.config, ArrayConfig, STATE_FILE)
+    deployment = deployment_folder(config)
+    certificates = CertificateCheck.of(config, state.run, deployment and deployment[1])
+    engines = {node.name: node.engine for node in config.list_nodes()}
     expected = {
         d.name: Expected(
             d.incarnation,
@@ -159,7 +166,7 @@ async def attach_array(
         )
         for d in state.devices
     }
-    async with Fleet(expected, keys, state.port, on_event, state.address) as fleet:
+    async with Fleet(expected, keys, state.port, on_event, state.address, certificates) as fleet:
         try:
             async with asyncio.timeout(_BOOT_SECONDS):
                 await asyncio.gather(*(fleet.joined(device) for device in running))
@@ -182,6 +189,21 @@ def list_running(state: ArrayState, paths: Paths) -> list[str]:
         if not state.kept:
             engine.sweep(config.name)
         return engine.list_devices(config.name)
+
+
+def fetch_consoles(state: ArrayState, folder: Path, paths: Paths) -> None:
+    """Have what the drives of an array that is up said last in the files beside their shards.
+
+    Raises:
+        CsdError: the engine cannot be asked.
+    """
+    config = parse_config(state.config, ArrayConfig, STATE_FILE)
+    with contextlib.closing(make_engine(config, paths)) as engine:
+        for device in config.list_devices():
+            own = folder / DEVICES / device.name
+            plan = DevicePlan(config.name, state.run, device, own, own / SHARD_FILE, own / IDENTITY_FILE)
+            if (handle := engine.find(plan)) is not None:
+                engine.alive(handle)  # fetches its console on the way
 
 
 def check_same(request: ArrayRequest, state: ArrayState) -> None:
@@ -259,18 +281,17 @@ async def _start_devices(
     return [handle for handle, _ in started], StartTimes(times, time.monotonic() - begin), lost
 
 
-def _authority(config: ArrayConfig) -> Authority:
+def _authority(config: ArrayConfig, deployment: tuple[str, Path] | None) -> Authority:
     """Return who issues the certificates of an array: with real drives in it the one that has enrolled those.
 
     Host and drives of an array trust one authority, so its other devices get their certificates from it too.
     """
-    if config.inventory is None:
+    if deployment is None:
         return Authority(config.name)
-    from csd_emu.remote.inventory import load_inventory
-    from host.deploy.enrol import authority_folder, open_authority
+    from host.deploy.enrol import open_authority
 
-    name = load_inventory(Path(config.inventory)).name
-    return open_authority(authority_folder(Paths.default(), name), name)
+    name, folder = deployment
+    return open_authority(folder, name)
 
 
 def first_incarnations(devices: Sequence[Device]) -> dict[str, int]:
@@ -287,7 +308,8 @@ def _identity(
 ) -> Identity:
     # A real drive has a certificate of its own, and no key crosses the network for it.
     own = device.engine == REMOTE
-    credential = Credential("", "") if own else authority.issue_device(device.name, _until(request.config))
+    lent = lent_uri(request.config.name, request.run)
+    credential = Credential("", "") if own else authority.issue_device(device.name, _until(request.config), lent)
     return Identity(
         array=request.config.name,
         device=device.name,

@@ -10,7 +10,7 @@ import traceback
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,17 +32,15 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-def configure(log_format: LogFormat, errors: Console) -> None:
-    """From now on write the log, and all that is said on standard error by way of `errors`, in that format."""
-    if log_format is LogFormat.TEXT:
-        return
+def log_as_json(errors: Console) -> None:
+    """From now on write the log, and all that is said on standard error by way of `errors`, as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.getLogger().addHandler(handler)
     for name in _OURS:
         logging.getLogger(name).setLevel(logging.INFO)
     logging.captureWarnings(True)
-    errors.file = _Messages()
+    errors.file = cast(IO[str], _Messages())
     sys.excepthook = _log_exception
 
 
@@ -87,6 +85,9 @@ class RunLog:
     def add_event(self, event: EventRecord) -> None:
         """Log an event."""
         log.info("%s", event.detail or event.what, extra={"drive": event.device, "event": str(event.what)})
+
+    def count_event(self, event: EventRecord) -> None:
+        """Leave out an event that is not to be listed."""
 
     def add_round(self, record: RoundRecord) -> None:
         """Log the end of a round."""

@@ -12,6 +12,7 @@ from firmware_agent.wire import LayerTimes, PhaseSeconds
 from host.deploy.report import DeployReport
 from host.gate.report import GateReport
 from host.placement.report import PlanReport
+from host.plain_text import plain_json
 from host.report.comparison import Comparison
 from host.reproduce.figures import HypertuneReport
 from host.reproduce.placement_figures import PlacementReport
@@ -319,7 +320,7 @@ OUTPUTS: dict[str, type[msgspec.Struct]] = {
 
 def print_json(output: msgspec.Struct) -> None:
     """Print one output as one indented JSON object."""
-    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(output)) + b"\n")
+    sys.stdout.buffer.write(plain_json(msgspec.json.format(msgspec.json.encode(output))) + b"\n")
     sys.stdout.flush()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from csd_emu.deadline import Deadline
 from firmware_agent.errors import EnvironmentUnfit
+from firmware_agent.files import make_folder
 
 # Others hold the lock for a moment, to see whether anyone else does.
 _LOOK_SECONDS, _POLL_SECONDS = 2.0, 0.05
@@ -24,7 +25,7 @@ def present(path: Path) -> Iterator[None]:
         EnvironmentUnfit: another process holds it, or it cannot be made.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
+        make_folder(path.parent, 0o711 if os.geteuid() == 0 else 0o700)
         descriptor = _take(path, Deadline(_LOOK_SECONDS))
     except OSError as error:
         raise EnvironmentUnfit(f"{path} cannot be made ({error.strerror}); make its folder writable") from error
@@ -38,7 +39,7 @@ def present(path: Path) -> Iterator[None]:
 def is_present(path: Path) -> bool:
     """Return whether a process holds the lock at `path`."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -49,9 +50,9 @@ def is_present(path: Path) -> bool:
 
 def _take(path: Path, deadline: Deadline) -> int:
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         # Between open and lock another process may have ended and removed the file.
-        if _lock(descriptor, fcntl.LOCK_EX) and path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
+        if _lock(descriptor, fcntl.LOCK_EX) and path.exists() and os.fstat(descriptor).st_ino == path.lstat().st_ino:
             return descriptor
         os.close(descriptor)
         if deadline.expired:

@@ -8,7 +8,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from firmware_agent.units import format_bytes
-from host.console import console, print_summary
+from host.console import console, print_line, print_summary
 from host.outputs import (
     BenchReport,
     CalibrationOutcome,
@@ -101,7 +101,7 @@ def print_validation(report: ValidationReport) -> None:
         tried = "" if report.built else "; your own code was not run: --build imports and tries it"
         console.print(f"job: {report.job['model']} on {report.job['data']['source']}, valid{tried}", soft_wrap=True)
     for xml in report.domains.values():
-        print(xml)
+        print_line(xml)
 
 
 def print_bench(report: BenchReport) -> None:

@@ -50,11 +50,10 @@ def print_deploy(report: DeployReport, columns: Sequence[str]) -> None:
 
 
 def _print_text(drive: str, text: str) -> None:
-    """Print lines that a drive wrote, below its name; what would steer the terminal is replaced."""
+    """Print lines that a drive wrote, below its name."""
     console.print(f"[bold]{drive}:[/]")
     for line in text.splitlines():
-        plain = "".join(char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in line)
-        console.print(plain, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def _heading(name: str) -> str:

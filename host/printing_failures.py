@@ -18,7 +18,7 @@ def print_failure(failure: Failure) -> None:
 
 
 def print_failures(failures: Sequence[Failure]) -> None:
-    """Print that and how often code of the user's failed in a run that has ended; nothing if it never did."""
+    """Print the failures of a run that has ended; nothing if there were none."""
     if failures:
         told = f"the run failed: {describe_failures(failures)} (tracebacks: report.html, summary.json)"
         console.print(told, style="bold red", markup=False, soft_wrap=True)

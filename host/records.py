@@ -307,6 +307,7 @@ class What(StrEnum):
     LEFT = "left"
     REJOINED = "rejoined"
     REFUSED = "refused"
+    ADOPTED = "adopted"
     REJECTED = "rejected"
     SET_ASIDE = "set aside"
     DIVERGING = "diverging"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,7 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from host.console import console
+from host.console import console, print_line
 from host.records import RetuneRecord, RoundRecord
 from host.retunes import describe_retune
 from host.summary import FEDERATED, SYNC
@@ -68,7 +67,7 @@ class RoundTable:
         if self._live is not None:
             self._live.console.print(escape(describe_retune(retune)), soft_wrap=True)
         elif not self._quiet:
-            print(describe_retune(retune), file=sys.stdout, flush=True)
+            print_line(describe_retune(retune))
 
     def _render(self) -> Table:
         table = Table(caption=self._caption)
@@ -80,7 +79,7 @@ class RoundTable:
 
     def _print_plain(self, cells: list[str]) -> None:
         pairs = zip(cells, self._columns, strict=True)
-        print(" ".join(f"{cell:>{column.width}}" for cell, column in pairs), file=sys.stdout, flush=True)
+        print_line(" ".join(f"{cell:>{column.width}}" for cell, column in pairs))
 
 
 def _columns(clock: str, mode: str) -> list[_Column]:

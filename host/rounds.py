@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
@@ -24,7 +23,7 @@ from host.fleet import Fleet
 from host.job import JobConfig
 from host.participation import Choice
 from host.records import OnEvent, What
-from host.screening import Part, Refusal, Scan, Screen, dealt_passes, scan_update, squares
+from host.screening import Part, Refusal, Scan, Screen, dealt_passes
 from host.session import DeviceSession
 
 T = TypeVar("T")
@@ -162,6 +161,7 @@ class RoundExchange:
         before_task: BeforeTask = leave_alone,
         failures: Failures | None = None,
         clock_of: ClockOf = lambda _, stopwatch: stopwatch,
+        screen: Screen | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -174,8 +174,9 @@ class RoundExchange:
             before_task: called for each device before a round's frames go to it.
             failures: is told when the user's code fails in a device; without, the run goes on.
             clock_of: see `host.device_time.DeviceTime.clock`.
+            screen: judges what comes back; without, one that has seen nothing.
         """
-        self.screen, self._conduct, self._clock_of = Screen(), Conduct(on_event), clock_of
+        self.screen, self._conduct, self._clock_of = screen or Screen(), Conduct(on_event), clock_of
         self._job, self._frame, self._fleet = job, frame, fleet
         self._list_existing, self._on_event, self._before_task = list_existing, on_event, before_task
         self._failures = failures or Failures(goes_on=True)
@@ -218,7 +219,7 @@ class RoundExchange:
     ) -> list[Answer | CsdError]:
         """Return what is believed of the results, and the errors; a refused drive's weights are let go."""
         parts = {result.session: self._part(result) for result in results if isinstance(result, Answer)}
-        refused = self.screen.judge(list(parts.values()), _norm_of(weights) if not self.screen.norm else math.inf)
+        refused = self.screen.judge(list(parts.values()), self.screen.weight_norm(weights))
         return [self._verdict(number, result, refused) for result in results]
 
     def _verdict(self, number: int, result: Answer | CsdError, refused: Mapping[str, Refusal]) -> Answer | CsdError:
@@ -296,7 +297,7 @@ class RoundExchange:
         specs = tensor_specs(start[0])
         weights, trained = await session.receive_tensors(number, specs, Trained, Deadline(self._job.watchdog))
         # Beside what other drives still send.
-        scan = await asyncio.to_thread(scan_update, weights, *start)
+        scan = await asyncio.to_thread(self.screen.scan, weights, *start)
         returned = Returned(
             device=session.device,
             hello_clock=session.hello.clock,
@@ -311,10 +312,6 @@ class RoundExchange:
 
 Start = tuple[Mapping[str, Array], Collection[str]]
 """What a round begins with: the weights, and which of them are buffers."""
-
-
-def _norm_of(weights: Mapping[str, Array]) -> float:
-    return math.sqrt(sum(squares(array).total for array in weights.values()))
 
 
 async def _all_or_none(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

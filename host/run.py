@@ -104,7 +104,7 @@ def run_job(
         metrics = MetricsState(describe_run(request.config, request.job, server))
         history, host = History(plan_run(request.config, request.job)), request.config.host
         page = PageApp(history, lambda: describe_presences(metrics))
-        exporter = stack.enter_context(Exporter(metrics, host.metrics_port, host.address, page))
+        exporter = stack.enter_context(Exporter(metrics, host.metrics_port, host.address, page, host.names))
         if member is not None:
             publish_exporter(member, exporter.page_address)
         engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))
@@ -156,8 +156,8 @@ class _Run:
         self.plan_only, self._reported = False, False
         self._planned: PlannedRun | None = None
         self._metrics, self._history, self._meter = exporter.state, history, MachineMeter(RaplMeter.open())
-        followers = [exporter.state, history, RunLog(past.rounds[-1].round if past is not None and past.rounds else 0)]
-        self._recorder = Recorder(followers, request.sha256, request.job.checkpoint.every, past)
+        run_log = RunLog(past.rounds[-1].round if past is not None and past.rounds else 0)
+        self._recorder = Recorder([exporter.state, history, run_log], request.sha256, request.job.checkpoint.every, past)
         goes_on = request.job.on_failure == CONTINUE
         self._failures = Failures(goes_on, self._show_failure, history.set_failures)
         if past is not None:
@@ -277,7 +277,7 @@ class _Run:
         """Note with what the run ends in which the user's code failed; what that did in a drive is known already."""
         if isinstance(error, UserCodeFailed) and not isinstance(error, DeviceCodeFailed):
             self._failures.take(error, HOST)
-        self._recorder.add_event(HOST, What.NOTE, f"the run ends, for code of the job's failed: {error}")
+        self._recorder.add_event(HOST, What.NOTE, f"the run ends: {error}")
 
     async def _finish(self, training: Training | None, directory: RunDirectory) -> Summary:
         """Write down how the run ended, and show it until its last metrics are scraped."""

@@ -28,9 +28,13 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
+from csd_emu.timeline import HOST
 from firmware_agent.exchange import Array
 from firmware_agent.wire import PhaseSeconds
+
+Floats = npt.NDArray[np.float64]
 
 NORM_FACTOR = 20.0
 EXPLODING = 1e4
@@ -215,7 +219,7 @@ class Part:
         dealt: what it was given.
         said: its report.
         steps_said: in its report; None where that has no such figure.
-        scan: of its tensors.
+        scan: of its tensors; None of a probe, whose gradients are dropped.
         clock: whose seconds these are; ``modelled`` ones are not the drive's to say, and not looked at.
         table_seconds: what its calibration table says of this; None without one.
     """
@@ -224,9 +228,14 @@ class Part:
     dealt: Dealt
     said: Report
     steps_said: int | None
-    scan: Scan
+    scan: Scan | None
     clock: str
     table_seconds: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """Among whose seconds these are looked at: those of the same clock, the host's apart."""
+        return f"{self.clock} ({HOST})" if self.device == HOST else self.clock
 
     @property
     def record_seconds(self) -> float:
@@ -250,6 +259,18 @@ class Screen:
     fastest: dict[tuple[str, str], float] = field(default_factory=dict)
     devices: set[str] = field(default_factory=set)
 
+    def scan(self, weights: Mapping[str, Array], start: Mapping[str, Array], buffers: Collection[str]) -> Scan:
+        """Return what is judged of a drive's weights (see `scan_update`)."""
+        return scan_update(weights, start, buffers)
+
+    def weight_norm(self, weights: Mapping[str, Array]) -> float:
+        """Return the norm of the weights that the drives were sent; infinite if there is a history to judge by."""
+        return math.inf if self.norm else math.sqrt(sum(squares(array).total for array in weights.values()))
+
+    def first_not_finite(self, weights: Mapping[str, Array]) -> str:
+        """Return the first of a round's new weights that is not finite (see `first_not_finite`)."""
+        return first_not_finite(weights)
+
     def judge(self, parts: Sequence[Part], weight_norm: float = math.inf) -> dict[str, Refusal]:
         """Return who is refused, and why; all others are taken into the history.
 
@@ -265,6 +286,11 @@ class Screen:
             refused |= check([part for part in parts if part.device not in refused])
         self._accept([part for part in parts if part.device not in refused])
         return refused
+
+    @property
+    def norm_limit(self) -> float:
+        """Norm that no gradient may have, whoever else takes part; infinite before there is a history of several."""
+        return NORM_FACTOR * self.norm if len(self.devices) >= _MAJORITY and self.norm else math.inf
 
     def state(self) -> dict[str, Any]:
         """Return what must be kept to go on as if the run had never stopped: JSON's types."""
@@ -282,22 +308,22 @@ class Screen:
         self.fastest = {(str(d), str(c)): float(seconds) for d, c, seconds in state.get("fastest", ())}
 
     def _accept(self, parts: Sequence[Part]) -> None:
-        worked = [part for part in parts if part.dealt.samples]
-        if worked:
-            self.norm = max(self.norm, _median([part.scan.norm for part in worked]))
-            self.buffer_norm = max(self.buffer_norm, _median([part.scan.buffer_norm for part in worked]))
-        self.devices |= {part.device for part in worked}
-        for part in worked:
+        scans = _scans(parts)
+        if scans:
+            self.norm = max(self.norm, _median([scan.norm for scan in scans.values()]))
+            self.buffer_norm = max(self.buffer_norm, _median([scan.buffer_norm for scan in scans.values()]))
+        self.devices |= scans.keys()
+        for part in [part for part in parts if part.dealt.samples]:
             if part.clock != "modelled":
-                key = part.device, part.clock
+                key = part.device, part.kind
                 self.fastest[key] = min(self.fastest.get(key, math.inf), part.record_seconds)
 
     def _check_seconds(self, parts: Sequence[Part]) -> dict[str, Refusal]:
         said = [part for part in parts if part.clock != "modelled" and part.dealt.samples]
         found: dict[str, Refusal] = {}
-        for clock in {part.clock for part in said}:
+        for clock in {part.kind for part in said}:
             seen = {device: seconds for (device, kind), seconds in self.fastest.items() if kind == clock}
-            own = [part for part in said if part.clock == clock]
+            own = [part for part in said if part.kind == clock]
             for part in own:
                 seen[part.device] = min(seen.get(part.device, math.inf), part.record_seconds)
             usual = sorted(seen.values())[len(seen) // 2]
@@ -311,35 +337,43 @@ class Screen:
         return found
 
     def _check_norms(self, parts: Sequence[Part], weight_norm: float) -> dict[str, Refusal]:
-        worked = [part for part in parts if part.dealt.samples]
-        if not worked:
-            return {}
-        found: dict[str, Refusal] = {}
-        now, usual_steps = _median([part.scan.norm for part in worked]), _median([p.dealt.steps for p in worked])
+        scans, found = _scans(parts), dict[str, Refusal]()
+        if not scans:
+            return found
+        steps = {part.device: float(part.dealt.steps) for part in parts if part.device in scans}
+        now, usual_steps = _median([scan.norm for scan in scans.values()]), max(1.0, _median(list(steps.values())))
         exploding = self.norm > 0 and now > EXPLODING * self.norm
-        witnessed = len(worked) < _MAJORITY <= len(self.devices)
+        witnessed = len(scans) < _MAJORITY <= len(self.devices)
         reference = self.norm if exploding or witnessed else max(self.norm, now)
-        buffer_reference = max(self.buffer_norm, _median([part.scan.buffer_norm for part in worked]))
-        for part in worked:
-            limit = NORM_FACTOR * reference * max(1.0, part.dealt.steps / max(1.0, usual_steps))
-            absurd = part.scan.norm > _ABSURD * (1.0 + weight_norm)
-            if (reference and part.scan.norm > limit) or absurd:
-                found[part.device] = Refusal(
+        buffer_reference = max(self.buffer_norm, _median([scan.buffer_norm for scan in scans.values()]))
+        for device, scan in scans.items():
+            limit = NORM_FACTOR * reference * max(1.0, steps[device] / usual_steps)
+            if (reference and scan.norm > limit) or scan.norm > _ABSURD * (1.0 + weight_norm):
+                found[device] = Refusal(
                     Reason.NORM,
-                    f"its update has the norm {part.scan.norm:.3g}, where {reference:.3g} is usual and {limit:.3g} the "
+                    f"its update has the norm {scan.norm:.3g}, where {reference:.3g} is usual and {limit:.3g} the "
                     "most that is taken",
                 )
-            elif buffer_reference and part.scan.buffer_norm > _BUFFER_FACTOR * buffer_reference:
-                found[part.device] = Refusal(
+            elif buffer_reference and scan.buffer_norm > _BUFFER_FACTOR * buffer_reference:
+                found[device] = Refusal(
                     Reason.NORM,
-                    f"its buffers change by {part.scan.buffer_norm:.3g}, where {buffer_reference:.3g} is usual",
+                    f"its buffers change by {scan.buffer_norm:.3g}, where {buffer_reference:.3g} is usual",
                 )
         return found
 
 
+def not_finite(tensor: str) -> Refusal:
+    """Return the refusal of a contribution with such a tensor."""
+    return Refusal(Reason.NOT_FINITE, f"{tensor} has values that are no finite numbers", tensor)
+
+
 def _finite(part: Part) -> Refusal | None:
-    bad = part.scan.bad
-    return Refusal(Reason.NOT_FINITE, f"{bad} has values that are no finite numbers", bad) if bad else None
+    return not_finite(part.scan.bad) if part.scan is not None and part.scan.bad else None
+
+
+def _scans(parts: Sequence[Part]) -> dict[str, Scan]:
+    """Return what was seen of the tensors of those who had records."""
+    return {part.device: part.scan for part in parts if part.scan is not None and part.dealt.samples}
 
 
 def _as_dealt(part: Part) -> Refusal | None:
@@ -382,6 +416,24 @@ def _check_losses(parts: Sequence[Part]) -> dict[str, Refusal]:
                 Reason.REPORT, f"it says that it read {said.read_bytes} bytes for {part.dealt.samples} records"
             )
     return found
+
+
+def believed_seconds(seconds: Floats, expected: Floats) -> Floats:
+    """Return (devices,) seconds as batches are chosen by them: nobody much faster than both its table and the others.
+
+    A drive that says so would have the others' batches taken away, for they make the array slow. So no ratio of seconds
+    to the table's counts as less than half of one, nor of the upper median over the drives, if all are faster.
+
+    Args:
+        seconds: that the drives say; NaN for nobody.
+        expected: of the same batches, by their tables.
+    """
+    ratios = seconds / expected
+    there = np.sort(ratios[np.isfinite(ratios)])
+    if not there.size:
+        return seconds
+    least = min(1.0, float(there[there.size // 2])) / 2
+    return np.where(ratios < least, least * expected, seconds)
 
 
 def _median(values: Sequence[float]) -> float:

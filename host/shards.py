@@ -11,6 +11,7 @@ import numpy as np
 from csd_emu.array import Device
 from csd_emu.timeline import HOST
 from firmware_agent.errors import DataError, ShardError
+from firmware_agent.files import make_folder
 from firmware_agent.handover import SHARD_FILE
 from firmware_agent.shard import REMEDY, open_shard, write_shard
 from host.datasets import Dataset, load_dataset
@@ -108,7 +109,7 @@ def write_shards(
     for device in devices:
         private = own[device.name]
         path = folder / device.name / SHARD_FILE
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent, 0o700)
         if device.data is not None:
             records.append(ShardRecord(path, "", 0, 0))
             continue

@@ -17,9 +17,11 @@ from tests.metrics import facts
 class LiveRun:
     """A run whose drives have joined and that has begun to train; a context manager that serves it."""
 
-    def __init__(self, devices: Sequence[str], mode: str = "federated", array: str = "lab") -> None:
-        self.metrics = MetricsState(RunFacts(array, "qemu", "digits_cnn", mode, tuple(devices)))
-        self.history = History(RunPlan(array, "qemu", "digits_cnn", mode, tuple(devices), 12, 0.95))
+    def __init__(
+        self, devices: Sequence[str], mode: str = "federated", array: str = "lab", model: str = "digits_cnn"
+    ) -> None:
+        self.metrics = MetricsState(RunFacts(array, "qemu", model, mode, tuple(devices)))
+        self.history = History(RunPlan(array, "qemu", model, mode, tuple(devices), 12, 0.95))
         self.page = PageApp(self.history, lambda: describe_presences(self.metrics))
         self._devices, self._exporter = devices, Exporter(self.metrics, None, page=self.page)
 
@@ -37,12 +39,12 @@ class LiveRun:
         """Where the page is."""
         return self._exporter.page_address
 
-    def begin(self) -> None:
+    def begin(self, clock: str = "counted") -> None:
         """Let all drives join, and training begin."""
         for device in self._devices:
             self.tell(device, What.JOINED)
-        self.metrics.begin([facts(device) for device in self._devices], "counted")
-        self.history.begin("counted", "runs/lab")
+        self.metrics.begin([facts(device, clock) for device in self._devices], clock)
+        self.history.begin(clock, "runs/lab")
 
     def tell(self, device: str, what: What, detail: str = "") -> None:
         """Let an event happen."""

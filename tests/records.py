@@ -14,7 +14,7 @@ from csd_emu.power import add_up, device_energy, host_energy
 from csd_emu.profiles import PROFILES, Profile
 from csd_emu.timeline import Activity, Link, Span, compose, shift
 from firmware_agent.wire import PhaseSeconds
-from host.records import DeviceRound, EventRecord, RoundRecord
+from host.records import DeviceRound, Record, RoundRecord
 
 WEIGHT_BYTES = 153_875
 READ_BYTES = 85_104
@@ -135,7 +135,7 @@ def _energy(drive: Profile, spans: Sequence[Span], seconds: float) -> dict[str, 
 
 def write_run(
     folder: Path,
-    records: Sequence[RoundRecord | EventRecord],
+    records: Sequence[Record],
     devices: int = 3,
     array: Mapping[str, Any] | None = None,
     job: Mapping[str, Any] | None = None,

@@ -183,7 +183,6 @@ class SyncRun:
                 self.watchdog_seconds,
                 self.on_event,
                 before_step,
-                self.accountant.time.clock,
                 speaks=disturbances.changes,
                 on_slices=self.logs.add,
             ),

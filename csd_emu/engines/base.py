@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from enum import Enum
@@ -17,6 +18,8 @@ from firmware_agent.handover import FAILED_MARKER
 
 _LIVENESS_SECONDS = 0.2
 LAST_LINES = 15
+# What is read of a console for them.
+_LAST_BYTES = 64 << 10
 
 
 class Fault(Enum):
@@ -164,7 +167,9 @@ def not_from_outside(handle: Handle, fault: Fault) -> DeviceError:
 def last_words(console: Path) -> str:
     """Return the last lines of a device's console, for an error message."""
     try:
-        return last_lines(console.read_text(encoding="utf-8", errors="replace"))
+        with open(os.open(console, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
+            return last_lines(file.read(_LAST_BYTES).decode("utf-8", "replace"))
     except OSError:
         return last_lines("")
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
 import psutil
@@ -16,12 +16,14 @@ import psutil
 from csd_emu.array import Device
 from csd_emu.deadline import Deadline
 from csd_emu.engines.base import DevicePlan, Fault, Handle, Surroundings, must_run, not_from_outside, wait_for_hello
+from csd_emu.process_mark import ProcessMark, mark_of
 from csd_emu.progress import Progress
 from csd_emu.shaping import Shape, Shaper, release
 from firmware_agent.errors import DeviceError, EnvironmentUnfit
 from firmware_agent.handover import IDENTITY_FILE, SHARD_FILE
 from firmware_agent.identity import read_identity
 
+PROCESS_FILE = "process.json"
 _STOP_SECONDS, _EXEC_SECONDS, _POLL_SECONDS = 5.0, 5.0, 0.001
 # -P: a file of the user's called like one of Python's own modules must not take its place.
 _AGENT = [sys.executable, "-P", "-m", "firmware_agent", "native"]
@@ -81,6 +83,9 @@ class NativeEngine:
             )
         self._children.append(process)
         _await_command_line(process)
+        if (mark := mark_of(process.pid)) is None:
+            raise DeviceError(f"{plan.device.name}: its process ended at once; see {plan.console}")
+        mark.save(plan.folder / PROCESS_FILE)
         return Handle(plan, str(process.pid))
 
     def _command(self, plan: DevicePlan) -> list[str]:
@@ -93,10 +98,8 @@ class NativeEngine:
 
     def find(self, plan: DevicePlan) -> Handle | None:
         """Return the process that serves the plan's folder."""
-        for process, name in self._find(plan.array):
-            if name == plan.device.name:
-                return Handle(plan, str(process.pid))
-        return None
+        process = _recorded(plan.folder)
+        return None if process is None or _ended(process) else Handle(plan, str(process.pid))
 
     def alive(self, handle: Handle) -> bool:
         """Return whether the process runs; one that has ended is reaped."""
@@ -112,7 +115,7 @@ class NativeEngine:
         if fault not in self.faults:
             raise not_from_outside(handle, fault)
         process = self._process(handle)
-        if process is None:
+        if process is None or _ended(process):
             raise must_run(handle, fault)
         process.send_signal(_SIGNALS[fault])
 
@@ -128,22 +131,23 @@ class NativeEngine:
         Raises:
             EnvironmentUnfit: they do, but their shaped link is gone.
         """
-        found = sorted(device for _, device in self._find(array))
+        found = sorted(self._find(array))
         if found and self._shaper is not None:
             self._shaper.check()
         return found
 
     def list_arrays(self) -> list[str]:
         """Return the arrays of which an agent runs."""
-        folders = [folder for _, folder in self._agents() if folder.parent.parent.parent == self._arrays_folder]
-        return sorted({folder.parent.parent.name for folder in folders})
+        folders = [folder for _, folder in _unrecorded() if folder.parent.parent.parent == self._arrays_folder]
+        folders += [path.parent for path in self._arrays_folder.glob(f"*/devices/*/{PROCESS_FILE}")]
+        return sorted({folder.parent.parent.name for folder in folders if self._find(folder.parent.parent.name, True)})
 
     def sweep(self, array: str) -> list[str]:
         """End every process of `array`."""
-        found = self._find(array)
-        _end([process for process, _ in found])
+        found = self._find(array, leftovers=True)
+        _end(list(found.values()))
         release(self._arrays_folder, array)
-        return sorted(device for _, device in found)
+        return sorted(found)
 
     def close(self) -> None:
         """Take note of the processes that have ended."""
@@ -151,26 +155,43 @@ class NativeEngine:
             child.poll()
 
     def _process(self, handle: Handle) -> psutil.Process | None:
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(int(handle.reference))
-            if str(handle.plan.folder) in process.cmdline() or process.status() == psutil.STATUS_ZOMBIE:
-                return process
-        return None
+        process = _recorded(handle.plan.folder)
+        return process if process is not None and str(process.pid) == handle.reference else None
 
-    def _find(self, array: str) -> list[tuple[psutil.Process, str]]:
-        """Return process and device name of each agent whose command line names a folder of `array`."""
+    def _find(self, array: str, leftovers: bool = False) -> dict[str, psutil.Process]:
+        """Return device name -> process of each agent of `array` that runs; `leftovers` too, whose record is gone."""
         devices_folder = self._arrays_folder / array / "devices"
-        return [(process, folder.name) for process, folder in self._agents() if folder.parent == devices_folder]
-
-    def _agents(self) -> list[tuple[psutil.Process, Path]]:
-        """Return process and folder of every agent on this machine."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                command = process.cmdline()
-                if command[1:5] == _AGENT[1:] and len(command) == 6:
-                    found.append((process, Path(command[5])))
+        found: dict[str, psutil.Process] = {}
+        if leftovers:
+            found |= {folder.name: process for process, folder in _unrecorded() if folder.parent == devices_folder}
+        for path in devices_folder.glob(f"*/{PROCESS_FILE}"):
+            if (process := _recorded(path.parent)) is not None and not _ended(process):
+                found[path.parent.name] = process
         return found
+
+
+def _recorded(folder: Path) -> psutil.Process | None:
+    """Return the process that was started for a device's folder, if it still is: by number, user and start."""
+    mark = ProcessMark.load(folder / PROCESS_FILE)
+    return None if mark is None else mark.find()
+
+
+def _ended(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    return True
+
+
+def _unrecorded() -> Iterator[tuple[psutil.Process, Path]]:
+    """Yield process and folder of this user's agents that no record knows, as a killed `csd-emu up` may leave one."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            command = process.cmdline()
+            if command[1:5] == _AGENT[1:] and len(command) == 6 and process.uids().real == os.geteuid():
+                folder = Path(command[5])
+                mark = ProcessMark.load(folder / PROCESS_FILE)
+                if mark is None or mark == mark_of(process.pid):
+                    yield process, folder
 
 
 def _await_command_line(process: subprocess.Popen[bytes]) -> None:

@@ -145,8 +145,9 @@ class QemuEngine:
     def alive(self, handle: Handle) -> bool:
         """Return whether the virtual machine exists; its console is fetched on the way."""
         found = self._domain(handle.plan)
-        if (name := self._where.get(handle.plan.device.name)) is not None:
-            self._sites[name].fetch_console(handle.plan, last=found is None)
+        if found is not None:
+            site, domain = found
+            self._sites.call(site, "read a console", lambda: site.fetch_console(handle.plan, domain))
         return found is not None
 
     async def wait_ready(self, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:

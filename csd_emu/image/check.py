@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from csd_emu.deadline import Deadline
-from csd_emu.qemu.tools import find_qemu
+from csd_emu.qemu.tools import find_qemu, sandbox
 from firmware_agent.errors import ImageError
 from firmware_agent.handover import READY_MARKER
 
@@ -126,6 +126,7 @@ def _command(bootable: Bootable) -> list[str]:
         *(*guard, tools.emulator, "-machine", f"{tools.machine},gic-version=2", "-cpu", "cortex-a53", "-m", _MEMORY),
         *("-accel", "tcg", "-icount", "shift=0,sleep=on", "-nodefaults", "-no-user-config", "-no-reboot"),
         *("-display", "none", "-serial", "stdio", "-drive", drive, "-device", "virtio-blk-pci,drive=root"),
-        *("-netdev", "user,id=net,restrict=on", "-device", "virtio-net-pci,netdev=net"),
+        *("-netdev", "hubport,id=nowhere,hubid=0", "-device", "virtio-net-pci,netdev=nowhere"),
+        *sandbox(tools.emulator),
         *("-kernel", str(bootable.kernel), "-initrd", str(bootable.initrd), "-append", bootable.cmdline),
     ]

@@ -125,7 +125,9 @@ def take_manifest(archive: TarStream) -> Manifest:
 
 
 def _is_plain(name: str) -> bool:
-    return name != "." and str(PurePosixPath(name)) == name and ".." not in PurePosixPath(name).parts and "\0" not in name
+    return (
+        name != "." and str(PurePosixPath(name)) == name and ".." not in PurePosixPath(name).parts and "\0" not in name
+    )
 
 
 def unpack_archive(runner: Runner, source: Path, manifest: Manifest, folder: Path) -> None:

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Self
 
 from csd_emu.deadline import Deadline
+from csd_emu.engines.base import last_words
 from csd_emu.image.initramfs import KeyPair
 from csd_emu.plain.images import PlainImage, host_key_file
 from csd_emu.plain.qmp import Qmp
-from csd_emu.qemu.tools import find_qemu, make_overlay
+from csd_emu.qemu.tools import find_qemu, make_overlay, sandbox
 from firmware_agent.errors import BootTimeout, DeviceError
 
 MEMORY_BYTES = 1536 << 20
@@ -28,7 +29,6 @@ CORES = 2
 BOOT_SECONDS = 600.0
 _ANSWER_SECONDS = 60.0
 _POLL_SECONDS = 0.25
-_SHOWN_BYTES = 2000
 _LOOPBACK = "127.0.0.1"
 _PROCESSORS = {"arm64": "cortex-a53", "armhf": "cortex-a15"}
 _COMMAND_LINE = "root=/dev/vda rw console=ttyAMA0 net.ifnames=0 quiet loglevel=3 panic=-1 systemd.show_status=false"
@@ -70,7 +70,14 @@ class PlainMachine:
 
     @classmethod
     def start(
-        cls, image: PlainImage, name: str, runtime: Path, *, disk: Path | None = None, arguments: Sequence[str] = ()
+        cls,
+        image: PlainImage,
+        name: str,
+        runtime: Path,
+        *,
+        disk: Path | None = None,
+        arguments: Sequence[str] = (),
+        isolated: bool = True,
     ) -> Self:
         """Start a machine on a disk of its own above the image's; it boots while this returns.
 
@@ -80,6 +87,7 @@ class PlainMachine:
             runtime: a folder with a short path; a temporary one for this machine is made in it.
             disk: a qcow2 file to copy instead of starting from the image's disk.
             arguments: more for QEMU.
+            isolated: it reaches nothing, and is reached by SSH alone; else this machine's loopback and networks too.
 
         Raises:
             EnvironmentUnfit: QEMU is missing, or there is no space.
@@ -93,7 +101,7 @@ class PlainMachine:
                 make_overlay(find_qemu(), overlay, image.disk, "raw")
             else:
                 shutil.copyfile(disk, overlay)
-            command = _command(image, folder, arguments)
+            command = _command(image, folder, arguments, isolated)
             with (folder / "qemu.log").open("wb") as said:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
         except BaseException:
@@ -132,6 +140,7 @@ class PlainMachine:
             "key": str(self.key),
             "known_hosts": str(self.known_hosts),
             "ssh_config": "none",
+            "host_address": "ssh",  # it dials nobody
         }
 
     def trust(self, host_key: str) -> None:
@@ -176,7 +185,7 @@ class PlainMachine:
                 if self.run("true", check=False, timeout_seconds=30.0).code == 0:
                     return
             time.sleep(_POLL_SECONDS)
-        console = (self.folder / "console.log").read_bytes()[-_SHOWN_BYTES:].decode(errors="replace")
+        console = last_words(self.folder / "console.log")
         raise BootTimeout(f"{self.name}: no SSH server lets us in; the console's last lines:\n{console}")
 
     def settle(self) -> None:
@@ -252,12 +261,13 @@ def _forwarded_port(qmp: Qmp, name: str) -> int:
     return int(found[1])
 
 
-def _command(image: PlainImage, folder: Path, more: Sequence[str]) -> list[str]:
+def _command(image: PlainImage, folder: Path, more: Sequence[str], isolated: bool) -> list[str]:
     tools = find_qemu()
     # Should this process be killed, the kernel ends the machine too.
     guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
     processor = _PROCESSORS[image.recipe.architecture]
     # No address of this machine is reached from a 32-bit machine above 4 GiB.
+    restrict = "on" if isolated else "off"
     machine = f"{tools.machine},gic-version=2" + ("" if processor == "cortex-a53" else ",highmem=off")
     return [
         *(*guard, tools.emulator, "-machine", machine, "-cpu", processor, "-m", str(MEMORY_BYTES >> 20)),
@@ -265,6 +275,7 @@ def _command(image: PlainImage, folder: Path, more: Sequence[str]) -> list[str]:
         *("-serial", f"file:{folder / 'console.log'}", "-qmp", f"unix:{folder / 'qmp'},server=on,wait=off"),
         *("-drive", f"if=none,id=root,format=qcow2,file={folder / 'disk.qcow2'},cache=unsafe"),
         *("-device", "virtio-blk-pci,drive=root", "-device", "virtio-rng-pci"),
-        *("-netdev", f"user,id=net,hostfwd=tcp:{_LOOPBACK}:0-:22", "-device", "virtio-net-pci,id=card,netdev=net"),
+        *("-netdev", f"user,id=net,restrict={restrict},hostfwd=tcp:{_LOOPBACK}:0-:22"),
+        *("-device", "virtio-net-pci,id=card,netdev=net", *sandbox(tools.emulator)),
         *("-kernel", str(image.kernel), "-initrd", str(image.initrd), "-append", _COMMAND_LINE, *more),
     ]

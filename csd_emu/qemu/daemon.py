@@ -26,6 +26,7 @@ from csd_emu.paths import Paths
 from csd_emu.remedies import INSTALL_QEMU
 from csd_emu.short_path import forget, shorten
 from firmware_agent.errors import EnvironmentUnfit
+from firmware_agent.files import enter_folder, give_away, make_folder
 
 SERVICE_USER = "csd-emu"
 # Without a client and without a domain the daemon ends by itself.
@@ -121,14 +122,19 @@ class SessionDaemon:
         self._lock = None
 
     def give(self, path: Path) -> None:
-        """Make `path` usable by the user under whom QEMU runs."""
+        """Make `path` usable by the user under whom QEMU runs, a file by nobody else."""
+        if not path.is_dir():
+            path.chmod(0o600)
         if self.owner is not None:
-            os.chown(path, self.owner.pw_uid, self.owner.pw_gid, follow_symlinks=False)
+            give_away(path, self.owner.pw_uid, self.owner.pw_gid)
 
-    def take_back(self, path: Path) -> None:
-        """Make `path` a file of this process's user again, so that nobody else can change what is in it."""
-        if self.owner is not None:
-            os.chown(path, os.geteuid(), os.getegid(), follow_symlinks=False)
+    def open_to(self, folder: Path) -> None:
+        """Let the user under whom QEMU runs reach what is in `folder` by its name, but neither list nor change it."""
+        if self.owner is None:
+            folder.chmod(0o700)
+        else:
+            os.chown(folder, os.geteuid(), self.owner.pw_gid, follow_symlinks=False)
+            folder.chmod(0o710)
 
     @property
     def _log(self) -> Path:
@@ -143,26 +149,35 @@ class SessionDaemon:
 
     def _make_folders(self) -> None:
         """Make the daemon's folders. What root itself writes lies outside of what the service user may change."""
-        self._state.mkdir(parents=True, exist_ok=True, mode=0o711)
+        mode = 0o700 if self.owner is None else 0o711
+        for folder in (self._state, self._runtime, self._home):
+            make_folder(folder, mode)
         if self.owner is not None:
-            os.chown(self._state, os.geteuid(), os.getegid())
-            self._state.chmod(0o711)
-        for folder in (self._runtime, self._home):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o711)
-        self._configure()
+            give_away(self._state, os.geteuid(), os.getegid())
         for folder in (self._runtime, self._home):
             self.give(folder)
+        self._configure()
 
     def _configure(self) -> None:
         """Have QEMU's messages written by libvirt itself: the log daemon would outlive the last machine."""
-        folder = self._configuration / "libvirt"
-        folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            descriptor = os.open(folder / "qemu.conf", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-            with open(descriptor, "w", encoding="ascii") as stream:
-                stream.write('stdio_handler = "file"\n')
-        for path in (folder / "qemu.conf", folder, folder.parent):
-            self.give(path)
+        with contextlib.ExitStack() as stack:
+            # The service user may write here: what it has put in a folder's place is not entered.
+            folder = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            stack.callback(os.close, folder)
+            for name in (self._configuration.name, "libvirt"):
+                folder = enter_folder(folder, name, 0o700)
+                stack.callback(os.close, folder)
+                self._give_open(folder)
+            with contextlib.suppress(FileExistsError):
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                descriptor = os.open("qemu.conf", flags, 0o644, dir_fd=folder)
+                with open(descriptor, "w", encoding="ascii") as stream:
+                    self._give_open(descriptor)
+                    stream.write('stdio_handler = "file"\n')
+
+    def _give_open(self, descriptor: int) -> None:
+        if self.owner is not None:
+            os.fchown(descriptor, self.owner.pw_uid, self.owner.pw_gid)
 
     @property
     def _configuration(self) -> Path:

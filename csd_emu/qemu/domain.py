@@ -29,6 +29,8 @@ _CARD = {
 }
 _UPLINK = {"driver": "virtserialport", "bus": "virtio-serial0.0", "nr": 1, "chardev": "host", "name": UPLINK_PORT}
 RAM_OBJECT = "csdram"
+# What the serial console said last and nobody has read yet; a power of two.
+CONSOLE, CONSOLE_BYTES = "console", 128 << 10
 # Translated code: QEMU would take up to 1 GiB. The template's boot needs much; a clone trains in a small part of it.
 TEMPLATE_TRANSLATION_MEBIBYTES, CLONE_TRANSLATION_MEBIBYTES = 256, 48
 
@@ -73,7 +75,6 @@ class DomainSpec:
         cmdline: the kernel's.
         disk: qcow2 overlay for the root file system.
         ram: file that backs the memory.
-        console: file that gets the serial console.
         clone: False for the template, which writes `ram`; True for a clone, which maps it copy-on-write and waits
             for the template's device state.
         host: the one thing that the machine can reach; None for the template, which reaches nothing.
@@ -89,7 +90,6 @@ class DomainSpec:
     cmdline: str
     disk: Path
     ram: Path
-    console: Path
     clone: bool
     host: HostPort | None = None
 
@@ -152,8 +152,6 @@ def _devices(devices: ElementTree.Element, spec: DomainSpec) -> None:
     ElementTree.SubElement(devices, "controller", type="pci", model="pcie-root")
     for _ in range(ROOT_PORTS):
         ElementTree.SubElement(devices, "controller", type="pci", model="pcie-root-port")
-    serial = ElementTree.SubElement(devices, "serial", type="file")
-    ElementTree.SubElement(serial, "source", path=str(spec.console))
     ElementTree.SubElement(devices, "controller", type="virtio-serial", index="0")
     ElementTree.SubElement(devices, "memballoon", model="none")
 
@@ -164,6 +162,8 @@ def _command_line(domain: ElementTree.Element, spec: DomainSpec) -> None:
         *("-icount", ICOUNT),
         *("-object", f"memory-backend-file,id={RAM_OBJECT},size={spec.memory_bytes},mem-path={spec.ram},{sharing}"),
         *("-machine", f"memory-backend={RAM_OBJECT}"),
+        # A file would grow as long as the drive says anything, and libvirt knows no ring for a serial port.
+        *("-chardev", f"ringbuf,id={CONSOLE},size={CONSOLE_BYTES}", "-serial", f"chardev:{CONSOLE}"),
         # The card leads nowhere. Its cable, which can be pulled, tells the drive whether its port shall carry anything.
         # Devices as JSON, for so libvirt writes them, and QEMU makes all others before.
         *("-netdev", "hubport,id=nowhere,hubid=0"),

@@ -86,11 +86,12 @@ class LocalSite(Site):
         image, template = self._prepared()
         host = HostPort(advertised(self.section), read_identity(plan.identity).port)
         spec = clone_spec(plan, image, template, self._memory_bytes, find_qemu(), host)
-        self._reclaim(plan, spec.disk)
+        self._daemon.open_to(plan.folder)
+        for path in (spec.disk, plan.console):
+            path.unlink(missing_ok=True)
         _enlarge(plan.shard)
         make_overlay(find_qemu(), spec.disk, template.disk, "qcow2")
-        # The folder last: from then on its new owner can replace what is in it.
-        for path in (spec.disk, plan.shard, plan.identity, plan.folder):
+        for path in (spec.disk, plan.shard, plan.identity):
             self._daemon.give(path)
         try:
             domain = self.connection().createXML(domain_xml(spec), libvirt.VIR_DOMAIN_START_PAUSED)
@@ -122,14 +123,6 @@ class LocalSite(Site):
         self._templates.remove(self._templates.find(image, self._memory_bytes))
         template = self._templates.ensure(self.connection(), image, self._memory_bytes, progress)
         return float(template.facts["template_seconds"])
-
-    def _reclaim(self, plan: DevicePlan, disk: Path) -> None:
-        """Take the device's folder back from an earlier life: root must not write where others can plant links."""
-        self._daemon.take_back(plan.folder)
-        disk.unlink(missing_ok=True)
-        for path in (plan.shard, plan.identity):
-            if path.is_symlink():
-                raise DeviceError(f"{plan.device.name}: {path} was replaced by a link; csd-emu down and up again")
 
     @property
     def _templates(self) -> TemplateStore:
@@ -170,7 +163,6 @@ def clone_spec(
         name=domain_name(plan),
         tag=Tag(plan.array, plan.run, plan.device.name),
         disk=plan.folder / "disk.qcow2",
-        console=plan.console,
         clone=True,
         host=host,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from typing import Any
@@ -10,6 +11,7 @@ import libvirt
 import libvirt_qemu
 
 from csd_emu.deadline import Deadline
+from csd_emu.qemu.domain import CONSOLE, CONSOLE_BYTES
 from firmware_agent.errors import BootTimeout, DeviceError
 
 _POLL_SECONDS = 0.01
@@ -59,6 +61,10 @@ class Monitor:
     def set_link(self, card: str, up: bool) -> None:
         """Plug the cable of the network card with this id in or out: what is sent meanwhile is lost."""
         self.execute("set_link", name=card, up=up)
+
+    def read_console(self) -> bytes:
+        """Return what the serial console has said since it was read last, as far as it was kept."""
+        return base64.b64decode(self.execute("ringbuf-read", device=CONSOLE, size=CONSOLE_BYTES, format="base64"))
 
     def _share_memory(self) -> None:
         """Keep RAM out of the state: it is in the shared file."""

@@ -22,7 +22,7 @@ from csd_emu.qemu.emulator import QemuTools
 from csd_emu.qemu.local_site import MIN_NAMESPACE_BYTES, awaken
 from csd_emu.qemu.placing import SHARED, Need, Offer
 from csd_emu.qemu.pool import Owner, Pool
-from csd_emu.qemu.remote_template import RemoteFiles, RemoteTemplates, bring_image, describe, text_of
+from csd_emu.qemu.remote_template import RemoteFiles, RemoteTemplates, bring_image, describe
 from csd_emu.qemu.site import Site, destroy
 from csd_emu.qemu.there import confined_by, read_owner, read_qemu
 from csd_emu.qemu.transfer import Digests
@@ -34,9 +34,8 @@ log = logging.getLogger(__name__)
 _ATTEMPTS = 3
 # One that could not be reached is not tried again at once: others wait for the answer.
 _RETRY_SECONDS = 15.0
-_CONSOLE_SECONDS = 2.0
 _KIBIBYTE = 1 << 10
-_PARTS = ("disk.qcow2", "shard.qcow2", "identity", "console")
+_PARTS = ("disk.qcow2", "shard.qcow2", "identity")
 
 
 class RemoteSite(Site):
@@ -52,7 +51,6 @@ class RemoteSite(Site):
         self._ready: tuple[QemuTools, str, RemoteFiles] | None = None
         self._known: tuple[libvirt.virConnect, Pool] | None = None
         self._interrupted = threading.Event()
-        self._consoles: dict[str, float] = {}
 
     def connection(self) -> libvirt.virConnect:
         """Return a connection that was alive a moment ago."""
@@ -121,17 +119,6 @@ class RemoteSite(Site):
         """Return libvirt's name of a device; no other host has the same."""
         return f"csd-{self.server}-{plan.array}-{plan.device.name}"
 
-    def fetch_console(self, plan: DevicePlan, last: bool) -> None:
-        """Copy the device's console into the plan's own file: now and then, and when the device has ended."""
-        now, name = time.monotonic(), plan.device.name
-        if not last and now - self._consoles.get(name, -_CONSOLE_SECONDS) < _CONSOLE_SECONDS:
-            return
-        self._consoles[name] = now
-        with contextlib.suppress(libvirt.libvirtError, CsdError):
-            console = self._pool().find(self._file(plan, "console"))
-            if console is not None:
-                plan.console.write_text(text_of(console), encoding="utf-8")
-
     def interrupt(self) -> None:
         """Have `prepare`, in another thread, end as soon as it can; what it has not finished it removes."""
         self._interrupted.set()
@@ -188,7 +175,6 @@ class RemoteSite(Site):
         names = {part: self._file(plan, part) for part in _PARTS}
         pool.make(names["disk.qcow2"], base.capacity_bytes, (template.disk, "qcow2"))
         pool.make(names["shard.qcow2"], shard[1], (pool.path(shard[0]), "raw"))
-        pool.make(names["console"], 0)
         pool.write_small(names["identity"], plan.identity.read_bytes())
         return DomainSpec(
             name=self.domain_name(plan),
@@ -201,7 +187,6 @@ class RemoteSite(Site):
             cmdline=cmdline,
             disk=pool.path(names["disk.qcow2"]),
             ram=template.ram,
-            console=pool.path(names["console"]),
             clone=True,
             host=HostPort(advertised(self.section), read_identity(plan.identity).port),
         )

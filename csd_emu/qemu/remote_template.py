@@ -22,7 +22,7 @@ from csd_emu.progress import Progress
 from csd_emu.qemu.daemon import calling_libvirt
 from csd_emu.qemu.domain import DomainSpec, Tag
 from csd_emu.qemu.emulator import QemuTools
-from csd_emu.qemu.pool import Pool, Volume
+from csd_emu.qemu.pool import Pool
 from csd_emu.qemu.template import TEMPLATE_ARRAY, boot_template
 from csd_emu.qemu.transfer import Digests, Sent
 from firmware_agent.errors import DeviceError, ImageError
@@ -34,7 +34,7 @@ _FORMAT = 2
 _POLL_SECONDS = 1.0
 # Another host may be making a template at this moment; none takes so long.
 _OLD_SECONDS = 3600.0
-_PARTS = ("ram", "state", "disk.qcow2", "console")
+_PARTS = ("ram", "state", "disk.qcow2")
 
 
 class _Facts(msgspec.Struct, frozen=True):
@@ -56,7 +56,6 @@ class RemoteFiles:
     ram: Path
     state: Path
     disk: Path
-    console: Path
 
 
 def bring_image(pool: Pool, image: Image, progress: Progress) -> dict[str, str]:
@@ -131,10 +130,10 @@ class RemoteTemplates:
             return found
         key, token = self._key(image, cmdline), secrets.token_hex(4)
         try:
-            console = self._pool.make(_name(key, token, "console"), 0)
-            self._remove_leftovers(connection, key, float(console.modified or 0))
+            state = self._pool.make(_name(key, token, "state"), 0)
+            self._remove_leftovers(connection, key, float(state.modified or 0))
             progress.stage("boot the template: one ARM machine, up to torch imported (about a minute)")
-            seconds, said = self._boot(connection, image, cmdline, key, token, console, check)
+            seconds, said = self._boot(connection, image, cmdline, key, token, check)
             if (winner := self.find(image, cmdline)) is None:
                 facts = _Facts(token, self._modified(key, token), seconds, said)
                 self._pool.write_small(_marker(key), msgspec.json.encode(facts))
@@ -152,7 +151,6 @@ class RemoteTemplates:
         cmdline: str,
         key: str,
         token: str,
-        console: Volume,
         check: Callable[[], None],
     ) -> tuple[float, dict[str, str | float]]:
         """Boot the template's machine; return the wall seconds that it took, and what its agent said."""
@@ -161,20 +159,14 @@ class RemoteTemplates:
         if disk_image is None:
             raise DeviceError(f"{image['disk']}: was removed there meanwhile; run it again")
         self._pool.make(files.ram.name, self._memory_bytes)
-        self._pool.make(files.state.name, 0)
         self._pool.make(files.disk.name, disk_image.capacity_bytes, (files.disk_image, "raw"))
         spec = self._spec(files, cmdline, key, token)
-
-        def read() -> str:
-            check()
-            return text_of(console)
-
-        said = boot_template(connection, spec, files.state, read, _POLL_SECONDS)
+        said = boot_template(connection, spec, files.state, check, _POLL_SECONDS)
         return time.monotonic() - begin, said
 
     def _modified(self, key: str, token: str) -> dict[str, str]:
         """Return when each file of a template changed last; those of the image have markers of their own."""
-        volumes = {part: self._pool.find(_name(key, token, part)) for part in _PARTS[:3]}
+        volumes = {part: self._pool.find(_name(key, token, part)) for part in _PARTS}
         return {part: volume.modified for part, volume in volumes.items() if volume is not None}
 
     def _spec(self, files: RemoteFiles, cmdline: str, key: str, token: str) -> DomainSpec:
@@ -189,7 +181,6 @@ class RemoteTemplates:
             cmdline=cmdline,
             disk=files.disk,
             ram=files.ram,
-            console=files.console,
             clone=False,
         )
 
@@ -224,11 +215,6 @@ class RemoteTemplates:
             old = volume is not None and now - float(volume.modified or "inf") > _OLD_SECONDS
             if old and f"csd-template-{key}-{token}" not in running:
                 self._pool.remove(name)
-
-
-def text_of(console: Volume) -> str:
-    """Return what a machine's console has said, by the volume that it is logged to."""
-    return console.content().decode("utf-8", "replace")
 
 
 def _name(key: str, token: str, part: str) -> str:

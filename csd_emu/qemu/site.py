@@ -12,8 +12,10 @@ from csd_emu.engines.base import DevicePlan, Handle
 from csd_emu.hypervisors import HypervisorSection
 from csd_emu.image import Image
 from csd_emu.progress import Progress
+from csd_emu.qemu.console import keep
 from csd_emu.qemu.daemon import calling_libvirt
 from csd_emu.qemu.domain import Tag, read_tag
+from csd_emu.qemu.monitor import Monitor
 from csd_emu.qemu.placing import DRIVE, SHARED, Need, Offer
 from csd_emu.qemu.template import TEMPLATE_ARRAY
 from firmware_agent.errors import DeviceError
@@ -70,12 +72,11 @@ class Site(ABC):
     def close(self) -> None:
         """Give back the connection."""
 
-    def fetch_console(self, plan: DevicePlan, last: bool) -> None:
-        """Have what the device's console has said in the plan's own file; `last`: it has ended.
-
-        Here it is there already.
-        """
-        return
+    def fetch_console(self, plan: DevicePlan, domain: libvirt.virDomain) -> None:
+        """Append what the device's console has said since to the plan's own file, of which the end is kept."""
+        with contextlib.suppress(DeviceError, OSError):  # it ends at this moment; its folder goes
+            if data := Monitor(domain).read_console():
+                keep(plan.console, data)
 
     def interrupt(self) -> None:
         """Have `prepare`, in another thread, end as soon as it can; what it has not finished it removes."""

@@ -13,6 +13,8 @@ from csd_emu.remedies import INSTALL_QEMU
 from firmware_agent.errors import EnvironmentUnfit
 
 _REMEDY = INSTALL_QEMU
+# As libvirt confines the machines that it starts.
+_SANDBOX = ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
 
 
 @functools.cache
@@ -34,6 +36,16 @@ def find_qemu() -> QemuTools:
     machines = {line.split()[0] for line in _ask(emulator, "-machine", "help").splitlines() if line.strip()}
     machine = PINNED_MACHINE if PINNED_MACHINE in machines else _newest_machine(machines)
     return QemuTools(emulator, version.splitlines()[0], machine, image_tool)
+
+
+@functools.cache
+def sandbox(emulator: str) -> tuple[str, ...]:
+    """Return the arguments by which QEMU gives up system calls that it does not need; none if its build cannot."""
+    try:
+        _ask(emulator, *_SANDBOX, "--version")
+    except EnvironmentUnfit:
+        return ()
+    return _SANDBOX
 
 
 def make_overlay(tools: QemuTools, overlay: Path, backing: Path, backing_format: str) -> None:

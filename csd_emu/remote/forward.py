@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import threading
 from typing import Any
@@ -11,7 +12,11 @@ import paramiko
 
 from firmware_agent.errors import DriveUnfit
 
+log = logging.getLogger(__name__)
+
 LOOPBACK = "127.0.0.1"
+# An agent needs one, for a moment two; each is two threads and a file of this process.
+MOST_CHANNELS = 8
 _BLOCK_BYTES = 1 << 16
 _CONNECT_SECONDS = 10.0
 
@@ -19,7 +24,7 @@ _CONNECT_SECONDS = 10.0
 def forward_back(transport: Any, drive: str, host: str, port: int, drive_port: int = 0) -> int:
     """Have a drive's SSH server listen on the drive's loopback, and lead what comes in to ``host:port`` as seen here.
 
-    It ends with the connection.
+    It ends with the connection. Channels beyond `MOST_CHANNELS` at once are closed as they come.
 
     Args:
         transport: paramiko's, of an open connection.
@@ -34,9 +39,20 @@ def forward_back(transport: Any, drive: str, host: str, port: int, drive_port: i
     Raises:
         DriveUnfit: its SSH server does not allow that, or the port is taken.
     """
+    free = threading.Semaphore(MOST_CHANNELS)
 
     def lead(channel: Any, origin: object, server: object) -> None:
-        threading.Thread(target=_lead, args=(channel, host, port), daemon=True).start()
+        if not free.acquire(blocking=False):
+            log.debug("drive %s: has %d channels already", drive, MOST_CHANNELS)
+            channel.close()
+            return
+        threading.Thread(target=carry, args=(channel,), daemon=True).start()
+
+    def carry(channel: Any) -> None:
+        try:
+            _lead(channel, host, port)
+        finally:
+            free.release()
 
     try:
         return int(transport.request_port_forward(LOOPBACK, drive_port, lead))

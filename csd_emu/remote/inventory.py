@@ -17,7 +17,8 @@ from csd_emu.remote.layout import DEFAULT_FOLDER
 DEFAULT_PROFILE = "newport"
 # One hop of `jump`, as OpenSSH's ProxyJump has it.
 HOP = re.compile(
-    r"^(?:(?P<user>[^@\s]+)@)?(?:\[(?P<six>[^\]\s]+)\]|(?P<host>[^:\[\]\s-][^:\[\]\s]*))(?::(?P<port>\d+))?$"
+    r"^(?:(?P<user>[A-Za-z0-9._+=%][A-Za-z0-9._+=%-]*)@)?"
+    r"(?:\[(?P<six>[0-9A-Za-z:.%]+)\]|(?P<host>[A-Za-z0-9._%+][A-Za-z0-9._%+-]*))(?::(?P<port>\d{1,5}))?\Z"
 )
 NO_CONFIG = "none"
 _SECRET = re.compile(r"pass(word|phrase|wd)?$|secret$", re.IGNORECASE)
@@ -58,7 +59,11 @@ def _forbid_secrets(value: object) -> object:
 
 
 GroupName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
-_PLAIN = _word(r"[^\s'\"\\-][^\s'\"\\]*", "must be one word without blanks and quotes, and not begin with '-'")
+# Names and users become parts of OpenSSH's commands, a ProxyCommand of the user's among them, which a shell reads.
+_PLAIN = _word(
+    r"[A-Za-z0-9._:%@+=,/][A-Za-z0-9._:%@+=,/-]*",
+    "must be one word of letters, digits and . _ : % @ + = , / -, and not begin with '-'",
+)
 _Word = Annotated[str, *_PLAIN]
 # Blanks and quotes would need care in every script of a drive; nobody needs them.
 _PATH = _word(
@@ -100,7 +105,7 @@ class Reach(Config):
     @classmethod
     def _hops(cls, value: str | None) -> str | None:
         for hop in [] if value in (None, NO_CONFIG) else str(value).split(","):
-            if HOP.match(hop.strip()) is None:
+            if HOP.match(hop.strip(" ")) is None:
                 raise ValueError(f"{hop!r} is no jump host; write [user@]host[:port]")
         return value
 

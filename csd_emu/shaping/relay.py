@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from csd_emu.open_files import raise_open_files
 from csd_emu.shaping.pipe import CHUNK_BYTES, Pipe
 from csd_emu.shaping.shape import Shape
 from firmware_agent.errors import CsdError, EnvironmentUnfit
@@ -29,6 +30,10 @@ READY = b"ready\n"
 _BUFFER_BYTES = 64 << 10
 # The loopback's own segments have 64 KiB, and a small buffer would stall for want of room for one.
 _SEGMENT_BYTES = 8960
+# Files of this process that are no connection's.
+_BESIDE_FILES = 64
+# One connection has two.
+_CONNECTION_FILES = 2
 
 
 class RelaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +60,8 @@ class Relay:
         now = asyncio.get_running_loop().time
         self._up, self._down = Pipe(settings.shape, now), Pipe(settings.shape, now)
         self._server: asyncio.Server | None = None
+        self._most = max(1, (raise_open_files() - _BESIDE_FILES) // _CONNECTION_FILES)
+        self._connections = 0
 
     @property
     def port(self) -> int:
@@ -88,21 +95,32 @@ class Relay:
             self._server.close()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry one connection both ways; when one way ends, the other one has nobody left to serve."""
+        """Carry one connection, if there is room for it."""
         with contextlib.closing(writer):
-            try:
-                target = _socket()
-                target.setblocking(False)
-                address = (self._settings.target_address, self._settings.port)
-                await asyncio.get_running_loop().sock_connect(target, address)
-                host_reader, host_writer = await asyncio.open_connection(sock=target, limit=CHUNK_BYTES)
-            except OSError as error:
-                log.info("the host cannot be reached: %s", error)
+            if self._connections >= self._most:
+                log.info("a connection was closed: there are %d", self._connections)
                 return
-            with contextlib.closing(host_writer):
-                await _first_of(
-                    self._up.carry(reader, _sender(host_writer)), self._down.carry(host_reader, _sender(writer))
-                )
+            self._connections += 1
+            try:
+                await self._carry(reader, writer)
+            finally:
+                self._connections -= 1
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry bytes both ways; when one way ends, the other one has nobody left to serve."""
+        try:
+            target = _socket()
+            target.setblocking(False)
+            address = (self._settings.target_address, self._settings.port)
+            await asyncio.get_running_loop().sock_connect(target, address)
+            host_reader, host_writer = await asyncio.open_connection(sock=target, limit=CHUNK_BYTES)
+        except OSError as error:
+            log.info("the host cannot be reached: %s", error)
+            return
+        with contextlib.closing(host_writer):
+            await _first_of(
+                self._up.carry(reader, _sender(host_writer)), self._down.carry(host_reader, _sender(writer))
+            )
 
 
 async def _first_of(*ways: Coroutine[None, None, None]) -> None:

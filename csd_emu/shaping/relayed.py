@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import signal
 import subprocess
 import sys
@@ -131,6 +132,6 @@ def _find(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.cmdline()[1:] == [*_RELAY[1:], str(folder)]:
+            if process.cmdline()[1:] == [*_RELAY[1:], str(folder)] and process.uids().real == os.geteuid():
                 found.append(process)
     return found

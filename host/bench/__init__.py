@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 from pathlib import Path
+from typing import Any
 
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
@@ -17,7 +19,7 @@ BENCHES = (
     *("repeatability", "startup", "slowdown", "memory", "image", "calibration", "throttles", "metrics", "resume"),
     *("rounds", "gradients", "simulate", "stannis", "hypertune", "hypertune_sim", "compose", "scrape", "page"),
     *("ci_gate", "pytest_warm", "comm", "placement", "planner", "planner_vms", "scaleout"),
-    *("deploy", "deploy_wide"),
+    *("deploy", "deploy_wide", "hostile", "overhead", "fuzz"),
 )
 
 
@@ -28,11 +30,11 @@ def list_benches() -> dict[str, str]:
     return {name: (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0] for name, text in texts.items()}
 
 
-def run_bench(name: str, paths: Paths, progress: Progress, seed: int) -> BenchReport:
-    """Run the bench called `name`.
+def run_bench(name: str, paths: Paths, progress: Progress, seed: int, **options: Any) -> BenchReport:
+    """Run the bench called `name`, with `options` of its own, of which those that are None or False are left out.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there is none, or it has no such option.
         EnvironmentUnfit: it needs libvirt, which is not there.
         CsdError: it could not be measured; nothing it started is left.
     """
@@ -44,5 +46,8 @@ def run_bench(name: str, paths: Paths, progress: Progress, seed: int) -> BenchRe
         if error.name not in ("libvirt", "libvirt_qemu"):
             raise
         raise EnvironmentUnfit(f"bench {name} needs libvirt-python; {INSTALL_LIBVIRT_PYTHON}") from error
-    measured: BenchReport = module.run(paths, progress, seed)
+    given = {key: value for key, value in options.items() if value}
+    if unknown := set(given) - set(inspect.signature(module.run).parameters):
+        raise ConfigurationError(f"bench {name} has no option --{min(unknown)}; leave it out")
+    measured: BenchReport = module.run(paths, progress, seed, **given)
     return measured

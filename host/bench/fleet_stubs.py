@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from csd_emu.open_files import allow_open_files
 from firmware_agent.errors import ProtocolError
 from firmware_agent.wire import (
     HOST_NAME,
@@ -34,7 +35,6 @@ from firmware_agent.wire import (
 from host.bench.fleet_job import MANIFEST, Credentials, StubTask, read_task
 from host.device_time import COUNTED
 from host.garbage import rare_collections
-from host.open_files import allow_open_files
 
 LOOPBACK = "127.0.0.1"
 # As a drive's own (firmware_agent.session), but for pings: stubs must not be what the host is busy with.

@@ -24,6 +24,7 @@ from host.machines import run_on_engine
 from host.outputs import BenchReport
 from host.requests import DEFAULT_DATA
 from host.rounds import RoundExchange, job_frame
+from host.screening import Screen
 
 DEVICES = 8
 NOOP_ELEMENTS, NOOP_ROUNDS = 1024, 100
@@ -49,7 +50,7 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
 
     async def work(started: StartedArray, _: Engine) -> dict[str, list[float]]:
         progress.stage(f"{NOOP_ROUNDS} rounds with {4 * NOOP_ELEMENTS} bytes")
-        noop = _Rounds(started, NOOP_ELEMENTS, seed)
+        noop = NoopRounds(started, NOOP_ELEMENTS, seed)
         await noop.warm_up()
         noop_seconds = [await noop.seconds() for _ in range(NOOP_ROUNDS)]
         return {"noop_round_seconds": noop_seconds} | await _interleaved(started, progress, seed)
@@ -67,7 +68,7 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
 async def _interleaved(started: StartedArray, progress: Progress, seed: int) -> dict[str, list[float]]:
     progress.stage(f"{4 * EXCHANGE_ELEMENTS} bytes by turns: a round, and gloo on {DEVICES + 1} ranks")
     samples: dict[str, list[float]] = {"exchange_seconds": [], "gloo_seconds": []}
-    exchange = _Rounds(started, EXCHANGE_ELEMENTS, seed)
+    exchange = NoopRounds(started, EXCHANGE_ELEMENTS, seed)
     async with gloo_group(DEVICES + 1, EXCHANGE_ELEMENTS, Deadline(WATCHDOG_SECONDS)) as gloo:
         await exchange.warm_up()
         for _ in range(WARM_UP_ROUNDS):
@@ -79,16 +80,17 @@ async def _interleaved(started: StartedArray, progress: Progress, seed: int) -> 
     return samples
 
 
-class _Rounds:
+class NoopRounds:
     """Rounds without training: weights go out, come back as they went, and are averaged."""
 
-    def __init__(self, started: StartedArray, elements: int, seed: int) -> None:
+    def __init__(self, started: StartedArray, elements: int, seed: int, screen: Screen | None = None) -> None:
+        """Use all drives of an array, and one tensor of so many float32; `screen` is that of a `RoundExchange`."""
         job = bench_job(seed).model_copy(update={"epochs": 0})
         frame = job_frame(job, ModelSpec("flat.py:Flat", _MODEL, {"elements": elements}), 1.0)
         names = [device.name for device in started.state.devices]
-        accountant = make_accountant(bench_config("rounds", DEVICES, "native"))
+        accountant = make_accountant(bench_config("rounds", len(names), "native"))
         self._start = np.random.default_rng(seed).standard_normal(elements, np.float32)
-        exchange = RoundExchange(job, frame, started.fleet, lambda: (), lambda *_: None)
+        exchange = RoundExchange(job, frame, started.fleet, lambda: (), lambda *_: None, screen=screen)
         judge = _Unjudged(self._start)
         self._training = FederatedTraining(job, names, exchange, accountant, judge, lambda *_: None)
 

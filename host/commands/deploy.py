@@ -30,6 +30,9 @@ Groups = Annotated[str | None, typer.Option(metavar="A,B", help="only drives of 
 def deploy(
     inventory: Annotated[Path, typer.Argument(metavar="INVENTORY.YAML", help="which drives, and how to reach them")],
     verb: Annotated[str, typer.Argument(help="what to do on each; an unknown one lists them")],
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[DRIVE]...", help="only these drives; needed by revoke")
+    ] = None,
     jobs: Annotated[int, typer.Option(help="drives at a time, at most", min=1)] = 8,
     drives: Names = None,
     groups: Groups = None,
@@ -59,7 +62,7 @@ def deploy(
     request = DeployRequest(
         inventory,
         verb,
-        _split("drives", drives),
+        [*(names or []), *_split("drives", drives)],
         _split("groups", groups),
         jobs,
         dry_run,

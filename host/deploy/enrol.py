@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import fcntl
 import functools
 import os
 import secrets
 import shlex
 import stat
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography import x509
@@ -21,7 +18,8 @@ from csd_emu.paths import Paths
 from csd_emu.remote.control import Control
 from firmware_agent.errors import ConfigurationError, DriveUnfit, EnvironmentUnfit
 from firmware_agent.identity import Identity, write_identity
-from host.certificates import Authority, Credential
+from host.certificates import Authority, Credential, serial_of
+from host.deploy.serials import Serials, locked
 from host.deploy.verbs import Plan
 from host.deploy.work import Outcome, Result, Site, Verb
 from host.files import replace_file
@@ -35,10 +33,42 @@ _FIND_CERTIFICATE = r"""sed -n 's/^.*"certificate_pem":"\([^"]*\)".*$/\1/p'"""
 def prepare(plan: Plan) -> Verb:
     """Return the verb; makes the deployment's authority if there is none, unless nothing may change."""
     folder = authority_folder(plan.paths, plan.inventory.name)
-    if plan.dry_run and not (folder / _KEY).exists():
-        return functools.partial(enrol, authority=Authority(plan.inventory.name), name=plan.inventory.name, renew=True)
-    authority = open_authority(folder, plan.inventory.name)
-    return functools.partial(enrol, authority=authority, name=plan.inventory.name, renew=bool(plan.options.renew))
+    name, serials, new = plan.inventory.name, Serials(folder), not (folder / _KEY).exists()
+    if plan.dry_run and new:
+        return functools.partial(enrol, authority=Authority(name), serials=serials, name=name, renew=True)
+    authority, renew = open_authority(folder, name), bool(plan.options.renew)
+    return functools.partial(enrol, authority=authority, serials=serials, name=name, renew=renew)
+
+
+def recording(plan: Plan, verb: Verb) -> Verb:
+    """Return the verb, after which the certificate counts that a drive has, if nothing was known of it."""
+    folder = authority_folder(plan.paths, plan.inventory.name)
+    if plan.dry_run or not (folder / _KEY).exists():
+        return verb
+    authority, serials = open_authority(folder, plan.inventory.name), Serials(folder)
+
+    def record(site: Site) -> Outcome:
+        outcome = verb(site)
+        if serials.find(site.drive.name) is None and (found := _certificate(site, authority)) is not None:
+            serials.adopt(site.drive.name, found.serial_number)
+        return outcome
+
+    return record
+
+
+def revoking(plan: Plan, verb: Verb) -> Verb:
+    """Return the verb, after which no certificate of the drive counts any more."""
+    folder = authority_folder(plan.paths, plan.inventory.name)
+    if plan.dry_run or not (folder / _KEY).exists():
+        return verb
+    serials = Serials(folder)
+
+    def revoke(site: Site) -> Outcome:
+        outcome = verb(site)
+        serials.revoke(site.drive.name)
+        return outcome
+
+    return revoke
 
 
 def authority_folder(paths: Paths, inventory: str) -> Path:
@@ -54,7 +84,7 @@ def open_authority(folder: Path, name: str) -> Authority:
         EnvironmentUnfit: the folder cannot be written.
     """
     try:
-        with _locked(folder):
+        with locked(folder):
             if not (folder / _KEY).exists():
                 made = Authority(name)
                 replace_file(folder / _CERTIFICATE, made.ca_pem.encode())
@@ -64,12 +94,20 @@ def open_authority(folder: Path, name: str) -> Authority:
         raise EnvironmentUnfit(f"{folder}: cannot be used ({error}); free space, or set CSD_EMU_HOME") from error
 
 
-def enrol(site: Site, authority: Authority, name: str, renew: bool, now: datetime.datetime | None = None) -> Outcome:
-    """Give one drive a certificate, unless it has one that is good for long enough.
+def enrol(
+    site: Site,
+    authority: Authority,
+    serials: Serials,
+    name: str,
+    renew: bool,
+    now: datetime.datetime | None = None,
+) -> Outcome:
+    """Give one drive a certificate, unless it has one that counts and is good for long enough.
 
     Args:
         site: the drive.
         authority: of the deployment.
+        serials: which certificates count.
         name: of the deployment.
         renew: replace even a good one.
         now: this server's date; the drive's own does not count.
@@ -78,8 +116,13 @@ def enrol(site: Site, authority: Authority, name: str, renew: bool, now: datetim
     control = Control(site.shell, site.layout)
     if not control.status(site.deadline).version:
         raise DriveUnfit(f"drive {site.drive.name}: nothing is installed; run csd-emu deploy install")
-    ends = _good_until(site, authority)
-    if ends is not None and ends - now > RENEW_BEFORE and not renew:
+    known, found = serials.find(site.drive.name), _certificate(site, authority)
+    if found is not None and known not in (None, f"{found.serial_number:x}"):
+        found = None  # revoked, or a renewal was cut before it was recorded
+    ends = None if found is None else found.not_valid_after_utc
+    if found is not None and ends is not None and ends - now > RENEW_BEFORE and not renew:
+        if not site.dry_run:
+            serials.adopt(site.drive.name, found.serial_number)
         return _outcome(site, Result.UNCHANGED, "is enrolled", ends)
     verb = "enrol it" if ends is None else "renew its certificate"
     if site.dry_run:
@@ -89,11 +132,12 @@ def enrol(site: Site, authority: Authority, name: str, renew: bool, now: datetim
     credential = authority.issue_device(site.drive.name, until)
     _send(site, site.layout.enrolment.name, _pack(site.drive.name, name, authority, credential, now))
     control.do("put-enrolment", site.deadline)
+    serials.record(site.drive.name, serial_of(credential))
     return _outcome(site, Result.DONE, "enrolled" if ends is None else "renewed", until)
 
 
-def _good_until(site: Site, authority: Authority) -> datetime.datetime | None:
-    """Return when the drive's certificate ends; None if it has none of this authority under its name."""
+def _certificate(site: Site, authority: Authority) -> x509.Certificate | None:
+    """Return the drive's certificate; None if it has none of this authority under its name."""
     # Out of the archive itself, for that is what the agent serves; its key stays on the drive.
     identity = shlex.quote(str(site.layout.enrolment))
     look = f"[ -f {identity} ] && tr -d '\\000' <{identity} | {_FIND_CERTIFICATE}"
@@ -105,7 +149,7 @@ def _good_until(site: Site, authority: Authority) -> datetime.datetime | None:
     names = [str(part.value) for part in parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if names != [site.drive.name] or not authority.has_issued(parsed):
         return None
-    return parsed.not_valid_after_utc
+    return parsed
 
 
 def _send(site: Site, name: str, content: bytes) -> None:
@@ -159,14 +203,3 @@ def _write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

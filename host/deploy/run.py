@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from csd_emu.deadline import Deadline
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from csd_emu.remote.inventory import DriveEntry, Inventory, load_inventory
-from csd_emu.remote.shell import open_shell
+from csd_emu.remote.local_shell import LocalShell
+from csd_emu.remote.shell import Shell, open_shell
 from firmware_agent import units
 from firmware_agent.errors import ConfigurationError
 from host.deploy.frame import Board, Limits, OpenShell, run_verb
 from host.deploy.report import DeployReport, make_report
+from host.deploy.revoke import former_drive
 from host.deploy.verbs import Plan, VerbOptions, find_verb, prepare_verb
 
 DEFAULT_JOBS = 8
@@ -67,14 +72,27 @@ def deploy(
     if request.jobs < 1:
         raise ConfigurationError(f"deploy: --jobs must be 1 or more (it is {request.jobs})")
     inventory = load_inventory(request.inventory)
-    drives = choose_drives(inventory, request.drives, request.groups)
-    verb = prepare_verb(entry, Plan(inventory, drives, request.options, paths, progress, request.dry_run))
+    former = [name for name in request.drives if entry.local and name not in inventory.drives]
+    known = [name for name in request.drives if name not in former]
+    drives = choose_drives(inventory, known, request.groups) if known or not former or request.groups else []
+    drives += [former_drive(name) for name in former]
+    named = bool(request.drives or request.groups)
+    verb = prepare_verb(entry, Plan(inventory, drives, request.options, paths, progress, request.dry_run, named))
     progress.stage("")
     batch = (request.options.batch or 1) if entry.rolling else None
     limits = Limits(request.jobs, request.seconds or entry.seconds, batch, request.dry_run)
+    if entry.local:
+        connect = _speak_with_none
     connect = connect or functools.partial(open_shell, write_keys=not request.dry_run)
     outcomes = run_verb(drives, verb, limits, board, connect)
     return make_report(inventory.name, request.verb, request.dry_run, outcomes, time.monotonic() - begin)
+
+
+def _speak_with_none(drive: DriveEntry, _: Deadline) -> AbstractContextManager[Shell]:
+    def refuse(command: str) -> None:
+        raise RuntimeError(f"a verb that speaks with no drive would run {command!r}")
+
+    return contextlib.nullcontext(LocalShell(drive, {}, before=refuse))
 
 
 def read_seconds(text: str) -> float:

@@ -9,6 +9,7 @@ import msgspec
 
 from csd_emu.remote.control import AgentStatus, Control
 from firmware_agent.errors import DriveUnfit, InstallFailed
+from host.deploy.enrol import revoking
 from host.deploy.lent import unless_lent
 from host.deploy.lock import held
 from host.deploy.recipe import default_folder
@@ -47,7 +48,7 @@ def prepare_rollback(plan: Plan) -> Verb:
 
 def prepare_uninstall(plan: Plan) -> Verb:
     """Return the verb ``uninstall``."""
-    return unless_lent(plan, uninstall)
+    return unless_lent(plan, revoking(plan, uninstall))
 
 
 def start(site: Site) -> Outcome:

@@ -10,6 +10,7 @@ from csd_emu.deadline import Deadline
 from csd_emu.remote.control import AgentStatus, Control
 from firmware_agent.errors import CsdError, DriveUnfit, InstallFailed
 from host.deploy import install
+from host.deploy.enrol import recording
 from host.deploy.lent import unless_lent
 from host.deploy.verbs import Plan
 from host.deploy.work import Outcome, Result, Site, Verb
@@ -21,7 +22,7 @@ ENDED = "the agent ended; see csd-emu deploy logs"
 
 def prepare(plan: Plan) -> Verb:
     """Return the verb ``upgrade``."""
-    return unless_lent(plan, Upgrade(install.prepare(plan)))
+    return unless_lent(plan, recording(plan, Upgrade(install.prepare(plan))))
 
 
 @dataclass(frozen=True)

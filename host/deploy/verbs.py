@@ -46,6 +46,7 @@ class Plan:
         options: of this verb.
         paths: of this server.
         progress: for work on the server, a bundle for example.
+        named: whether the user named drives or groups, or means all.
         dry_run: nothing may change on a drive, nor on the server but for downloads and bundles, which are made: what
             would be copied is known only then.
     """
@@ -56,6 +57,7 @@ class Plan:
     paths: Paths
     progress: Progress
     dry_run: bool
+    named: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class VerbEntry:
         rolling: one drive after the other, and none after the first failure.
         options: names of `VerbOptions` that it takes.
         columns: facts of its outcomes that the table shows.
+        local: works on this server alone; no drive is spoken with, and it may be one that the inventory has no more.
     """
 
     module: str
@@ -78,6 +81,7 @@ class VerbEntry:
     rolling: bool = False
     options: frozenset[str] = field(default=frozenset())
     columns: tuple[str, ...] = ()
+    local: bool = False
 
 
 _FORCE = frozenset({"force"})
@@ -129,6 +133,9 @@ VERBS: dict[str, VerbEntry] = {
     ),
     "uninstall": VerbEntry(
         "host.deploy.service:prepare_uninstall", "stop the agent and remove all of it", 300.0, options=_FORCE
+    ),
+    "revoke": VerbEntry(
+        "host.deploy.revoke", "refuse every certificate that the drive has; speaks with no drive", 60.0, local=True
     ),
 }
 

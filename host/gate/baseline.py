@@ -28,7 +28,7 @@ FORMAT = 1
 # What moves none of the figures, and may be another on each runner.
 _FREE_JOB_KEYS = {"checkpoint", "watchdog", "on_failure"}
 _FREE_ARRAY_KEYS = {"name", "engine", "hypervisors", "spread", "memory"}
-_FREE_HOST_KEYS = {"address", "port", "metrics_port", "power_cap"}
+_FREE_HOST_KEYS = {"address", "port", "metrics_port", "names", "power_cap"}
 
 
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

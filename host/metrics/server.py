@@ -8,48 +8,58 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from http import HTTPStatus
 from ipaddress import IPv4Address
-from socketserver import ThreadingMixIn
 from types import TracebackType
 from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import make_server
 
 from firmware_agent.errors import EnvironmentUnfit
 from host.metrics.exposition import Exposition
+from host.metrics.host_names import is_our_name, is_our_origin
 from host.metrics.scrapers import Scrapers
 from host.metrics.state import MetricsState
-from host.page.app import METHODS, PageApp, refuse_method
+from host.metrics.web_server import RequestHandler, WebServer
+from host.page.app import METHODS, PageApp, refuse, refuse_method
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 LOOPBACK = IPv4Address("127.0.0.1")
 _METRICS = "/metrics"
+_MISDIRECTED = b"this server does not go by that name; use its IP address, or name it in host.names of the array file\n"
 
 
 class Exporter:
     """Serves the metrics and the page of one run; a context manager."""
 
     def __init__(
-        self, state: MetricsState, port: int | None, address: IPv4Address = LOOPBACK, page: PageApp | None = None
+        self,
+        state: MetricsState,
+        port: int | None,
+        address: IPv4Address = LOOPBACK,
+        page: PageApp | None = None,
+        names: Collection[str] = (),
     ) -> None:
         """Prepare to listen on `port`, or on any free one, of this machine's own `address`.
 
-        `page` answers all but `/metrics`; without one there is nothing else.
+        `page` answers all but `/metrics`; without one there is nothing else. Under a host name, other than localhost
+        and `names`, nothing is answered (see `host.metrics.host_names`).
         """
+        self._names = frozenset(name.lower() for name in names)
         self.state = state
         self._page: WSGIApplication = page if page is not None else _nothing
         self._port, self._address = port or 0, address
         self._exposition = Exposition(state)
         self._scrapers, self._lock = Scrapers(), threading.Lock()
         self._scraped: Callable[[], object] = lambda: None
-        self._server: WSGIServer | None = None
+        self._server: WebServer | None = None
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Exporter:
         try:
-            self._server = make_server(str(self._address), self._port, self._answer, _Server, _SilentHandler)
+            self._server = make_server(str(self._address), self._port, self._answer, WebServer, RequestHandler)
         except OSError as error:
             raise EnvironmentUnfit(
                 f"host.metrics_port: cannot listen on {self._address}:{self._port} ({error.strerror}); "
@@ -104,6 +114,10 @@ class Exporter:
             return self._scrapers.wait_seconds(self.state.revision, time.monotonic())
 
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if not is_our_name(environ.get("HTTP_HOST", ""), self._names):
+            return refuse(start_response, HTTPStatus.MISDIRECTED_REQUEST, _MISDIRECTED)
+        if (origin := environ.get("HTTP_ORIGIN")) is not None and not is_our_origin(origin, self._names):
+            return refuse(start_response, HTTPStatus.FORBIDDEN, _MISDIRECTED)
         if environ["REQUEST_METHOD"] not in METHODS:
             return refuse_method(start_response)
         if environ.get("PATH_INFO", "") != _METRICS:
@@ -138,18 +152,3 @@ class _Body:
 
     def close(self) -> None:
         self._on_sent()
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    """Answers several clients at once; one that never asks must not keep the run from ending."""
-
-    daemon_threads = True
-
-
-class _SilentHandler(WSGIRequestHandler):
-    """Logs no requests: standard error is the user's. A client that does not go on asking is let go."""
-
-    timeout = 30.0
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""

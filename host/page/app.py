@@ -110,10 +110,15 @@ class PageApp:
 
 def refuse_method(start_response: StartResponse) -> Iterable[bytes]:
     """Answer a request that is not to read."""
-    data = b"this server is read-only: GET and HEAD\n"
-    headers = [("Allow", ", ".join(METHODS)), ("Content-Type", _TEXT), ("Content-Length", str(len(data)))]
-    start_response(_line(HTTPStatus.METHOD_NOT_ALLOWED), [*headers, *SECURITY])
-    return [data]
+    allowed = ("Allow", ", ".join(METHODS))
+    return refuse(start_response, HTTPStatus.METHOD_NOT_ALLOWED, b"this server is read-only: GET and HEAD\n", allowed)
+
+
+def refuse(start_response: StartResponse, status: HTTPStatus, why: bytes, *headers: tuple[str, str]) -> Iterable[bytes]:
+    """Answer a request with an error and nothing else."""
+    plain = [("Content-Type", _TEXT), ("Content-Length", str(len(why)))]
+    start_response(_line(status), [*headers, *plain, *SECURITY])
+    return [why]
 
 
 def send(environ: WSGIEnvironment, start_response: StartResponse, status: HTTPStatus, body: Body) -> Iterable[bytes]:

@@ -29,9 +29,10 @@ from firmware_agent.errors import ConfigurationError, CsdError
 from host.array_state import ArrayState
 from host.arrays import bring_up, sweep
 from host.console import errors as spoken
+from host.console import log_to_terminal
 from host.injection import Injection, inject_fault
 from host.interrupts import INTERRUPTS
-from host.lifecycle import ArrayRequest, list_running
+from host.lifecycle import ArrayRequest, fetch_consoles, list_running
 
 if TYPE_CHECKING:
     from host.run_request import RunRequest
@@ -119,8 +120,17 @@ class Keeper:
 
         request = self._read_job(message)
         self._ensure_up(request.array)
-        summary = run_job(request, self._paths, Path(message["runs"]), Silent(), quiet=True)
+        try:
+            summary = run_job(request, self._paths, Path(message["runs"]), Silent(), quiet=True)
+        finally:
+            self._fetch_consoles()
         return {"summary": msgspec.to_builtins(summary)}
+
+    def _fetch_consoles(self) -> None:
+        folder = self._paths.arrays / self._name
+        with contextlib.suppress(CsdError):
+            if (state := ArrayState.load(folder)) is not None:
+                fetch_consoles(state, folder, self._paths)
 
     def _read_job(self, message: Message) -> RunRequest:
         from host.job import parse_job
@@ -171,6 +181,7 @@ def read_requests(stream: IO[bytes], keeper: Keeper, requests: queue.SimpleQueue
 def main(name: str) -> None:
     """Serve standard input until it ends."""
     answers = os.fdopen(os.dup(1), "wb")
+    log_to_terminal()
     os.dup2(2, 1)  # whoever prints must not do so among the answers
     keeper, requests = Keeper(name, Paths.default(), answers), queue.SimpleQueue[Message]()
     reader = threading.Thread(target=read_requests, args=(sys.stdin.buffer, keeper, requests), daemon=True)

@@ -17,7 +17,6 @@ from markupsafe import Markup
 from csd_emu.timeline import HOST
 from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.units import format_bytes
-from host.failures import describe_failures
 from host.files import replace_file
 from host.outputs import FigureEntry, ReportOutput
 from host.records import EventRecord, What
@@ -88,7 +87,6 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
             totals=totals,
             tiles=list_tiles(run, totals, comparison, step_tiles(run.rounds, totals.clock)),
             status=describe_status(run),
-            failed=describe_failures(run.failures) if run.failures else "",
             clocks={
                 clock: _CLOCKS.get(clock, "of a kind that this version does not know")
                 for clock in totals.clock.split("+")

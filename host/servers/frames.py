@@ -107,7 +107,7 @@ def from_host(content: bytes) -> FromHost:
     """
     try:
         return _FROM_HOST.decode(content)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"the host said what no worker knows ({error}); do both run the same csd-emu?") from error
 
 
@@ -119,7 +119,7 @@ def from_worker(content: bytes) -> FromWorker:
     """
     try:
         return _FROM_WORKER.decode(content)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"the worker said what no host knows ({error}); do both run the same csd-emu?") from error
 
 

@@ -16,10 +16,12 @@ from csd_emu.array import MAX_DEVICES, ArrayConfig, Device, DeviceGroup
 from csd_emu.config import parse_config
 from csd_emu.servers import ServersConfig, read_servers
 from firmware_agent.errors import ConfigurationError
+from firmware_agent.files import read_file
 from host.requests import read_array
 
 # What groups are called that nobody has named.
 _USUAL_NAME = "csd"
+_MOST_BYTES = 64 << 20
 _MOST_DEVICES = 36 * MAX_DEVICES
 
 
@@ -93,10 +95,10 @@ def load_hall(path: Path) -> Hall:
         ConfigurationError: it cannot be read, or is none.
     """
     try:
-        content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        content = msgspec.json.decode(read_file(path, _MOST_BYTES), type=dict[str, Any])
         server, config, own, whole = (content[key] for key in ("server", "config", "own", "whole"))
         arrays = dict(content["arrays"])
-    except (OSError, msgspec.MsgspecError, KeyError) as error:
+    except (OSError, msgspec.MsgspecError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path}: does not say which servers trained together ({error!r})") from error
     return Hall(
         parse_config(config, ServersConfig, str(path)),

@@ -36,7 +36,7 @@ class LocalStepper(ServersStepper):
 
     async def finish(self, step: Underway) -> LocalResult:
         """See a step through on this server; without a record in time weights stay."""
-        outcomes, count = await step.outcomes, len(step.works)
+        outcomes, count = await self._screened(step), len(step.works)
         own, beside = outcomes[:count], outcomes[count:]
         limit, late = self._late(own, step.expected)
         accounted = self._account(own, beside, (limit, late), step.sending, None)

@@ -54,7 +54,7 @@ class LocalTraining(SyncTraining):
             return True
         result = await self._local.finish(begun.step)
         self._step = number
-        self._participants.took_part([part.device for part in result.devices], result.failed)
+        self._note_who_returned(number, result)
         self._count_late(begun.dealt.works, result)
         self._memory.look(result.accounted.devices)
         sending = begun.sent_with(self._logs.take(number))

@@ -70,7 +70,7 @@ def member(config: ServersConfig, server: str, claim: Claim) -> Iterator[str]:
     try:
         mark = secrets.token_hex(_MARK_BYTES)
         run = _join(store, key, claim, config, (server, mark))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise EnvironmentUnfit(
             f"store: what is written at {config.store.address}:{config.store.port} is no run ({error}); start it anew"
         ) from error

@@ -84,7 +84,7 @@ class ServersStepper(Stepper):
         Raises:
             CaughtUp: other servers have taken the step already.
         """
-        outcomes, count = await step.outcomes, len(step.works)
+        outcomes, count = await self._screened(step), len(step.works)
         own, beside = outcomes[:count], outcomes[count:]
         limit, late = self._late(own, step.expected)
         accounted = self._account(own, beside, (limit, late), step.sending, None)

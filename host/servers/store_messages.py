@@ -114,7 +114,7 @@ def read_request(content: bytes) -> Request:
     """
     try:
         return _REQUESTS.decode(content)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"store: what came is no request ({error})") from error
 
 
@@ -126,5 +126,5 @@ def read_answer(content: bytes) -> Answer:
     """
     try:
         return _ANSWERS.decode(content)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"store: what came is no answer ({error})") from error

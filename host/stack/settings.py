@@ -16,6 +16,8 @@ ARRAY = "csd"
 WHERE = "environment"
 # Inside the containers; what they are outside is docker-compose.yml's to say.
 DRIVES_PORT, PAGE_PORT = 7000, 8080
+# What the stack's Prometheus calls the host.
+NAME = "host"
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}$")]
 
 
@@ -83,7 +85,7 @@ class StackSettings(Config):
             "name": ARRAY,
             "engine": "qemu",
             "memory": f"{self.memory:.17g} B",
-            "host": {"address": "0.0.0.0", "port": DRIVES_PORT, "metrics_port": PAGE_PORT, **cap},
+            "host": {"address": "0.0.0.0", "port": DRIVES_PORT, "metrics_port": PAGE_PORT, "names": [NAME], **cap},
             "devices": [{"profile": self.profile, "count": self.count}],
         }
         return parse_config(content, ArrayConfig, WHERE)

@@ -11,6 +11,7 @@ from host.plugins.section import UserSection
 from host.strategies.base import Contribution, Stateless, Strategy, check_names
 from host.strategies.clipping import Clipped
 from host.strategies.coordinatewise import Median, TrimmedMean
+from host.strategies.direction import Directions
 from host.strategies.fedadam import FedAdam
 from host.strategies.fedavg import FedAvg
 from host.strategies.fednova import FedNova
@@ -31,6 +32,7 @@ from host.strategies.user import UserStrategy
 __all__ = [
     "Clipped",
     "Contribution",
+    "Directions",
     "FedAdam",
     "FedAvg",
     "FedNova",

@@ -39,6 +39,7 @@ from host.session import DeviceSession
 from host.sync.blocks import Block
 from host.sync.crossing import Crossings, Hand
 from host.sync.intake import Intake
+from host.sync.pace import Pace
 from host.sync.reduce_exchange import Reductions
 from host.sync.release import Cells, Release
 from host.sync.slice_log import SliceLog
@@ -116,8 +117,7 @@ class Channel:
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         self._guard: asyncio.Task[None] | None = None
-        # When a frame last came, or the device got something to do.
-        self._heard = now()
+        self._pace = Pace(watchdog_seconds, now)
 
     @property
     def busy(self) -> bool:
@@ -182,7 +182,7 @@ class Channel:
         if part.report.done():
             return
         part.held_bytes -= block.end - block.start
-        self._heard = self._now()
+        self._pace.moved()
         cells = part.cells.get(block.tensor)
         if cells is None:
             size = len(self._flat[block.tensor])
@@ -216,7 +216,7 @@ class Channel:
         if self._writer is None or self._writer.done():
             self._writer = asyncio.ensure_future(self._write())
         if self._guard is None or self._guard.done():
-            self._heard = self._now()
+            self._pace.begin()
             self._guard = asyncio.ensure_future(self._watch())
 
     async def _read(self) -> None:
@@ -230,7 +230,7 @@ class Channel:
             self._fail(error)
 
     async def _watch(self) -> None:
-        """Give the device up if it owes something and is silent for too long.
+        """Give the device up if it owes something and for too long sends nothing new, or not enough.
 
         It owes nothing while its weights wait for another device's gradient, or what it handed over for another's: then
         it is not the one to be given up.
@@ -238,16 +238,20 @@ class Channel:
         while self._parts:
             part = next(iter(self._parts.values()))
             if part.held_bytes or part.turning:
-                self._heard = self._now()
-            left_seconds = self._heard + self._watchdog_seconds - self._now()
+                self._pace.begin()
+            left_seconds = self._pace.left_seconds
             if left_seconds <= 0:
-                self._fail(DeviceLost(f"{self._session.device}: silent for {self._watchdog_seconds:g} s"))
+                self._fail(DeviceLost(f"{self._session.device}: {self._pace.told}"))
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), min(left_seconds, self._watchdog_seconds / 4))
 
     def _take(self, frame: AnyFrame) -> None:
-        self._heard = self._now()
+        if self._is_news(frame):
+            self._pace.moved()
+
+    def _is_news(self, frame: AnyFrame) -> bool:
+        """Take a frame, and return whether it brought anything that was not there."""
         part = next(iter(self._parts.values()))
         if isinstance(frame, Received):
             self._queue.acknowledge(frame.size_bytes)
@@ -260,8 +264,10 @@ class Channel:
             self._start(self._reduce(self._parts[frame.step], frame))
         elif isinstance(frame, Timed):
             part.slices.take(frame)
+            return False
         elif part.crossed is not None and part.crossed[1].wants(frame):
             self._take_crossing(part, *part.crossed, frame)
+            return part.crossed[1].news
         else:
             report = part.intake.take(frame)
             if isinstance(frame, Tensors):
@@ -271,6 +277,8 @@ class Channel:
                 self._note_read(frame)
             if report is not None:
                 self._end(part, report)
+            return part.intake.news
+        return True
 
     def _note_read(self, frame: Slice) -> None:
         self._read_bytes[frame.exchange] = self._read_bytes.get(frame.exchange, 0) + len(frame.data)
@@ -298,7 +306,8 @@ class Channel:
         answer = hand.answer(await crossings.add(hand.part, batch))
         if part.report.done():  # the device waits no longer
             return
-        part.turning, self._heard = False, self._now()
+        part.turning = False
+        self._pace.begin()
         self._post(encode(answer.announced))
         for name, array in answer.arrays.items():
             little = np.ascontiguousarray(array, dtype=np.dtype(array.dtype).newbyteorder("<"))
@@ -312,11 +321,13 @@ class Channel:
         except ProtocolError as error:
             self._fail(error)
         else:
+            self._pace.begin()
             self._post(encode(Reduced(part.number, frame.index, summed)))
 
     def _end(self, part: _Part, outcome: Stepped | CsdError) -> None:
         """Report a step, and send what only this device's report was missing for."""
         del self._parts[part.number]
+        self._pace.begin()
         if isinstance(outcome, Stepped):
             self._on_slices(part.slices)
         _settle(part, outcome)

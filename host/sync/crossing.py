@@ -153,6 +153,7 @@ class Hand:
     Attributes:
         up_bytes, down_bytes: that crossed the wire for it so far; whoever sends and receives adds them up.
         names: of the tensors that it has handed over.
+        news: whether the last frame brought anything that was not there.
     """
 
     def __init__(
@@ -180,6 +181,7 @@ class Hand:
         self._assembler: Assembler | None = None
         self.up_bytes, self.down_bytes = 0, 0
         self.names: dict[str, None] = {}
+        self.news = True
 
     @property
     def part(self) -> int:
@@ -197,8 +199,9 @@ class Hand:
             ProtocolError: the frame does not belong there, or a label or a generator's state is none.
         """
         if isinstance(frame, Slice) and self._assembler is not None:
-            news = self._assembler.add(frame)
-            return self._batch(self._assembler) if news and self._assembler.complete else None
+            self.news = self._assembler.add(frame)
+            return self._batch(self._assembler) if self.news and self._assembler.complete else None
+        self.news = True
         if not isinstance(frame, Activations) or self._assembler is not None:
             raise ProtocolError(f"{self._device} sent {type(frame).__name__} among its activations")
         if (frame.step, frame.part) != (self._step, self._part) or self._part >= len(self._sizes):

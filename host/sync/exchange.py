@@ -17,6 +17,7 @@ from firmware_agent.exchange import Array, cut_slices, tensor_specs
 from firmware_agent.send_queue import Sending
 from firmware_agent.wire import (
     MAX_SLICE_BYTES,
+    AnyFrame,
     Job,
     Reduce,
     Reduced,
@@ -27,7 +28,6 @@ from firmware_agent.wire import (
     encode,
     pack,
 )
-from host.device_time import MODELLED
 from host.failures import Failures
 from host.records import OnEvent, What
 from host.rounds import prepare_device
@@ -36,6 +36,7 @@ from host.sync.channel import Channel, Crossed, OnSlices
 from host.sync.crossing import Crossings, Hand, part_sizes
 from host.sync.gathering import Gathering
 from host.sync.intake import Intake
+from host.sync.pace import Pace
 from host.sync.reduce_exchange import Reductions
 from host.sync.release import Release
 from host.sync.tail import Batch
@@ -49,8 +50,6 @@ BeforeStep = Callable[[DeviceSession, int, Deadline], Awaitable[None]]
 """May speak with a device before its part of this step; raises `DeviceError` if that device is lost."""
 Speaks = Callable[[DeviceSession, int], bool]
 """Whether there is something to say to a device before its part of this step."""
-ClockOf = Callable[[str, str], str]
-"""Returns the clock of a device's seconds, given its name and what its stopwatch shows."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,6 @@ class StepExchange:
         watchdog_seconds: float,
         on_event: OnEvent,
         before_step: BeforeStep,
-        clock_of: ClockOf = lambda _, stopwatch: stopwatch,
         speaks: Speaks = lambda _, __: False,
         on_slices: OnSlices = lambda _: None,
         failures: Failures | None = None,
@@ -152,13 +150,12 @@ class StepExchange:
             watchdog_seconds: wall time after which a silent device counts as dead.
             on_event: called with device, what happened, and more about it.
             before_step: called for each device before a step's frames go to it.
-            clock_of: see `host.device_time.DeviceTime.clock`.
             on_slices: is told, after each device's overlapping step, what became of its slices.
             speaks: whether `before_step` would: a device must then be through with the step before.
             failures: is told when the user's code fails in a device.
         """
         self._frame, self._watchdog_seconds = frame, watchdog_seconds
-        self._on_event, self._before_step, self._clock_of = on_event, before_step, clock_of
+        self._on_event, self._before_step = on_event, before_step
         self._speaks, self._on_slices = speaks, on_slices
         self._failures = failures or Failures(goes_on=True)
         self._channels: weakref.WeakKeyDictionary[DeviceSession, Channel] = weakref.WeakKeyDictionary()
@@ -261,7 +258,6 @@ class StepExchange:
             stepped = await report
         else:
             stepped = await self._in_turn(frames, session, task, intake, reductions, crossed)
-        self._check_seconds(session, stepped)
         outcome = self._whole(work, stepped, intake, before)
         if crossed is None:
             return outcome
@@ -307,25 +303,47 @@ class StepExchange:
         """Send everything, then take what a device sends in a step, up to its report.
 
         Raises:
-            DeviceError: it was lost, or failed.
+            DeviceError: it was lost, or failed, or sends too little that is new.
             ProtocolError: it sent something that does not belong there, such as a tensor that no gradient has.
         """
         mark = session.received_bytes
         for data in frames:
             await session.send_encoded(data, self._deadline())
         await session.send(task, self._deadline())
+        pace = Pace(self._watchdog_seconds)
         while True:
-            frame = await session.receive(self._deadline())
+            frame = await self._receive(session, pace)
             if isinstance(frame, Reduce) and frame.step == task.step:
                 summed = await reductions.add(session.device, frame)
                 await session.send(Reduced(task.step, frame.index, summed), self._deadline())
+                pace.begin()
             elif crossed is not None and crossed[1].wants(frame):
                 if (batch := crossed[1].take(frame)) is not None:
                     before, mark = mark, session.received_bytes  # no more comes before the answer
                     crossed[1].up_bytes += mark - before
                     await self._cross(session, *crossed, batch)
+                    pace.begin()
+                elif crossed[1].news:
+                    pace.moved()
             elif (stepped := intake.take(frame)) is not None:
                 return stepped
+            elif intake.news:
+                pace.moved()
+
+    async def _receive(self, session: DeviceSession, pace: Pace) -> AnyFrame:
+        """Return the next frame of a device that keeps pace.
+
+        Raises:
+            DeviceError: it does not, was lost, or failed.
+        """
+        try:
+            if pace.left_seconds:
+                return await session.receive(Deadline(pace.left_seconds))
+        except DeviceLost:
+            if pace.left_seconds:
+                raise
+        session.close(pace.told)
+        raise DeviceLost(f"{session.device}: {pace.told}")
 
     async def _cross(self, session: DeviceSession, crossings: Crossings, hand: Hand, batch: Batch) -> None:
         """Have the tail compute a part, and send what goes back; of a tail that failed the device hears, and fails."""
@@ -334,19 +352,6 @@ class StepExchange:
         for data in answer.messages():
             await session.send_encoded(data, self._deadline())
         hand.down_bytes += session.sent_bytes - before
-
-    def _check_seconds(self, session: DeviceSession, stepped: Stepped) -> None:
-        """Refuse a speed without end: batches are chosen by speed. Modelled seconds are not the device's to say.
-
-        Raises:
-            DeviceFailed: the device says that its part took no time.
-        """
-        if stepped.seconds.total > 0 or self._clock_of(session.device, session.hello.clock) == MODELLED:
-            return
-        raise DeviceFailed(
-            f"{session.device}: says that its {stepped.samples} records of step {stepped.step} took 0 s; its "
-            f"{session.hello.clock} clock stands still, so restart it"
-        )
 
     def _deadline(self) -> Deadline:
         return Deadline(self._watchdog_seconds)

@@ -9,6 +9,7 @@ from firmware_agent.exchange import Array, Assembler, Spans
 from firmware_agent.wire import TensorSpec
 from host.sync.blocks import Block, cut_blocks, joined, overlapped
 from host.sync.reduction import Contribution
+from host.sync.screened import GradientScreen
 
 Apply = Callable[[Block, Sequence[Contribution]], None]
 """Takes a block, or neighbours that are ready together as one, and its contributions, in participant order, as flat
@@ -29,6 +30,7 @@ class Gathering:
         apply: Apply,
         barrier: bool,
         block_bytes: int | None = None,
+        screen: GradientScreen | None = None,
     ) -> None:
         """Begin with nothing.
 
@@ -38,7 +40,9 @@ class Gathering:
             apply: called once for each block, in a thread; for neighbours that are ready together at once.
             barrier: apply nothing before `finish`.
             block_bytes: size of a block; None for whole tensors.
+            screen: looks at everything before it is applied; None for one without a history.
         """
+        self.screen = screen or GradientScreen()
         self.specs, self._weights, self._apply, self._barrier = list(specs), dict(weights), apply, barrier
         self._blocks = cut_blocks(specs, block_bytes)
         self._assemblers: dict[str, Assembler] = {}
@@ -52,6 +56,8 @@ class Gathering:
         self._taken: set[Block] = set()
         self._lost: set[str] = set()
         self._used: set[str] = set()
+        # Those of the lost of whom nothing more goes in, though it has come.
+        self._refused: set[str] = set()
         self._drain: asyncio.Task[None] | None = None
 
     @property
@@ -77,6 +83,29 @@ class Gathering:
         for block, waiting in self._waiting.items():
             if device in waiting:
                 self._settle(block)
+
+    async def refuse(self, judged: Callable[[], Collection[str]]) -> None:
+        """Keep out of the step, from now on, whom the screen refuses and whom `judged` does, called when all is seen.
+
+        With a barrier that is before anything is applied. `judged` is called in the event loop.
+        """
+        while self._drain is not None:
+            await self._drain
+        if self._barrier:
+            await asyncio.to_thread(self._look)
+        for device in judged():
+            self._refused.add(device)
+            self._lost.add(device)
+
+    def _look(self) -> None:
+        for device, assembler in self._assemblers.items():
+            if device not in self._lost and assembler.complete:
+                self.screen.look(device, assembler.arrays())
+
+    def gradients(self, device: str) -> Mapping[str, Array]:
+        """Return what a device has sent in full; nothing of one that has not."""
+        assembler = self._assemblers.get(device)
+        return assembler.arrays() if assembler is not None and assembler.complete else {}
 
     async def finish(self, late: Collection[str] = ()) -> None:
         """Apply all that was not yet; nothing of the `late` devices goes in, which needs a barrier.
@@ -115,7 +144,8 @@ class Gathering:
 
     def _apply_all(self, blocks: Sequence[Block], late: Collection[str]) -> None:
         for block in self._together(blocks):
-            self._apply(block, self._contributions(block, late))
+            if (contributions := self._contributions(block, late)) or not self.screen.refused:
+                self._apply(block, contributions)
 
     def _together(self, blocks: Sequence[Block]) -> list[Block]:
         """Return neighbours as one block: each call has its price. Not where a lost device's part may have holes."""
@@ -125,10 +155,10 @@ class Gathering:
         found = []
         for device, weight in self._weights.items():
             assembler = self._assemblers.get(device)
-            if assembler is None or device in late:
+            if assembler is None or device in late or device in self._refused:
                 continue
             array, spans = self._part(device, assembler, block)
-            if spans is not None and not spans:
+            if (spans is not None and not spans) or not self.screen.admits(device, block.tensor, array, spans):
                 continue
             self._used.add(device)
             found.append(Contribution(weight, array, spans))

@@ -9,7 +9,11 @@ from host.sync.gathering import Gathering
 
 
 class Intake:
-    """Takes one device's frames of one step."""
+    """Takes one device's frames of one step.
+
+    Attributes:
+        news: whether the last frame brought anything that was not there.
+    """
 
     def __init__(self, number: int, device: str, gathering: Gathering, spare: dict[str, Array] | None) -> None:
         """Begin with nothing.
@@ -22,6 +26,7 @@ class Intake:
         """
         self._number, self._device, self._gathering, self._spare = number, device, gathering, spare
         self._assembler: Assembler | None = None
+        self.news = True
 
     def take(self, frame: AnyFrame) -> Stepped | None:
         """Take a frame; return the report, with which the device's part is whole.
@@ -32,9 +37,11 @@ class Intake:
         """
         assembler = self._assembler
         if isinstance(frame, Slice) and assembler is not None:
-            if assembler.add(frame):
+            self.news = assembler.add(frame)
+            if self.news:
                 self._gathering.arrived(self._device, frame.tensor, frame.offset, frame.offset + len(frame.data))
             return None
+        self.news = True
         if isinstance(frame, Tensors) and assembler is None:
             self._assembler = Assembler(self._number, frame.specs, self._gathering.specs, self._spare)
             self._gathering.open(self._device, self._assembler)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from csd_emu.deadline import Deadline
 from csd_emu.timeline import HOST
 from firmware_agent.errors import CsdError, DeviceFailed, DeviceLost
+from host.conduct import Conduct
 from host.failures import Failures
 from host.fleet import Fleet
 from host.records import OnEvent, What
@@ -26,6 +27,7 @@ class Participants:
 
     Attributes:
         nodes: their names.
+        conduct: knows who is set aside.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Participants:
         self._run_failures = failures or Failures(goes_on=True)
         self.nodes, self._fleet, self._list_existing = list(nodes), fleet, list_existing
         self._watchdog_seconds, self._on_event = watchdog_seconds, on_event
+        self.conduct = Conduct(on_event)
         self._failures: Counter[str] = Counter()
         self._out: set[str] = set()
         self._last: CsdError | None = None
@@ -118,7 +121,8 @@ class Participants:
                 self._on_event(device, What.NOTE, f"left out from now on: its task failed {_FAILURES} times in a row")
 
     def _usable(self, sessions: Mapping[str, DeviceSession]) -> dict[str, DeviceSession]:
-        return {node: sessions[node] for node in self.nodes if node in sessions and node not in self._out}
+        there = self.conduct.without_aside(sessions)
+        return {node: there[node] for node in self.nodes if node in there and node not in self._out}
 
     def _verdict(self, step: int) -> CsdError:
         if isinstance(self._last, DeviceFailed):

@@ -12,6 +12,8 @@ from firmware_agent.errors import ProtocolError
 from firmware_agent.wire import Reduce
 
 _ITEM_BYTES = 8
+# Two per layer with statistics and part of the records: far more than any step has.
+MAX_SUMS = 1 << 16
 
 
 class _Sum:
@@ -71,6 +73,8 @@ class Reductions:
     def _pending(self, device: str, frame: Reduce) -> _Sum:
         if device not in self._participants:
             raise ProtocolError(f"{device} sent values to add up in a step that it does not take part in")
+        if frame.index >= MAX_SUMS:
+            raise ProtocolError(f"{device} sent values for more than {MAX_SUMS} sums in one step")
         if frame.index != self._next[device]:
             raise ProtocolError(f"{device} sent values for sum {frame.index}, its next is {self._next[device]}")
         pending = self._sums.get(frame.index) or _Sum(len(frame.values))

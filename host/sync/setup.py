@@ -87,7 +87,7 @@ def make_sync_training(
         structure,
         job.sync.batch_norm,
         optimiser,
-        StepExchange(frame, job.watchdog, on_event, before_step, accountant.time.clock, speaks, logs.add, failures),
+        StepExchange(frame, job.watchdog, on_event, before_step, speaks, logs.add, failures),
         accountant,
         plan.expected,
         job.sync.patience,

@@ -55,7 +55,7 @@ def unpack_state(content: bytes) -> TrainingState:
     try:
         header = msgspec.json.decode(content[_LENGTH_BYTES:edge], type=_Header)
         tensors = safetensors.numpy.load(content[edge:])
-    except (msgspec.MsgspecError, SafetensorError) as error:
+    except (msgspec.MsgspecError, SafetensorError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"another server's state cannot be read ({error}); do all run the same csd-emu?"
         ) from error

@@ -16,17 +16,21 @@ from firmware_agent.exchange import Array, spec_bytes, tensor_specs
 from firmware_agent.send_queue import Sending
 from firmware_agent.wire import PhaseSeconds, Stepped, Trained
 from host.accounting import Accountant, Accounted, Returned
+from host.conduct import Conduct
 from host.device_time import MODELLED, WALL, StepModel, gradient_seconds, micro_batch_counts
 from host.evaluation import Structure
 from host.records import DeviceStep, PlacementRecord, ServersRecord
+from host.screening import Dealt, Part, Refusal, Screen
 from host.sync.blocks import Block, cut_blocks, overlapped
 from host.sync.crossing import Crossings
 from host.sync.exchange import FIFO, Outbound, Outcome, StepExchange, Work
 from host.sync.gathering import Gathering
-from host.sync.lateness import Expected, Part, list_late
+from host.sync.lateness import Expected, list_late
+from host.sync.lateness import Part as TimedPart
 from host.sync.optimiser import HostOptimiser
 from host.sync.reduction import Contribution, combine
 from host.sync.release import Release
+from host.sync.screened import GradientScreen
 from host.sync.tail import Tail, TailPass
 from host.sync.together import DevicePart
 from host.tuning.base import StepCost
@@ -124,7 +128,12 @@ class Underway:
 
 
 class Stepper:
-    """Takes steps on the weights that it is given, in place; one instance per run."""
+    """Takes steps on the weights that it is given, in place; one instance per run.
+
+    Attributes:
+        screen: judges what devices return.
+        conduct: is told of it.
+    """
 
     def __init__(
         self,
@@ -173,6 +182,7 @@ class Stepper:
         self._exchange, self._accountant, self._models, self._patience = exchange, accountant, models, patience
         self._last = Release.of_all(itertools.chain.from_iterable(self._blocks().values()))
         self._tail_ready: asyncio.Event | None = None
+        self.screen, self.conduct = Screen(), Conduct(lambda *_: None)
 
     @property
     def may_look_ahead(self) -> bool:
@@ -232,8 +242,11 @@ class Stepper:
                 self._begin_tail(step, crossings)
 
         late_matters = self._patience is not None and expected is not None
-        waits = late_matters or self._keeps_all
-        gathering = Gathering(self._specs, records, apply, waits, self._block_bytes)
+        # Without a history what is too large is known when all have come.
+        limit = self.screen.norm_limit
+        waits = late_matters or self._keeps_all or math.isinf(limit)
+        screen = GradientScreen(self._buffers, limit)
+        gathering = Gathering(self._specs, records, apply, waits, self._block_bytes, screen)
         outbound = Outbound(number, self._sent, self._order, sending, before)
         crossings = self._crossings(number, works, late_matters)
         outcomes = asyncio.ensure_future(self._exchange.visit(outbound, works, gathering, probes, crossings))
@@ -255,7 +268,8 @@ class Stepper:
         What a device that is lost has sent stays in it, if anyone else returns anything. If nobody does, only tensors
         that all had sent before are stepped, none if the optimiser needs all at once, and the result has no device.
         """
-        outcomes, count, rate = await step.outcomes, len(step.works), step.rate
+        count, rate = len(step.works), step.rate
+        outcomes = await self._screened(step)
         limit, late = self._late(outcomes[:count], step.expected)
         crossed = self._crossed(step.crossings, outcomes[:count], late)
         accounted = self._account(outcomes[:count], outcomes[count:], (limit, late), step.sending, crossed)
@@ -278,6 +292,35 @@ class Stepper:
         mixed = mixed or (step.crossings is not None and step.crossings.mixed and bool(_returned(outcomes[:count])))
         result = self._result(outcomes[:count], accounted, late, mixed, rate)
         return replace(result, failed_probes=failed_outcomes(outcomes[count:]), placement=self._told(crossed))
+
+    async def _screened(self, step: Underway) -> list[Outcome]:
+        """Return the outcomes of a step as far as they are believed; what is not goes into nothing from now on."""
+        outcomes, where = list(await step.outcomes), f"step {step.number}"
+        refused: dict[str, Refusal] = {}
+
+        def judge() -> Collection[str]:
+            parts = [self._judged(step, place, outcome, outcome.stepped) for place, outcome in enumerate(outcomes)]
+            refused.update(step.gathering.screen.refused)
+            refused.update(self.screen.judge([p for p in parts if p is not None and p.device not in refused]))
+            return refused.keys() & step.records.keys()
+
+        await step.gathering.refuse(judge)
+        for place, outcome in enumerate(outcomes):
+            if (why := refused.get(outcome.device)) is not None:
+                error = self.conduct.refuse(outcome.work.session, why, where)
+                outcomes[place] = Outcome(outcome.work, None, error)
+            elif outcome.stepped is not None and place < len(step.works):
+                self.conduct.accept(outcome.work.session, where, outcome.stepped.loss)
+        return outcomes
+
+    def _judged(self, step: Underway, place: int, outcome: Outcome, said: Stepped | None) -> Part | None:
+        if said is None:
+            return None
+        device, stopwatch = outcome.device, outcome.work.session.hello.clock
+        clock = self._accountant.time.clock(device, stopwatch)
+        scan = step.gathering.screen.scan(device) if place < len(step.works) else None
+        table_seconds = self._expected_total(outcome) or None
+        return Part(device, Dealt(len(outcome.work.records), 1), said, None, scan, clock, table_seconds)
 
     def _crossings(self, number: int, works: Sequence[Work], keep: bool) -> Crossings | None:
         parts = {work.session.device: work.parts for work in works}
@@ -359,7 +402,7 @@ class Stepper:
         if not expected:
             return 0.0, []
         parts = [
-            Part(part.device, part.batch_size, self._accountant.compute_seconds(part), expected[part.device])
+            TimedPart(part.device, part.batch_size, self._accountant.compute_seconds(part), expected[part.device])
             for part in _returned(outcomes)
         ]
         return list_late(parts, self._patience)

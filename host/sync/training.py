@@ -19,9 +19,11 @@ from firmware_agent.errors import CheckpointError, DeviceLost
 from firmware_agent.exchange import Array, tensor_specs
 from firmware_agent.send_queue import Sending
 from host.accounting import Accountant
+from host.conduct import all_diverge, diverged
 from host.evaluation import Judge
 from host.job import JobConfig
 from host.records import OnEvent, RetuneRecord, RoundRecord, StepRecord, What
+from host.screening import believed_seconds, first_not_finite
 from host.session import DeviceSession
 from host.sync.communicating import TODAY, Communication
 from host.sync.dealing import Dealer, Dealt
@@ -109,6 +111,7 @@ class SyncTraining:
         self._job, self._nodes = job, list(plan.nodes)
         self._together = together
         self._participants, self._stepper, self._optimiser = participants, stepper, optimiser
+        stepper.conduct = participants.conduct
         statistics = any(name.endswith("running_var") for name in evaluator.structure().buffers)
         outstanding = OUTSTANDING if together is None else max(OUTSTANDING, together.reduce_every + 1)
         self._dealer = Dealer(plan, statistics and job.sync.batch_norm == "device", outstanding)
@@ -147,6 +150,7 @@ class SyncTraining:
         Raises:
             DeviceLost: no device is left.
             DeviceFailed: those that are left cannot do their task.
+            Diverged: weights, or all gradients or losses, are no finite numbers any more, or explode.
         """
         begin, ledger, number = time.monotonic(), self._next_ledger(), self._round
         self._ended = begin
@@ -160,6 +164,7 @@ class SyncTraining:
                 if self._round != number and not ledger.steps:  # it had no part in the rounds before
                     number, ledger = self._round - self.done, self._next_ledger()
             paused = self._pause() and self._ahead is None and bool(ledger.steps)
+        await asyncio.to_thread(self._check_weights, f"round {number + 1}")
         test_loss = await self._end_round(ledger, number)
         fields = ledger.fields(self._participants.nodes)
         samples = sum(step.samples for step in ledger.steps)
@@ -220,6 +225,7 @@ class SyncTraining:
             "carried": self._round_end.carried,
             "in_round": list(self._in_round),
             "tuner": self._tuner.state(),
+            "screen": self._stepper.screen.state(),
             "communication": self._communication.tuner.state(),
             **self._dealer.state(),
         }
@@ -254,6 +260,7 @@ class SyncTraining:
             self._round_end.carried = int(progress.get("carried", 0))
             self._in_round = [int(number) for number in progress.get("in_round", (0, 0, 0))]
             self._tuner.load_state(progress["tuner"])
+            self._stepper.screen.load_state(progress.get("screen", {}))
             self._dealer.load_state(progress)
             self._communication.tuner.load_state(progress.get("communication", {}))
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
@@ -270,7 +277,7 @@ class SyncTraining:
         if self._may_look_ahead(begun, ledger):
             self._ahead = await self._begin_ahead(begun.step.number + 1, ledger)
         number, result = begun.step.number, await self._stepper.finish(begun.step)
-        self._participants.took_part([part.device for part in result.devices], result.failed)
+        self._note_who_returned(number, result)
         self._dealer.put_back(begun.dealt, result.took_part)
         if not result.took_part:
             return self._nobody_returned(number, result)
@@ -291,6 +298,27 @@ class SyncTraining:
             # One that is announced already keeps the batches that it has.
             self._announce(number + (1 if self._ahead is None else 2), retune, before, ledger)
         return not self._dealer.epoch_open
+
+    def _note_who_returned(self, number: int, result: StepResult) -> None:
+        """Note who took part in a step, and who did not.
+
+        Raises:
+            Diverged: nobody did, for all that came is of a training that diverges.
+        """
+        self._participants.took_part([part.device for part in result.devices], result.failed)
+        if not result.devices and all_diverge(list(result.failed.values())):
+            self._check_weights(f"step {number}")
+            raise diverged(self._on_event, self._job, f"step {number}", list(result.failed.values()))
+
+    def _check_weights(self, where: str) -> None:
+        """Return if all weights are finite numbers.
+
+        Raises:
+            Diverged: they are not.
+        """
+        if bad := first_not_finite(self.weights):
+            what = f"the weights of {bad} are no finite numbers any more, after gradients that were"
+            raise diverged(self._on_event, self._job, where, what=what)
 
     async def _see(self, wall_seconds: float, sending: Sending, logs: Sequence[SliceLog]) -> None:
         """Tell the communication's tuner what the step cost; write down what it makes of it, and do it.
@@ -453,7 +481,7 @@ class SyncTraining:
 
     def _observed(self, result: StepResult, batches: Batches) -> Floats:
         """Return what each node's seconds would have been with its whole batch: an epoch's last step is smaller."""
-        seconds = np.full(len(self._nodes), np.nan)
+        seconds, expected = np.full((2, len(self._nodes)), np.nan)
         for part in result.observed:
             node = self._nodes.index(part.device)
             whole = int(batches[node]) or 1  # of a parked device one record is expected
@@ -461,7 +489,9 @@ class SyncTraining:
             if whole != part.records and part.device in self._plan.classes:
                 scale = self._table_seconds(part.device, whole) / self._table_seconds(part.device, part.records)
             seconds[node] = part.compute_seconds * scale
-        return seconds
+            if part.device in self._plan.classes:
+                expected[node] = self._table_seconds(part.device, whole)
+        return believed_seconds(seconds, expected)
 
     def _batches(self) -> Batches:
         """Return the records per step of each node as they are now, 0 for one that does not take part."""

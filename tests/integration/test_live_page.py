@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from host.bench.browser import Browser, Tab
+from host.failures import Failure
 from host.records import What
 from tests.browser import find_browser, layouts
 from tests.commands import ARRAY, Workshop, wait_until
 from tests.integration.test_native_run import free_port
 from tests.live import LiveRun
+from tests.markup import HOSTILE, check_harmless
 from tests.records import array_rounds
 from tests.sync_records import SyncRun
 
@@ -111,6 +113,24 @@ def test_the_page_fits_is_complete_and_can_be_read(browser: Browser, run: LiveRu
     assert contrast["seen"] > 150
     assert contrast["faint"] == []
     tab.close()
+
+
+def test_names_and_events_full_of_markup_are_only_words(browser: Browser) -> None:
+    """Plotly takes some HTML for markup: a clock of a drive's own could put a link on the page."""
+    with LiveRun(HOSTILE, array=HOSTILE[0], model=HOSTILE[1]) as run:
+        run.begin(clock=HOSTILE[2])
+        run.add(*array_rounds(4, HOSTILE, clock=HOSTILE[2]))
+        for hostile in HOSTILE:
+            run.tell(hostile, What.REFUSED, hostile)
+            run.tell("csd-99", What.NOTE, hostile)
+        run.lose(HOSTILE[1])
+        tab = opened(browser, run.address)
+        tab.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+        check_harmless(tab, run.address)
+        shown = tab.evaluate("[...document.querySelectorAll('#plot-gantt text')].map((each) => each.textContent)")
+        assert HOSTILE[0] in shown
+        assert f"array seconds ({HOSTILE[2]})" in [each for each in shown if "array" in each]
+        tab.close()
 
 
 @pytest.mark.long
@@ -331,9 +351,20 @@ def test_no_name_can_act_in_the_page(browser: Browser) -> None:
         run.begin()
         run.add(*array_rounds(2, [hostile, "csd-01"]))
         run.tell(hostile, What.FAILED, hostile)
+        run.history.set_failures(
+            [
+                Failure(
+                    kind="model", device=hostile, round=1, step=None, error=hostile, traceback=f"Traceback\n{hostile}"
+                )
+            ]
+        )
         tab = opened(browser, run.address, 400)
         assert hostile in tab.evaluate("document.body.innerText")
         assert tab.evaluate("document.querySelectorAll('img').length") == 0
+        banner = tab.evaluate("document.querySelector('#failures').innerText")
+        assert "This run has failed" in banner
+        assert f"the model failed on {hostile} in round 1: {hostile}" in banner
+        assert tab.evaluate("document.querySelector('#failures pre').textContent") == f"Traceback\n{hostile}"
         assert tab.evaluate("document.title") != "hit"
         assert tab.evaluate("document.documentElement.scrollWidth") <= 400
         check_guests(tab, run.address)

@@ -1,14 +1,17 @@
 """The report of a real run, opened in a real browser, narrow and wide, light and dark."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from host.records import EventRecord, What
 from host.report.page import write_report
 from tests.browser import Browser, Tab, find_browser, layouts
 from tests.commands import ARRAY, Workshop, temporary_workshop
+from tests.markup import HOSTILE, check_harmless
 from tests.records import array_rounds, write_run
 from tests.sync_records import Disturbed, SyncRun
 
@@ -75,6 +78,20 @@ def test_the_page_stands_alone_fits_and_can_be_read(browser: Browser, report: Pa
     check_charts(tab)
     ink, page = (brightness(tab.evaluate(COLOUR.format("body", name))) for name in ("color", "backgroundColor"))
     assert ink - page > 150 if dark else page - ink > 150
+
+
+def test_names_and_events_full_of_markup_are_only_words(browser: Browser, tmp_path: Path) -> None:
+    events = [EventRecord(hostile, What.REFUSED, hostile, 1.0, 0.5) for hostile in HOSTILE]
+    names = [f"csd-{number:02d}" for number in range(len(HOSTILE))]
+    write_run(tmp_path, [*events, *array_rounds(4, HOSTILE, clock=HOSTILE[2])], len(names))
+    facts = {name: {hostile: hostile for hostile in HOSTILE} for name in names}
+    versions = json.loads((tmp_path / "versions.json").read_text())
+    (tmp_path / "versions.json").write_text(json.dumps(versions | {"devices": facts}))
+    report = written_report(tmp_path)
+    tab = browser.open(report.as_uri(), 1280, False)
+    tab.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    check_harmless(tab, report.as_uri())
+    tab.close()
 
 
 def check_charts(tab: Tab) -> None:

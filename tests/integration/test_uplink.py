@@ -121,6 +121,18 @@ def test_an_agent_that_hangs_up_is_made_known_by_what_no_tls_record_can_swallow(
         assert line.ended()
 
 
+def test_a_host_that_hangs_up_by_itself_hears_no_noise(tmp_path: Path) -> None:
+    with way(tmp_path) as line:
+        line.agent.sendall(b"bye")
+        assert take(line.host, 3) == b"bye"
+        line.agent.close()
+        line.host.shutdown(socket.SHUT_WR)
+        assert line.ended()
+        line.host.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            line.host.recv(1)
+
+
 def test_an_agent_that_said_nothing_leaves_the_connection_as_it_is(tmp_path: Path) -> None:
     with way(tmp_path) as line:
         line.agent.close()
@@ -133,6 +145,7 @@ def test_an_agent_that_said_nothing_leaves_the_connection_as_it_is(tmp_path: Pat
 def test_a_host_that_never_hangs_up_holds_up_the_next_connection_for_a_while_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(uplink, "_PATIENCE_SECONDS", 0.0)
     monkeypatch.setattr(uplink, "_BREAK_SECONDS", 0.05)
     with way(tmp_path) as line:
         line.agent.sendall(b"x")

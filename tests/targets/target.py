@@ -128,7 +128,7 @@ def write_inventory(folder: Path, drives: dict[str, dict[str, Any]], **more: Any
 
 
 @contextlib.contextmanager
-def target(kind: str, name: str = "") -> Iterator[Target]:
+def target(kind: str, name: str = "", isolated: bool = True) -> Iterator[Target]:
     """Start a plain machine of this kind and wait until it lets us in; skip where there is no QEMU."""
     try:
         image = PlainImages(Paths.default().cache).ensure(kind, Silent())
@@ -138,7 +138,7 @@ def target(kind: str, name: str = "") -> Iterator[Target]:
             raise
         pytest.skip(f"no plain machines here: {error}")
     with tempfile.TemporaryDirectory(prefix="csd-target-") as folder:
-        machine = PlainMachine.start(image, name or kind, Path(folder) / "run")
+        machine = PlainMachine.start(image, name or kind, Path(folder) / "run", isolated=isolated)
         try:
             machine.wait_ready()
             machine.settle()

@@ -1,5 +1,6 @@
 """The agent's side of a session, over a fake session: it answers, and what the host may not do it survives."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,10 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from firmware_agent.agent import Agent
+from firmware_agent.agent import Agent, describe_failure
 from firmware_agent.clock import Stopwatch
 from firmware_agent.disturbance import Disturbance
-from firmware_agent.errors import AgentRefused, DeviceLost, ProtocolError
+from firmware_agent.errors import AgentRefused, ConfigurationError, DataError, DeviceLost, ModelError, ProtocolError
 from firmware_agent.exchange import Assembler, cut_slices, make_slice, tensor_specs
 from firmware_agent.identity import Identity
 from firmware_agent.sabotage import Saboteur, damage
@@ -428,3 +429,106 @@ def test_another_answer_than_the_sum_ends_the_session(shard: Shard, answer: Call
     serve(shard, bad, good)
     assert isinstance(bad.sent[-1], Reduce)
     assert isinstance(good.sent[0], Hello)
+
+
+NET = """\
+import torch
+from torch import nn
+
+class Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("in backward")
+
+class Net(nn.Module):
+    def __init__(self, where):
+        super().__init__()
+        self.body, self.where, self.calls = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), where, 0
+
+    def forward(self, x):
+        self.calls += 1
+        y = self.body(x)
+        if self.calls > 1:
+            if self.where == "forward":
+                raise RuntimeError("in forward")
+            if self.where == "exit":
+                raise SystemExit(0)
+            if self.where == "backward":
+                return Broken.apply(y)
+            if self.where == "long":
+                raise ValueError("\\ud800" + "long " * (1 << 18))
+            if self.where == "disk":
+                open("/absent/file")
+            return y[:-1]
+        return y
+
+def build(where):
+    if where == "builder":
+        raise KeyError("in builder")
+    return Net(where)
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "exception", "lines"),
+    [
+        ("forward", "RuntimeError", ['  File "nets.py", line 22, in forward', '    raise RuntimeError("in forward")']),
+        ("backward", "RuntimeError", ['  File "nets.py", line 10, in backward', "RuntimeError: in backward"]),
+        ("shape", "ValueError", ["functional.cross_entropy(self.model(", "to match target batch_size"]),
+        ("exit", "SystemExit", ['  File "nets.py", line 24, in forward', "SystemExit: 0"]),
+        ("long", "ValueError", ['  File "nets.py", line 28, in forward', "ValueError: ?long long"]),
+        ("disk", "FileNotFoundError", ['  File "nets.py", line 30, in forward', "/absent/file"]),
+        ("builder", "KeyError", ['  File "nets.py", line 36, in build', "KeyError: 'in builder'"]),
+    ],
+)
+@pytest.mark.parametrize("mode", ["federated", "sync"])
+def test_a_failure_of_the_users_code_travels_with_its_lines(
+    shard: Shard, mode: str, where: str, exception: str, lines: list[str]
+) -> None:
+    job = msgspec.structs.replace(JOB, model="nets.py:build", source=NET, arguments={"where": where}, batch_size=8)
+    arrays = {"body.1.weight": np.zeros((10, 64), np.float32), "body.1.bias": np.zeros(10, np.float32)}
+    weights: list[Frame] = [Tensors(1, tensor_specs(arrays)), *cut_slices(1, arrays)]
+    steps: list[Frame] = [*weights, Step(1, np.arange(16, dtype="<u4").tobytes(), 8)]
+    script = [
+        Welcome(),
+        job,
+        *([] if where == "builder" else [*weights, Train(1, 1)] if mode == "federated" else steps),
+    ]
+    host = FakeHost(*script)
+    serve(shard, host)
+    failed = host.sent[-1]
+    assert isinstance(failed, Failed)
+    assert (failed.exception, failed.user) == (exception, True)
+    for line in lines:
+        assert line in failed.traceback
+    assert re.search(r"\.\.\. \d+ frames? of csd-emu", failed.traceback)
+    assert len(encode(failed)) < 24 << 10
+
+
+def test_a_failure_that_is_not_the_users_says_so(shard: Shard) -> None:
+    host = FakeHost(Welcome(), JOB, Disturb(7))
+    serve(shard, host)
+    failed = host.sent[-1]
+    assert isinstance(failed, Failed)
+    assert (failed.user, failed.traceback) == (False, "")
+    assert "cgroup" in failed.error
+
+
+@pytest.mark.parametrize(
+    ("error", "user"),
+    [
+        (OSError(5, "Input/output error"), False),
+        (DataError("images.npz: is damaged"), True),
+        (ModelError("model 'nets.py:build': cannot be imported"), True),
+        (MemoryError(), True),
+        (ConfigurationError("the model has no layer conv9"), False),
+    ],
+)
+def test_whose_failure_it_is(error: Exception, user: bool) -> None:
+    failed = describe_failure("Train", error)
+    assert (failed.user, failed.task) == (user, "Train")
+    assert failed.exception == type(error).__name__
+    assert unpack(encode(failed)) == [failed]

@@ -200,7 +200,7 @@ def test_what_moves_the_trajectory_makes_another_job(array: Any, job: Any, sourc
 @pytest.mark.parametrize(
     ("array", "job"),
     [
-        ({"host": {"port": 5000, "metrics_port": 5001, "power_cap": "1 kW"}}, None),
+        ({"host": {"port": 5000, "metrics_port": 5001, "names": ["lab"], "power_cap": "1 kW"}}, None),
         ({"memory": "3 GiB"}, None),
         (None, {"rounds": 99, "target": {"accuracy": 0.9}, "watchdog": "1 s", "checkpoint": {"every": 7}}),
     ],

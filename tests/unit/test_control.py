@@ -38,6 +38,8 @@ async def say(path: Path, line: bytes) -> bytes:
     with contextlib.suppress(ConnectionError):
         answer = await reader.read()
     writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
     return answer
 
 
@@ -158,3 +160,19 @@ def test_a_request_comes_back_equal(request: Request) -> None:
     line = control.msgspec.json.encode(request)
     assert b"\n" not in line
     assert control.msgspec.json.decode(line, type=Request) == request
+
+
+async def test_one_who_holds_many_connections_is_told_to_come_again_and_others_are_heard_later(path: Path) -> None:
+    held = []
+    with control._short(path) as address:
+        for _ in range(control.MOST_TALKS):
+            held.append(await asyncio.open_unix_connection(address))
+    async with asyncio.timeout(20):
+        while b"busy" not in (answer := await say(path, b"{}\n")):
+            assert b"not a request" in answer  # not all of them are accepted yet
+    for _, writer in held:
+        writer.close()
+        await writer.wait_closed()
+    async with asyncio.timeout(20):
+        while b"busy" in await say(path, b"{}\n"):  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0)

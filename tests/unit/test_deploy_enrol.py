@@ -10,12 +10,18 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from csd_emu.paths import Paths
+from csd_emu.remote.inventory import Inventory
 from firmware_agent.errors import ConfigurationError, DriveUnfit, DriveUnreachable
 from firmware_agent.identity import read_identity
 from host.certificates import Authority
+from host.console import StageProgress
 from host.deploy import service
-from host.deploy.enrol import RENEW_BEFORE, VALID, enrol, open_authority
-from host.deploy.work import Outcome, Result
+from host.deploy.enrol import RENEW_BEFORE, VALID, authority_folder, enrol, open_authority, recording, revoking
+from host.deploy.run import DeployRequest, deploy
+from host.deploy.serials import REVOKED, Serials
+from host.deploy.verbs import Plan, VerbOptions
+from host.deploy.work import Outcome, Result, Site
 from tests.local_drive import LocalDrive
 
 NOW = datetime.datetime(2031, 5, 4, tzinfo=datetime.UTC)
@@ -29,8 +35,18 @@ def drive(tmp_path: Path) -> Iterator[LocalDrive]:
     service.uninstall(drive.site())
 
 
+def serials_of(drive: LocalDrive) -> Serials:
+    return Serials(drive.folder / "records")
+
+
 def do(drive: LocalDrive, authority: Authority, renew: bool = False, now: datetime.datetime = NOW) -> Outcome:
-    return enrol(drive.site(), authority, "lab", renew, now)
+    return enrol(drive.site(), authority, serials_of(drive), "lab", renew, now)
+
+
+def served(drive: LocalDrive) -> str:
+    """Serial of the certificate that the drive has."""
+    identity = read_identity(drive.root / "enrolment/identity.tar")
+    return f"{x509.load_pem_x509_certificate(identity.certificate_pem.encode()).serial_number:x}"
 
 
 def test_a_drive_gets_a_certificate_that_only_it_can_read(drive: LocalDrive, tmp_path: Path) -> None:
@@ -74,7 +90,9 @@ def test_a_certificate_that_is_not_good_is_replaced(drive: LocalDrive, tmp_path:
 
 
 def test_a_dry_run_says_when_the_new_certificate_would_end(drive: LocalDrive, tmp_path: Path) -> None:
-    outcome = enrol(drive.site(dry_run=True), open_authority(tmp_path / "lab", "lab"), "lab", False, NOW)
+    authority = open_authority(tmp_path / "lab", "lab")
+    outcome = enrol(drive.site(dry_run=True), authority, serials_of(drive), "lab", False, NOW)
+    assert serials_of(drive).find("csd-01") is None
     assert (outcome.result, outcome.facts["expires"]) == (Result.PLANNED, f"{NOW + VALID:%Y-%m-%d}")
     assert not (drive.root / "enrolment/identity.tar").exists()
 
@@ -82,6 +100,7 @@ def test_a_dry_run_says_when_the_new_certificate_would_end(drive: LocalDrive, tm
 def test_a_renewal_that_is_cut_is_done_again(drive: LocalDrive, tmp_path: Path) -> None:
     authority = open_authority(tmp_path / "lab", "lab")
     do(drive, authority)
+    first = served(drive)
     late = NOW + VALID - datetime.timedelta(days=1)
     for commands in range(1, 20):
         left = iter(range(commands - 1, -1, -1))
@@ -91,16 +110,17 @@ def test_a_renewal_that_is_cut_is_done_again(drive: LocalDrive, tmp_path: Path) 
                 raise DriveUnreachable("cut")
 
         try:
-            enrol(drive.site(cut), authority, "lab", False, late)
+            enrol(drive.site(cut), authority, serials_of(drive), "lab", False, late)
         except DriveUnreachable:
-            served = read_identity(drive.root / "enrolment/identity.tar")
-            certificate = x509.load_pem_x509_certificate(served.certificate_pem.encode())
+            assert serials_of(drive).find("csd-01") == first
+            read = read_identity(drive.root / "enrolment/identity.tar")
+            certificate = x509.load_pem_x509_certificate(read.certificate_pem.encode())
             assert certificate.not_valid_after_utc == NOW + VALID
             continue
         assert commands > 2, "the line was never cut"
         break
-    served = read_identity(drive.root / "enrolment/identity.tar")
-    assert x509.load_pem_x509_certificate(served.certificate_pem.encode()).not_valid_after_utc == late + VALID
+    read = read_identity(drive.root / "enrolment/identity.tar")
+    assert x509.load_pem_x509_certificate(read.certificate_pem.encode()).not_valid_after_utc == late + VALID
     assert do(drive, authority, now=late).result is Result.UNCHANGED
 
 
@@ -131,3 +151,84 @@ def test_an_authority_that_others_can_read_or_that_is_damaged_is_refused(tmp_pat
     (folder / "ca.key").write_text("nonsense")
     with pytest.raises(ConfigurationError, match="this authority is damaged"):
         open_authority(folder, "lab")
+
+
+def test_the_newest_certificate_is_what_counts(drive: LocalDrive, tmp_path: Path) -> None:
+    authority, serials = open_authority(tmp_path / "lab", "lab"), serials_of(drive)
+    do(drive, authority)
+    first = served(drive)
+    assert serials.find("csd-01") == first
+    do(drive, authority, renew=True)
+    assert serials.find("csd-01") == served(drive) != first
+
+
+def test_a_drive_that_was_revoked_gets_a_new_certificate_and_a_cut_one_too(drive: LocalDrive, tmp_path: Path) -> None:
+    authority, serials = open_authority(tmp_path / "lab", "lab"), serials_of(drive)
+    do(drive, authority)
+    for harm in (lambda: serials.revoke("csd-01"), lambda: serials.record("csd-01", 5)):
+        before = served(drive)
+        harm()
+        assert do(drive, authority).result is Result.DONE
+        assert serials.find("csd-01") == served(drive) != before
+
+
+def test_a_drive_of_before_is_adopted_when_it_is_found_enrolled(drive: LocalDrive, tmp_path: Path) -> None:
+    authority = open_authority(tmp_path / "lab", "lab")
+    do(drive, authority)
+    (drive.folder / "records/serials.json").unlink()
+    assert do(drive, authority).result is Result.UNCHANGED
+    assert serials_of(drive).find("csd-01") == served(drive)
+
+
+def plan_of(drive: LocalDrive, paths: Paths, dry_run: bool = False) -> Plan:
+    inventory = Inventory.model_validate({"name": "lab", "drives": {"csd-01": {}, "csd-02": {}}})
+    return Plan(inventory, inventory.list_drives(), VerbOptions(), paths, StageProgress(quiet=True), dry_run)
+
+
+def test_an_upgrade_adopts_and_an_uninstall_revokes(drive: LocalDrive, tmp_path: Path) -> None:
+    paths = Paths(tmp_path / "cache", tmp_path / "state", tmp_path / "run")
+    folder = authority_folder(paths, "lab")
+    authority, serials = open_authority(folder, "lab"), Serials(folder)
+    do(drive, authority)
+
+    def nothing(site: Site) -> Outcome:
+        return Outcome(site.drive.name, Result.UNCHANGED, "")
+
+    recording(plan_of(drive, paths, dry_run=True), nothing)(drive.site())
+    assert serials.find("csd-01") is None
+    recording(plan_of(drive, paths), nothing)(drive.site())
+    assert serials.find("csd-01") == served(drive)
+    revoking(plan_of(drive, paths, dry_run=True), nothing)(drive.site())
+    assert serials.find("csd-01") == served(drive)
+    revoking(plan_of(drive, paths), nothing)(drive.site())
+    assert serials.find("csd-01") == REVOKED
+
+
+class SilentBoard:
+    def begin(self, drives: int) -> None: ...
+    def show(self, drive: str, what: str, share: float | None) -> None: ...
+    def finish(self, outcome: Outcome) -> None: ...
+
+
+def test_revoking_speaks_with_no_drive_and_names_are_needed(tmp_path: Path) -> None:
+    paths = Paths(tmp_path / "cache", tmp_path / "state", tmp_path / "run")
+    inventory = tmp_path / "lab.yaml"
+    inventory.write_text("name: lab\ndrives: {csd-01: {host: nowhere.invalid}, csd-02: {}}\n")
+    serials = Serials(authority_folder(paths, "lab"))
+    serials.record("csd-01", 7)
+
+    def revoke(*drives: str, dry_run: bool = False) -> list[tuple[str, str]]:
+        request = DeployRequest(inventory, "revoke", list(drives), dry_run=dry_run)
+        return [
+            (one.drive, one.result) for one in deploy(request, paths, StageProgress(quiet=True), SilentBoard()).drives
+        ]
+
+    with pytest.raises(ConfigurationError, match="name the drives"):
+        revoke()
+    assert revoke("csd-01", dry_run=True) == [("csd-01", "planned")]
+    assert serials.find("csd-01") == "7"
+    assert revoke("csd-01", "sold-09") == [("csd-01", "done"), ("sold-09", "done")]
+    assert (serials.find("csd-01"), serials.find("csd-02"), serials.find("sold-09")) == (REVOKED, None, REVOKED)
+    assert revoke("csd-01") == [("csd-01", "unchanged")]
+    with pytest.raises(ConfigurationError, match="'No Drive' is no name of a drive"):
+        revoke("No Drive")

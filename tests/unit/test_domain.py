@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.qemu.domain import CPU_MODEL, ICOUNT, QEMU_NAMESPACE, DomainSpec, Tag, domain_xml, read_tag
+from csd_emu.qemu.domain import CPU_MODEL, ICOUNT, QEMU_NAMESPACE, DomainSpec, HostPort, Tag, domain_xml, read_tag
 
 SPEC = DomainSpec(
     name="csd-lab-csd-00",
@@ -19,7 +19,6 @@ SPEC = DomainSpec(
     cmdline="root=/dev/vda ro",
     disk=Path("/state/disk.qcow2"),
     ram=Path("/cache/ram"),
-    console=Path("/state/console.log"),
     clone=True,
 )
 texts = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=12)
@@ -68,15 +67,14 @@ def test_what_every_domain_has() -> None:
         CPU_MODEL,
         str(2 << 30),
     )
-    machine, console, serial = root.find("os/type"), root.find("devices/serial/source"), root.find("devices/serial")
+    machine = root.find("os/type")
     assert machine is not None
     assert (machine.get("arch"), machine.get("machine")) == ("aarch64", "virt-10.0")
-    assert console is not None
-    assert console.get("path") == "/state/console.log"
-    assert serial is not None
     assert {root.findtext(f"on_{what}") for what in ("poweroff", "reboot", "crash")} == {"destroy"}
     line = arguments(domain_xml(SPEC))
     assert line[line.index("-icount") + 1] == ICOUNT == "shift=0,sleep=on"
+    assert line[line.index("-serial") + 1] == "chardev:console"
+    assert "ringbuf,id=console,size=131072" in line  # a file would grow without bound
 
 
 def test_template_and_clone_differ_in_their_memory_and_in_waiting_for_a_state_alone() -> None:
@@ -105,3 +103,36 @@ def common_part(xml: str) -> str:
     assert line is not None
     root.remove(line)
     return ElementTree.tostring(root, encoding="unicode")
+
+
+def connection(spec: DomainSpec) -> str:
+    """QEMU's character device behind the virtio port."""
+    (found,) = (value for value in arguments(domain_xml(spec)) if value.endswith("id=host") or ",id=host," in value)
+    return found
+
+
+@given(port=st.integers(1, 65535), address=st.ip_addresses(v=4).map(str))
+def test_the_one_way_out_leads_to_the_hosts_port_for_drives(port: int, address: str) -> None:
+    spec = dataclasses.replace(SPEC, host=HostPort(address, port))
+    expected = f"socket,id=host,host={address},port={port},server=off,nodelay=on,reconnect-ms=500"
+    assert connection(spec) == expected
+    # No interface of libvirt's, and no network of QEMU's, but the card that leads nowhere.
+    xml = domain_xml(spec)
+    assert ElementTree.fromstring(xml).find("devices/interface") is None
+    line = arguments(xml)
+    assert [line[at + 1] for at, value in enumerate(line) if value == "-netdev"] == ["hubport,id=nowhere,hubid=0"]
+    assert not any("user" in value or "hostfwd" in value or "guestfwd" in value for value in line)
+
+
+def test_a_host_with_a_comma_adds_no_option() -> None:
+    spec = dataclasses.replace(SPEC, host=HostPort("host,path=/etc", 1))
+    assert connection(spec).startswith("socket,id=host,host=host,,path=/etc,port=1,")
+
+
+def test_an_older_qemu_is_asked_for_whole_seconds() -> None:
+    spec = dataclasses.replace(SPEC, machine="virt-9.1", host=HostPort("127.0.0.1", 1))
+    assert connection(spec).endswith(",reconnect=1")
+
+
+def test_a_template_reaches_nothing() -> None:
+    assert connection(dataclasses.replace(SPEC, clone=False, host=None)) == "null,id=host"

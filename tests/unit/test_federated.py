@@ -11,12 +11,13 @@ import pytest
 
 from csd_emu.array import ArrayConfig
 from csd_emu.profiles import get_profile
-from firmware_agent.errors import CheckpointError, DeviceFailed, DeviceLost
+from firmware_agent.errors import CheckpointError, DeviceCodeFailed, DeviceFailed, DeviceLost
 from firmware_agent.exchange import Array, make_slice
 from firmware_agent.wire import Failed, Job, PhaseSeconds, Slice, Tensors, TensorSpec, Train, Trained, encode, unpack
 from host.accounting import make_accountant
 from host.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from host.evaluation import Evaluator
+from host.failures import Failures
 from host.federated import FederatedTraining
 from host.fleet import Fleet
 from host.job import JobConfig
@@ -25,6 +26,7 @@ from host.records import EventRecord, RoundRecord, What
 from host.rounds import RoundExchange
 from tests.fakes import JOB, SECONDS, Answer, Cut, FakeDrive, FakeEvaluator, FakeFleet
 
+TRACEBACK = 'Traceback (most recent call last):\n  File "nets.py", line 3, in forward\nRuntimeError: my bug'
 Records = list[RoundRecord | EventRecord]
 
 
@@ -37,6 +39,7 @@ class Run:
         evaluator: FakeEvaluator | None = None,
         names: list[str] | None = None,
         existing: Collection[str] = (),
+        goes_on: bool = True,
         **job: Any,
     ) -> None:
         fields: dict[str, Any] = {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 2, "watchdog": "30 s"}
@@ -47,7 +50,10 @@ class Run:
         config = JobConfig.model_validate(fields | job)
         array = {"name": "fakes", "devices": [{"profile": "newport", "count": len(order)}]}
         self.accountant = make_accountant(ArrayConfig.model_validate(array), {})
-        exchange = RoundExchange(config, JOB, cast(Fleet, self.fleet), lambda: self.existing, self.on_event)
+        self.failures = Failures(goes_on)
+        exchange = RoundExchange(
+            config, JOB, cast(Fleet, self.fleet), lambda: self.existing, self.on_event, failures=self.failures
+        )
         judge = cast(Evaluator, self.evaluator)
         self.training = FederatedTraining(config, order, exchange, self.accountant, judge, self.on_event)
 
@@ -288,6 +294,42 @@ async def test_a_job_that_fails_in_every_drive_tells_the_cause() -> None:
     run, _ = training(CannotBuild("csd-00"), CannotBuild("csd-01"))
     with pytest.raises(DeviceFailed, match=r"csd-0.*net\.py:build"):
         await run.run()
+
+
+class RaisesInTheModel(FakeDrive):
+    """Its model raises in every round."""
+
+    def train(self, task: Train, weights: Mapping[str, Array]) -> Iterator[Answer]:
+        yield Failed("Train", "RuntimeError: my bug", "RuntimeError", TRACEBACK, True)
+
+
+async def test_a_model_that_raises_ends_the_round_at_once_and_nobody_is_waited_for() -> None:
+    class Silent(FakeDrive):
+        def train(self, task: Train, weights: Mapping[str, Array]) -> Iterator[Answer]:
+            return iter(())
+
+    run, records = training(Silent("csd-00"), RaisesInTheModel("csd-01"), goes_on=False, watchdog="10 h")
+    with pytest.raises(DeviceCodeFailed, match="my bug") as found:
+        await run.run()
+    assert (found.value.code, found.value.traceback) == ("model", TRACEBACK)
+    (failure,) = run.failures.list()
+    assert (failure.device, failure.count, failure.error) == ("csd-01", 1, "RuntimeError: my bug")
+    assert [record for record in records if isinstance(record, RoundRecord)] == []
+    assert not [task for task in asyncio.all_tasks() if "_visit" in repr(task)]  # nobody is asked in the background
+
+
+async def test_a_run_that_shall_go_on_does_without_the_drive_whose_model_raises() -> None:
+    run, _ = training(FakeDrive("csd-00"), RaisesInTheModel("csd-01"), rounds=3)
+    records = await run.run()
+    assert [record.lost for record in records] == [["csd-01"]] * 3
+    assert [failure.count for failure in run.failures.list()] == [3]
+
+
+async def test_a_drive_that_dies_is_no_failure_of_the_users_code() -> None:
+    run, _ = training(CutOff("csd-00"), FakeDrive("csd-01"), rounds=3, goes_on=False)
+    records = await run.run()
+    assert [record.lost for record in records][-1] == ["csd-00"]
+    assert run.failures.list() == []
 
 
 async def test_a_drive_that_counted_no_time_at_all_is_refused_and_its_clock_named() -> None:

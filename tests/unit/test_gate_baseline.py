@@ -148,7 +148,7 @@ def test_a_baseline_of_something_else_is_refused_and_what_differs_is_named(
 
 
 def test_names_ports_and_where_machines_run_may_differ() -> None:
-    host = {"metrics_port": 9100, "port": 5000, "address": "0.0.0.0"}
+    host = {"metrics_port": 9100, "port": 5000, "address": "0.0.0.0", "names": ["lab"]}
     other = array(name="other", memory="4 GiB", hypervisors=["qemu:///system"], host=host)
     check_comparable(Path("base.json"), baseline(), job(watchdog="5 min", checkpoint={"every": 0}), other)
 

@@ -59,6 +59,9 @@ class FakeSite(Site):
         self._maybe("domain")
         return self if plan.device.name in self.running else None
 
+    def fetch_console(self, plan: DevicePlan, domain: Any) -> None:
+        self._maybe("fetch_console")
+
     def devices(self, array: str) -> list[str]:
         self._maybe("devices")
         return list(self.running)

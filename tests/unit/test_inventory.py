@@ -7,6 +7,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from csd_emu.remote.inventory import DEFAULT_PROFILE, Inventory, Reach, load_inventory
 from csd_emu.remote.layout import DEFAULT_FOLDER
@@ -112,7 +113,7 @@ def test_a_password_is_refused_wherever_it_is_and_is_not_shown(tmp_path: Path, p
         ({"name": "Lab", "drives": {"csd-00": {}}}, "name: must be lower-case letters"),
         ({"name": "lab", "drives": {"csd-00": {"port": 0}}}, "drives.csd-00.port: "),
         ({"name": "lab", "drives": {"csd-00": {"host": "-oProxyCommand=x"}}}, "not begin with '-'"),
-        ({"name": "lab", "drives": {"csd-00": {"user": "a b"}}}, "without blanks"),
+        ({"name": "lab", "drives": {"csd-00": {"user": "a b"}}}, "must be one word of letters"),
         ({"name": "lab", "drives": {"csd-00": {"jump": "a b"}}}, "'a b' is no jump host; write [user@]host[:port]"),
         ({"name": "lab", "drives": {"csd-00": {"jump": "ok,-x"}}}, "'-x' is no jump host"),
         ({"name": "lab", "drives": {"csd-00": {"folder": "opt"}}}, "drives.csd-00.folder: must be an absolute path"),
@@ -133,6 +134,28 @@ def test_an_unknown_group_names_the_nearest_one(tmp_path: Path) -> None:
     content = {"name": "lab", "groups": {"rack-1": {}}, "drives": {"csd-00": {"groups": ["rack1"]}}}
     text = refusal(tmp_path, content)
     assert text == "FILE: drives.csd-00.groups: there is no group 'rack1'; did you mean 'rack-1'?"
+
+
+@pytest.mark.parametrize("key", ["host", "user", "host_address", "jump"])
+@given(
+    st.text("ab.-@", max_size=4), st.sampled_from(list(";&|`$(){}<>*?![]~#'\"\\\n\t\0^")), st.text("ab.", max_size=4)
+)
+def test_what_a_shell_might_read_is_in_no_name_and_no_user(key: str, before: str, mark: str, after: str) -> None:
+    """OpenSSH puts them into a ProxyCommand, which a shell runs; older ones do not look at them."""
+    section = {key: f"{before}{mark}{after}"}
+    with pytest.raises(ValidationError):
+        Inventory.model_validate({"name": "lab", "drives": {"csd-00": section}})
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"host": "fe80::1%eth0", "user": "dom+user.name", "host_address": "10.0.0.1"},
+        {"host": "csd-00.lab", "jump": "admin@server:2222,[fe80::1]:22,other_1"},
+    ],
+)
+def test_names_and_users_as_they_are_go_on_working(section: dict[str, str]) -> None:
+    Inventory.model_validate({"name": "lab", "drives": {"csd-00": section}})
 
 
 def test_a_name_that_occurs_twice_is_refused(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     root, levels = logging.getLogger(), {name: logging.getLogger(name).level for name in logs._OURS}
     before = list(root.handlers)
-    logs.configure(logs.LogFormat.JSON, console)
+    logs.log_as_json(console)
     try:
         stream.console = console  # type: ignore[attr-defined]
         yield stream
@@ -108,9 +108,3 @@ def test_the_command_line_writes_nothing_else_to_standard_error(options: list[st
     (line,) = map(json.loads, done.stderr.splitlines())
     assert line["level"] == "error"
     assert "missing.yaml" in line["message"]
-
-
-def test_text_is_the_default_and_changes_nothing() -> None:
-    before = list(logging.getLogger().handlers)
-    logs.configure(logs.LogFormat.TEXT, Console())
-    assert logging.getLogger().handlers == before

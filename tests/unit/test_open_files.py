@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from csd_emu import open_files
+from csd_emu.open_files import allow_open_files
 from firmware_agent.errors import EnvironmentUnfit
-from host import open_files
-from host.open_files import allow_open_files
 
 INFINITY = resource.RLIM_INFINITY
 limits = st.one_of(st.just(INFINITY), st.integers(0, 10_000))

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from firmware_agent.errors import DeviceFailed, DeviceLost
+from firmware_agent.errors import DeviceCodeFailed, DeviceFailed, DeviceLost
+from host.failures import Failures
 from host.fleet import Fleet
 from host.records import What
 from host.sync import participants as module
@@ -100,3 +101,14 @@ async def test_once_all_are_left_out_the_last_failure_is_the_runs() -> None:
         run.participants.took_part([], {"csd-00": DeviceFailed("csd-00: no memory")})
     with pytest.raises(DeviceFailed, match="no memory"):
         await run.participants.present(4)
+
+
+def test_the_users_failure_ends_the_run_when_the_step_is_over() -> None:
+    failures = Failures(goes_on=False)
+    participants = Participants([], cast(Any, None), list, 1.0, lambda *_: None, failures)
+    participants.took_part([], {"csd-00": DeviceFailed("no memory")})
+    error = DeviceCodeFailed("csd-00: Step failed", "model", "RuntimeError: my bug")
+    failures.take(error, "csd-00", 4)
+    with pytest.raises(DeviceCodeFailed) as found:
+        participants.took_part([], {"csd-00": error})
+    assert found.value is error

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from firmware_agent.errors import EnvironmentUnfit
 from firmware_agent.wire import PhaseSeconds
+from host.failures import Failure, FailureRecord
 from host.records import EventRecord, RoundRecord, SliceRecord, What
 from host.report.compare import compare
 from host.report.formats import format_number, format_quantity, format_seconds, format_share
@@ -159,6 +160,22 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
 def test_any_name_and_any_loss_make_a_sound_page(tmp_path: Path, names: list[str], loss: float) -> None:
     rounds = array_rounds(2, names, test_loss=loss)
     page_of(write_run(tmp_path, [*rounds, EventRecord(names[0], What.FAILED, names[-1])]))
+
+
+def test_a_failure_of_the_users_code_is_the_first_thing_on_the_page(tmp_path: Path) -> None:
+    """Also of a run that was killed before its summary; and whatever the message says is text."""
+    failure = Failure(kind="model", device=HOSTILE, round=2, step=7, error=HOSTILE, traceback=f"Traceback\n{HOSTILE}")
+    page = page_of(write_run(tmp_path, [*array_rounds(1, NAMES), FailureRecord(failure=failure)]))
+    assert page.raw.index("This run failed") < page.raw.index("<h1>")
+    assert "the model failed on" in page.text
+    assert "in round 2, step 7" in page.text
+    assert "<script>alert(1)</script>" in page.text
+    assert "alert(1)</script>" not in page.raw
+
+
+def test_a_run_without_failures_has_no_banner(tmp_path: Path) -> None:
+    page = page_of(write_run(tmp_path, array_rounds(1, NAMES)))
+    assert "This run failed" not in page.text
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:

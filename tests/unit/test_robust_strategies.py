@@ -33,6 +33,7 @@ from host.strategies import (
 )
 from host.strategies.clipping import update_norm
 from host.strategies.coordinatewise import trimmed_mean
+from host.strategies.direction import Directions, update_cosine
 from host.strategies.krum import rank, squared_distances
 from tests.fakes import FakeDrive
 from tests.unit.test_federated import CutOff, Run, events
@@ -250,3 +251,42 @@ async def test_a_round_with_too_few_drives_left_keeps_the_weights_and_says_so() 
     assert {float(value) for value in run.weights["w"].flat} == {1.0}  # of 0, 1 and 9; nothing came of round 2
     note = "host: note round 2: 2 drives' weights can be used, and strategy trimmed_mean needs 3; the weights stay"
     assert note in events(run.records)
+
+
+@given(data=st.data(), scale=st.floats(0.1, 10))
+def test_the_cosine_of_updates_is_that_of_numpy(data: st.DataObject, scale: float) -> None:
+    before, one, other = (model(data.draw, numbers) for _ in range(3))
+    u, v = (
+        np.concatenate([(part[n].astype(np.float64) - before[n]).reshape(-1) for n in PARAMETERS])
+        for part in (one, other)
+    )
+    lengths = np.linalg.norm(u) * np.linalg.norm(v)
+    expected = float(u @ v / lengths) if lengths else 0.0
+    assert update_cosine(before, one, other, PARAMETERS) == pytest.approx(expected, abs=1e-9)
+    assert -1.000001 <= update_cosine(before, one, other, PARAMETERS) <= 1.000001
+
+
+@given(wild_one=hnp.arrays(np.float32, (3,), elements=wild))
+def test_a_cosine_is_a_number_whatever_the_update(wild_one: Array) -> None:
+    start: dict[str, Array] = {"w": np.zeros(3, np.float32)}
+    assert math.isfinite(update_cosine(start, {"w": wild_one}, {"w": np.ones(3, np.float32)}, ["w"]))
+
+
+def test_a_drive_that_points_away_is_told_of_once_after_three_rounds_running() -> None:
+    start: dict[str, Array] = {"w": np.zeros(2)}
+    after: dict[str, Array] = {"w": np.array([1.0, 1.0])}
+    honest: dict[str, Array] = {"w": np.array([2.0, 0.5])}
+    flipped: dict[str, Array] = {"w": -honest["w"]}
+    directions, told = Directions({"w"}), []
+    for turned in (flipped, flipped, honest, flipped, flipped, flipped, flipped):
+        told.append(set(directions.watch(start, after, {"good": honest, "bad": turned})))
+    assert told == [set(), set(), set(), set(), set(), {"bad"}, set()]
+
+
+async def test_a_flipped_sign_is_held_off_and_named_by_a_robust_strategy() -> None:
+    drives = [FakeDrive(f"csd-0{number}", step=1.0 + number / 10) for number in range(3)]
+    run = Run(*drives, FakeDrive("csd-03", step=-1.0), rounds=4, strategy="median")
+    await run.run()
+    assert float(run.weights["w"].flat[0]) == pytest.approx(4 * 1.05)
+    away = "in round 3: its updates point away from what median makes of all, 3 rounds running (cosine -1.00)"
+    assert [event for event in events(run.records) if "away" in event] == [f"csd-03: note {away}"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firmware_agent.errors import DeviceFailed, ProtocolError
+from firmware_agent.errors import DeviceLost, ProtocolError
 from firmware_agent.exchange import Array
 from firmware_agent.wire import AnyFrame, Failed, PhaseSeconds, Reduce, Reduced, Step, Stepped, decode, encode
 from host.evaluation import Structure
@@ -58,22 +58,22 @@ async def test_a_drive_whose_clock_stands_still_is_left_out_before_the_tuner_see
     )
     (record,) = await run.run()
     assert [step.lost for step in record.steps[:5]] == [[], ["csd-01"], ["csd-01"], ["csd-01"], []]
-    (first, *_) = run.told(What.FAILED)
-    assert "csd-01: in step 2: csd-01: says that its 4 records of step 2 took 0 s" in first
-    assert f"its {clock} clock stands still, so restart it" in first
-    assert run.told(What.NOTE) == ["csd-01: left out from now on: its task failed 3 times in a row"]
+    (first, *_) = run.told(What.REJECTED)
+    assert f"csd-01: in step 2: it says that 4 records took it 0 s by its {clock} clock" in first
+    assert "its clock stands still, so restart it" in first
+    assert [text.split(":")[0] for text in run.told(What.SET_ASIDE)] == ["csd-01"]
     assert used(run, record.steps) == Counter(range(40))
 
 
 async def test_a_run_whose_only_clock_stands_still_says_so() -> None:
-    with pytest.raises(DeviceFailed, match="took 0 s"):
+    with pytest.raises(DeviceLost, match="took it 0 s by its counted clock"):
         await SyncRun(Still("csd-00")).run()
 
 
 async def test_modelled_seconds_are_not_the_drives_to_say() -> None:
     run = SyncRun(StepDrive("csd-00", clock="wall"), Still("csd-01", clock="wall"), records=40, modelled=True)
     (record,) = await run.run()
-    assert not run.told(What.FAILED)
+    assert not run.told(What.REJECTED)
     first, second = record.steps[0].devices
     assert first.compute_seconds == second.compute_seconds > 0
 

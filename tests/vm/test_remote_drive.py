@@ -23,7 +23,6 @@ def test_a_plain_machine_trains_beside_a_native_drive(kind: str) -> None:
         workshop.home.mkdir()
         (workshop.home / "cache").symlink_to(Paths.default().cache)
         inventory = workshop.folder / "drives.yaml"
-        # It reaches this machine as QEMU's gateway, from which SSH comes too.
         inventory.write_text(yaml.safe_dump({"name": "targets", "drives": {drive.name: drive.inventory_entry()}}))
         for verb in ("install", "enrol"):
             done = workshop.run("deploy", str(inventory), verb, "--timeout", "25 min", seconds=SECONDS)

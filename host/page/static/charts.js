@@ -169,15 +169,18 @@ function layout(colour, more) {
   };
 }
 
+/** Text for Plotly, which takes some of HTML for markup, links too, and %{...} in a template for a value. */
+const plainly = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll("%{", "% {");
+
 function draw(chart, colour) {
   const plot = byId(`plot-${chart.id}`);
   const lines = linesOf(chart, last);
   if (!lines.length) return null;
   if (!plot.classList.contains("js-plotly-plot")) plot.replaceChildren();
   const traces = lines.map(([name, curve, tone, style]) => ({
-    type: "scatter", name, x: curve.x, y: curve.y, mode: style.mode || (curve.x.length < 3 ? "lines+markers" : "lines"),
+    type: "scatter", name: plainly(name), x: curve.x, y: curve.y, mode: style.mode || (curve.x.length < 3 ? "lines+markers" : "lines"),
     line: { color: colour(tone), width: 2, dash: style.dash || "solid", shape: style.step ? "hv" : "linear" }, marker: { size: 4, color: colour(tone) },
-    yaxis: style.pane || "y", stackgroup: style.stack ? "one" : undefined, hovertemplate: `%{y:.5~g}<extra>${name}</extra>`,
+    yaxis: style.pane || "y", stackgroup: style.stack ? "one" : undefined, hovertemplate: `%{y:.5~g}<extra>${plainly(name)}</extra>`,
   }));
   const target = chart.target ? last.run.target_accuracy : null;
   const shapes = target === null ? [] : [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: target, y1: target, line: { color: colour("--warn"), width: 1.5, dash: "dash" } }];
@@ -192,12 +195,13 @@ function draw(chart, colour) {
 
 function drawTimeline(timeline, colour) {
   const plot = byId("plot-gantt");
+  const rows = timeline.rows.map(plainly);
   if (!plot.classList.contains("js-plotly-plot")) plot.replaceChildren();
   const traces = timeline.phases.map((phase, index) => {
     const bars = timeline.bars.filter((bar) => bar[1] === index);
     const [tone, pattern] = PHASES[phase] || ["--muted", "."];
     return {
-      type: "bar", orientation: "h", name: phase, y: bars.map((bar) => timeline.rows[bar[0]]), x: bars.map((bar) => bar[3] - bar[2]), base: bars.map((bar) => bar[2]),
+      type: "bar", orientation: "h", name: phase, y: bars.map((bar) => rows[bar[0]]), x: bars.map((bar) => bar[3] - bar[2]), base: bars.map((bar) => bar[2]),
       marker: { color: colour(tone), line: { width: 0 }, pattern: { shape: pattern, fgcolor: colour("--surface"), fillmode: "overlay", size: 6, solidity: 0.25 } },
       hovertemplate: `%{y}: ${phase}, %{customdata} s<extra></extra>`, customdata: bars.map((bar) => short(bar[3] - bar[2])),
     };
@@ -206,7 +210,7 @@ function drawTimeline(timeline, colour) {
   const shapes = timeline.begins.map((begin) => ({ type: "line", yref: "paper", y0: 0, y1: 1, x0: begin, x1: begin, line: { color: colour("--muted"), width: 1, dash: "dot" } }));
   return Plotly.react(plot, traces, layout(colour, {
     barmode: "overlay", bargap: 0.25, hovermode: "closest", showlegend: true, shapes, height: 84 + 24 * timeline.rows.length, margin: { l: 8, r: 10, t: plot.clientWidth < 600 ? 52 : 30, b: 8 },
-    xaxis: { range: [timeline.begins[0], end], title: { text: `array seconds (${timeline.clock})`, font: { size: 12, color: colour("--muted") } }, nticks: plot.clientWidth < 600 ? 5 : 12 },
-    yaxis: { categoryorder: "array", categoryarray: [...timeline.rows].reverse(), range: [-0.6, timeline.rows.length - 0.4], nticks: timeline.rows.length + 1, showgrid: false },
+    xaxis: { range: [timeline.begins[0], end], title: { text: `array seconds (${plainly(timeline.clock)})`, font: { size: 12, color: colour("--muted") } }, nticks: plot.clientWidth < 600 ? 5 : 12 },
+    yaxis: { categoryorder: "array", categoryarray: [...rows].reverse(), range: [-0.6, timeline.rows.length - 0.4], nticks: timeline.rows.length + 1, showgrid: false },
   }), CONFIG);
 }

@@ -8,6 +8,10 @@ const MEANINGS = {
   wall: "of a stopwatch on the machine where the agent runs",
 };
 
+// Kinds of the user's code; any other kind of failure says itself what it is.
+const CODE = ["model", "data set", "strategy", "tuner"];
+let shownFailures = "[]";
+
 /** Show everything that is not a drive, a curve or an event. */
 export function showSummary(state) {
   const { run, totals, states } = state;
@@ -33,16 +37,19 @@ export function showSummary(state) {
 /** What failed of the user's code, the first with its traceback open. */
 function showFailures(failures) {
   const box = byId("failures");
+  const told = JSON.stringify(failures);
+  if (told === shownFailures) return; // what a reader has opened or closed stays so
+  shownFailures = told;
   box.hidden = !failures.length;
-  if (!failures.length) return;
-  const total = failures.reduce((sum, failure) => sum + failure.count, 0);
   const parts = failures.map((failure, index) => {
     const when = `in round ${number(failure.round)}${failure.step === null ? "" : `, step ${number(failure.step)}`}`;
-    const what = `the ${failure.kind} failed on ${failure.device} ${when}: ${failure.error}`;
+    const kind = CODE.includes(failure.kind) ? `the ${failure.kind} failed` : failure.kind;
     const times = failure.count > 1 ? ` (${count(failure.count, "time")} in all)` : "";
-    return make("details", index ? {} : { open: "" }, make("summary", {}, what + times), make("pre", { tabindex: 0 }, failure.traceback));
+    return make("details", index ? {} : { open: "" },
+      make("summary", {}, `${kind} on ${failure.device} ${when}: ${failure.error}${times}`),
+      failure.traceback ? make("pre", { tabindex: 0 }, failure.traceback) : null);
   });
-  replaceContent(box, make("p", {}, `✕ This run has failed: code of the job's failed ${count(total, "time")}.`), ...parts);
+  replaceContent(box, make("p", {}, "✕ This run has failed."), ...parts);
 }
 
 function showClocks(clock) {

@@ -1,12 +1,16 @@
-"""What a model in a virtual machine, as root there, reaches of the world: its host's port for drives, and no more."""
+"""What a model in a virtual machine, as root there, reaches: its host's port; and what others reach of the machine."""
 
 import asyncio
 import contextlib
 import json
+import os
+import pwd
 import re
 import socket
+import stat
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,12 +18,15 @@ import psutil
 import pytest
 
 from csd_emu.deadline import Deadline
+from csd_emu.qemu.console import KEPT_BYTES
+from csd_emu.qemu.daemon import SERVICE_USER
 from firmware_agent.errors import DeviceFailed
 from firmware_agent.wire import Ready
 from host.session import DeviceSession
 from tests.contract.laboratory import Laboratory
 from tests.fakes import JOB
 from tests.machines import DAEMON_OUTLIVES
+from tests.vm.conftest import qemu_processes
 
 pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
 
@@ -46,6 +53,14 @@ def build(targets):
             except OSError as error:
                 found["got"][f"dns {server}"] = f"out: {error}"
     raise RuntimeError("CANARY" + json.dumps(found))
+"""
+# It talks to its console, and says so in place of building a model.
+CHATTER = """
+def build(lines):
+    with open("/dev/console", "w") as console:
+        for number in range(lines):
+            console.write(f"chatter {number:08} " + 80 * "x" + chr(10))
+    raise RuntimeError("CHATTERED")
 """
 SECRET = b"secret of a service on the host\n"
 
@@ -123,3 +138,48 @@ async def test_a_model_reaches_its_hosts_port_for_drives_and_nothing_else(lab: L
         assert service.visitors == []
         await session.send(JOB)
         assert isinstance(await session.expect(Ready, Deadline(300.0)), Ready)  # it is no worse for it
+
+
+async def test_however_much_a_drive_says_its_console_stays_small(lab: Laboratory) -> None:
+    async with lab.fleet() as fleet:
+        handle = await asyncio.to_thread(lab.engine.start, lab.plan(0, fleet.port))
+        await lab.ready(handle, fleet)
+        session = fleet.session("csd-00")
+        assert session is not None
+        lines = 12_000  # 1.2 MB
+        job = msgspec.structs.replace(JOB, model="chatter.py:build", source=CHATTER, arguments={"lines": lines})
+        await session.send(job)
+        failure = asyncio.ensure_future(session.expect(Ready, Deadline(600.0)))
+        while not failure.done():
+            assert await asyncio.to_thread(lab.engine.alive, handle)  # fetches the console on the way
+            assert handle.plan.console.stat().st_size <= 2 * KEPT_BYTES
+            await asyncio.wait({failure}, timeout=0.2)
+        with pytest.raises(DeviceFailed, match="CHATTERED"):
+            failure.result()
+        await asyncio.to_thread(lab.engine.alive, handle)
+        assert handle.plan.console.stat().st_size <= 2 * KEPT_BYTES
+        assert f"chatter {lines - 1:08}" in handle.plan.console.read_text()
+
+
+async def test_files_of_drives_and_templates_are_closed_to_others(lab: Laboratory) -> None:
+    async with lab.fleet() as fleet:
+        handle = await asyncio.to_thread(lab.engine.start, lab.plan(0, fleet.port))
+        await lab.ready(handle, fleet)
+        plan, me, root = handle.plan, os.geteuid(), os.geteuid() == 0
+        folder = plan.folder.stat()
+        assert (folder.st_uid, stat.S_IMODE(folder.st_mode)) == (me, 0o710 if root else 0o700)
+        for path in (plan.folder / "disk.qcow2", plan.shard, plan.identity):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        (process,) = (
+            each for each in qemu_processes() if f"guest={handle.reference}," in " ".join(each.info["cmdline"])
+        )
+        line = process.info["cmdline"]
+        assert "spawn=deny" in line[line.index("-sandbox") + 1]
+        assert process.uids().effective == (pwd.getpwnam(SERVICE_USER).pw_uid if root else me)
+        (ram,) = re.findall(r"mem-path=([^,]+)", " ".join(line))
+        for path in Path(ram).parent.iterdir():
+            assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (me, 0o444)
+        assert stat.S_IMODE(Path(ram).parent.stat().st_mode) == 0o511
+        # The only socket that leads anywhere: to the host's port.
+        ends = {each.raddr.port for each in process.net_connections("tcp") if each.raddr}
+        assert ends == {fleet.port}

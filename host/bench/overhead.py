@@ -1,0 +1,111 @@
+"""What do the checks of drives' contributions cost a round: all of them against none?"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from csd_emu.engines import Engine, make_engine
+from csd_emu.paths import Paths
+from csd_emu.progress import Progress
+from firmware_agent.exchange import Array
+from host.bench.harness import bench_config, report
+from host.bench.rounds import DEVICES, EXCHANGE_ELEMENTS, NOOP_ELEMENTS, NoopRounds
+from host.lifecycle import ArrayRequest, StartedArray
+from host.machines import run_on_engine
+from host.outputs import BenchReport
+from host.requests import DEFAULT_DATA
+from host.screening import Part, Refusal, Scan, Screen
+
+NOOP_PAIRS, EXCHANGE_PAIRS = 200, 25
+_KINDS = {"noop": (NOOP_ELEMENTS, NOOP_PAIRS), "exchange": (EXCHANGE_ELEMENTS, EXCHANGE_PAIRS)}
+
+
+class NoScreen(Screen):
+    """Looks at nothing and refuses nobody."""
+
+    def scan(self, weights: Mapping[str, Array], start: Mapping[str, Array], buffers: Collection[str]) -> Scan:
+        """Look at nothing."""
+        return Scan(0.0)
+
+    def weight_norm(self, weights: Mapping[str, Array]) -> float:
+        """Look at nothing."""
+        return math.inf
+
+    def first_not_finite(self, weights: Mapping[str, Array]) -> str:
+        """Look at nothing."""
+        return ""
+
+    def judge(self, parts: Sequence[Part], weight_norm: float = math.inf) -> dict[str, Refusal]:
+        """Refuse nobody."""
+        return {}
+
+
+class Timed(Protocol):
+    """What can be timed."""
+
+    async def seconds(self) -> float:
+        """Return wall seconds of one round."""
+
+
+def run(paths: Paths, progress: Progress, seed: int, quick: bool = False) -> BenchReport:
+    """Do rounds without training on 8 native agents, with the screen and without, in turns. Wall seconds.
+
+    Figures: `noop_check_cost` and `exchange_check_cost`, what the checks add to a round with 4 KiB, and to one with one
+    float32 tensor of 40 MB, as a share: the median over pairs of rounds, one of each, whose order changes from pair to
+    pair; `check_cost`, the larger of both; `noop_seconds` and `exchange_seconds`, medians without checks; and for each
+    share half the width of its 95 % interval. With `quick` a fifth of the pairs. In a round without training the norm
+    of what is sent is looked at every time, where a training does so in its first round alone.
+    """
+    config = bench_config("overhead", DEVICES, "native")
+
+    async def work(started: StartedArray, _: Engine) -> dict[str, list[tuple[float, float]]]:
+        samples = {}
+        for kind, (elements, pairs) in _KINDS.items():
+            progress.stage(f"rounds with {4 * elements} bytes, checked and unchecked by turns")
+            on, off = (NoopRounds(started, elements, seed, screen) for screen in (Screen(), NoScreen()))
+            await on.warm_up()
+            await off.warm_up()
+            samples[kind] = await interleave(on, off, max(1, pairs // 5) if quick else pairs)
+        return samples
+
+    request = ArrayRequest(config, DEFAULT_DATA, seed)
+    samples = run_on_engine(make_engine(config, paths), request, paths, progress, work)
+    raw = {
+        f"{kind}_{name}_seconds": [pair[i] for pair in pairs] for kind, pairs in samples.items() for i, name in _SIDES
+    }
+    return report("overhead", "wall", seed, judge(samples), raw, "native")
+
+
+_SIDES = ((0, "checked"), (1, "unchecked"))
+
+
+async def interleave(on: Timed, off: Timed, pairs: int) -> list[tuple[float, float]]:
+    """Return wall seconds (checked, unchecked) of pairs of rounds; which comes first changes from pair to pair."""
+    timed = []
+    for number in range(pairs):
+        first, second = (on, off) if number % 2 else (off, on)
+        one, other = await first.seconds(), await second.seconds()
+        timed.append((one, other) if first is on else (other, one))
+    return timed
+
+
+def judge(samples: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, float]:
+    """Return the figures of pairs (checked, unchecked) by kind of round."""
+    figures: dict[str, float] = {}
+    for kind, pairs in samples.items():
+        shares = sorted(checked / unchecked - 1 for checked, unchecked in pairs)
+        figures[f"{kind}_check_cost"] = statistics.median(shares)
+        figures[f"{kind}_check_cost_half_width"] = median_half_width(shares)
+        figures[f"{kind}_seconds"] = statistics.median(unchecked for _, unchecked in pairs)
+    return {"check_cost": max(figures[f"{kind}_check_cost"] for kind in samples)} | figures
+
+
+def median_half_width(ordered: Sequence[float]) -> float:
+    """Return half the width of the 95 % interval of a median, from order statistics (binomial, taken as normal)."""
+    count = len(ordered)
+    reach = 0.98 * math.sqrt(count)
+    low, high = math.floor(count / 2 - reach), math.ceil(count / 2 + reach)
+    return (ordered[min(high, count - 1)] - ordered[max(low, 0)]) / 2

@@ -1,0 +1,95 @@
+"""Whose certificate is let in: an emulated drive's of this array and run, a real drive's newest one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+
+from csd_emu.array import REMOTE, ArrayConfig
+from csd_emu.paths import Paths
+from firmware_agent.errors import ConfigurationError, EnvironmentUnfit, ProtocolError
+from host.certificates import lent_to, lent_uri
+from host.deploy.serials import REVOKED, Serials
+
+
+@dataclass(frozen=True)
+class CertificateCheck:
+    """What the fleet of one array asks of certificates that the authority has signed, beyond their name.
+
+    Attributes:
+        array, run: of those that were lent to emulated drives at this array's `up`.
+        own: drives that have certificates of their own: real ones.
+        serials: which of those count; None where there are no real drives.
+    """
+
+    array: str
+    run: str
+    own: frozenset[str]
+    serials: Serials | None
+
+    @classmethod
+    def of(cls, config: ArrayConfig, run: str, folder: Path | None) -> CertificateCheck:
+        """Return that of an array; `folder` is its deployment's, None without an inventory."""
+        own = frozenset(device.name for device in config.list_nodes() if device.engine == REMOTE)
+        return cls(config.name, run, own, None if folder is None else Serials(folder))
+
+    def check(self, device: str, certificates: Iterable[bytes]) -> str:
+        """Return why a certificate counts from now on if that is new, else nothing.
+
+        Args:
+            device: its common name.
+            certificates: PEM, of the peer; the first counts.
+
+        Raises:
+            ProtocolError: it is not let in; the message says why.
+        """
+        try:
+            certificate = x509.load_pem_x509_certificate(next(iter(certificates), b""))
+            lent = lent_to(certificate)
+        except ValueError as error:
+            raise ProtocolError(f"{device}: its certificate cannot be read ({error})") from error
+        if device in self.own:
+            if lent:
+                raise ProtocolError(f"{device}: came with a certificate that was lent to an emulated drive")
+            return self._check_own(device, certificate.serial_number)
+        if lent != [lent_uri(self.array, self.run)]:
+            raise ProtocolError(
+                f"{device}: its certificate is of another array, or of a run of this one that has ended; "
+                f"csd-emu down {self.array} and up again gives it a new one"
+            )
+        return ""
+
+    def _check_own(self, device: str, serial: int) -> str:
+        if self.serials is None:
+            return ""
+        try:
+            if self.serials.adopt(device, serial):
+                return f"serial {serial:x}: nothing was known of this drive, its first certificate counts from now on"
+            known = self.serials.find(device)
+        except (ConfigurationError, EnvironmentUnfit) as error:
+            raise ProtocolError(f"{device}: whether its certificate counts is not known: {error}") from error
+        if known == REVOKED:
+            raise ProtocolError(f"{device}: its certificate was revoked; if it is yours, csd-emu deploy enrol it again")
+        if known != f"{serial:x}":
+            raise ProtocolError(
+                f"{device}: its certificate is not the newest that it was given; csd-emu deploy enrol it again"
+            )
+        return ""
+
+
+def deployment_folder(config: ArrayConfig) -> tuple[str, Path] | None:
+    """Return name and authority's folder of the deployment that an array's real drives are of; None without any.
+
+    Raises:
+        ConfigurationError: the inventory cannot be read.
+    """
+    if config.inventory is None:
+        return None
+    from csd_emu.remote.inventory import load_inventory
+    from host.deploy.enrol import authority_folder
+
+    name = load_inventory(Path(config.inventory)).name
+    return name, authority_folder(Paths.default(), name)
