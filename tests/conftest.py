@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--long-minutes", type=float, metavar="N", help="of those, leave out what has not begun by then")
 
 
+DECIDED = ("long_turn", "long_changed", "long_deadline")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Decide once, for all processes that share the tests."""
-    if config.option.third and not hasattr(config, "workerinput"):
-        config.option.long_turn = long.turn_of_commit()
-        config.option.long_changed = long.changed_paths(config.option.changed_since)
-        minutes = config.option.long_minutes
-        config.option.long_deadline = None if minutes is None else time.time() + 60 * minutes
+    if not config.option.third:
+        return
+    if hasattr(config, "workerinput"):
+        for name in DECIDED:
+            setattr(config.option, name, config.workerinput[name])
+        return
+    minutes = config.option.long_minutes
+    config.option.long_turn = long.turn_of_commit()
+    config.option.long_changed = long.changed_paths(config.option.changed_since)
+    config.option.long_deadline = None if minutes is None else time.time() + 60 * minutes
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process that shares the tests what was decided."""
+    if node.config.option.third:
+        node.workerinput |= {name: getattr(node.config.option, name) for name in DECIDED}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -97,7 +113,14 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which long tests were chosen, and what each file took, as tests/long.py has it."""
     if said := getattr(terminalreporter.config.option, "long_choice", ""):
+        seconds: Counter[str] = Counter()
+        for report in (each for kind in terminalreporter.stats.values() for each in kind):
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+        for file, spent in seconds.most_common():
+            terminalreporter.write_line(f'    "{file}": {spent:.0f},')
         terminalreporter.write_line(said)
 
 

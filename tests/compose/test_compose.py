@@ -36,7 +36,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def training(stack: Stack) -> None:
     """Two rounds are done. If the stack does not get there, no test that needs it waits for that again."""
-    stack.up(seconds=15 * MINUTES)
+    stack.up()
     wait_for("two rounds", lambda: rounds_done(stack) >= 2, 10 * MINUTES)
 
 
