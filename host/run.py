@@ -39,7 +39,7 @@ from host.page.facts import describe_presences, plan_run
 from host.page.history import History
 from host.planner.run import PlannedRun
 from host.printing_failures import print_failure
-from host.recorder import Past, Recorder
+from host.recorder import Follower, Past, Recorder
 from host.records import What
 from host.round_table import RoundTable
 from host.rounds import RoundExchange, job_frame
@@ -157,7 +157,8 @@ class _Run:
         self._planned: PlannedRun | None = None
         self._metrics, self._history, self._meter = exporter.state, history, MachineMeter(RaplMeter.open())
         run_log = RunLog(past.rounds[-1].round if past is not None and past.rounds else 0)
-        self._recorder = Recorder([exporter.state, history, run_log], request.sha256, request.job.checkpoint.every, past)
+        followers: list[Follower] = [exporter.state, history, run_log]
+        self._recorder = Recorder(followers, request.sha256, request.job.checkpoint.every, past)
         goes_on = request.job.on_failure == CONTINUE
         self._failures = Failures(goes_on, self._show_failure, history.set_failures)
         if past is not None:
