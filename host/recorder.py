@@ -113,7 +113,7 @@ class Recorder:
         elif self._budget.admits(device, what):
             self._list(device, what, shorten(detail, _MOST_CHARACTERS))
         else:
-            event = self._event(device, what, "")
+            event = self._event(device, what, detail)
             for follower in self._followers:
                 follower.count_event(event)
 

@@ -54,12 +54,12 @@ def test_a_wrong_hello_for_ever_leaves_a_few_lines_and_the_number_of_the_others(
         defined(),
         History(RunPlan("lab", "qemu", "digits_cnn", "federated", ("csd-00", "csd-01"), 3, 0.95)),
     )
-    recorder = Recorder([follower, state, history], "job", 0, None)
+    recorder, why = Recorder([follower, state, history], "job", 0, None), "x" * 250_000
     with RunDirectory.create(tmp_path, "lab") as directory:
         recorder.open(directory)
         recorder.add_event("csd-01", What.JOINED, "")
-        for _ in range(100_000):
-            recorder.add_event("csd-00", What.REFUSED, "x" * 250_000)
+        for _ in range(10_000):
+            recorder.add_event("csd-00", What.REFUSED, why)
         recorder.add_event("csd-01", What.LOST, "in round 3")
         recorder.list_counted()
         lines = (directory.path / "records.jsonl").read_bytes().splitlines()
@@ -68,13 +68,22 @@ def test_a_wrong_hello_for_ever_leaves_a_few_lines_and_the_number_of_the_others(
     assert len(records) == 1 + MOST_LISTED + 2
     told = records[-1]
     assert isinstance(told, EventRecord)
-    assert (told.device, told.what, told.detail) == ("csd-00", What.NOTE, "refused: and 99,970 more in this minute")
+    assert (told.device, told.what, told.detail) == ("csd-00", What.NOTE, "refused: and 9,970 more in this minute")
     assert len(follower.listed) == len(records)
-    assert len(follower.counted) == 99_970
+    assert len(follower.counted) == 9_970
     devices = [event.device for event in history.snapshot().events]
     assert devices.count("csd-01") == 2  # an honest drive's events are still on the page
     errors = {key: value for key, value in scraped(state)["csd_errors_total"].items() if value}
-    assert errors == {("csd-00", "refused"): 100_000.0, ("csd-01", "lost"): 1.0}
+    assert errors == {("csd-00", "refused"): 10_000.0, ("csd-01", "lost"): 1.0}
+
+
+def test_contributions_that_are_refused_are_counted_by_their_reasons_all_of_them() -> None:
+    state = defined()
+    recorder = Recorder([state], "job", 0, None)
+    for _ in range(100):
+        recorder.add_event("csd-00", What.REJECTED, "in round 3: it has values that are not finite [not_finite]")
+    counts = {key: value for key, value in scraped(state)["csd_updates_rejected_total"].items() if value}
+    assert counts == {("csd-00", "not_finite"): 100.0}
 
 
 def test_what_the_host_says_of_itself_is_always_listed() -> None:

@@ -38,7 +38,7 @@ async def test_a_job_and_a_round_there_and_back() -> None:
     assert await drive.session.expect(Ready, soon()) == Ready(5)
     weights, frame = await trained(drive)
     np.testing.assert_array_equal(weights["w"], WEIGHTS["w"] + 1)
-    assert frame == Trained(1, 10, 2, 0.5, SECONDS, 640)
+    assert frame == Trained(1, 10, 1, 0.5, SECONDS, 640)
     assert drive.session.sent_bytes == sum(map(len, drive.written))
     assert drive.session.received_bytes == sum(map(len, drive.sent))
     assert not drive.session.closed
