@@ -14,6 +14,7 @@ from firmware_agent.errors import DeviceFailed, ModelFailed, ProtocolError
 from firmware_agent.exchange import Array, Assembler, cut_slices
 from firmware_agent.folded_traceback import MAX_MESSAGE_BYTES, bounded
 from firmware_agent.wire import ActivationGradients, Activations, AnyFrame, Slice, encode, pack
+from host.scanning import squares
 from host.sync.tail import Back, Batch, Tail, TailPass
 
 
@@ -85,7 +86,8 @@ class Crossings:
     async def add(self, part: int, batch: Batch) -> Back | DeviceFailed:
         """Take a participant's part, and return what goes back to it when the tail has computed, or failed.
 
-        A part too small for the tail fails for this participant alone. How long it may take is the caller's to limit; a
+        A part too small for the tail, or with values that are not finite, fails for this participant alone. How long it
+        may take is the caller's to limit; a
         caller that gives up must call `leave`.
         """
         if len(batch.labels) < self._tail.smallest:
@@ -93,6 +95,11 @@ class Crossings:
                 f"batch normalisation cannot train on a single value per channel, which part {part} of the records of "
                 f"{batch.device}, {len(batch.labels)} of them, comes to in the host's part of the model; give this "
                 "drive a larger batch or micro_batch, or choose batch_norm: synchronised or frozen"
+            )
+        if not all(squares(np.asarray(values)).finite for values in batch.values):  # they would be in all gradients
+            return DeviceFailed(
+                f"what crosses the cut in part {part} of the records of {batch.device} has values that are no finite "
+                "numbers; if other drives' are finite it is broken, else lower learning_rate"
             )
         future: asyncio.Future[Back | DeviceFailed] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(part, {})[batch.device] = batch, future
