@@ -19,6 +19,7 @@ from csd_emu.calibration import (
 from csd_emu.deadline import Deadline
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
+from firmware_agent.errors import DeviceFailed
 from firmware_agent.wire import MEASURES_LAYERS, WARM_UP_STEPS, Hello, Job, Measure, Measured
 from host.calibration_request import CalibrationRequest
 from host.datasets import load_dataset, synthetic_source
@@ -26,6 +27,7 @@ from host.job import DataSection
 from host.lifecycle import ArrayRequest, StartedArray
 from host.machines import run_on_machines
 from host.rounds import prepare_device
+from host.screening import screen_measured
 from host.session import DeviceSession
 
 if TYPE_CHECKING:
@@ -146,7 +148,10 @@ async def measure_batch(
         layers=layers,
     )
     await session.send(task, Deadline(_WATCHDOG_SECONDS))
-    return await session.expect(Measured, Deadline(_WATCHDOG_SECONDS))
+    measured = await session.expect(Measured, Deadline(_WATCHDOG_SECONDS))
+    if why := screen_measured(task, measured):
+        raise DeviceFailed(f"{session.device}: its measurement of batches of {batch_size} is refused: {why}")
+    return measured
 
 
 def machine_request(request: CalibrationRequest, name: str = "calibrate", machines: int = 1) -> ArrayRequest:

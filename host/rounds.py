@@ -23,7 +23,8 @@ from host.fleet import Fleet
 from host.job import JobConfig
 from host.participation import Choice
 from host.records import OnEvent, What
-from host.screening import Part, Refusal, Scan, Screen, dealt_passes
+from host.scanning import Scan
+from host.screening import Part, Refusal, Screen, dealt_passes
 from host.session import DeviceSession
 
 T = TypeVar("T")

@@ -15,7 +15,9 @@ ordinary update at the most. All drives' norms above `EXPLODING` times the refer
 that explodes.
 
 *Seconds.* A step takes at least `LEAST_STEP_SECONDS` on any hardware, and per record not less than 1 / `FASTER` of, and
-not more than `SLOWER` times, the upper median over the drives of the fastest each was seen.
+not more than `SLOWER` times, the upper median over the drives of the fastest each was seen. That is wide, for a step of
+milliseconds can wait for hundreds of them on a busy machine; by whose seconds batches are chosen says
+`believed_seconds`.
 """
 
 from __future__ import annotations
@@ -25,14 +27,15 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from csd_emu.timeline import HOST
 from firmware_agent.exchange import Array
-from firmware_agent.wire import PhaseSeconds
+from firmware_agent.wire import Measure, Measured, PhaseSeconds
+from host.scanning import Scan, first_not_finite, scan_update, squares
 
 Floats = npt.NDArray[np.float64]
 
@@ -45,15 +48,11 @@ _ABSURD = 1e6
 # Of buffers, such as running statistics, against the others': they may begin far from where they belong.
 _BUFFER_FACTOR = 1e3
 LEAST_STEP_SECONDS = 1e-5
-FASTER, SLOWER = 50.0, 1e4
+FASTER, SLOWER = 1e3, 1e4
 # A mean cross-entropy beyond this takes logits that no training ends with; rounding may leave one just below zero.
 MOST_LOSS, _LEAST_LOSS = 1e6, -1e-3
 MOST_MEMORY_BYTES = 1 << 44
 MOST_RECORD_BYTES = 1 << 30
-# Integers beyond it have no float64, in which means are taken.
-_MOST_INTEGER = 1 << 53
-# So many elements at a time: they stay in the processor's first cache, and BLAS takes no threads for them.
-_BLOCK_ELEMENTS = 8 << 10
 
 
 class Reason(StrEnum):
@@ -91,86 +90,6 @@ def reason_of(detail: str) -> Reason:
     """Return the reason in a detail that `Refusal.told` made."""
     found = re.search(r"\[(\w+)\]\Z", detail)
     return Reason(found[1]) if found and found[1] in set(Reason) else Reason.OTHER
-
-
-class Squares(NamedTuple):
-    """Whether all values of an array are finite, and the sum of their squares, infinite if it has no float64."""
-
-    finite: bool
-    total: float
-
-
-def squares(array: Array, minus: Array | None = None) -> Squares:
-    """Return the sum of squares of an array, or of its difference to another one, in one pass.
-
-    Each block is summed in its own type; one whose sum is not finite is looked at again, in float64, so that values too
-    large to be squared in float32 are told from those that are no numbers.
-    """
-    flat, base = array.reshape(-1), None if minus is None else minus.reshape(-1)
-    if not np.issubdtype(array.dtype, np.floating):
-        return _whole_squares(flat, base)
-    kind = np.promote_types(array.dtype, np.float32)
-    work, total, finite = np.empty(min(flat.size, _BLOCK_ELEMENTS), kind), 0.0, True
-    with np.errstate(all="ignore"):
-        for start in range(0, flat.size, _BLOCK_ELEMENTS):
-            block = flat[start : start + _BLOCK_ELEMENTS]
-            other = None if base is None else base[start : start + _BLOCK_ELEMENTS]
-            if other is not None:
-                values = np.subtract(block, other, out=work[: block.size], dtype=kind)
-            else:
-                values = block if block.dtype == kind else block.astype(kind)
-            part = float(np.dot(values, values))
-            if not math.isfinite(part):
-                finite = finite and bool(np.isfinite(block).all())
-                part = _wide_square(block, other)
-            total += part
-    return Squares(finite, total)
-
-
-def _whole_squares(flat: Array, base: Array | None) -> Squares:
-    """Return the same of integers or booleans: those that float64 does not have are taken for infinite."""
-    wide = flat.astype(np.float64)
-    if flat.size and float(np.abs(wide).max()) > _MOST_INTEGER:
-        return Squares(False, math.inf)
-    return Squares(True, float(np.square(wide if base is None else wide - base.astype(np.float64)).sum()))
-
-
-def _wide_square(block: Array, other: Array | None) -> float:
-    wide = block.astype(np.float64)
-    values = wide if other is None else wide - other.astype(np.float64)
-    return float(np.dot(values, values))
-
-
-@dataclass(frozen=True)
-class Scan:
-    """What was seen of a contribution's tensors.
-
-    Attributes:
-        norm: Euclidean, of the trained parameters' update.
-        buffer_norm: of the floating-point buffers' change.
-        bad: the first tensor with a value that is no finite number; empty if there is none.
-    """
-
-    norm: float
-    buffer_norm: float = 0.0
-    bad: str = ""
-
-
-def scan_update(weights: Mapping[str, Array], start: Mapping[str, Array], buffers: Collection[str]) -> Scan:
-    """Look at new weights once; `start` are those that the drive was sent, `buffers` names what is not trained."""
-    sums = {False: 0.0, True: 0.0}
-    for name, array in weights.items():
-        finite, total = squares(array, start[name])
-        if not finite:
-            return Scan(math.inf, math.inf, name)
-        if np.issubdtype(array.dtype, np.floating):
-            sums[name in buffers] += total
-    return Scan(math.sqrt(sums[False]), math.sqrt(sums[True]))
-
-
-def first_not_finite(arrays: Mapping[str, Array]) -> str:
-    """Return the name of the first array with a value that is no finite number; empty if there is none."""
-    return next((name for name, array in arrays.items() if not squares(array).finite), "")
 
 
 @dataclass(frozen=True)
@@ -434,6 +353,25 @@ def believed_seconds(seconds: Floats, expected: Floats) -> Floats:
         return seconds
     least = min(1.0, float(there[there.size // 2])) / 2
     return np.where(ratios < least, least * expected, seconds)
+
+
+def screen_measured(task: Measure, said: Measured) -> str:
+    """Return what cannot be in the answer to a measurement; empty if it can.
+
+    It becomes a calibration table, or a bench's figure: there is no history of it.
+    """
+    steps = len(said.step_seconds)
+    if said.samples != said.steps * task.batch_size or (task.steps is not None and said.steps > task.steps):
+        return f"it says {said.samples} records in {said.steps} steps of {task.batch_size}"
+    if task.steps is not None and steps != said.steps:
+        return f"it tells the seconds of {steps} of its {said.steps} steps"
+    least = LEAST_STEP_SECONDS * said.steps
+    total = math.fsum(step.total for step in said.step_seconds) if steps else said.seconds.total
+    if not (said.seconds.total >= least and said.elapsed_seconds >= least and total >= least):
+        return f"it says that {said.steps} steps took it {total:g} s, which no drive can; restart it"
+    if said.peak_memory_bytes > MOST_MEMORY_BYTES:
+        return f"it says that it held {said.peak_memory_bytes} bytes of memory"
+    return ""
 
 
 def _median(values: Sequence[float]) -> float:

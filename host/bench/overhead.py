@@ -18,7 +18,8 @@ from host.lifecycle import ArrayRequest, StartedArray
 from host.machines import run_on_engine
 from host.outputs import BenchReport
 from host.requests import DEFAULT_DATA
-from host.screening import Part, Refusal, Scan, Screen
+from host.scanning import Scan
+from host.screening import Part, Refusal, Screen
 
 NOOP_PAIRS, EXCHANGE_PAIRS = 200, 25
 _KINDS = {"noop": (NOOP_ELEMENTS, NOOP_PAIRS), "exchange": (EXCHANGE_ELEMENTS, EXCHANGE_PAIRS)}

@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from firmware_agent.exchange import Array, Spans
-from host.screening import Reason, Refusal, Scan, not_finite, squares
+from host.scanning import Scan, squares
+from host.screening import Reason, Refusal, not_finite
 
 
 class GradientScreen:

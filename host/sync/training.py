@@ -23,7 +23,8 @@ from host.conduct import all_diverge, diverged
 from host.evaluation import Judge
 from host.job import JobConfig
 from host.records import OnEvent, RetuneRecord, RoundRecord, StepRecord, What
-from host.screening import believed_seconds, first_not_finite
+from host.scanning import first_not_finite
+from host.screening import believed_seconds
 from host.session import DeviceSession
 from host.sync.communicating import TODAY, Communication
 from host.sync.dealing import Dealer, Dealt

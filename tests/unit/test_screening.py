@@ -16,7 +16,8 @@ from firmware_agent.errors import Diverged
 from firmware_agent.exchange import Array
 from firmware_agent.wire import PhaseSeconds, Train, Trained
 from host.records import What
-from host.screening import NORM_FACTOR, Dealt, Part, Reason, Refusal, Scan, Screen, reason_of, scan_update, squares
+from host.scanning import Scan, scan_update, squares
+from host.screening import NORM_FACTOR, Dealt, Part, Reason, Refusal, Screen, reason_of
 from tests.fakes import Answer, FakeDrive
 from tests.unit.test_federated import Run
 
@@ -67,7 +68,7 @@ LIES: list[tuple[Reason, dict[str, Any]]] = [
     (Reason.SAMPLES, {"steps": 1}),
     (Reason.SECONDS, {"seconds": PhaseSeconds(1e-9)}),
     (Reason.SECONDS, {"seconds": PhaseSeconds()}),
-    (Reason.SECONDS, {"seconds": PhaseSeconds(1e-3)}),
+    (Reason.SECONDS, {"seconds": PhaseSeconds(1e-4)}),
     (Reason.SECONDS, {"seconds": PhaseSeconds(1e12)}),
     (Reason.NORM, {"norm": 100.0}),
     (Reason.LOSS, {"loss": math.nan}),
