@@ -35,8 +35,11 @@ from host.training import Training
 DRIVES, HOSTILE_DRIVE = 4, "csd-03"
 SEEDS = 3
 ROUNDS, EPOCHS, STEPS = 8, 3, 30
-# Short, so that a drive that hangs costs a case no minutes; and the most that a case may take.
-WATCHDOG_SECONDS, CASE_SECONDS, JOIN_SECONDS = 4.0, 120.0, 60.0
+# Where nothing but the watchdog ends the waiting for a drive it is short, or a case would take minutes.
+_HANGING = (Behaviour.SLOW_DRIP, Behaviour.SILENCE, Behaviour.FLOOD)
+SHORT_WATCHDOG_SECONDS, WATCHDOG_SECONDS = 4.0, 60.0
+# The most that a case may take.
+CASE_SECONDS, JOIN_SECONDS = 120.0, 60.0
 MODEL = "digits_cnn"
 DATA = {"source": "digits", "private": 1.0}
 # What moves a mean without being absurd is held off by a strategy, not by a check.
@@ -124,7 +127,7 @@ class _Cases:
             events.append(EventRecord(device, what, detail))
 
         # Without tables, whose seconds are the host's: what a drive says of its own clock shall count.
-        request = replace(self._request(mode, strategy), models={})
+        request = replace(self._request(mode, strategy, behaviour), models={})
         accountant = make_accountant(self._config)
         async with RunFaults(self._fleet, self._names, accountant.time, on_event) as faults:
             names = self._names[:-1] if behaviour is Behaviour.HONEST else self._names
@@ -153,10 +156,10 @@ class _Cases:
             events=events,
         )
 
-    def _request(self, mode: str, strategy: str) -> RunRequest:
+    def _request(self, mode: str, strategy: str, behaviour: Behaviour) -> RunRequest:
         """Return a run of its own: an evaluator's model goes on from the weights that it judged last."""
         wanted = {"model": MODEL, "data": DATA, "mode": mode, "seed": self._seed, **_JOBS[mode]}
-        wanted |= {"watchdog": f"{WATCHDOG_SECONDS} s"}
+        wanted |= {"watchdog": f"{SHORT_WATCHDOG_SECONDS if behaviour in _HANGING else WATCHDOG_SECONDS} s"}
         if strategy == ROBUST["name"]:
             wanted["strategy"] = ROBUST
         return check_run(self._config, JobConfig.model_validate(wanted), ModelSpec(MODEL))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from csd_emu.engines import Engine, make_engine
 from csd_emu.paths import Paths
@@ -17,7 +18,8 @@ from host.lifecycle import ArrayRequest, StartedArray
 from host.machines import run_on_engine
 from host.outputs import BenchReport
 from host.requests import DEFAULT_DATA
-from host.screening import Part, Refusal, Scan, Screen
+from host.scanning import Scan
+from host.screening import Part, Refusal, Screen
 
 NOOP_PAIRS, EXCHANGE_PAIRS = 200, 25
 _KINDS = {"noop": (NOOP_ELEMENTS, NOOP_PAIRS), "exchange": (EXCHANGE_ELEMENTS, EXCHANGE_PAIRS)}
@@ -43,6 +45,15 @@ class NoScreen(Screen):
         return {}
 
 
+class Pair(NamedTuple):
+    """A round with checks and one without: wall seconds, and processor seconds of the host's process."""
+
+    checked: float
+    unchecked: float
+    checked_processor: float
+    unchecked_processor: float
+
+
 class Timed(Protocol):
     """What can be timed."""
 
@@ -56,12 +67,14 @@ def run(paths: Paths, progress: Progress, seed: int, quick: bool = False) -> Ben
     Figures: `noop_check_cost` and `exchange_check_cost`, what the checks add to a round with 4 KiB, and to one with one
     float32 tensor of 40 MB, as a share: the median over pairs of rounds, one of each, whose order changes from pair to
     pair; `check_cost`, the larger of both; `noop_seconds` and `exchange_seconds`, medians without checks; and for each
-    share half the width of its 95 % interval. With `quick` a fifth of the pairs. In a round without training the norm
-    of what is sent is looked at every time, where a training does so in its first round alone.
+    share half the width of its 95 % interval; `noop_check_processor_seconds` and `exchange_check_processor_seconds`,
+    what the checks take of the host's processor, which other load on the machine changes less. With `quick` a fifth of
+    the pairs. In a round without training the norm of what is sent is looked at every time, where a training does so in
+    its first round alone.
     """
     config = bench_config("overhead", DEVICES, "native")
 
-    async def work(started: StartedArray, _: Engine) -> dict[str, list[tuple[float, float]]]:
+    async def work(started: StartedArray, _: Engine) -> dict[str, list[Pair]]:
         samples = {}
         for kind, (elements, pairs) in _KINDS.items():
             progress.stage(f"rounds with {4 * elements} bytes, checked and unchecked by turns")
@@ -74,32 +87,41 @@ def run(paths: Paths, progress: Progress, seed: int, quick: bool = False) -> Ben
     request = ArrayRequest(config, DEFAULT_DATA, seed)
     samples = run_on_engine(make_engine(config, paths), request, paths, progress, work)
     raw = {
-        f"{kind}_{name}_seconds": [pair[i] for pair in pairs] for kind, pairs in samples.items() for i, name in _SIDES
+        f"{kind}_{name}_seconds": [getattr(pair, name) for pair in pairs]
+        for kind, pairs in samples.items()
+        for name in Pair._fields
     }
     return report("overhead", "wall", seed, judge(samples), raw, "native")
 
 
-_SIDES = ((0, "checked"), (1, "unchecked"))
-
-
-async def interleave(on: Timed, off: Timed, pairs: int) -> list[tuple[float, float]]:
-    """Return wall seconds (checked, unchecked) of pairs of rounds; which comes first changes from pair to pair."""
+async def interleave(on: Timed, off: Timed, pairs: int) -> list[Pair]:
+    """Return pairs of rounds; which side comes first changes from pair to pair."""
     timed = []
     for number in range(pairs):
-        first, second = (on, off) if number % 2 else (off, on)
-        one, other = await first.seconds(), await second.seconds()
-        timed.append((one, other) if first is on else (other, one))
+        if number % 2:
+            checked, unchecked = await _time(on), await _time(off)
+        else:
+            unchecked, checked = await _time(off), await _time(on)
+        timed.append(Pair(checked[0], unchecked[0], checked[1], unchecked[1]))
     return timed
 
 
-def judge(samples: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, float]:
-    """Return the figures of pairs (checked, unchecked) by kind of round."""
+async def _time(side: Timed) -> tuple[float, float]:
+    begin = time.process_time()
+    wall = await side.seconds()
+    return wall, time.process_time() - begin
+
+
+def judge(samples: Mapping[str, Sequence[Pair]]) -> dict[str, float]:
+    """Return the figures of pairs by kind of round."""
     figures: dict[str, float] = {}
     for kind, pairs in samples.items():
-        shares = sorted(checked / unchecked - 1 for checked, unchecked in pairs)
+        shares = sorted(pair.checked / pair.unchecked - 1 for pair in pairs)
         figures[f"{kind}_check_cost"] = statistics.median(shares)
         figures[f"{kind}_check_cost_half_width"] = median_half_width(shares)
-        figures[f"{kind}_seconds"] = statistics.median(unchecked for _, unchecked in pairs)
+        figures[f"{kind}_seconds"] = statistics.median(pair.unchecked for pair in pairs)
+        more = (pair.checked_processor - pair.unchecked_processor for pair in pairs)
+        figures[f"{kind}_check_processor_seconds"] = statistics.median(more)
     return {"check_cost": max(figures[f"{kind}_check_cost"] for kind in samples)} | figures
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host.bench.overhead import interleave, judge, median_half_width
+from host.bench.overhead import Pair, interleave, judge, median_half_width
 
 seconds = st.floats(1e-3, 10.0)
 
@@ -25,16 +25,17 @@ class Clock:
 async def test_each_side_comes_first_every_other_time() -> None:
     turns: list[str] = []
     pairs = await interleave(Clock("on", turns, 2.0), Clock("off", turns, 1.0), 4)
-    assert pairs == [(2.0, 1.0)] * 4
+    assert [pair[:2] for pair in pairs] == [(2.0, 1.0)] * 4
     assert turns == ["off", "on", "on", "off"] * 2
 
 
 @given(off=st.lists(seconds, min_size=1, max_size=30), share=st.floats(0, 0.5))
 def test_a_constant_share_is_found_whatever_the_rounds_take(off: list[float], share: float) -> None:
-    pairs = [(each * (1 + share), each) for each in off]
-    figures = judge({"noop": pairs, "exchange": [(each, each) for each in off]})
+    pairs = [Pair(each * (1 + share), each, 3.0, 1.0) for each in off]
+    figures = judge({"noop": pairs, "exchange": [Pair(each, each, 1.0, 1.0) for each in off]})
     assert figures["check_cost"] == figures["noop_check_cost"] == pytest.approx(share, abs=1e-9)
     assert figures["exchange_check_cost"] == 0
+    assert (figures["noop_check_processor_seconds"], figures["exchange_check_processor_seconds"]) == (2.0, 0.0)
     assert figures["noop_seconds"] == statistics.median(off)
 
 
