@@ -162,10 +162,10 @@ def test_a_disk_that_fails_late_leaves_the_one_before(
 ) -> None:
     save_checkpoint(tmp_path / "c", checkpoint(2), "job")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(*((os, "fsync", full) if step == "fsync" else (Path, "replace", full)))
+    monkeypatch.setattr(*((os, "fsync", full) if step == "fsync" else (os, "replace", full)))
     with pytest.raises(EnvironmentUnfit, match="No space left on device"):
         save_checkpoint(tmp_path / "c", checkpoint(3), "job")
     assert [file.name for file in tmp_path.iterdir()] == ["c"]
