@@ -32,6 +32,11 @@ def beat_key(run: str, name: str) -> str:
     return f"{run}/beat/{name}"
 
 
+def host_key(run: str, server: str) -> str:
+    """Return the counter of a server's host."""
+    return beat_key(run, f"host/{server}")
+
+
 def watch_others(
     store: Counters,
     run: str,

@@ -12,7 +12,7 @@ import msgspec
 
 from csd_emu.servers import ServersConfig
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
-from host.servers.beats import beat_key
+from host.servers.beats import host_key
 from host.servers.store_client import connect
 from host.servers.store_messages import Book, StoreLost
 
@@ -101,7 +101,7 @@ def _join(store: Book, key: str, claim: Claim, config: ServersConfig, own: tuple
             _check(claim, theirs, living, server)
         wanted = _with_members(theirs, {**theirs.members, server: mark})
         if _exchange(store, key, found, wanted):
-            store.add(_host_key(wanted.run, server), 1)
+            store.add(host_key(wanted.run, server), 1)
             return wanted.run
 
 
@@ -137,16 +137,12 @@ def host_beats(store: Book, config: ServersConfig) -> list[int]:
     """Return what the servers' hosts have counted in the run that goes on, in order; zeros if there is none."""
     _, claim = _read(store, _run_key(config))
     run = None if claim is None else claim.run
-    return [0 if run is None else store.add(_host_key(run, name), 0) for name in config.names]
-
-
-def _host_key(run: str, server: str) -> str:
-    return beat_key(run, f"host/{server}")
+    return [0 if run is None else store.add(host_key(run, name), 0) for name in config.names]
 
 
 def _living(store: Book, run: str, config: ServersConfig) -> list[str]:
     """Return which servers' hosts give signs of life in a run."""
-    keys = {name: _host_key(run, name) for name in config.names}
+    keys = {name: host_key(run, name) for name in config.names}
     before = {name: store.add(key, 0) for name, key in keys.items()}
     begin = time.monotonic()
     pause = threading.Event()
@@ -162,7 +158,7 @@ def _stay(store: Book, key: str, run: str, own: tuple[str, str], done: threading
     """Give signs of life until `done`, then leave."""
     with contextlib.suppress(StoreLost):  # the store has gone: those who train notice by themselves
         while not done.wait(_BEAT_SECONDS):
-            store.add(_host_key(run, own[0]), 1)
+            store.add(host_key(run, own[0]), 1)
         _leave(store, key, run, own)
 
 

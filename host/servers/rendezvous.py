@@ -14,11 +14,12 @@ from threading import Event
 import msgspec
 
 from firmware_agent.errors import ProtocolError
-from host.servers.beats import beat_key
+from host.servers.beats import beat_key, host_key
 from host.servers.store_messages import Book, Texts
 
-# From the time that enough servers have come until they begin without those that are missing.
-LAST_CALL_SECONDS = 3.0
+# From the time that enough servers have come until they begin without those that are missing; longer for one whose host
+# gives signs of life: its worker, which ended with the group before, is on its way.
+LAST_CALL_SECONDS, LIVING_CALL_SECONDS = 3.0, 30.0
 _LOOK_SECONDS = 0.25
 _MARK_BYTES = 8
 
@@ -62,6 +63,13 @@ class Attendance:
         # By server and mark: its counter, when that moved last, and whether it ever did.
         self._heard: dict[tuple[str, str], tuple[int, float, bool]] = {}
         self._same: tuple[frozenset[str], float] = (frozenset(), 0.0)
+        # By server: its host's counter, and when that moved last.
+        self._hosts: dict[str, tuple[int, float | None]] = {}
+
+    @property
+    def servers(self) -> Sequence[str]:
+        """All servers, in the order of their file."""
+        return self._servers
 
     def silent(self, meeting: Meeting, counts: Mapping[str, int], now: float) -> list[str]:
         """Take everyone's counters, and return who is silent for too long."""
@@ -73,15 +81,24 @@ class Attendance:
         self._heard = heard
         return [server for (server, _), (_, last, _) in heard.items() if now - last > self._silence_seconds]
 
+    def hear_hosts(self, counts: Mapping[str, int], now: float) -> None:
+        """Take what the servers' hosts have counted."""
+        for server, count in counts.items():
+            before, moved = self._hosts.get(server, (count, None))
+            self._hosts[server] = count, (moved if count == before else now)
+
     def ready(self, meeting: Meeting, now: float) -> bool:
         """Return whether the meeting is complete: all are there, or enough and nobody came for a while.
 
         Everyone in it must have been heard (see `silent`): one that ended meanwhile is not waited for in the group.
         """
+        missing = [moved for server, (_, moved) in self._hosts.items() if server not in meeting.members]
+        living = any(moved is not None and now - moved <= LAST_CALL_SECONDS for moved in missing)
+        call_seconds = LIVING_CALL_SECONDS if living else LAST_CALL_SECONDS
         there = frozenset(meeting.members.values())
         if there != self._same[0]:
             self._same = (there, now)
-        enough = len(there) >= self._least and now - self._same[1] >= LAST_CALL_SECONDS
+        enough = len(there) >= self._least and now - self._same[1] >= call_seconds
         alive = all(self._heard[member][2] for member in meeting.members.items())
         return alive and (enough or len(there) == len(self._servers))
 
@@ -121,6 +138,7 @@ def meet(
             continue
         store.add(_waits_key(run, server), 1)
         counts = {name: store.add(_waits_key(run, name), 0) for name in found.members}
+        attendance.hear_hosts({name: store.add(host_key(run, name), 0) for name in attendance.servers}, clock())
         if silent := attendance.silent(found, counts, clock()):
             _exchange(store, key, text, found.without(silent))
         elif attendance.ready(found, clock()):

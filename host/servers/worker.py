@@ -13,6 +13,8 @@ import select
 import socket
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -23,7 +25,6 @@ from firmware_agent.errors import CsdError
 from host.servers.beats import watch_others
 from host.servers.rendezvous import Attendance, group_prefix, meet, wait_for_next
 from host.servers.store_client import PATIENCE_SECONDS, StoreClient, connect
-from host.servers.store_messages import StoreLost
 from host.servers.worker_arguments import Arguments
 
 # From the end of a meeting until the group must be there; gloo would wait as long as for a turn.
@@ -37,16 +38,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="worker of csd-emu run --servers")
     parser.add_argument("arguments")
     arguments = msgspec.json.decode(parser.parse_args().arguments, type=Arguments)
-    ends = threading.Event()
-    for task in (_watch_host, _end_when):
-        threading.Thread(target=task, args=(ends, arguments.silence_seconds), name=task.__name__, daemon=True).start()
+    _watch(partial(_watch_host, arguments.silence_seconds))
     try:
-        _take_part(arguments, ends)
+        _take_part(arguments)
     except CsdError as error:
         sys.exit(f"csd-emu: {error}")
 
 
-def _take_part(arguments: Arguments, ends: threading.Event) -> None:
+def _take_part(arguments: Arguments) -> None:
     address, port, key = arguments.store
     section = StoreSection(address=IPv4Address(address), port=port, key=key)
     run, server, silence = arguments.run, arguments.server, arguments.silence_seconds
@@ -54,45 +53,58 @@ def _take_part(arguments: Arguments, ends: threading.Event) -> None:
     store.limit(max(silence, PATIENCE_SECONDS))
     found = meet(store, run, server, Attendance(arguments.servers, arguments.least, silence))
     names = [name for name in arguments.servers if name in found.members]
-    threading.Thread(target=_end_with, args=(connect(section), run, found.number, ends), daemon=True).start()
-    watch_others(store, run, names, names.index(server), max(silence, _IMPORT_SECONDS), ends)
-    patience = threading.Timer(_MEET_SECONDS, ends.set)
-    patience.daemon = True
-    patience.start()
+    print(f"csd-emu: meeting {found.number} of {', '.join(names)}", flush=True)
+    met, lost = threading.Event(), threading.Event()
+    _watch(partial(_watch_meeting, connect(section), run, found.number))
+    _watch(partial(_watch_silence, lost))
+    _watch(partial(_watch_patience, met))
+    watch_others(store, run, names, names.index(server), max(silence, _IMPORT_SECONDS), lost)
     # Not before: torch takes seconds to import, and others are waiting.
     from host.servers.group import Worker, join_group
 
     group = join_group(names, server, connect(section), f"{group_prefix(run)}{found.number}/")
-    watch_others(store, run, names, group.rank, silence, ends)
-    patience.cancel()
+    watch_others(store, run, names, group.rank, silence, lost)
+    met.set()
     # The host takes a worker that comes for one that has met the others.
     host = socket.socket(socket.AF_UNIX)
     host.connect(str(Path(arguments.host)))
     Worker(host, group).serve()
 
 
-def _end_with(store: StoreClient, run: str, number: int, ends: threading.Event) -> None:
-    """Set `ends` when the group of this number is over, or the store is."""
-    try:
-        wait_for_next(store, run, number, ends)
-    except (StoreLost, CsdError):
-        pass
-    finally:
-        ends.set()
+def _watch(find_end: Callable[[], str]) -> None:
+    """End the process, from a thread, with the reason that `find_end` returns: nothing else ends a collective."""
+
+    def watch() -> None:
+        if why := find_end():
+            print(f"csd-emu: this worker ends: {why}", flush=True)
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
-def _watch_host(ends: threading.Event, silence_seconds: float) -> None:
-    """Set `ends` when the host has gone or hangs: a worker must not stand in for it. It writes a byte every second."""
+def _watch_host(silence_seconds: float) -> str:
+    """Return when the host has gone or hangs: a worker must not stand in for it. It writes a byte every second."""
     while select.select([0], [], [], max(silence_seconds, 2.0))[0] and os.read(0, 4096):
         pass
-    ends.set()
+    return "its host has gone, or hangs"
 
 
-def _end_when(ends: threading.Event, _: float) -> None:
-    """End the process when `ends` is set: nothing else ends a collective."""
-    ends.wait()
-    sys.stderr.flush()
-    os._exit(1)
+def _watch_meeting(store: StoreClient, run: str, number: int) -> str:
+    """Return when the group of this number is over, or the store is."""
+    try:
+        wait_for_next(store, run, number, threading.Event())
+    except CsdError as error:
+        return str(error)
+    return "a server has come or come back, so all meet anew"
+
+
+def _watch_silence(lost: threading.Event) -> str:
+    lost.wait()
+    return "nothing is heard of another server, or of the store"
+
+
+def _watch_patience(met: threading.Event) -> str:
+    return "" if met.wait(_MEET_SECONDS) else f"the group was not there within {_MEET_SECONDS:.0f} s"
 
 
 if __name__ == "__main__":

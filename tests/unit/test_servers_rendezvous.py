@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.errors import ProtocolError
-from host.servers.beats import beat_key
+from host.servers.beats import beat_key, host_key
 from host.servers.rendezvous import (
     LAST_CALL_SECONDS,
+    LIVING_CALL_SECONDS,
     Attendance,
     Meeting,
     group_prefix,
@@ -33,12 +34,15 @@ class Hall:
     def __init__(self, least: int = 1) -> None:
         self.book, self.least, self.now = Book(), least, 0.0
         self.alive: list[str] = []
+        self.hosts: list[str] = []
         self.events: Iterator[object] = iter(())
 
     def pause(self, seconds: float) -> None:
         self.now += seconds
         for server in self.alive:
             self.book.add(beat_key("run", f"waits/{server}"), 1)
+        for server in self.hosts:
+            self.book.add(host_key("run", server), 1)
         next(self.events, None)
         assert self.now < 1000.0, "nobody comes to an end"
 
@@ -57,6 +61,33 @@ def test_one_that_may_be_alone_begins_after_the_last_call() -> None:
     hall = Hall()
     assert list(hall.come("a").members) == ["a"]
     assert hall.now >= LAST_CALL_SECONDS
+
+
+def test_one_whose_host_lives_is_waited_for_and_one_whose_host_has_gone_is_not() -> None:
+    """A worker that ended with the group before takes longer than the last call to come again on a busy machine."""
+    hall = Hall()
+    hall.hosts = ["a", "b"]
+
+    def later() -> Iterator[None]:
+        for _ in range(40):
+            yield
+        hall.alive = ["b"]
+        hall.write(hall.found().joined("b", "mark"))
+
+    hall.events = later()
+    assert sorted(hall.come("a").members) == ["a", "b"]
+    assert 10.0 < hall.now < LIVING_CALL_SECONDS
+    gone = Hall()
+    gone.book.counts[host_key("run", "b")] = 77
+    assert list(gone.come("a").members) == ["a"]
+    assert gone.now < 2 * LAST_CALL_SECONDS
+
+
+def test_one_whose_host_lives_but_whose_worker_never_comes_is_not_waited_for_for_ever() -> None:
+    hall = Hall()
+    hall.hosts = ["b"]
+    assert list(hall.come("a").members) == ["a"]
+    assert LIVING_CALL_SECONDS <= hall.now < 2 * LIVING_CALL_SECONDS
 
 
 def test_all_that_there_are_begin_at_once() -> None:
