@@ -208,8 +208,11 @@ class Screen:
 
     @property
     def norm_limit(self) -> float:
-        """Norm that no gradient may have, whoever else takes part; infinite before there is a history of several."""
-        return NORM_FACTOR * self.norm if len(self.devices) >= _MAJORITY and self.norm else math.inf
+        """Norm that no gradient may have, whatever the others' are; infinite before there is a history of several.
+
+        Wide, for all drives' may rise together: near the start they do.
+        """
+        return 1e3 * self.norm if len(self.devices) >= _MAJORITY and self.norm else math.inf
 
     def state(self) -> dict[str, Any]:
         """Return what must be kept to go on as if the run had never stopped: JSON's types."""
