@@ -157,7 +157,9 @@ class _Run:
         self._planned: PlannedRun | None = None
         self._metrics, self._history, self._meter = exporter.state, history, MachineMeter(RaplMeter.open())
         run_log = RunLog(past.rounds[-1].round if past is not None and past.rounds else 0)
-        self._recorder = Recorder([exporter.state, history, run_log], request.sha256, request.job.checkpoint.every, past)
+        self._recorder = Recorder(
+            [exporter.state, history, run_log], request.sha256, request.job.checkpoint.every, past
+        )
         goes_on = request.job.on_failure == CONTINUE
         self._failures = Failures(goes_on, self._show_failure, history.set_failures)
         if past is not None:
