@@ -71,7 +71,7 @@ class _Bounds:
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in self._opened):
                 raise ValueError(f"the alias *{event.anchor} stands for what it is in; write it out")
-            self._nodes += self._sizes.get(event.anchor, 1)
+            self._nodes += self._sizes.get(str(event.anchor), 1)
         elif isinstance(event, yaml.ScalarEvent):
             self._close(event.anchor, self._nodes)
         elif isinstance(event, yaml.CollectionStartEvent):

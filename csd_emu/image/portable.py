@@ -214,7 +214,7 @@ def _unpacked(runner: Runner, source: Path) -> Iterator[IO[bytes]]:
         ValueError: zstd could not read it.
     """
     runner.check()
-    command = [find_tool("zstd", "zstd"), "-q", "-d", "-c", f"--memory={_WINDOW_BYTES}", "--", source]
+    command: list[str | Path] = [find_tool("zstd", "zstd"), "-q", "-d", "-c", f"--memory={_WINDOW_BYTES}", "--", source]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as zstd:
         try:
             assert zstd.stdout is not None

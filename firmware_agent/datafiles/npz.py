@@ -21,7 +21,15 @@ from firmware_agent.errors import DataError
 TRAIN = (("images", "labels"), ("x_train", "y_train"), ("train_images", "train_labels"), ("x", "y"))
 HELD_OUT = (("test_images", "test_labels"), ("x_test", "y_test"))
 _MOST_AXES, _MOST_HEADER_BYTES = 8, 1 << 14
-_UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, ValueError, LookupError, TypeError)
+_UNREADABLE: tuple[type[Exception], ...] = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    tokenize.TokenError,
+    ValueError,
+    LookupError,
+    TypeError,
+)
 _UNREADABLE += (EOFError, NotImplementedError, RuntimeError, OverflowError, SyntaxError, RecursionError, MemoryError)
 # Of a member's local header: its length, and where the lengths of name and extra field stand in it.
 _LOCAL_HEADER_BYTES, _LENGTHS = 30, slice(26, 30)

@@ -14,9 +14,32 @@ import yaml
 MOST_BYTES = 1 << 17
 _NUMBERS = (0, -1, 1, 2, 7, 255, 256, 65_535, 65_536, 2**31 - 1, 2**31, 2**32, 2**53, 2**53 + 1, 2**63 - 1, -(2**63))
 _FLOATS = (0.0, -0.0, 1e-300, 1e300, -1.5, 0.1, math.nan, math.inf, -math.inf)
-_TEXTS = ("", "csd-00", "..", "../../x", "/dev/zero", "\0", "\x1b]0;x\7", "é" * 40, "a" * 5000, "os:system", "x.py:f")
+_TEXTS: tuple[str, ...] = (
+    "",
+    "csd-00",
+    "..",
+    "../../x",
+    "/dev/zero",
+    "\0",
+    "\x1b]0;x\7",
+    "é" * 40,
+    "a" * 5000,
+    "os:system",
+    "x.py:f",
+)
 _TEXTS += ("1", "null", "nan", "1 GiB", "-1 s", "1e999 W", "%s{0}", "<b>", "*", "~", "1:1:1", "0x" + "f" * 400)
-_BYTES = (b"", b"\0", b"\xff" * 8, b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\0" * 512, b"[" * 300, b"{" * 300, b"\n", b'"')
+_BYTES: tuple[bytes, ...] = (
+    b"",
+    b"\0",
+    b"\xff" * 8,
+    b"\x7f\xff\xff\xff",
+    b"\x80\0\0\0",
+    b"\0" * 512,
+    b"[" * 300,
+    b"{" * 300,
+    b"\n",
+    b'"',
+)
 _BYTES += (b"\xc1", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"&a *a ", b"- " * 50)
 
 
