@@ -14,6 +14,7 @@ import inspect
 import json
 import sys
 import types
+import warnings
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -101,7 +102,9 @@ def check_source(source: str, where: str, name: str) -> None:
         ValueError: it does not.
     """
     try:
-        tree = ast.parse(source, where)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a literal that is merely odd
+            tree = ast.parse(source, where)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
     first = name.partition(".")[0]
