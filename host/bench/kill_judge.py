@@ -45,7 +45,10 @@ def difference(one: Mapping[str, Array], other: Mapping[str, Array]) -> float:
     """Return the largest absolute difference of a weight; infinite if they are not of one model, or not finite."""
     if one.keys() != other.keys() or any(one[name].shape != other[name].shape for name in one):
         return float("inf")
-    found = [float(np.max(np.abs(one[name].astype(np.float64) - other[name]), initial=0.0)) for name in one]
+    found = [
+        float(np.max(np.abs(one[name].astype(np.float64) - other[name].astype(np.float64)), initial=0.0))
+        for name in one
+    ]
     return max(found, default=0.0) if np.all(np.isfinite(found)) else float("inf")
 
 

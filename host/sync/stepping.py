@@ -18,12 +18,12 @@ from firmware_agent.wire import PhaseSeconds, Stepped, Trained
 from host.accounting import Accountant, Accounted, Returned
 from host.conduct import Conduct
 from host.device_time import MODELLED, WALL, StepModel, gradient_seconds, micro_batch_counts
-from host.direction import LEAST_DEVICES, DirectionWatch, Sampler, Seen
 from host.evaluation import Structure
 from host.records import DeviceStep, PlacementRecord, ServersRecord
 from host.screening import Dealt, Part, Reason, Refusal, Screen
 from host.sync.blocks import Block, cut_blocks, overlapped
 from host.sync.crossing import Crossings
+from host.sync.direction import LEAST_DEVICES, DirectionWatch, Sampler, Seen
 from host.sync.exchange import FIFO, Outbound, Outcome, StepExchange, Work
 from host.sync.gathering import Gathering
 from host.sync.lateness import Expected, list_late

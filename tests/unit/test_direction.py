@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from firmware_agent.exchange import Array
 from firmware_agent.wire import Step, Stepped
-from host.direction import DirectionWatch, Sampler, Seen
 from host.records import What
+from host.sync.direction import DirectionWatch, Sampler, Seen
 from tests.sync import StepDrive, SyncRun
 
 Floats = npt.NDArray[np.float64]

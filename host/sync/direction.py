@@ -47,12 +47,14 @@ class Sampler:
         """Draw them from all elements of the tensors, whose numbers of elements are given."""
         total = sum(sizes.values())
         count = min(total, COORDINATES)
-        chosen = np.sort(np.random.default_rng([seed, 0xD1EC]).choice(total, count, replace=False)) if total else []
+        chosen: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        if total:
+            chosen = np.sort(np.random.default_rng([seed, 0xD1EC]).choice(total, count, replace=False))
         edges = np.cumsum([0, *sizes.values()])
-        self._places: dict[str, npt.NDArray[np.int64]] = {}
-        for name, start, end in zip(sizes, edges, edges[1:], strict=False):
-            inside = np.asarray(chosen, np.int64)
-            self._places[name] = inside[(inside >= start) & (inside < end)] - start
+        self._places = {
+            name: chosen[(chosen >= start) & (chosen < end)] - start
+            for name, start, end in zip(sizes, edges, edges[1:], strict=False)
+        }
 
     def take(self, gradient: Mapping[str, Array]) -> Floats:
         """Return the coordinates of one gradient, float64."""
