@@ -93,7 +93,10 @@ def _header(begin: bytes, path: Path) -> tuple[tuple[int, ...], int]:
     axes = begin[3]
     if len(begin) < 4 + 4 * axes:
         raise DataError(f"{path}: ends in its header; fetch it again")
-    return struct.unpack(f">{axes}I", begin[4 : 4 + 4 * axes]), 4 + 4 * axes
+    shape = struct.unpack(f">{axes}I", begin[4 : 4 + 4 * axes])
+    if 0 in shape:
+        raise DataError(f"{path}: holds nothing, its shape is {shape}; fetch it again")
+    return shape, 4 + 4 * axes
 
 
 def _check_size(path: Path, size_bytes: int, offset: int, shape: tuple[int, ...]) -> None:

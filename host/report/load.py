@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from csd_emu.array import ArrayConfig, DeviceGroup, LinkSection
+from csd_emu.array import MAX_DEVICES, ArrayConfig, DeviceGroup, LinkSection
 from csd_emu.config import parse_config
 from csd_emu.profiles import PROFILES, Profile
 from csd_emu.timeline import HOST, Link
@@ -212,6 +212,8 @@ def _list_devices(path: Path, array: Mapping[str, Any]) -> dict[str, str]:
         groups = [DeviceGroup.model_construct(**group) for group in array.get("devices", [])]
         if any(group.profile is None for group in groups):  # a run writes down every drive's
             raise ValueError("a group has no profile")
+        if sum(len(group.drives or ()) or int(group.count) for group in groups) > 36 * MAX_DEVICES:
+            raise ValueError("more devices than any servers have")
         listed = ArrayConfig.model_construct(devices=groups).list_devices()
     except (TypeError, AttributeError, ValueError) as error:
         raise ConfigurationError(f"{path}: devices: is damaged ({error})") from error
