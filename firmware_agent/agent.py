@@ -165,7 +165,7 @@ class Agent:
                 raise
             except (Exception, SystemExit) as error:  # the user's model may raise anything; the host must hear of it
                 if not isinstance(error, CsdError):
-                    log.exception("%s failed", type(frame).__name__)
+                    log.error("%s failed: %s", type(frame).__name__, describe_error(error))
                 self._report_failure(session, frame, error)
 
     def _report_failure(self, session: Session, frame: AnyFrame, error: BaseException) -> None:

@@ -127,7 +127,7 @@ def read_lines(path: Path, most_bytes: int) -> Iterator[bytes]:
 def make_folder(path: Path, mode: int) -> None:
     """Make the folder at `path` and those above it that are missing, each with `mode`, whatever the umask.
 
-    A folder that is there already and this user's own loses what its permissions have beyond `mode`.
+    A folder that is there already keeps its permissions: it may be one that others use too, such as ``/tmp``.
 
     Raises:
         OSError: one cannot be made, or something else has its name.
@@ -141,9 +141,6 @@ def make_folder(path: Path, mode: int) -> None:
         except FileExistsError:
             if not folder.is_dir():
                 raise
-    facts = path.stat()
-    if facts.st_uid == os.geteuid() and stat.S_IMODE(facts.st_mode) & ~mode:
-        path.chmod(stat.S_IMODE(facts.st_mode) & mode)
 
 
 def give_away(path: Path, uid: int, gid: int) -> None:

@@ -47,7 +47,7 @@ ROBUST: dict[str, Any] = {"name": "trimmed_mean", "discard": 1}
 _BY_STRATEGY = (Behaviour.SIGN_FLIP, Behaviour.SCALED)
 _JOBS: dict[str, dict[str, Any]] = {
     "federated": {"rounds": ROUNDS, "epochs": EPOCHS},
-    "sync": {"rounds": 1, "batch_size": 16, "sync": {"round_steps": STEPS}},
+    "sync": {"rounds": 1, "batch_size": 64, "sync": {"round_steps": STEPS}},
 }
 
 

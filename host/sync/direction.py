@@ -2,12 +2,14 @@
 
 Some coordinates of each drive's gradient, drawn once from a seed, are summed over a window of `WINDOW` steps, so that
 the noise of small batches goes and what the drive stands for is left: M_i, and M of all by their records. A drive is
-accused when in `EARLY_WINDOWS` of its first `EARLY` windows in a row, or in `LATE_WINDOWS` later on,
+accused when in `EARLY_WINDOWS` of its first `EARLY` windows, or in `LATE_WINDOWS` in a row later on,
 
 * cos(M_i, median of the others') is below `AGAINST`,
 * each other's cosine with the median of the rest, the accused left out, is above `AGREED` in the mean: they have a
   direction to be against,
-* cos(M_i, M) is below `AGAINST_ALL`, and its own loss does not rise.
+* the cosine between M_i of every second step and M of the others is below `AGAINST_ALL`. Taken over different steps the
+  noise of M_i, which is in M too, does not count for it,
+* its own loss does not rise by more than its noise, within the window or since the one before.
 
 The second keeps drives of disjoint classes from being accused, where everybody is against everybody. The last two are
 for the honest drive with records that nobody else has. Its gradient opposes the others', but its own is in M: near the
@@ -15,13 +17,17 @@ start it is the longest, and later M is small, for the gradients of all balance.
 what a gradient says for long, then the loss that it is the gradient of has to rise. Whoever flips a sign reports a loss
 that falls as the others train; that one could lie about its loss, too, and is then taken for odd, not for hostile.
 Once a training has converged what is left is noise, and more windows are asked for.
+
+Tried with `digits_cnn` (learning rate 0.05, momentum 0.9, one of n drives flipped, 4 seeds each): found in step 16 for
+n = 3, 4, 8 with 64 records per drive in all 12 runs, with 16 records in 0, 3 and 4 of 4; of 69 honest arrays of 3 to 6
+drives with one to five classes each, 2 had a drive accused within 100 steps.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -32,12 +38,13 @@ from host.screening import Reason, Refusal
 
 Floats = npt.NDArray[np.float64]
 
-WINDOW = 8
-EARLY, EARLY_WINDOWS, LATE_WINDOWS = 5, 2, 5
-AGAINST, AGAINST_ALL, AGREED = -0.3, -0.1, 0.1
+WINDOW = 16
+EARLY, EARLY_WINDOWS, LATE_WINDOWS = 2, 1, 3
+AGAINST, AGAINST_ALL, AGREED = -0.3, -0.1, 0.4
 # Below it nobody can be told from the others.
 LEAST_DEVICES = 3
 COORDINATES = 4096
+RISE_ERRORS = 2.0
 
 
 class Sampler:
@@ -72,12 +79,16 @@ class Seen(NamedTuple):
 
 @dataclass
 class _Sum:
-    """One drive's window: the sum of its samples, its records and losses."""
+    """One drive's window: the sums of its samples in even and odd steps, its records, and the loss of each step."""
 
-    sample: Floats
+    halves: tuple[Floats, Floats]
     records: int = 0
-    losses: float = 0.0
-    steps: int = 0
+    losses: list[float] = field(default_factory=list)
+
+    @property
+    def sample(self) -> Floats:
+        """The sum of all its samples."""
+        return self.halves[0] + self.halves[1]
 
 
 class DirectionWatch:
@@ -88,32 +99,38 @@ class DirectionWatch:
         self._sums: dict[str, _Sum] = {}
         self._steps = 0
         self._against: dict[str, int] = {}
-        self._losses: dict[str, float] = {}
+        self._losses: dict[str, list[float]] = {}
         self._windows: dict[str, int] = {}
 
     def observe(self, step: Mapping[str, Seen]) -> dict[str, Refusal]:
         """Take a step of all drives whose gradients went into it; return who is accused, which ends a window."""
         for device, seen in step.items():
-            own = self._sums.setdefault(device, _Sum(np.zeros_like(seen.sample)))
-            own.sample += seen.records * seen.sample
-            own.records, own.losses, own.steps = own.records + seen.records, own.losses + seen.loss, own.steps + 1
+            blank = np.zeros_like(seen.sample), np.zeros_like(seen.sample)
+            own = self._sums.setdefault(device, _Sum(blank))
+            half = own.halves[self._steps % 2]
+            half += seen.records * seen.sample
+            own.records += seen.records
+            own.losses.append(seen.loss)
         self._steps += 1
         if self._steps < WINDOW:
             return {}
-        sums = {device: own for device, own in self._sums.items() if 2 * own.steps >= WINDOW}
+        sums = {device: own for device, own in self._sums.items() if 2 * len(own.losses) >= WINDOW}
         self._sums, self._steps = {}, 0
         return self._judge(sums) if len(sums) >= LEAST_DEVICES else {}
 
     def _judge(self, sums: Mapping[str, _Sum]) -> dict[str, Refusal]:
         means = {device: own.sample / max(1, own.records) for device, own in sums.items()}
-        whole = np.sum([own.sample for own in sums.values()], axis=0)
+        even, odd = (np.sum([own.halves[half] for own in sums.values()], axis=0) for half in (0, 1))
         accused: dict[str, Refusal] = {}
-        for device, mean in means.items():
-            others = [each for other, each in means.items() if other != device]
-            found, loss = cosine(mean, np.median(others, axis=0)), sums[device].losses / sums[device].steps
-            rises = loss > self._losses.get(device, math.inf)
-            self._losses[device] = loss
-            against = found < AGAINST and cosine(mean, whole) < AGAINST_ALL and agreement(others) > AGREED
+        for device, own in sums.items():
+            others = [mean for other, mean in means.items() if other != device]
+            found = cosine(means[device], np.median(others, axis=0))
+            against_all = cosine(np.concatenate(own.halves), np.concatenate([odd, even])) < AGAINST_ALL
+            against = found < AGAINST and against_all and agreement(others) > AGREED
+            middle = len(own.losses) // 2
+            rises = _rises(self._losses.get(device, []), own.losses)
+            rises = rises or _rises(own.losses[:middle], own.losses[middle:])
+            self._losses[device] = own.losses
             self._against[device] = self._against.get(device, 0) + 1 if against and not rises else 0
             self._windows[device] = self._windows.get(device, 0) + 1
             if self._against[device] >= (EARLY_WINDOWS if self._windows[device] <= EARLY else LATE_WINDOWS):
@@ -123,6 +140,14 @@ class DirectionWatch:
                 )
                 accused[device] = Refusal(Reason.DIRECTION, told)
         return accused
+
+
+def _rises(before: Sequence[float], now: Sequence[float]) -> bool:
+    """Whether losses have risen by more than their noise: twice the standard error of the difference of the means."""
+    if not before:
+        return False
+    error = math.sqrt(np.var(before) / len(before) + np.var(now) / len(now))
+    return float(np.mean(now) - np.mean(before)) > RISE_ERRORS * error
 
 
 def agreement(vectors: Sequence[Floats]) -> float:
