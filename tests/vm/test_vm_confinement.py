@@ -30,28 +30,28 @@ from tests.vm.conftest import qemu_processes
 
 pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
 
-# As a user's model file: it tries what it is given, and says what became of it in place of building a model.
+# As a user's model file: it tries what it is given, and says who let it in in place of building a model.
 CANARY = """
 import json, os, socket
 
 def build(targets):
-    found = {"uid": os.getuid(), "interfaces": sorted(os.listdir("/sys/class/net")), "got": {}}
+    found = {"uid": os.getuid(), "interfaces": sorted(os.listdir("/sys/class/net")), "in": {}, "out": 0}
     for address, port in json.loads(targets):
         key = f"{address}:{port}"
         try:
             with socket.create_connection((address, port), 2.0) as line:
                 line.settimeout(2.0)
-                found["got"][key] = "in: " + line.recv(64).decode(errors="replace")
-        except OSError as error:
-            found["got"][key] = f"out: {error}"
+                found["in"][key] = line.recv(64).decode(errors="replace")
+        except OSError:
+            found["out"] += 1
     for server in ("10.0.2.3", "1.1.1.1"):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
             asked.settimeout(2.0)
             try:
                 asked.sendto(bytes.fromhex("abcd01000001000000000000076578616d706c6503636f6d0000010001"), (server, 53))
-                found["got"][f"dns {server}"] = "in: " + asked.recv(512).hex()
-            except OSError as error:
-                found["got"][f"dns {server}"] = f"out: {error}"
+                found["in"][f"dns {server}"] = asked.recv(512).hex()
+            except OSError:
+                found["out"] += 1
     raise RuntimeError("CANARY" + json.dumps(found))
 """
 # It talks to its console, and says so in place of building a model.
@@ -128,13 +128,11 @@ async def test_a_model_reaches_its_hosts_port_for_drives_and_nothing_else(lab: L
         # The port for drives, where it is not looked for: a network that QEMU might still have would lead there.
         targets += [("10.0.2.2", fleet.port), *((host, fleet.port) for host in own_addresses())]
         found = await sing(session, targets)
-        print(json.dumps(found, indent=1))
         assert found["uid"] == 0
         assert found["interfaces"] == ["eth0", "lo"]
-        got = found["got"]
         # What the drive itself listens on: its SSH server, on its own loopback and its own card.
-        own = {key for key in got if key in ("127.0.0.1:22", "10.0.2.15:22")}
-        assert {key: answer for key, answer in got.items() if key not in own and not answer.startswith("out: ")} == {}
+        assert set(found["in"]) <= {"127.0.0.1:22", "10.0.2.15:22"}
+        assert len(found["in"]) + found["out"] == len(targets) + 2
         assert service.visitors == []
         await session.send(JOB)
         assert isinstance(await session.expect(Ready, Deadline(300.0)), Ready)  # it is no worse for it
