@@ -501,5 +501,5 @@ async def test_refused_hellos_are_logged_a_few_times_and_then_counted(
     monkeypatch.setattr(Admission, "refuse", lambda *_: 0.0)
     monkeypatch.setattr(Admission, "pace", lambda *_: 0.0)
     for _ in range(MOST_LISTED + 10):
-        await lab.fleet._refuse("csd-00", ProtocolError("csd-00 holds another shard"))
+        await lab.fleet._refuse("csd-00", "csd-00", ProtocolError("csd-00 holds another shard"))
     assert caplog.text.count("holds another shard") == MOST_LISTED
