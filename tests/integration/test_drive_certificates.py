@@ -167,7 +167,7 @@ async def test_an_emulated_drive_with_what_was_lent_elsewhere_is_refused(door: D
 
 @pytest.mark.parametrize("talks", [True, False])
 async def test_who_dials_with_an_old_certificate_does_not_keep_the_drive_itself_out(door: Door, talks: bool) -> None:
-    """Eight with the key of a drive that was sold, who said hello or nothing, had its places for as long as they liked."""
+    """Eight with the key of a drive that was sold, who said hello or nothing, had its places as long as they liked."""
     old, new, over = door.own(), door.own(), threading.Event()
     door.serials.record(REAL, serial_of(new))
     before = time.monotonic()
