@@ -36,8 +36,9 @@ _GRACE_SECONDS = 1.0
 _CROWDED_SECONDS = 1.0
 # Calls that wait for nothing: those that are being answered.
 _PASSING_CALLS = 256
-# Connections beside two for each drive (one may be about to end): of those who dial and are not known yet.
-_DOOR_CONNECTIONS = 128
+# Connections beside two for each drive (one may be about to end): of those who dial and are not known yet. gRPC knows
+# no peer before TLS, so that one who opens them and says nothing is kept from closing the door by their number alone.
+_DOOR_CONNECTIONS = 4096
 # Of them, where files are few.
 _LEAST_DOOR_CONNECTIONS = 64
 _OPTIONS = [
@@ -52,8 +53,9 @@ _OPTIONS = [
     ("grpc.max_concurrent_streams", 2),
     ("grpc.max_metadata_size", 8 << 10),
     ("grpc.absolute_max_metadata_size", 16 << 10),
-    # Connections without TLS, and with TLS but without a stream, end.
-    ("grpc.server_handshake_timeout_ms", 20_000),
+    # Connections without TLS, and with TLS but without a stream, end. An emulated drive's is opened by QEMU before its
+    # agent dials, and what is left of the time must do for a handshake beside a busy host: an agent's own limit is 5 s.
+    ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 20_000),
 ]
 # From so many drives on gRPC does not probe how much each link could carry. A probe is a ping for every message, a
