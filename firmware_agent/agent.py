@@ -24,6 +24,7 @@ from firmware_agent.folded_traceback import (
     bounded,
     describe_error,
     format_user_traceback,
+    lacks_memory,
     names_user_code,
     user_error,
 )
@@ -295,10 +296,11 @@ def describe_failure(task: str, error: BaseException) -> Failed:
     """Return what the host is told of a task that raised an error.
 
     It is the user's code that failed if a model cannot be built or data cannot be read, or if no error of csd-emu's
-    came, unless the drive's own files could not be read.
+    came, unless the drive ran out of memory, its own files could not be read, or an assertion was not the user's.
     """
-    user = isinstance(error, ModelError | DataError) or not isinstance(error, CsdError | OSError)
-    user = user or (isinstance(error, OSError) and names_user_code(error))
+    user = isinstance(error, ModelError | DataError) or not isinstance(error, CsdError | OSError | AssertionError)
+    user = user or (isinstance(error, OSError | AssertionError) and names_user_code(error))
+    user = user and not lacks_memory(error)
     inner = user_error(error) or error
     name = bounded(type(error if isinstance(error, DataError) else inner).__name__, 200)
     return Failed(task, describe_error(error), name, format_user_traceback(error) if user else "", user)

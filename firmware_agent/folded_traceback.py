@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import linecache
 import sys
@@ -21,6 +22,8 @@ _CSD, _PYTHON = "csd-emu", "Python"
 # Installed packages lie below the standard library.
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
 _CUT = "..."
+# What torch says in a RuntimeError: its allocators of host and accelerator memory, and libraries below it.
+_NO_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "CUDA out of memory", "std::bad_alloc")
 
 
 def remember_source(name: str, source: str) -> None:
@@ -68,6 +71,16 @@ def names_user_code(error: BaseException) -> bool:
         return False
     frames = traceback.extract_tb(inner.__traceback__, limit=-_FRAMES)
     return isinstance(inner, SyntaxError) or any(_owner(frame.filename) is None for frame in frames)
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Return whether an error, or what it was raised for, is that no memory could be had: Python's, torch's or ours."""
+    inner = user_error(error)
+    if isinstance(inner, OSError):
+        return inner.errno == errno.ENOMEM
+    return isinstance(inner, MemoryError) or (
+        isinstance(inner, RuntimeError) and any(words in describe_error(inner) for words in _NO_MEMORY)
+    )
 
 
 def bounded(text: str, most_bytes: int) -> str:

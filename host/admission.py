@@ -1,4 +1,8 @@
-"""Who may wait at the door: calls that have not said hello yet, and devices whose hello was refused. Pure."""
+"""Who may wait at the door: calls that have not said hello yet, and callers that were refused. Pure.
+
+A caller is a device of the array whose certificate counts. All others together are one caller more, whatever name they
+come with: they take nothing from a device.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-# Calls that have not said hello yet: of one device, and beyond those of all devices.
+# Calls that have not said hello yet, and as many that wait for their refusal: of one device, and of all strangers.
 MOST_OF_ONE, _MOST_BESIDE = 2, 16
 # So many calls of one device are taken at once in a minute; each further one waits.
 _FREE_CALLS, _CALL_SECONDS, _MINUTE_SECONDS = 30, 1.0, 60.0
@@ -15,7 +19,7 @@ _FREE_CALLS, _CALL_SECONDS, _MINUTE_SECONDS = 30, 1.0, 60.0
 _FREE_REFUSALS, _FIRST_SECONDS, _LONGEST_SECONDS = 3, 0.25, 8.0
 # After so long without a refusal all is forgotten.
 _FORGET_SECONDS = _MINUTE_SECONDS
-_STRANGER = ""
+STRANGER = ""
 
 
 @dataclass
@@ -27,33 +31,37 @@ class _Refusals:
 
 
 class Admission:
-    """Counts calls by the name in their certificate; all names that are no device of the array count as one."""
+    """Counts calls by caller: a device's name, or `STRANGER`, which any other name is too."""
 
     def __init__(self, devices: Collection[str], now: Callable[[], float] = time.monotonic) -> None:
         """Begin with nobody at the door; `now` returns monotonic seconds."""
         self._devices, self._now = frozenset(devices), now
         self._waiting: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
         self._refusals: dict[str, _Refusals] = {}
         self._calls: Counter[str] = Counter()
         self._begin = now()
 
     @property
     def most(self) -> int:
-        """Calls that may wait at once."""
+        """Calls that may wait at once to say hello; as many may wait for their refusal."""
         return MOST_OF_ONE * len(self._devices) + _MOST_BESIDE
 
     def enter(self, name: str) -> bool:
         """Count a call that has not said hello, if there is room for it; then `leave` must follow."""
-        key = self._key(name)
-        limit = MOST_OF_ONE if key else _MOST_BESIDE
-        if self._waiting[key] >= limit:
-            return False
-        self._waiting[key] += 1
-        return True
+        return self._take(self._waiting, name)
 
     def leave(self, name: str) -> None:
         """Take back one call of `enter`."""
         self._waiting[self._key(name)] -= 1
+
+    def detain(self, name: str) -> bool:
+        """Count a call that waits for its refusal, if there is room for it; then `release` must follow."""
+        return self._take(self._refused, name)
+
+    def release(self, name: str) -> None:
+        """Take back one call of `detain`."""
+        self._refused[self._key(name)] -= 1
 
     def pace(self, name: str) -> float:
         """Return how many seconds a call waits before its hello is read: none, but of a device that dials too often."""
@@ -76,5 +84,12 @@ class Admission:
         """Note a hello that was accepted."""
         self._refusals.pop(self._key(name), None)
 
+    def _take(self, places: Counter[str], name: str) -> bool:
+        key = self._key(name)
+        if places[key] >= (_MOST_BESIDE if key == STRANGER else MOST_OF_ONE):
+            return False
+        places[key] += 1
+        return True
+
     def _key(self, name: str) -> str:
-        return name if name in self._devices else _STRANGER
+        return name if name in self._devices else STRANGER

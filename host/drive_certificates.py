@@ -36,8 +36,8 @@ class CertificateCheck:
         own = frozenset(device.name for device in config.list_nodes() if device.engine == REMOTE)
         return cls(config.name, run, own, None if folder is None else Serials(folder))
 
-    def check(self, device: str, certificates: Iterable[bytes]) -> str:
-        """Return why a certificate counts from now on if that is new, else nothing.
+    def check(self, device: str, certificates: Iterable[bytes]) -> int | None:
+        """Return None if a certificate counts, its serial if it would once it is adopted. Quick; waits for nobody.
 
         Args:
             device: its common name.
@@ -54,30 +54,50 @@ class CertificateCheck:
         if device in self.own:
             if lent:
                 raise ProtocolError(f"{device}: came with a certificate that was lent to an emulated drive")
-            return self._check_own(device, certificate.serial_number)
+            return self._find_own(device, certificate.serial_number)
         if lent != [lent_uri(self.array, self.run)]:
             raise ProtocolError(
                 f"{device}: its certificate is of another array, or of a run of this one that has ended; "
                 f"csd-emu down {self.array} and up again gives it a new one"
             )
+        return None
+
+    def adopt(self, device: str, serial: int) -> str:
+        """Let a certificate count if nothing is known of the drive, and return that; nothing if it counts already.
+
+        It waits for other processes and the disk.
+
+        Raises:
+            ProtocolError: another one counts, or it cannot be written down.
+        """
+        try:
+            if self.serials is not None and self.serials.adopt(device, serial):
+                return f"serial {serial:x}: nothing was known of this drive, its first certificate counts from now on"
+        except (ConfigurationError, EnvironmentUnfit) as error:
+            raise _unknown(device, error) from error
+        self._find_own(device, serial)
         return ""
 
-    def _check_own(self, device: str, serial: int) -> str:
+    def _find_own(self, device: str, serial: int) -> int | None:
         if self.serials is None:
-            return ""
+            return None
         try:
-            if self.serials.adopt(device, serial):
-                return f"serial {serial:x}: nothing was known of this drive, its first certificate counts from now on"
             known = self.serials.find(device)
         except (ConfigurationError, EnvironmentUnfit) as error:
-            raise ProtocolError(f"{device}: whether its certificate counts is not known: {error}") from error
+            raise _unknown(device, error) from error
+        if known is None:
+            return serial
         if known == REVOKED:
             raise ProtocolError(f"{device}: its certificate was revoked; if it is yours, csd-emu deploy enrol it again")
         if known != f"{serial:x}":
             raise ProtocolError(
                 f"{device}: its certificate is not the newest that it was given; csd-emu deploy enrol it again"
             )
-        return ""
+        return None
+
+
+def _unknown(device: str, error: Exception) -> ProtocolError:
+    return ProtocolError(f"{device}: whether its certificate counts is not known: {error}")
 
 
 def deployment_folder(config: ArrayConfig) -> tuple[str, Path] | None:

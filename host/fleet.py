@@ -15,7 +15,7 @@ import grpc.aio
 from csd_emu.open_files import allow_open_files
 from firmware_agent.errors import EnvironmentUnfit, ProtocolError
 from firmware_agent.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION, SERVICE_METHOD, Hello, Welcome, decode, encode
-from host.admission import Admission
+from host.admission import STRANGER, Admission
 from host.certificates import HostKeys
 from host.device_time import COUNTED, MODELLED, WALL
 from host.drive_certificates import CertificateCheck
@@ -34,8 +34,11 @@ _HELLO_SECONDS = 20.0
 _GRACE_SECONDS = 1.0
 # How long a call waits for its answer that there is no room for it.
 _CROWDED_SECONDS = 1.0
-# Connections beside two for each drive (one may be about to end): of those who dial and are not known yet.
-_DOOR_CONNECTIONS = 128
+# Calls that wait for nothing: those that are being answered.
+_PASSING_CALLS = 256
+# Connections beside two for each drive (one may be about to end): of those who dial and are not known yet. gRPC knows
+# no peer before TLS, so that one who opens them and says nothing is kept from closing the door by their number alone.
+_DOOR_CONNECTIONS = 4096
 # Of them, where files are few.
 _LEAST_DOOR_CONNECTIONS = 64
 _OPTIONS = [
@@ -50,8 +53,9 @@ _OPTIONS = [
     ("grpc.max_concurrent_streams", 2),
     ("grpc.max_metadata_size", 8 << 10),
     ("grpc.absolute_max_metadata_size", 16 << 10),
-    # Connections without TLS, and with TLS but without a stream, end.
-    ("grpc.server_handshake_timeout_ms", 20_000),
+    # Connections without TLS, and with TLS but without a stream, end. An emulated drive's is opened by QEMU before its
+    # agent dials, and what is left of the time must do for a handshake beside a busy host: an agent's own limit is 5 s.
+    ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 20_000),
 ]
 # From so many drives on gRPC does not probe how much each link could carry. A probe is a ping for every message, a
@@ -147,7 +151,7 @@ class Fleet:
         most = ("grpc.max_allowed_incoming_connections", _most_connections(drives, allow_open_files(drives)))
         self._server = grpc.aio.server(
             options=[*_OPTIONS, most, *(_MANY_OPTIONS if drives >= _MANY_DRIVES else [])],
-            maximum_concurrent_rpcs=drives + 2 * self._door.most,
+            maximum_concurrent_rpcs=drives + 2 * self._door.most + _PASSING_CALLS,
         )
         _, _, method = SERVICE_METHOD.rpartition("/")
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._serve)
@@ -213,9 +217,31 @@ class Fleet:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "a newer incarnation of this device has joined")
 
     async def _meet(self, device: str, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello:
-        """Return the hello of a device that is welcome; end any other's call, which raises."""
+        """Return the hello of a device that is welcome; end any other's call, which raises.
+
+        Who comes with a certificate that does not count is a stranger, whatever its name: it takes no place of the
+        device's, nor does the device wait for what it did.
+        """
+        caller = STRANGER
+        try:
+            self._look_at_certificate(device, context)
+            caller = device
+            hello = await self._await_hello(device, context)
+        except ProtocolError as error:
+            await self._refuse(device, caller, error)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            raise
+        self._door.accept(device)
+        return hello
+
+    async def _await_hello(self, device: str, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello:
+        """Return the hello that comes while the call has one of the door's places.
+
+        Raises:
+            ProtocolError: it is not welcome.
+        """
         if not self._door.enter(device):
-            await asyncio.sleep(_CROWDED_SECONDS)
+            await self._detain(device, _CROWDED_SECONDS)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{device} dials too often")
         try:
             await asyncio.sleep(self._door.pace(device))
@@ -223,23 +249,36 @@ class Fleet:
             if device in self._cut:
                 # Not a refusal: the agent shall go on dialling, as one would whose network is gone.
                 await context.abort(grpc.StatusCode.UNAVAILABLE, f"{device} is cut off")
-        except ProtocolError as error:
-            await self._refuse(device, error)
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
-            raise
+            return hello
         finally:
             self._door.leave(device)
-        self._door.accept(device)
-        return hello
 
-    async def _refuse(self, device: str, error: ProtocolError) -> None:
+    def _look_at_certificate(self, device: str, context: grpc.aio.ServicerContext[bytes, bytes]) -> int | None:
+        """Return the serial of a certificate that would count from now on, None if it does already.
+
+        Raises:
+            ProtocolError: it does not count.
+        """
+        if self._certificates is None:
+            return None
+        return self._certificates.check(device, context.auth_context().get("x509_pem_cert", []))
+
+    async def _detain(self, caller: str, seconds: float) -> None:
+        """Have a call that is refused wait for it, unless so many do already."""
+        if seconds and self._door.detain(caller):
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                self._door.release(caller)
+
+    async def _refuse(self, device: str, caller: str, error: ProtocolError) -> None:
         """Write down that a hello was refused; one who does not cease has to wait for it."""
         for (name, _), count in self._logged.take_counted().items():
             log.warning("refused: %s, %d times more in the last minute", name, count)
         if self._logged.admits(device, What.REFUSED):
             log.warning("refused: %s", error)
         self._on_event(device, What.REFUSED, str(error))
-        await asyncio.sleep(self._door.refuse(device))
+        await self._detain(caller, self._door.refuse(caller))
 
     async def _hold(self, session: DeviceSession) -> None:
         """Keep a welcome device's session until it ends."""
@@ -267,10 +306,11 @@ class Fleet:
         if not isinstance(hello, Hello):
             raise ProtocolError(f"{device} did not begin with a hello")
         self._check(device, hello)
-        if self._certificates is not None:
-            shown = context.auth_context().get("x509_pem_cert", [])
-            if adopted := self._certificates.check(device, shown):
+        # Once more: it may have been revoked meanwhile.
+        if self._certificates is not None and (serial := self._look_at_certificate(device, context)) is not None:
+            if adopted := await asyncio.to_thread(self._certificates.adopt, device, serial):
                 self._on_event(device, What.ADOPTED, adopted)
+            self._check(device, hello)  # a newer incarnation may have joined meanwhile
         return hello
 
     def _check(self, device: str, hello: Hello) -> None:

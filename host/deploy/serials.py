@@ -37,14 +37,21 @@ class Serials:
     def __init__(self, folder: Path) -> None:
         """Use the authority's `folder`; a record makes the file."""
         self._folder, self._path = folder, folder / FILE
+        # What `find` read last, and what the file was then: it is replaced whole.
+        self._read_last: tuple[tuple[int, ...], dict[str, str]] = (), {}
 
     def find(self, drive: str) -> str | None:
         """Return the serial that counts, `REVOKED` if none does, None if nothing is known of the drive.
 
+        Takes no lock, and reads the file when it has changed.
+
         Raises:
             ConfigurationError: the file is damaged.
         """
-        return self._read().get(drive)
+        seen = self._identify()
+        if not seen or seen != self._read_last[0]:
+            self._read_last = seen, self._read()
+        return self._read_last[1].get(drive)
 
     def record(self, drive: str, serial: int) -> None:
         """Let this certificate count, and no other.
@@ -85,6 +92,14 @@ class Serials:
                 return before
         except OSError as error:
             raise EnvironmentUnfit(f"{self._path}: cannot be written ({error.strerror}); free some space") from error
+
+    def _identify(self) -> tuple[int, ...]:
+        """Return what tells this content of the file from any other, nothing where that cannot be told."""
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return ()
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def _read(self) -> dict[str, str]:
         try:

@@ -1,4 +1,4 @@
-"""Who may take part: servers that have the same code and the same job, ."""
+"""Who may take part: servers that have the same code and the same job, one run at a time."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ import socket
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from csd_emu.servers import StoreSection
 from firmware_agent.errors import EnvironmentUnfit, ProtocolError
@@ -90,13 +91,44 @@ class Contents:
         return Answer()
 
 
+class Greetings:
+    """Connections that have not shown the key yet. Pure.
+
+    When all places are taken the oldest of whoever has most of them ends: a server shows its key within milliseconds,
+    one who says nothing is the oldest before long.
+    """
+
+    def __init__(self, end: Callable[[Any], None]) -> None:
+        """Begin with none; `end` ends a connection."""
+        self._end = end
+        self.open: dict[Any, str] = {}
+
+    def admit(self, connection: Any, address: str) -> None:
+        """Take a new one, at the cost of an older one if all places are taken."""
+        counts = Counter(self.open.values())
+        if counts[address] >= MAX_GREETINGS_OF_ONE:
+            self._end_oldest(address)
+        elif counts.total() >= MAX_GREETINGS:
+            self._end_oldest(counts.most_common(1)[0][0])
+        self.open[connection] = address
+
+    def forget(self, connection: Any) -> None:
+        """Drop one that has shown the key, or is closed."""
+        self.open.pop(connection, None)
+
+    def _end_oldest(self, address: str) -> None:
+        oldest = next(connection for connection, theirs in self.open.items() if theirs == address)
+        self.forget(oldest)
+        self._end(oldest)
+
+
 class StoreServer:
     """Answers the servers, in an event loop of its own thread; whoever has not shown the key is not heard."""
 
     def __init__(self, listener: socket.socket, context: ssl.SSLContext) -> None:
         """Take a socket that listens."""
         self._listener, self._context, self._contents = listener, context, Contents()
-        self._greeting: Counter[str] = Counter()
+        self._greetings = Greetings(_end)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
@@ -110,19 +142,16 @@ class StoreServer:
                 except OSError:  # no file is left: those who are in go on
                     await asyncio.sleep(0.1)
                     continue
-                if self._greeting.total() < MAX_GREETINGS and self._greeting[place[0]] < MAX_GREETINGS_OF_ONE:
-                    self._greeting[place[0]] += 1
-                    task = asyncio.create_task(self._welcome(connection, place[0]))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
-                else:
-                    connection.close()
+                self._greetings.admit(connection, place[0])
+                task = asyncio.create_task(self._welcome(connection))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
         finally:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _welcome(self, connection: socket.socket, address: str) -> None:
+    async def _welcome(self, connection: socket.socket) -> None:
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         loop = asyncio.get_running_loop()
@@ -135,8 +164,7 @@ class StoreServer:
             connection.close()
             return
         finally:
-            self._greeting[address] -= 1
-            self._greeting += Counter()  # forget who is at zero
+            self._greetings.forget(connection)
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         try:
             while True:
@@ -173,6 +201,12 @@ def kept_store(section: StoreSection) -> Iterator[StoreClient]:
         loop.call_soon_threadsafe(serving.cancel)
         thread.join(_START_SECONDS)
         listener.close()
+
+
+def _end(connection: socket.socket) -> None:
+    """Have the handshake of a connection find it closed."""
+    with contextlib.suppress(OSError):  # it is
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _run(loop: asyncio.AbstractEventLoop, serving: asyncio.Task[None]) -> None:

@@ -7,8 +7,11 @@ import contextlib
 import datetime
 import socket
 import ssl
+import threading
+import time
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +21,7 @@ import pytest
 from csd_emu.array import ArrayConfig
 from firmware_agent.wire import HOST_NAME, SERVICE_METHOD, Welcome, decode, encode
 from host.certificates import Authority, Credential, HostKeys, lent_uri, serial_of
-from host.deploy.serials import FILE, Serials
+from host.deploy.serials import FILE, Serials, locked
 from host.drive_certificates import CertificateCheck
 from host.fleet import Expected, Fleet
 from host.metrics.server import Exporter
@@ -51,11 +54,7 @@ class Door:
         return await asyncio.to_thread(self._knock, credential, device)
 
     def _knock(self, credential: Credential, device: str) -> str:
-        credentials = grpc.ssl_channel_credentials(
-            self.authority.ca_pem.encode(), credential.key_pem.encode(), credential.certificate_pem.encode()
-        )
-        options = [("grpc.ssl_target_name_override", HOST_NAME), ("grpc.use_local_subchannel_pool", 1)]
-        with grpc.secure_channel(f"127.0.0.1:{self.fleet.port}", credentials, options=options) as channel:
+        with self._channel(credential) as channel:
             method: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(SERVICE_METHOD)
             call = method(iter([encode(hello(device))]), timeout=20)
             try:
@@ -64,6 +63,25 @@ class Door:
                 return f"{call.code().name}: {call.details()}"
         assert answers[0] == Welcome()
         return "welcome"
+
+    def call(self, credential: Credential, talks: bool, over: threading.Event) -> None:
+        """Say hello, or nothing until it is over; return when it was refused."""
+
+        def words() -> Iterator[bytes]:
+            if talks:
+                yield encode(hello(REAL))
+            else:
+                over.wait()
+
+        with self._channel(credential) as channel, contextlib.suppress(grpc.RpcError):
+            list(channel.stream_stream(SERVICE_METHOD)(words(), timeout=10))
+
+    def _channel(self, credential: Credential) -> grpc.Channel:
+        credentials = grpc.ssl_channel_credentials(
+            self.authority.ca_pem.encode(), credential.key_pem.encode(), credential.certificate_pem.encode()
+        )
+        options = [("grpc.ssl_target_name_override", HOST_NAME), ("grpc.use_local_subchannel_pool", 1)]
+        return grpc.secure_channel(f"127.0.0.1:{self.fleet.port}", credentials, options=options)
 
     def seen(self, what: What) -> list[str]:
         return [detail for _, kind, detail in self.events if kind is what]
@@ -145,6 +163,45 @@ async def test_an_emulated_drive_with_what_was_lent_elsewhere_is_refused(door: D
     )
     assert door.fleet.sessions() == {}
     assert door.serials.find(EMULATED) is None
+
+
+@pytest.mark.parametrize("talks", [True, False])
+async def test_who_dials_with_an_old_certificate_does_not_keep_the_drive_itself_out(door: Door, talks: bool) -> None:
+    """Eight with the key of a drive that was sold, who said hello or nothing, had its places as long as they liked."""
+    old, new, over = door.own(), door.own(), threading.Event()
+    door.serials.record(REAL, serial_of(new))
+    before = time.monotonic()
+
+    def dial() -> None:
+        while not over.is_set():
+            door.call(old, talks, over)
+
+    with ThreadPoolExecutor(8) as strangers:
+        dialling = [strangers.submit(dial) for _ in range(8)]
+        try:
+            async with asyncio.timeout(30):
+                while len(door.seen(What.REFUSED)) < 16 and time.monotonic() - before < 3:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            assert [await door.knock(new) for _ in range(3)] == ["welcome"] * 3
+        finally:
+            over.set()
+            await asyncio.gather(*map(asyncio.wrap_future, dialling))
+    assert door.seen(What.ADOPTED) == []
+    assert all("not the newest" in told for told in door.seen(What.REFUSED))
+
+
+async def test_a_command_that_holds_the_records_keeps_no_other_drive_waiting(door: Door, tmp_path: Path) -> None:
+    first = door.own()
+    with locked(tmp_path / "lab"):
+        new = asyncio.ensure_future(door.knock(first))  # has to be written down, so it waits
+        async with asyncio.timeout(20):
+            while not door.fleet._door._waiting[REAL]:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+            assert await door.knock(door.lent(), EMULATED) == "welcome"
+        assert not new.done()
+    assert await new == "welcome"
+    with locked(tmp_path / "lab"):
+        assert await door.knock(first) == "welcome"  # known by now, so that reading is enough
 
 
 async def test_an_array_knows_which_of_its_drives_have_certificates_of_their_own(tmp_path: Path) -> None:

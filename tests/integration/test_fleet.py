@@ -416,6 +416,7 @@ async def test_idle_strangers_are_bounded_and_soon_gone(
     """1,100 connections that say nothing took all files of a run; a session goes on, and the door is free again."""
     soon = [(name, 1000 if "timeout" in name else value) for name, value in fleet_module._OPTIONS]
     monkeypatch.setattr(fleet_module, "_OPTIONS", soon)
+    monkeypatch.setattr(fleet_module, "_DOOR_CONNECTIONS", 128)
     async with Fleet({device: Expected(1, "a" * 64) for device in DEVICES}, host_keys, 0) as fleet:
         lab = Lab(fleet, authority, [])
         await lab.dial(lab.identity())
@@ -437,6 +438,24 @@ async def test_idle_strangers_are_bounded_and_soon_gone(
                 stranger.close()
             for each in lab.sessions:
                 await asyncio.to_thread(each.__exit__, None, None, None)
+
+
+async def test_hundreds_of_idle_strangers_do_not_close_the_door(lab: Lab) -> None:
+    """220 that said nothing kept every drive out for as long as they were renewed; there are files for thousands."""
+    strangers = await asyncio.to_thread(idle, lab.fleet.port, 1000)
+    try:
+        async with asyncio.timeout(8):  # before any of them has had its time
+            for device in DEVICES:
+                _, answer = await lab.dial(lab.identity(device), hello(device))
+                assert answer == Welcome()
+    finally:
+        for stranger in strangers:
+            stranger.close()
+
+
+@pytest.mark.parametrize(("spare", "door"), [(-5, 64), (100, 100), (2000, 2000), (1 << 30, 8 + 4096)])
+def test_the_door_has_the_files_that_no_drive_needs(spare: int, door: int) -> None:
+    assert fleet_module._most_connections(8, spare) == 8 + door
 
 
 async def test_a_device_that_holds_calls_without_a_hello_has_two_of_them(lab: Lab) -> None:
@@ -501,5 +520,5 @@ async def test_refused_hellos_are_logged_a_few_times_and_then_counted(
     monkeypatch.setattr(Admission, "refuse", lambda *_: 0.0)
     monkeypatch.setattr(Admission, "pace", lambda *_: 0.0)
     for _ in range(MOST_LISTED + 10):
-        await lab.fleet._refuse("csd-00", ProtocolError("csd-00 holds another shard"))
+        await lab.fleet._refuse("csd-00", "csd-00", ProtocolError("csd-00 holds another shard"))
     assert caplog.text.count("holds another shard") == MOST_LISTED

@@ -3,7 +3,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host.admission import MOST_OF_ONE, Admission
+from host.admission import MOST_OF_ONE, STRANGER, Admission
 
 DEVICES = ("csd-00", "csd-01")
 names = st.sampled_from([*DEVICES, "", "a stranger", "another"])
@@ -46,6 +46,17 @@ def test_who_is_refused_again_and_again_waits_ever_longer_and_nobody_else() -> N
         door.refuse("csd-00")
     clock.now = 61.0
     assert door.refuse("csd-00") == 0.0
+
+
+def test_refusals_wait_in_places_of_their_own_and_strangers_take_no_devices() -> None:
+    door = Admission(DEVICES, Clock())
+    assert [door.detain("csd-00") for _ in range(3)] == [True, True, False]
+    assert [door.detain("a stranger") for _ in range(20)].count(True) == door.most - MOST_OF_ONE * len(DEVICES)
+    assert door.enter("csd-00")
+    assert door.enter(STRANGER)
+    assert door.detain("csd-01")
+    door.release("csd-00")
+    assert door.detain("csd-00")
 
 
 def test_a_device_that_dials_without_end_is_let_in_once_a_second() -> None:

@@ -462,6 +462,10 @@ class Net(nn.Module):
                 raise ValueError("\\ud800" + "long " * (1 << 18))
             if self.where == "disk":
                 open("/absent/file")
+            if self.where == "assert":
+                assert x is None
+            if self.where == "memory":
+                torch.empty(1 << 50)
             return y[:-1]
         return y
 
@@ -481,7 +485,8 @@ def build(where):
         ("exit", "SystemExit", ['  File "nets.py", line 24, in forward', "SystemExit: 0"]),
         ("long", "ValueError", ['  File "nets.py", line 28, in forward', "ValueError: ?long long"]),
         ("disk", "FileNotFoundError", ['  File "nets.py", line 30, in forward', "/absent/file"]),
-        ("builder", "KeyError", ['  File "nets.py", line 36, in build', "KeyError: 'in builder'"]),
+        ("assert", "AssertionError", ['  File "nets.py", line 32, in forward', "    assert x is None"]),
+        ("builder", "KeyError", ['  File "nets.py", line 40, in build', "KeyError: 'in builder'"]),
     ],
 )
 @pytest.mark.parametrize("mode", ["federated", "sync"])
@@ -508,6 +513,17 @@ def test_a_failure_of_the_users_code_travels_with_its_lines(
     assert len(encode(failed)) < 24 << 10
 
 
+def test_a_drive_that_runs_out_of_memory_does_not_blame_the_users_code(shard: Shard) -> None:
+    job = msgspec.structs.replace(JOB, model="nets.py:build", source=NET, arguments={"where": "memory"}, batch_size=8)
+    arrays = {"body.1.weight": np.zeros((10, 64), np.float32), "body.1.bias": np.zeros(10, np.float32)}
+    host = FakeHost(Welcome(), job, Tensors(1, tensor_specs(arrays)), *cut_slices(1, arrays), Train(1, 1))
+    serve(shard, host)
+    failed = host.sent[-1]
+    assert isinstance(failed, Failed)
+    assert (failed.user, failed.traceback) == (False, "")
+    assert "can't allocate memory" in failed.error
+
+
 def test_a_failure_that_is_not_the_users_says_so(shard: Shard) -> None:
     host = FakeHost(Welcome(), JOB, Disturb(7))
     serve(shard, host)
@@ -523,7 +539,15 @@ def test_a_failure_that_is_not_the_users_says_so(shard: Shard) -> None:
         (OSError(5, "Input/output error"), False),
         (DataError("images.npz: is damaged"), True),
         (ModelError("model 'nets.py:build': cannot be imported"), True),
-        (MemoryError(), True),
+        (KeyError("conv9"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), True),
+        (MemoryError(), False),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+            False,
+        ),
+        (OSError(12, "Cannot allocate memory"), False),
+        (AssertionError(), False),
         (ConfigurationError("the model has no layer conv9"), False),
     ],
 )

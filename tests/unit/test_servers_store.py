@@ -8,7 +8,7 @@ import os
 import pickle
 import socket
 import ssl
-import threading
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from ipaddress import IPv4Address
@@ -23,7 +23,7 @@ from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 from csd_emu.servers import StoreSection
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit, ProtocolError
 from host.servers import store as store_module
-from host.servers.store import Contents, kept_store
+from host.servers.store import Contents, Greetings, kept_store
 from host.servers.store_client import StoreClient, connect
 from host.servers.store_key import client_context, make_key
 from host.servers.store_messages import (
@@ -118,22 +118,33 @@ def test_a_stranger_without_the_key_is_not_heard(kept: StoreClient, section: Sto
     assert kept.read(["a"]) == [None]
 
 
-def test_strangers_that_say_nothing_do_not_keep_servers_out(
-    section: StoreSection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_module, "_GREETING_SECONDS", 0.5)
+def test_strangers_that_say_nothing_do_not_keep_servers_out(section: StoreSection) -> None:
     with kept_store(section) as kept, contextlib.ExitStack() as many:
         for _ in range(3 * store_module.MAX_GREETINGS_OF_ONE):
             many.enter_context(stranger(section))
         assert kept.add("n", 1) == 1  # who is in goes on
-        pause = threading.Event()
-        for _ in range(200):  # whoever comes is let in when the idle ones have had their time
-            try:
-                connect(section).close()
-                return
-            except StoreLost:
-                pause.wait(0.05)
-        raise AssertionError("nobody was let in")
+        connect(section).close()  # and whoever comes is let in at once
+
+
+@given(peers=st.lists(st.integers(0, 9), max_size=400))
+def test_when_all_places_are_taken_the_oldest_of_who_has_most_goes(peers: list[int]) -> None:
+    ended: list[int] = []
+    greetings = Greetings(ended.append)
+    left: dict[int, int] = {}
+    for number, peer in enumerate(peers):
+        before = dict(left)
+        greetings.admit(number, str(peer))
+        left = {each: of for each, of in (left | {number: peer}).items() if each not in ended}
+        counts = Counter(before.values())
+        for each in before.keys() - left.keys():
+            assert before[each] in (peer, counts.most_common(1)[0][0]) or counts[before[each]] == max(counts.values())
+            assert each == min(other for other in before if before[other] == before[each])
+        assert number in left
+        assert len(left) <= store_module.MAX_GREETINGS
+        assert max(Counter(left.values()).values()) <= store_module.MAX_GREETINGS_OF_ONE
+    for each in left:
+        greetings.forget(each)
+    assert not greetings.open
 
 
 def test_a_member_that_speaks_nonsense_is_let_go_alone(kept: StoreClient, section: StoreSection) -> None:
