@@ -27,7 +27,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +90,16 @@ def reason_of(detail: str) -> Reason:
     """Return the reason in a detail that `Refusal.told` made."""
     found = re.search(r"\[(\w+)\]\Z", detail)
     return Reason(found[1]) if found and found[1] in set(Reason) else Reason.OTHER
+
+
+class NormLimits(NamedTuple):
+    """Of a gradient, and of the change of buffers."""
+
+    norm: float
+    buffer_norm: float
+
+
+UNLIMITED = NormLimits(math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -207,12 +217,11 @@ class Screen:
         return refused
 
     @property
-    def norm_limit(self) -> float:
-        """Norm that no gradient may have, whatever the others' are; infinite before there is a history of several.
-
-        Wide, for all drives' may rise together: near the start they do.
-        """
-        return 1e3 * self.norm if len(self.devices) >= _MAJORITY and self.norm else math.inf
+    def limits(self) -> NormLimits:
+        """Norms that `judge` accepts whatever the others' are; infinite before there is a history of several."""
+        if len(self.devices) < _MAJORITY or not self.norm:
+            return UNLIMITED
+        return NormLimits(NORM_FACTOR * self.norm, _BUFFER_FACTOR * self.buffer_norm)
 
     def state(self) -> dict[str, Any]:
         """Return what must be kept to go on as if the run had never stopped: JSON's types."""
