@@ -14,10 +14,11 @@ ratio. So the limit is wide for the honest, and a contribution within it moves a
 ordinary update at the most. All drives' norms above `EXPLODING` times the reference of the rounds before are a training
 that explodes.
 
-*Seconds.* A step takes at least `LEAST_STEP_SECONDS` on any hardware, and per record not less than 1 / `FASTER` of, and
-not more than `SLOWER` times, the upper median over the drives of the fastest each was seen. That is wide, for a step of
-milliseconds can wait for hundreds of them on a busy machine; by whose seconds batches are chosen says
-`believed_seconds`.
+*Seconds.* A step takes at least `LEAST_STEP_SECONDS` on any hardware, and per record not less than 1 / `FASTER` of the
+lower, and not more than `SLOWER` times the upper, median over the drives of the fastest each was seen. With fewer than
+three drives on a clock nobody is the majority: each is compared with its calibration table, and is not much slower than
+that or its own fastest. That is wide, for a step of milliseconds can wait for hundreds of them on a busy machine; by whose seconds batches are
+chosen says `believed_seconds`.
 """
 
 from __future__ import annotations
@@ -257,15 +258,31 @@ class Screen:
             own = [part for part in said if part.kind == clock]
             for part in own:
                 seen[part.device] = min(seen.get(part.device, math.inf), part.record_seconds)
-            usual = sorted(seen.values())[len(seen) // 2]
             for part in own:
-                if not usual / FASTER <= part.record_seconds <= usual * SLOWER:
+                least, most = self._usual_seconds(part, seen)
+                if not least / FASTER <= part.record_seconds <= most * SLOWER:
+                    usual = least if part.record_seconds < least else most
                     found[part.device] = Refusal(
                         Reason.SECONDS,
                         f"it says that a record took it {part.record_seconds:.3g} s by its {clock} clock, where "
                         f"{usual:.3g} s are usual here",
                     )
         return found
+
+    def _usual_seconds(self, part: Part, seen: Mapping[str, float]) -> tuple[float, float]:
+        """Return the seconds per record that nobody is much faster than, and that nobody is much slower than.
+
+        Args:
+            part: that is judged.
+            seen: device -> least seconds per record by the same clock, this part's too.
+        """
+        if len(seen) >= _MAJORITY:
+            ordered = sorted(seen.values())
+            return ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+        # Nobody is the majority. What is too fast for its table is looked at already; its own past may be one stall.
+        before = self.fastest.get((part.device, part.kind), 0.0)
+        table = (part.table_seconds or 0.0) / part.dealt.samples if part.clock == "counted" else 0.0
+        return part.record_seconds, max(before, table) or part.record_seconds
 
     def _check_norms(self, parts: Sequence[Part], weight_norm: float) -> dict[str, Refusal]:
         scans, found = _scans(parts), dict[str, Refusal]()
