@@ -17,8 +17,8 @@ that explodes.
 *Seconds.* A step takes at least `LEAST_STEP_SECONDS` on any hardware, and per record not less than 1 / `FASTER` of the
 lower, and not more than `SLOWER` times the upper, median over the drives of the fastest each was seen. With fewer than
 three drives on a clock nobody is the majority: each is compared with its calibration table, and is not much slower than
-that or its own fastest. That is wide, for a step of milliseconds can wait for hundreds of them on a busy machine; by whose seconds batches are
-chosen says `believed_seconds`.
+that or its own fastest. That is wide, for a step of milliseconds can wait for hundreds of them on a busy machine; by
+whose seconds batches are chosen says `believed_seconds`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ import numpy.typing as npt
 from csd_emu.timeline import HOST
 from firmware_agent.exchange import Array
 from firmware_agent.wire import Measure, Measured, PhaseSeconds
-from host.scanning import Scan, first_not_finite, scan_update, squares
+from host.scanning import UNLIMITED, NormLimits, Scan, first_not_finite, scan_update, squares
 
 Floats = npt.NDArray[np.float64]
 
@@ -91,16 +91,6 @@ def reason_of(detail: str) -> Reason:
     """Return the reason in a detail that `Refusal.told` made."""
     found = re.search(r"\[(\w+)\]\Z", detail)
     return Reason(found[1]) if found and found[1] in set(Reason) else Reason.OTHER
-
-
-class NormLimits(NamedTuple):
-    """Of a gradient, and of the change of buffers."""
-
-    norm: float
-    buffer_norm: float
-
-
-UNLIMITED = NormLimits(math.inf, math.inf)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from firmware_agent.exchange import Array, Spans
-from host.scanning import Scan, squares
-from host.screening import UNLIMITED, NormLimits, Reason, Refusal, not_finite
+from host.scanning import UNLIMITED, NormLimits, Scan, squares
+from host.screening import Reason, Refusal, not_finite
 from host.sync.blocks import Block
 
 

@@ -20,7 +20,8 @@ from host.conduct import Conduct
 from host.device_time import MODELLED, WALL, StepModel, gradient_seconds, micro_batch_counts
 from host.evaluation import Structure
 from host.records import DeviceStep, PlacementRecord, ServersRecord
-from host.screening import UNLIMITED, Dealt, Part, Reason, Refusal, Screen
+from host.scanning import UNLIMITED
+from host.screening import Dealt, Part, Reason, Refusal, Screen
 from host.sync.blocks import Block, cut_blocks, overlapped
 from host.sync.crossing import Crossings
 from host.sync.direction import LEAST_DEVICES, DirectionWatch, Sampler, Seen
