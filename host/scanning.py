@@ -80,6 +80,16 @@ class Scan:
     bad: str = ""
 
 
+class NormLimits(NamedTuple):
+    """Of a gradient, and of the change of buffers."""
+
+    norm: float
+    buffer_norm: float
+
+
+UNLIMITED = NormLimits(math.inf, math.inf)
+
+
 def scan_update(weights: Mapping[str, Array], start: Mapping[str, Array], buffers: Collection[str]) -> Scan:
     """Look at new weights once; `start` are those that the drive was sent, `buffers` names what is not trained."""
     sums = {False: 0.0, True: 0.0}

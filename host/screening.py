@@ -14,10 +14,11 @@ ratio. So the limit is wide for the honest, and a contribution within it moves a
 ordinary update at the most. All drives' norms above `EXPLODING` times the reference of the rounds before are a training
 that explodes.
 
-*Seconds.* A step takes at least `LEAST_STEP_SECONDS` on any hardware, and per record not less than 1 / `FASTER` of, and
-not more than `SLOWER` times, the upper median over the drives of the fastest each was seen. That is wide, for a step of
-milliseconds can wait for hundreds of them on a busy machine; by whose seconds batches are chosen says
-`believed_seconds`.
+*Seconds.* A step takes at least `LEAST_STEP_SECONDS` on any hardware, and per record not less than 1 / `FASTER` of the
+lower, and not more than `SLOWER` times the upper, median over the drives of the fastest each was seen. With fewer than
+three drives on a clock nobody is the majority: each is compared with its calibration table, and is not much slower than
+that or its own fastest. That is wide, for a step of milliseconds can wait for hundreds of them on a busy machine; by
+whose seconds batches are chosen says `believed_seconds`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import numpy.typing as npt
 from csd_emu.timeline import HOST
 from firmware_agent.exchange import Array
 from firmware_agent.wire import Measure, Measured, PhaseSeconds
-from host.scanning import Scan, first_not_finite, scan_update, squares
+from host.scanning import UNLIMITED, NormLimits, Scan, first_not_finite, scan_update, squares
 
 Floats = npt.NDArray[np.float64]
 
@@ -207,12 +208,11 @@ class Screen:
         return refused
 
     @property
-    def norm_limit(self) -> float:
-        """Norm that no gradient may have, whatever the others' are; infinite before there is a history of several.
-
-        Wide, for all drives' may rise together: near the start they do.
-        """
-        return 1e3 * self.norm if len(self.devices) >= _MAJORITY and self.norm else math.inf
+    def limits(self) -> NormLimits:
+        """Norms that `judge` accepts whatever the others' are; infinite before there is a history of several."""
+        if len(self.devices) < _MAJORITY or not self.norm:
+            return UNLIMITED
+        return NormLimits(NORM_FACTOR * self.norm, _BUFFER_FACTOR * self.buffer_norm)
 
     def state(self) -> dict[str, Any]:
         """Return what must be kept to go on as if the run had never stopped: JSON's types."""
@@ -248,15 +248,31 @@ class Screen:
             own = [part for part in said if part.kind == clock]
             for part in own:
                 seen[part.device] = min(seen.get(part.device, math.inf), part.record_seconds)
-            usual = sorted(seen.values())[len(seen) // 2]
             for part in own:
-                if not usual / FASTER <= part.record_seconds <= usual * SLOWER:
+                least, most = self._usual_seconds(part, seen)
+                if not least / FASTER <= part.record_seconds <= most * SLOWER:
+                    usual = least if part.record_seconds < least else most
                     found[part.device] = Refusal(
                         Reason.SECONDS,
                         f"it says that a record took it {part.record_seconds:.3g} s by its {clock} clock, where "
                         f"{usual:.3g} s are usual here",
                     )
         return found
+
+    def _usual_seconds(self, part: Part, seen: Mapping[str, float]) -> tuple[float, float]:
+        """Return the seconds per record that nobody is much faster than, and that nobody is much slower than.
+
+        Args:
+            part: that is judged.
+            seen: device -> least seconds per record by the same clock, this part's too.
+        """
+        if len(seen) >= _MAJORITY:
+            ordered = sorted(seen.values())
+            return ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+        # Nobody is the majority. What is too fast for its table is looked at already; its own past may be one stall.
+        before = self.fastest.get((part.device, part.kind), 0.0)
+        table = (part.table_seconds or 0.0) / part.dealt.samples if part.clock == "counted" else 0.0
+        return part.record_seconds, max(before, table) or part.record_seconds
 
     def _check_norms(self, parts: Sequence[Part], weight_norm: float) -> dict[str, Refusal]:
         scans, found = _scans(parts), dict[str, Refusal]()

@@ -19,8 +19,9 @@ arrays; it may compute for long."""
 class Gathering:
     """The gradients of one step.
 
-    Without a barrier each block is applied as soon as all who take part have sent it, while others still come in. What
-    a lost device has sent of a block that is not yet applied stays in it, slice by slice.
+    Without a barrier each block is applied as soon as all who take part have sent it, while others still come in. If
+    one of them is beyond what the screen lets pass by then, it is held back until all have been judged. What a lost
+    device has sent of a block that is not yet applied stays in it, slice by slice.
     """
 
     def __init__(
@@ -56,6 +57,10 @@ class Gathering:
         self._taken: set[Block] = set()
         self._lost: set[str] = set()
         self._used: set[str] = set()
+        # Blocks that have been looked at and not applied, and each device's part in them.
+        self._held: list[tuple[Block, dict[str, Contribution]]] = []
+        # Those who have been looked at in all blocks that are neither taken nor held.
+        self._seen: set[str] = set()
         # Those of the lost of whom nothing more goes in, though it has come.
         self._refused: set[str] = set()
         self._drain: asyncio.Task[None] | None = None
@@ -91,16 +96,22 @@ class Gathering:
         """
         while self._drain is not None:
             await self._drain
-        if self._barrier:
-            await asyncio.to_thread(self._look)
+        await asyncio.to_thread(self._look)
         for device in judged():
             self._refused.add(device)
             self._lost.add(device)
 
     def _look(self) -> None:
+        rest = joined(self._rest())
         for device, assembler in self._assemblers.items():
-            if device not in self._lost and assembler.complete:
-                self.screen.look(device, assembler.arrays())
+            if rest and device not in self._lost and assembler.complete:
+                self._seen.add(device)
+                for block in rest:
+                    if not self.screen.look(device, block, *self._part(device, assembler, block)):
+                        break
+
+    def _rest(self) -> list[Block]:
+        return [block for blocks in self._blocks.values() for block in blocks if block not in self._taken]
 
     def gradients(self, device: str) -> Mapping[str, Array]:
         """Return what a device has sent in full; nothing of one that has not."""
@@ -115,7 +126,7 @@ class Gathering:
         while self._drain is not None:
             await self._drain
         if len(self._lost) < len(self._weights):
-            rest = [block for blocks in self._blocks.values() for block in blocks if block not in self._taken]
+            rest = self._rest()
             self._taken.update(rest)
             await asyncio.to_thread(self._apply_all, rest, late)
 
@@ -139,29 +150,53 @@ class Gathering:
     async def _apply_ready(self) -> None:
         while self._ready:
             blocks, self._ready = self._ready, []
-            await asyncio.to_thread(self._apply_all, blocks, ())
+            await asyncio.to_thread(self._stream, blocks)
         self._drain = None  # one that failed stays, for `finish` to raise it
 
-    def _apply_all(self, blocks: Sequence[Block], late: Collection[str]) -> None:
+    def _stream(self, blocks: Sequence[Block]) -> None:
         for block in self._together(blocks):
-            if (contributions := self._contributions(block, late)) or not self.screen.refused:
-                self._apply(block, contributions)
+            parts = self._contributions(block, ())
+            if all(map(self.screen.within, parts)):
+                self._put_in(block, parts)
+            else:
+                self._held.append((block, parts))
+
+    def _apply_all(self, rest: Sequence[Block], late: Collection[str]) -> None:
+        out = {*late, *self._refused}
+        for block, parts in self._held:
+            there = {device: part for device, part in parts.items() if device not in out and self._may_stay(device)}
+            self._put_in(block, there)
+        for block in self._together(rest):
+            self._put_in(block, self._contributions(block, late))
+
+    def _put_in(self, block: Block, parts: Mapping[str, Contribution]) -> None:
+        if parts or not (self.screen.refused or self._refused):
+            self._used.update(parts)
+            self._apply(block, list(parts.values()))
+
+    def _may_stay(self, device: str) -> bool:
+        """Return whether what has come of a device goes in: nobody judges one that is lost."""
+        if device in self._lost and device not in self.screen.refused and not self.screen.within(device):
+            self.screen.refuse_unjudged(device)
+        return device not in self.screen.refused
 
     def _together(self, blocks: Sequence[Block]) -> list[Block]:
         """Return neighbours as one block: each call has its price. Not where a lost device's part may have holes."""
         return list(blocks) if self._lost else joined(blocks)
 
-    def _contributions(self, block: Block, late: Collection[str]) -> list[Contribution]:
-        found = []
+    def _contributions(self, block: Block, late: Collection[str]) -> dict[str, Contribution]:
+        found = {}
         for device, weight in self._weights.items():
             assembler = self._assemblers.get(device)
             if assembler is None or device in late or device in self._refused:
                 continue
             array, spans = self._part(device, assembler, block)
-            if (spans is not None and not spans) or not self.screen.admits(device, block.tensor, array, spans):
+            if spans is not None and not spans:
                 continue
-            self._used.add(device)
-            found.append(Contribution(weight, array, spans))
+            if device not in self._seen:
+                self.screen.look(device, block, array, spans)
+            if self._may_stay(device):
+                found[device] = Contribution(weight, array, spans)
         return found
 
     def _part(self, device: str, assembler: Assembler, block: Block) -> tuple[Array, Spans | None]:

@@ -4,66 +4,70 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from firmware_agent.exchange import Array, Spans
-from host.scanning import Scan, squares
+from host.scanning import UNLIMITED, NormLimits, Scan, squares
 from host.screening import Reason, Refusal, not_finite
+from host.sync.blocks import Block
 
 
 class GradientScreen:
-    """What is refused of a step's gradients while they come in: no finite numbers, and norms beyond a limit.
+    """What is seen of a step's gradients while they come in, and whose may be stepped before all have been judged.
 
     Attributes:
         refused: device -> why; nothing more of it goes into the step.
+        limits: up to which a device's part may be stepped before it is judged, or if it never is, for it is lost.
     """
 
-    def __init__(self, buffers: Collection[str] = (), norm_limit: float = math.inf) -> None:
-        """Begin with nothing; of `buffers` only finite values are asked."""
+    def __init__(self, buffers: Mapping[str, Array] | None = None, limits: NormLimits = UNLIMITED) -> None:
+        """Begin with nothing; `buffers` are those that the devices were sent, in the memory where they are replaced."""
         self.refused: dict[str, Refusal] = {}
-        self._buffers, self._limit = frozenset(buffers), norm_limit
+        self.limits = limits
+        self._buffers = dict(buffers or {})
         self._squares: defaultdict[str, float] = defaultdict(float)
-        self._whole: set[str] = set()
+        self._buffer_squares: defaultdict[str, float] = defaultdict(float)
 
-    def look(self, device: str, arrays: Mapping[str, Array]) -> None:
-        """Look at all that a device has sent, at once."""
-        self._whole.add(device)
-        for name, array in arrays.items():
-            if not self._take(device, name, array):
-                return
-
-    def admits(self, device: str, tensor: str, array: Array, spans: Spans | None) -> bool:
-        """Look at a flat part of a tensor, and return whether it may go into the step.
+    def look(self, device: str, block: Block, array: Array, spans: Spans | None = None) -> bool:
+        """Look at a device's block, a flat array, once; return whether its values are finite.
 
         Of bytes that have not come (see `host.sync.reduction.Contribution`) nothing is asked.
         """
         if device in self.refused:
             return False
-        if device in self._whole:
-            return True
-        if spans is None:
-            return self._take(device, tensor, array)
-        size = array.itemsize
-        return all(self._take(device, tensor, array[-(-start // size) : max(0, end // size)]) for start, end in spans)
+        buffer, size = self._buffers.get(block.tensor), array.itemsize
+        start = None if buffer is None else buffer.reshape(-1)[block.start // size : block.end // size]
+        parts = [slice(None)] if spans is None else [slice(-(-s // size), max(0, e // size)) for s, e in spans]
+        for part in parts:
+            finite, total = squares(array[part], None if start is None else start[part])
+            if not finite:
+                self.refused[device] = not_finite(block.tensor)
+                return False
+            if start is not None:
+                self._buffer_squares[device] += total
+            elif np.issubdtype(array.dtype, np.floating):
+                self._squares[device] += total
+        return True
+
+    def within(self, device: str) -> bool:
+        """Return whether all that was seen of a device is within the limits."""
+        scan = self.scan(device)
+        return scan.norm <= self.limits.norm and scan.buffer_norm <= self.limits.buffer_norm
+
+    def refuse_unjudged(self, device: str) -> None:
+        """Refuse a device that goes beyond the limits, and is lost, so that nobody else judges it."""
+        scan = self.scan(device)
+        self.refused[device] = Refusal(
+            Reason.NORM,
+            f"it was lost, and what has come of its gradient has the norm {scan.norm:.3g}, of its buffers' change "
+            f"{scan.buffer_norm:.3g}, where {self.limits.norm:.3g} and {self.limits.buffer_norm:.3g} are the most that "
+            "is taken of such a one",
+        )
 
     def scan(self, device: str) -> Scan:
         """Return what was seen of a device's gradients so far."""
         why = self.refused.get(device)
-        return Scan(math.sqrt(self._squares[device]), 0.0, why.tensor if why is not None else "")
-
-    def _take(self, device: str, tensor: str, array: Array) -> bool:
-        finite, total = squares(array)
-        if not finite:
-            self.refused[device] = not_finite(tensor)
-            return False
-        if tensor in self._buffers or not np.issubdtype(array.dtype, np.floating):
-            return True
-        self._squares[device] += total
-        if self._squares[device] > self._limit**2:
-            norm = math.sqrt(self._squares[device])
-            told = f"its gradient's norm is {norm:.3g} with {tensor}, where {self._limit:.3g} is the most that is taken"
-            self.refused[device] = Refusal(Reason.NORM, told, tensor)
-            return False
-        return True
+        norms = math.sqrt(self._squares[device]), math.sqrt(self._buffer_squares[device])
+        return Scan(*norms, why.tensor if why is not None else "")

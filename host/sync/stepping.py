@@ -20,6 +20,7 @@ from host.conduct import Conduct
 from host.device_time import MODELLED, WALL, StepModel, gradient_seconds, micro_batch_counts
 from host.evaluation import Structure
 from host.records import DeviceStep, PlacementRecord, ServersRecord
+from host.scanning import UNLIMITED
 from host.screening import Dealt, Part, Reason, Refusal, Screen
 from host.sync.blocks import Block, cut_blocks, overlapped
 from host.sync.crossing import Crossings
@@ -246,9 +247,9 @@ class Stepper:
 
         late_matters = self._patience is not None and expected is not None
         # Without a history what is too large is known when all have come.
-        limit = self.screen.norm_limit
-        waits = late_matters or self._keeps_all or math.isinf(limit)
-        screen = GradientScreen(self._buffers, limit)
+        limits = self.screen.limits
+        waits = late_matters or self._keeps_all or limits == UNLIMITED
+        screen = GradientScreen({name: self.weights[name] for name in self._buffers}, limits)
         gathering = Gathering(self._specs, records, apply, waits, self._block_bytes, screen)
         outbound = Outbound(number, self._sent, self._order, sending, before)
         crossings = self._crossings(number, works, late_matters)
@@ -305,6 +306,7 @@ class Stepper:
             parts = [self._judged(step, place, outcome, outcome.stepped) for place, outcome in enumerate(outcomes)]
             refused.update(step.gathering.screen.refused)
             refused.update(self.screen.judge([p for p in parts if p is not None and p.device not in refused]))
+            step.gathering.screen.limits = self.screen.limits  # of those who were not judged
             return refused.keys() & step.records.keys()
 
         await step.gathering.refuse(judge)

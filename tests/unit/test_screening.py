@@ -113,6 +113,23 @@ def test_no_honest_drive_is_refused_however_unlike_the_others_its_data_are(data:
         assert screen.judge(parts) == {}
 
 
+@given(st.floats(1e-4, 1e2), st.sampled_from([1e-5, 1e-4, 1e9, 1e300]), st.booleans())
+def test_of_two_drives_no_lie_about_seconds_has_the_honest_one_refused(honest: float, lie: float, past: bool) -> None:
+    screen, usual = Screen(), part("honest", seconds=PhaseSeconds(honest))
+    if past:
+        assert not screen.judge([usual, part("liar", seconds=PhaseSeconds(honest))])
+    for _ in range(3):
+        assert "honest" not in screen.judge([usual, part("liar", seconds=PhaseSeconds(lie))])
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_stall_of_two_seconds_has_neither_of_two_drives_refused(place: int) -> None:
+    screen, quick = Screen(), PhaseSeconds(1.5e-3)
+    for turn in range(3):
+        own = PhaseSeconds(2.0) if turn == place else quick
+        assert not screen.judge([part("csd-00", seconds=quick), part("csd-01", seconds=own)])
+
+
 @given(st.data())
 @settings(max_examples=100)
 def test_a_minority_of_liars_moves_the_limit_by_nothing(data: st.DataObject) -> None:

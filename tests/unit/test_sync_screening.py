@@ -12,7 +12,7 @@ import pytest
 
 from firmware_agent.errors import Diverged
 from firmware_agent.exchange import Array
-from firmware_agent.wire import PhaseSeconds, Step, Stepped
+from firmware_agent.wire import Disturbed, PhaseSeconds, Step, Stepped
 from host.records import What
 from host.screening import reason_of
 from tests.fakes import Answer
@@ -37,12 +37,14 @@ class Liar(StepDrive):
         gradients = super().gradients(records, weights)
         if "value" in self.now:
             gradients["b"][1] = self.now["value"]
+        if "buffer" in self.now:
+            gradients["n"] = gradients["n"] * 0 + self.now["buffer"]
         if "scale" in self.now:
             gradients |= {name: gradients[name] * np.float32(self.now["scale"]) for name in ("w", "b")}
         return gradients
 
     def stepped(self, task: Step) -> Stepped:
-        said = {key: value for key, value in self.now.items() if key not in ("value", "scale")}
+        said = {key: value for key, value in self.now.items() if key not in ("value", "scale", "buffer")}
         return msgspec.structs.replace(super().stepped(task), **said)
 
 
@@ -51,6 +53,8 @@ LIES: list[tuple[dict[str, Any], str]] = [
     ({"value": -math.inf}, "not_finite"),
     ({"value": 1e30}, "norm"),
     ({"scale": 100.0}, "norm"),
+    ({"scale": 900.0}, "norm"),
+    ({"buffer": 2**50}, "norm"),
     ({"samples": 2**53}, "samples"),
     ({"loss": math.nan}, "loss"),
     ({"seconds": PhaseSeconds(1e-9)}, "seconds"),
@@ -75,6 +79,13 @@ async def test_a_lie_is_refused_named_and_goes_into_no_step(lie: dict[str, Any],
     assert used(run, steps_of(rounds)) == {record: 1 for record in range(160)}
     for step in steps_of(rounds):
         assert ("csd-03" in step.lost) == (since <= step.step < since + 3)
+    if "buffer" in lie:
+        assert run.training.weights["n"] == len(steps_of(rounds))
+    if "scale" in lie:  # it is in the weights as little as one that no limit lets pass
+        huge = SyncRun(*map(StepDrive, HONEST), Liar("csd-03", since, scale=1e8), records=160)
+        assert not any(step.mixed for step in steps_of([*rounds, *await huge.run()]))
+        for name, array in huge.training.weights.items():
+            assert run.training.weights[name].tobytes() == array.tobytes()
 
 
 async def test_a_gradient_of_no_numbers_or_of_huge_ones_moves_nothing() -> None:
@@ -84,6 +95,33 @@ async def test_a_gradient_of_no_numbers_or_of_huge_ones_moves_nothing() -> None:
         assert not any(step.mixed for step in steps_of(rounds))
     for name, array in runs[0].training.weights.items():
         assert runs[1].training.weights[name].tobytes() == array.tobytes()
+
+
+async def test_honest_gradients_that_rise_together_are_held_back_and_not_refused() -> None:
+    run = SyncRun(*(Liar(name, 4, scale=500.0) for name in HONEST), records=60)
+    steady = SyncRun(*map(StepDrive, HONEST), records=60)
+    assert not any(step.lost or step.mixed for step in steps_of(await run.run()))
+    await steady.run()
+    assert not run.told(What.REJECTED)
+    assert np.abs(run.training.weights["w"]).max() > 100 * np.abs(steady.training.weights["w"]).max()
+
+
+async def test_a_drive_that_is_lost_over_a_huge_gradient_leaves_nothing_of_it() -> None:
+    class Leaver(StepDrive):
+        """It sends a huge gradient, and breaks the protocol before its report."""
+
+        def step_on(self, task: Step, weights: Mapping[str, Array]) -> Iterator[Answer]:
+            if task.step < 4:
+                yield from super().step_on(task, weights)
+                return
+            huge = {name: array * 0 + 10**6 for name, array in weights.items()}
+            yield from self.tensors(task.step, huge)
+            yield Disturbed(1)
+
+    run = SyncRun(*map(StepDrive, HONEST), Leaver("csd-03"), records=160)
+    steps = steps_of(await run.run())
+    assert [step.step for step in steps if "csd-03" in step.lost] == [4]
+    assert not any(step.mixed for step in steps)
 
 
 @pytest.mark.parametrize("lie", [{"value": math.nan}, {"loss": math.inf}])
