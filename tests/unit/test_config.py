@@ -141,7 +141,7 @@ def test_an_array_that_cannot_be_is_refused_by_its_key(tmp_path: Path, change: d
         ({"strategy": 5}, "strategy: must be a name, or a mapping with one"),
         ({"strategy": {"mu": 1}}, "strategy: must be a name, or a mapping with one"),
         ({"strategy": {"name": "fedprox", "muu": 1}}, "strategy.muu: unknown key; did you mean 'mu'?"),
-        ({"strategy": {"name": "fedavg", "mu": 1}}, "strategy.mu: unknown key; valid keys: name"),
+        ({"strategy": {"name": "fedavg", "mu": 1}}, "strategy.mu: unknown key; valid keys: update_norm, name"),
         ({"strategy": {"name": "fedprox", "mu": -1}}, "strategy.mu: "),
         ({"strategy": {"name": "fedadam", "beta2": 1}}, "strategy.beta2: "),
         ({"strategy": {"name": "fedadam", "tau": 0}}, "strategy.tau: "),
