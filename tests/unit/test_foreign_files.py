@@ -234,3 +234,17 @@ class TestAnothersDirectory:
         os.chown(tmp_path / "job.yaml", 65534, 65534)
         with pytest.raises(ConfigurationError, match=r"job\.yaml: belongs to another user"):
             check_owner(tmp_path, "job.yaml")
+
+    def test_nor_does_a_link_of_ones_own_make_it_ones_own(self, tmp_path: Path) -> None:
+        folder, link = resumable(tmp_path, NET, {}), tmp_path / "link"
+        link.symlink_to(folder)
+        check_owner(link, "job.yaml")
+        (tmp_path / "theirs.yaml").touch()
+        os.chown(tmp_path / "theirs.yaml", 65534, 65534)
+        (folder / "job.yaml").unlink()
+        (folder / "job.yaml").symlink_to(tmp_path / "theirs.yaml")
+        with pytest.raises(ConfigurationError, match=r"job\.yaml: belongs to another user"):
+            check_owner(link, "job.yaml")
+        os.chown(folder, 65534, 65534)
+        with pytest.raises(ConfigurationError, match=r"link: belongs to another user \(uid 65534\)"):
+            load_run(link)
