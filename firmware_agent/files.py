@@ -124,6 +124,11 @@ def read_lines(path: Path, most_bytes: int) -> Iterator[bytes]:
             yield line
 
 
+def shared_mode() -> int:
+    """Return the permissions of a folder of state: root's is passed through by the user under whom QEMU runs."""
+    return 0o711 if os.geteuid() == 0 else 0o700
+
+
 def make_folder(path: Path, mode: int) -> None:
     """Make the folder at `path` and those above it that are missing, each with `mode`, whatever the umask.
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from firmware_agent.errors import ConfigurationError, EnvironmentUnfit
-from firmware_agent.files import make_folder, read_file, replace_file
+from firmware_agent.files import make_folder, read_file, replace_file, shared_mode
 from firmware_agent.wire import Hello
 from host.files import check_owner
 
@@ -159,9 +159,8 @@ def empty_folder(folder: Path) -> None:
 
 def _make(folder: Path) -> None:
     """Make the array's folder, and the state's above it, for this user alone; QEMU's service user may pass root's."""
-    mode = 0o711 if os.geteuid() == 0 else 0o700
     for each in (folder.parent.parent, folder.parent, folder):
-        make_folder(each, mode)
+        make_folder(each, shared_mode())
 
 
 def _lock(folder: Path) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from firmware_agent.errors import CsdError, DeviceError, EnvironmentUnfit, ProtocolError
-from firmware_agent.files import make_folder
+from firmware_agent.files import make_folder, shared_mode
 from firmware_agent.wire import Name, Text
 
 MAX_LINE_BYTES = 32 << 10
@@ -81,7 +81,7 @@ class ControlServer:
         self._talks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> ControlServer:
-        make_folder(self._path.parent, 0o711 if os.geteuid() == 0 else 0o700)
+        make_folder(self._path.parent, shared_mode())
         self._path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX)
         try:

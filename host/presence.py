@@ -11,7 +11,7 @@ from pathlib import Path
 
 from csd_emu.deadline import Deadline
 from firmware_agent.errors import EnvironmentUnfit
-from firmware_agent.files import make_folder
+from firmware_agent.files import make_folder, shared_mode
 
 # Others hold the lock for a moment, to see whether anyone else does.
 _LOOK_SECONDS, _POLL_SECONDS = 2.0, 0.05
@@ -25,7 +25,7 @@ def present(path: Path) -> Iterator[None]:
         EnvironmentUnfit: another process holds it, or it cannot be made.
     """
     try:
-        make_folder(path.parent, 0o711 if os.geteuid() == 0 else 0o700)
+        make_folder(path.parent, shared_mode())
         descriptor = _take(path, Deadline(_LOOK_SECONDS))
     except OSError as error:
         raise EnvironmentUnfit(f"{path} cannot be made ({error.strerror}); make its folder writable") from error

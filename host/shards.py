@@ -11,7 +11,7 @@ import numpy as np
 from csd_emu.array import Device
 from csd_emu.timeline import HOST
 from firmware_agent.errors import DataError, ShardError
-from firmware_agent.files import make_folder
+from firmware_agent.files import make_folder, shared_mode
 from firmware_agent.handover import SHARD_FILE
 from firmware_agent.shard import REMEDY, open_shard, write_shard
 from host.datasets import Dataset, load_dataset
@@ -106,6 +106,7 @@ def write_shards(
     dealt = deal_out(dataset, data, nodes, seed)
     own = dict(zip((node.name for node in nodes), dealt.private, strict=True))
     records = []
+    make_folder(folder, shared_mode())
     for device in devices:
         private = own[device.name]
         path = folder / device.name / SHARD_FILE

@@ -64,4 +64,5 @@ def test_the_drives_container_reaches_the_hosts_and_nothing_beyond(canary: Stack
     assert canary.compose(*run, HOST).returncode == 0
     outside = canary.compose(*run, OUTSIDE)
     assert outside.returncode != 0
-    assert "Network is unreachable" in outside.stderr
+    # An engine drops what leaves an internal network, or leaves out the route.
+    assert any(why in outside.stderr for why in ("Network is unreachable", "timed out"))

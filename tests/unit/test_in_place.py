@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import stat
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import pytest
 
 from csd_emu.array import ArrayConfig, Device
 from firmware_agent.errors import ConfigurationError, DataError, ProtocolError
+from firmware_agent.files import shared_mode
 from firmware_agent.wire import Hello, Holding
 from host.certificates import HostKeys
 from host.datasets import check_source, load_dataset
@@ -144,3 +146,10 @@ def test_a_source_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_dataset(str(tmp_path / "x.npz"), 0)
     config = {"name": "lab", "engine": "native", "devices": [{"profile": "newport", "data": "/own"}]}
     assert ArrayConfig.model_validate(config).list_devices()[0].data == "/own"
+
+
+def test_qemus_user_passes_the_folder_of_devices_and_enters_none(tmp_path: Path) -> None:
+    nodes = [Device(name="csd-00", number=0, profile="newport")]
+    folder = tmp_path / "devices"
+    write_shards(nodes, DataSection.model_validate({"source": "digits"}), 0, folder, load_dataset("digits", 0))
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "csd-00")] == [shared_mode(), 0o700]
