@@ -8,7 +8,7 @@ from pathlib import Path
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.files import remove_partial, replace_file
 
-__all__ = ["SAFE_VARIABLE", "check_owner", "remove_partial", "replace_file"]
+__all__ = ["SAFE_VARIABLE", "check_owner", "is_own", "remove_partial", "replace_file"]
 
 SAFE_VARIABLE = "CSD_EMU_SAFE_DIRECTORIES"
 
@@ -36,6 +36,15 @@ def check_owner(folder: Path, *files: str, trusted: bool = False) -> None:
                     f"{path}: belongs to another user (uid {owner}), who decides what is run and written there; copy "
                     f"it, or if you trust that user give --trust, or put {folder.absolute()} into ${SAFE_VARIABLE}"
                 )
+
+
+def is_own(folder: Path, *files: str) -> bool:
+    """Return whether `check_owner` lets a folder and its `files` pass without trust."""
+    try:
+        check_owner(folder, *files)
+    except ConfigurationError:
+        return False
+    return True
 
 
 def _is_safe(folder: Path) -> bool:

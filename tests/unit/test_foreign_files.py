@@ -12,7 +12,7 @@ from torch import nn
 from csd_emu.paths import Paths
 from csd_emu.progress import Silent
 from firmware_agent import imports
-from firmware_agent.errors import CheckpointError, ConfigurationError, ModelError, PluginError
+from firmware_agent.errors import CheckpointError, ConfigurationError, CsdError, ModelError, PluginError
 from firmware_agent.models import ModelSpec, build_model, resolve_model
 from host.files import SAFE_VARIABLE, check_owner
 from host.plugins.kinds import STRATEGY, TUNER
@@ -234,6 +234,28 @@ class TestAnothersDirectory:
         os.chown(tmp_path / "job.yaml", 65534, 65534)
         with pytest.raises(ConfigurationError, match=r"job\.yaml: belongs to another user"):
             check_owner(tmp_path, "job.yaml")
+
+    def test_one_consent_does_not_count_for_code_without_a_hash_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: Path
+    ) -> None:
+        """A run that an older csd-emu began: in one's own directory `--trust` is enough."""
+        source = MARKS.format(str(mark)) + "raise RuntimeError('it is imported')\n" + NET
+        folder = resumable(tmp_path, source, None)
+        os.chown(folder, 65534, 65534)
+        with pytest.raises(CheckpointError, match=r"does not say what my_net\.py was.*CSD_EMU_SAFE_DIRECTORIES"):
+            resume(folder, tmp_path, trusted=True)
+        assert not mark.exists()
+        monkeypatch.setenv(SAFE_VARIABLE, str(folder))
+        with pytest.raises(CheckpointError, match="does not say what"):
+            resume(folder, tmp_path)
+        for own in (False, True):
+            if own:
+                monkeypatch.delenv(SAFE_VARIABLE)
+                os.chown(folder, 0, 0)
+            mark.unlink(missing_ok=True)
+            with pytest.raises(CsdError, match="it is imported"):
+                resume(folder, tmp_path, trusted=True)
+            assert mark.exists()
 
     def test_nor_does_a_link_of_ones_own_make_it_ones_own(self, tmp_path: Path) -> None:
         folder, link = resumable(tmp_path, NET, {}), tmp_path / "link"
