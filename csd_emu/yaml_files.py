@@ -111,7 +111,8 @@ class _Bounds:
 
 
 def _wrong(told: str, event: yaml.Event) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=told, problem_mark=event.start_mark)
+    mark: Any = event.start_mark  # one of libyaml's own
+    return yaml.MarkedYAMLError(problem=told, problem_mark=mark)
 
 
 class _Loader(_Safe):  # type: ignore[misc]
@@ -127,7 +128,7 @@ class _Loader(_Safe):  # type: ignore[misc]
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} occurs twice", node.start_mark)
             seen.add(key)
-        return super().construct_mapping(node, deep=deep)
+        return dict(super().construct_mapping(node, deep=deep))
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         """Construct an integer of a length that somebody may have meant."""
