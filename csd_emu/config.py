@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
 
-from csd_emu.yaml_files import load_yaml
+from csd_emu.yaml_files import USUAL, Size, load_yaml
 from firmware_agent import units
 from firmware_agent.errors import ConfigurationError, UnitError
 
@@ -47,14 +47,14 @@ Joules = Annotated[float, *_JOULES]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def load_config(path: Path, kind: type[Model]) -> Model:
-    """Read the YAML file at `path` as a `kind`.
+def load_config(path: Path, kind: type[Model], size: Size = USUAL) -> Model:
+    """Read the YAML file at `path`, of that `size` at most, as a `kind`.
 
     Raises:
         ConfigurationError: the file cannot be read, is no YAML, or breaks the rules of `kind`; every broken rule is
             named with its key.
     """
-    content = load_yaml(path, special=True)
+    content = load_yaml(path, special=True, size=size)
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path}: must be a mapping of keys to values; see docs/configuration.md")
     return parse_config(content, kind, str(path))

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from csd_emu.config import BytesPerSecond, Config, Seconds, load_config
 from csd_emu.racks import FailuresSection, RacksSection
+from csd_emu.yaml_files import LISTS
 
 MAX_SERVERS = 10_000
 # The rest of a drive's name of 14 characters is for its group and number.
@@ -170,6 +171,6 @@ def read_servers(path: Path) -> ServersConfig:
     Raises:
         ConfigurationError: it cannot be read, or breaks a rule.
     """
-    config = load_config(path, ServersConfig)
+    config = load_config(path, ServersConfig, LISTS)
     key = str((path.parent / config.store.key).absolute())
     return config.model_copy(update={"store": config.store.model_copy(update={"key": key})})

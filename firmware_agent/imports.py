@@ -1,7 +1,8 @@
 """What ``package.module:name`` in a file from elsewhere may name: a class or function of an installed package.
 
-Not the standard library, whose functions run programs, and not csd-emu itself; and not what only happens to be in that
-module because it was imported there.
+Not the standard library, whose functions run programs, not csd-emu itself, and not what csd-emu is installed with:
+that is on every machine, whoever wrote the file, and reads pickles and evaluates text. Of torch, its modules may be
+named. Nor what only happens to be in a module because it was imported there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import re
 import sys
 import types
 import warnings
@@ -22,8 +24,14 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 _OWN = frozenset({"csd_emu", "csd_lab", "firmware_agent", "host"})
-# Their functions build no models or strategies: they read pickles, fetch and run code, or install packages.
-_NO_FUNCTIONS = frozenset({"numpy", "torch", "pip", "setuptools", "pkg_resources", "psutil"})
+_SELF, _TORCH = "csd-emu", "torch"
+# Beside what csd-emu's metadata says that it needs; a drive may have none.
+_ALWAYS = frozenset(
+    {"click", "fsspec", "grpc", "jinja2", "joblib", "mpmath", "msgspec", "networkx", "numpy", "pip", "pkg_resources"}
+    | {"psutil", "setuptools", "sklearn", "scipy", "sympy", "wheel", "xxhash", "yaml"}
+)
+_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?[^;]*(?:;(.*))?", re.DOTALL)
+_EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 
 
 def check_module(where: str) -> None:
@@ -41,7 +49,11 @@ def check_module(where: str) -> None:
 
 
 def check_outside(where: str) -> str:
-    """Return the first part of a dotted path; ValueError if that is the standard library's, or csd-emu's own."""
+    """Return the first part of a dotted path.
+
+    Raises:
+        ValueError: that is the standard library's, csd-emu's own, or (but for torch) of what csd-emu is installed with.
+    """
     parts = where.split(".")
     if not all(part.isidentifier() for part in parts):
         raise ValueError(f"{where!r} is no path of a module; write package.module:name, or my_file.py:name")
@@ -49,6 +61,8 @@ def check_outside(where: str) -> str:
         raise ValueError(f"{parts[0]} is in Python's standard library, where nothing may be named; name your own")
     if parts[0] in _OWN:
         raise ValueError(f"{parts[0]} is csd-emu's own, where nothing may be named; use a built-in name, or your own")
+    if parts[0] != _TORCH and _is_dependency(parts[0]):
+        raise ValueError(f"{parts[0]} is one of csd-emu's own dependencies, where nothing may be named; name your own")
     return parts[0]
 
 
@@ -124,13 +138,60 @@ def check_target(target: Any, name: str) -> None:
     """Return if something that is to be called is a class or function of one's own.
 
     Raises:
-        ValueError: it is something else, the standard library's, or csd-emu's own.
+        ValueError: it is something else, or of what may not be named (see `check_outside`).
     """
     if not (inspect.isclass(target) or inspect.isfunction(target)):
         raise ValueError(f"{name} is {type(target).__name__} and not callable as a class or function of its own")
     home = check_outside(str(target.__module__))
-    if home in _NO_FUNCTIONS and not inspect.isclass(target):
-        raise ValueError(f"{name} is a function of {home}, which may not be named; name a class, or one of your own")
+    if home == _TORCH:
+        from torch import nn
+
+        if not (inspect.isclass(target) and issubclass(target, nn.Module)):
+            raise ValueError(f"{name} is torch's, and no class of a torch.nn.Module; name one, or write it in a file")
+
+
+@functools.lru_cache(maxsize=64)
+def _is_dependency(top: str) -> bool:
+    """Return whether the package or module `top` is of a distribution that csd-emu is installed with."""
+    return top in _ALWAYS or not {_plain_name(each) for each in (top, *_owners(top))}.isdisjoint(_dependencies())
+
+
+@functools.cache
+def _dependencies() -> frozenset[str]:
+    """Return the names of all distributions that csd-emu needs with all its extras, or that those need in turn.
+
+    Extras of others are followed where they are asked for: what may be used beside them is the user's choice.
+    """
+    found: set[tuple[str, str]] = set()
+    waiting = [(_SELF, "*")]
+    while waiting:
+        this = waiting.pop()
+        if this in found:
+            continue
+        found.add(this)
+        try:
+            needed = metadata.requires(this[0]) or []
+        except (metadata.PackageNotFoundError, OSError, ValueError):
+            continue
+        waiting += [each for requirement in needed for each in _read_requirement(requirement, this[1])]
+    return frozenset(name for name, _ in found) - {_SELF}
+
+
+def _read_requirement(requirement: str, extra: str) -> list[tuple[str, str]]:
+    """Return (name, extra) of what is needed if a distribution is installed with `extra`, ``*`` for all."""
+    match = _REQUIREMENT.match(requirement)
+    if match is None:
+        return []
+    name, extras, marker = match.groups()
+    only_with = [_plain_name(each) for each in _EXTRA.findall(marker or "")]
+    if only_with and extra != "*" and extra not in only_with:
+        return []
+    return [(_plain_name(name), each) for each in ("", *map(_plain_name, (extras or "").split(",")))]
+
+
+def _plain_name(name: str) -> str:
+    """Return a distribution's name as it is compared."""
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 
 def _owners(top: str) -> frozenset[str]:

@@ -17,6 +17,7 @@ from firmware_agent.folded_traceback import (
     format_user_traceback,
     user_error,
 )
+from host.plain_text import plain
 
 STOP, CONTINUE = "stop", "continue"
 # Failures that are told apart; further ones are counted together.
@@ -110,8 +111,8 @@ class Failures:
                 device=device,
                 round=self.round,
                 step=step,
-                error=clean_text(error.error or describe_error(cause or error)),
-                traceback=clean_text(error.traceback or format_user_traceback(error)),
+                error=_clean(error.error or describe_error(cause or error)),
+                traceback=_clean(error.traceback or format_user_traceback(error)),
             )
         )
         if not self._goes_on:
@@ -168,7 +169,6 @@ def _key(failure: Failure) -> tuple[str, ...]:
     return (failure.kind, error, *places) if places else (failure.kind, re.sub(r"\d+", "#", failure.error))
 
 
-def clean_text(text: str) -> str:
+def _clean(text: str) -> str:
     """Return text of a drive without characters that could command a terminal, and no longer than the wire allows."""
-    told = "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
-    return bounded(told, MAX_TRACEBACK_BYTES)
+    return bounded(plain(text), MAX_TRACEBACK_BYTES)

@@ -8,7 +8,7 @@ from pathlib import Path
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.files import remove_partial, replace_file
 
-__all__ = ["SAFE_VARIABLE", "check_owner", "remove_partial", "replace_file"]
+__all__ = ["SAFE_VARIABLE", "check_owner", "is_own", "remove_partial", "replace_file"]
 
 SAFE_VARIABLE = "CSD_EMU_SAFE_DIRECTORIES"
 
@@ -16,8 +16,9 @@ SAFE_VARIABLE = "CSD_EMU_SAFE_DIRECTORIES"
 def check_owner(folder: Path, *files: str, trusted: bool = False) -> None:
     """Return if a folder, and those of its `files` that are there, belong to this user or to root.
 
-    What lies in a folder decides what is run and written; so one of another user is used only if that is said: by
-    `trusted`, or by its path in ``$CSD_EMU_SAFE_DIRECTORIES`` (several are separated by ``:``; ``*`` stands for all).
+    Of a link, both itself and what it leads to count. What lies in a folder decides what is run and written; so one of
+    another user is used only if that is said: by `trusted`, or by its path in ``$CSD_EMU_SAFE_DIRECTORIES`` (several
+    are separated by ``:``; ``*`` stands for all).
 
     Raises:
         ConfigurationError: one is another user's.
@@ -25,15 +26,25 @@ def check_owner(folder: Path, *files: str, trusted: bool = False) -> None:
     if trusted or _is_safe(folder):
         return
     for path in (folder, *(folder / name for name in files)):
-        try:
-            owner = path.lstat().st_uid
-        except OSError:  # whoever reads it says so
-            continue
-        if owner not in (os.geteuid(), 0):
-            raise ConfigurationError(
-                f"{path}: belongs to another user (uid {owner}), who decides what is run and written there; copy it, "
-                f"or if you trust that user give --trust, or put {folder.absolute()} into ${SAFE_VARIABLE}"
-            )
+        for follow in (False, True):
+            try:
+                owner = path.stat(follow_symlinks=follow).st_uid
+            except OSError:  # whoever reads it says so
+                continue
+            if owner not in (os.geteuid(), 0):
+                raise ConfigurationError(
+                    f"{path}: belongs to another user (uid {owner}), who decides what is run and written there; copy "
+                    f"it, or if you trust that user give --trust, or put {folder.absolute()} into ${SAFE_VARIABLE}"
+                )
+
+
+def is_own(folder: Path, *files: str) -> bool:
+    """Return whether `check_owner` lets a folder and its `files` pass without trust."""
+    try:
+        check_owner(folder, *files)
+    except ConfigurationError:
+        return False
+    return True
 
 
 def _is_safe(folder: Path) -> bool:

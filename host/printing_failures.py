@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from firmware_agent.errors import ModelError, PluginError, UserCodeFailed
-from firmware_agent.folded_traceback import format_user_traceback, names_user_code
+from firmware_agent.folded_traceback import MAX_TRACEBACK_BYTES, bounded, format_user_traceback, names_user_code
 from host.console import console, errors
-from host.failures import Failure, clean_text, describe_failures
+from host.failures import Failure, describe_failures
 
 
 def print_failure(failure: Failure) -> None:
@@ -30,4 +30,4 @@ def print_user_traceback(error: BaseException) -> None:
     if not told and isinstance(error, ModelError | PluginError | UserCodeFailed) and names_user_code(error):
         told = format_user_traceback(error)
     if told:
-        errors.print(clean_text(told), markup=False)
+        errors.print(bounded(told, MAX_TRACEBACK_BYTES), markup=False)

@@ -11,7 +11,7 @@ from csd_emu.progress import Progress
 from firmware_agent.errors import ConfigurationError
 from host.array_state import ArrayState, array_folder
 from host.console import console
-from host.files import check_owner
+from host.files import check_owner, is_own
 from host.lifecycle import clear_array, list_running
 from host.recorder import Past
 from host.requests import read_run
@@ -44,15 +44,18 @@ def resume_run(
         progress: shown the stages.
         quiet: print nothing.
         stay: as in `host.run.run_job`; a run that had finished does not stay.
-        trusted: use a directory of another user, and files of the user's whose hashes were not written down.
+        trusted: use a directory of another user; in one's own, or one that is said to be safe, files of the user's
+            whose hashes were not written down.
 
     Raises:
         ConfigurationError: it is no run directory, another user's, or was changed; none of its code was run.
         CsdError: as `host.run.run_job`.
     """
-    check_owner(path, JOB_FILE, ARRAY_FILE, VERSIONS_FILE, trusted=trusted)
+    decisive = (JOB_FILE, ARRAY_FILE, VERSIONS_FILE)
+    check_owner(path, *decisive, trusted=trusted)
     with RunDirectory.reopen(path) as directory:
-        check_sources(path, JOB_FILE, VERSIONS_FILE, trusted)
+        # One consent does not count for both: another's directory, and code that nobody can compare.
+        check_sources(path, JOB_FILE, VERSIONS_FILE, trusted and is_own(path, *decisive))
         hall = path / HALL_FILE
         request = read_run(path / JOB_FILE, path / ARRAY_FILE, servers=hall if hall.exists() else None)
         if engine is not None and engine != request.config.engine_label:

@@ -10,6 +10,7 @@ import msgspec
 
 from firmware_agent.errors import CheckpointError
 from firmware_agent.files import read_file
+from host.files import SAFE_VARIABLE
 from host.job import JobConfig, read_job
 from host.plugins.section import UserSection
 
@@ -45,7 +46,8 @@ def check_sources(directory: Path, job_file: str, versions_file: str, trusted: b
     if known is None and not trusted:
         raise CheckpointError(
             f"{directory / versions_file}: does not say what {', '.join(names)} was when the run began (an older "
-            "csd-emu wrote it); look at the code, and give --trust to run it as it is"
+            "csd-emu wrote it); look at the code, and give --trust to run it as it is; if the directory is another "
+            f"user's, put it into ${SAFE_VARIABLE} as well"
         )
     for name in names:
         if Path(name).name != name:

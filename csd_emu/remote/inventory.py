@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, fie
 from csd_emu.array import DeviceName, check_profile
 from csd_emu.config import Config, load_config
 from csd_emu.remote.layout import DEFAULT_FOLDER
+from csd_emu.yaml_files import LISTS
 
 DEFAULT_PROFILE = "newport"
 # One hop of `jump`, as OpenSSH's ProxyJump has it.
@@ -256,4 +257,4 @@ def load_inventory(path: Path) -> Inventory:
     Raises:
         ConfigurationError: the file breaks a rule; every broken rule is named with its key.
     """
-    return load_config(path, Inventory).resolved(path.absolute().parent)
+    return load_config(path, Inventory, LISTS).resolved(path.absolute().parent)

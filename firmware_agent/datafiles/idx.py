@@ -82,7 +82,7 @@ def read_idx(path: Path) -> npt.NDArray[Any]:
     with open(path, "rb") as stream:
         shape, offset = _header(stream.read(_MOST_HEADER_BYTES), path)
     _check_size(path, path.stat().st_size, offset, shape)
-    return np.memmap(path, np.uint8, "r", offset, shape) if math.prod(shape) else np.empty(shape, np.uint8)
+    return np.memmap(path, np.uint8, "r", offset, shape)
 
 
 def _header(begin: bytes, path: Path) -> tuple[tuple[int, ...], int]:

@@ -12,6 +12,7 @@ from csd_emu.config import load_config
 from csd_emu.paths import Paths
 from csd_emu.progress import Progress
 from csd_emu.servers import ServersConfig
+from csd_emu.yaml_files import LISTS
 from firmware_agent.errors import ConfigurationError
 from host.device_time import MODELLED
 from host.failures import failed_run
@@ -48,7 +49,7 @@ def read_planned(
     if "prefer" not in keys and read_job(job).planner is None:
         raise ConfigurationError(f"say what to plan: {what}")
     # All servers plan alike: any of them will do.
-    first = None if servers is None else (servers, load_config(servers, ServersConfig).names[0])
+    first = None if servers is None else (servers, load_config(servers, ServersConfig, LISTS).names[0])
     return read_run(job, array, engine, tuner, planner=keys, servers=first)
 
 

@@ -25,6 +25,9 @@ from host.report.competing import explain
 from host.run_directory import MOST_BYTES, MOST_LINE_BYTES
 from host.summary import Summary
 
+# Of an array of all servers' devices; and of a device's name.
+_MOST_DEVICES, _MOST_NAME = 36 * MAX_DEVICES, 256
+
 RECORDS, SUMMARY, VERSIONS = "records.jsonl", "summary.json", "versions.json"
 
 
@@ -212,10 +215,12 @@ def _list_devices(path: Path, array: Mapping[str, Any]) -> dict[str, str]:
         groups = [DeviceGroup.model_construct(**group) for group in array.get("devices", [])]
         if any(group.profile is None for group in groups):  # a run writes down every drive's
             raise ValueError("a group has no profile")
-        if sum(len(group.drives or ()) or int(group.count) for group in groups) > 36 * MAX_DEVICES:
+        if sum(len(group.drives or ()) or max(0, int(group.count)) for group in groups) > _MOST_DEVICES:
             raise ValueError("more devices than any servers have")
+        if any(len(str(each)) > _MOST_NAME for group in groups for each in (group.name, *(group.drives or ()))):
+            raise ValueError(f"a name has more than {_MOST_NAME} characters")
         listed = ArrayConfig.model_construct(devices=groups).list_devices()
-    except (TypeError, AttributeError, ValueError) as error:
+    except (TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise ConfigurationError(f"{path}: devices: is damaged ({error})") from error
     return {device.name: device.profile for device in listed}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from csd_emu.array import ArrayConfig
 from csd_emu.config import load_config
 from csd_emu.servers import ServersConfig
+from csd_emu.yaml_files import LISTS
 from firmware_agent.errors import ConfigurationError
 from firmware_agent.models import ModelSpec
 from host.datasets import load_dataset
@@ -89,7 +90,7 @@ def read_servers_simulation(job_path: Path, servers_path: Path, tuner: TunerName
     Raises:
         ConfigurationError: a file breaks a rule, or the job is not synchronous.
     """
-    config = load_config(servers_path, ServersConfig)
+    config = load_config(servers_path, ServersConfig, LISTS)
     paths = dict.fromkeys(group.array for group in config.servers)
     arrays = {path: read_array(servers_path.parent / path) for path in paths}
     job, spec = _read_job(job_path, tuner)

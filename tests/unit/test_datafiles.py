@@ -244,6 +244,16 @@ def test_what_is_wrong_is_named(kind: str, message: str, tmp_path: Path) -> None
         open_source(spoil(kind, tmp_path))
 
 
+@pytest.mark.parametrize("shape", [(0, 4, 4), (6, 0, 4), (6, 4, 0), (0, 0, 0), (0xFFFFFFFF, 0xFFFFFFFF, 0)])
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+def test_an_idx_file_without_extent_is_named(shape: tuple[int, ...], packed: bool, tmp_path: Path) -> None:
+    content = bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape)
+    file = write_idx(tmp_path, IMAGES[:, 0], LABELS) / "train-images-idx3-ubyte"
+    file.write_bytes(gzip.compress(content) if packed else content)
+    with pytest.raises(DataError, match="holds nothing, its shape is"):
+        open_source(tmp_path)
+
+
 def test_an_image_of_another_shape_is_named(tmp_path: Path) -> None:
     images, labels = noise(4)
     path = write_folder(tmp_path / "x", images, labels, ["a", "b", "c"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from torch import nn
 
 from csd_emu.paths import Paths
 from csd_emu.progress import Silent
-from firmware_agent.errors import CheckpointError, ConfigurationError, ModelError, PluginError
+from firmware_agent import imports
+from firmware_agent.errors import CheckpointError, ConfigurationError, CsdError, ModelError, PluginError
 from firmware_agent.models import ModelSpec, build_model, resolve_model
 from host.files import SAFE_VARIABLE, check_owner
 from host.plugins.kinds import STRATEGY, TUNER
@@ -42,6 +44,20 @@ NAMED = [
     "numpy:load",
     "numpy:os",
     "yaml:sys",
+    "yaml:unsafe_load",
+    "yaml:Loader",
+    "joblib:load",
+    "sympy:sympify",
+    "sympy.core.sympify:sympify",
+    "pytest:main",
+    "_pytest.config:main",
+    "click:edit",
+    "pip:main",
+    "psutil:Popen",
+    "sklearn.linear_model:LinearRegression",
+    "torchgen.gen:main",
+    "torch.nn.functional:relu",
+    "torch:Generator",
     "not_installed_anywhere:build",
     "os.path:join",
     "..os:system",
@@ -78,14 +94,57 @@ def test_nor_may_a_strategy_or_tuner(name: str, kind: object, tmp_path: Path) ->
         load_plugin(kind, UserSection.model_validate({"name": name}), tmp_path)  # type: ignore[arg-type]
 
 
-def test_a_class_that_is_no_module_or_no_strategy_is_not_made(tmp_path: Path) -> None:
+VISION = """
+from torch import nn
+def build(width): return nn.Linear(64, width)
+class Data: pass
+class Net(nn.Linear):
+    def __init__(self): super().__init__(64, 10)
+"""
+
+
+def test_what_the_user_has_installed_may_be_named_though_it_needs_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "site/a_vision-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: a-vision\nVersion: 1.0\nRequires-Dist: torch\n")
+    (info / "RECORD").write_text("a_vision/__init__.py,,\n")
+    (info.parent / "a_vision").mkdir()
+    (info.parent / "a_vision/__init__.py").write_text(VISION)
+    monkeypatch.syspath_prepend(info.parent)
+    assert isinstance(build_model(resolve_model("a_vision:build", {"width": 10}, tmp_path)), nn.Module)
+    assert isinstance(build_model(resolve_model("a_vision:Net", {}, tmp_path)), nn.Module)
     with pytest.raises(ModelError, match=r"no torch\.nn\.Module; nothing was built"):
-        build_model(resolve_model("psutil:Popen", {"args": "touch"}, tmp_path))
-    plugin = load_plugin(
-        STRATEGY, UserSection.model_validate({"name": "sklearn.linear_model:LinearRegression"}), tmp_path
-    )
+        build_model(resolve_model("a_vision:Data", {}, tmp_path))
     with pytest.raises(PluginError, match="is no strategy, aggregate is missing"):
-        plugin.make()
+        load_plugin(STRATEGY, UserSection.model_validate({"name": "a_vision:Data"}), tmp_path).make()
+
+
+def test_a_job_of_yaml_alone_starts_nothing(files: tuple[Path, Path], mark: Path) -> None:
+    array, job = files
+    call = f'"!!python/object/apply:os.system [touch {mark}]"'
+    job.write_text(JOB.replace("my_net.py:build", f"yaml:unsafe_load\nmodel_arguments: {{stream: {call}}}"))
+    for build in (False, True):
+        with pytest.raises(ModelError, match="csd-emu's own dependencies"):
+            validate_files(array, job, None, False, Paths.default(), build=build)
+    assert not mark.exists()
+
+
+def test_without_metadata_as_on_a_drive_the_most_common_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", missing)
+    imports._dependencies.cache_clear()
+    imports._is_dependency.cache_clear()
+    try:
+        for name in ("yaml:unsafe_load", "joblib:load", "sympy:sympify", "torch:load"):
+            with pytest.raises(ModelError, match="cannot be imported"):
+                build_model(ModelSpec(name, None, {"f": "x"}))
+    finally:
+        imports._dependencies.cache_clear()
+        imports._is_dependency.cache_clear()
 
 
 def test_a_file_may_not_pass_on_what_it_imported_from_python(tmp_path: Path) -> None:
@@ -175,3 +234,39 @@ class TestAnothersDirectory:
         os.chown(tmp_path / "job.yaml", 65534, 65534)
         with pytest.raises(ConfigurationError, match=r"job\.yaml: belongs to another user"):
             check_owner(tmp_path, "job.yaml")
+
+    def test_one_consent_does_not_count_for_code_without_a_hash_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: Path
+    ) -> None:
+        """A run that an older csd-emu began: in one's own directory `--trust` is enough."""
+        source = MARKS.format(str(mark)) + "raise RuntimeError('it is imported')\n" + NET
+        folder = resumable(tmp_path, source, None)
+        os.chown(folder, 65534, 65534)
+        with pytest.raises(CheckpointError, match=r"does not say what my_net\.py was.*CSD_EMU_SAFE_DIRECTORIES"):
+            resume(folder, tmp_path, trusted=True)
+        assert not mark.exists()
+        monkeypatch.setenv(SAFE_VARIABLE, str(folder))
+        with pytest.raises(CheckpointError, match="does not say what"):
+            resume(folder, tmp_path)
+        for own in (False, True):
+            if own:
+                monkeypatch.delenv(SAFE_VARIABLE)
+                os.chown(folder, 0, 0)
+            mark.unlink(missing_ok=True)
+            with pytest.raises(CsdError, match="it is imported"):
+                resume(folder, tmp_path, trusted=True)
+            assert mark.exists()
+
+    def test_nor_does_a_link_of_ones_own_make_it_ones_own(self, tmp_path: Path) -> None:
+        folder, link = resumable(tmp_path, NET, {}), tmp_path / "link"
+        link.symlink_to(folder)
+        check_owner(link, "job.yaml")
+        (tmp_path / "theirs.yaml").touch()
+        os.chown(tmp_path / "theirs.yaml", 65534, 65534)
+        (folder / "job.yaml").unlink()
+        (folder / "job.yaml").symlink_to(tmp_path / "theirs.yaml")
+        with pytest.raises(ConfigurationError, match=r"job\.yaml: belongs to another user"):
+            check_owner(link, "job.yaml")
+        os.chown(folder, 65534, 65534)
+        with pytest.raises(ConfigurationError, match=r"link: belongs to another user \(uid 65534\)"):
+            load_run(link)

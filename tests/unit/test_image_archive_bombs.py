@@ -111,6 +111,27 @@ def test_a_file_that_claims_more_than_any_image_has(tmp_path: Path) -> None:
     refuse(tmp_path, tar_of({MANIFEST: json.dumps({"format": 1, "layer": "l", "files": claims}).encode()}), "it names")
 
 
+def test_holes_of_many_files_are_bounded_together(tmp_path: Path) -> None:
+    claims = {f"f{n}": {"size_bytes": 16 << 30, "sha256": ""} for n in range(3)}
+    refuse(tmp_path, tar_of({MANIFEST: json.dumps({"format": 1, "layer": "l", "files": claims}).encode()}), "in all")
+
+
+def test_a_hole_can_be_interrupted(tmp_path: Path) -> None:
+    """A file without content: all of its 16 GiB are hashed, but not after the command was told to end."""
+    info = tarfile.TarInfo("disk.img")
+    info.type, calls = b"S", iter(range(3))
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[483:495] = (1 << 95 | 16 << 30).to_bytes(12, "big")
+    header[148:156] = b"        "
+    header[148:156] = b"%06o\0 " % sum(header)
+    facts = {"disk.img": {"size_bytes": 16 << 30, "sha256": ""}}
+    begin = tar_of({MANIFEST: json.dumps({"format": 1, "layer": "l", "files": facts}).encode()})[:1024]
+    archive = TarStream(io.BytesIO(begin + bytes(header) + bytes(1024)))
+    manifest = take_manifest(archive)
+    with pytest.raises(StopIteration):
+        unpack_files(archive, manifest, tmp_path, 1 << 20, lambda: next(calls) and None)
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     runs=st.lists(st.tuples(st.booleans(), st.integers(1, 200_000)), max_size=40),

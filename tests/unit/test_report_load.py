@@ -1,6 +1,7 @@
 """Reading run directories: finished, killed half-way, resumed, damaged."""
 
 import math
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,29 @@ def test_a_damaged_file_is_named_with_the_remedy(tmp_path: Path, name: str, cont
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigurationError, match=message):
         load_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        "[{profile: newport, count: 9007199254740992}]",
+        "[{profile: newport, count: 1.0e+300}]",
+        "[{profile: newport, count: .inf}]",
+        "[{profile: newport, count: 1000000}, {profile: newport, count: -1000000}]",
+        f"[{{profile: newport, count: 30000, name: {'x' * 60_000}}}]",
+    ],
+    ids=["huge", "huge number", "infinite", "huge and negative", "long name"],
+)
+def test_an_array_of_more_devices_than_there_can_be_takes_no_memory(devices: str, tmp_path: Path) -> None:
+    write_run(tmp_path, array_rounds(1, NAMES))
+    (tmp_path / "array.yaml").write_text(f"devices: {devices}")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigurationError, match=r"array\.yaml: devices: is damaged"):
+            load_run(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_folder_that_is_no_run_directory_is_refused(tmp_path: Path) -> None:
