@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from host.bench.browser import Browser, Tab
 from host.failures import Failure
@@ -119,7 +120,9 @@ def test_names_and_events_full_of_markup_are_only_words(browser: Browser) -> Non
     """Plotly takes some HTML for markup: a clock of a drive's own could put a link on the page."""
     with LiveRun(HOSTILE, array=HOSTILE[0], model=HOSTILE[1]) as run:
         run.begin(clock=HOSTILE[2])
-        run.add(*array_rounds(4, HOSTILE, clock=HOSTILE[2]))
+        for record in array_rounds(4, HOSTILE, clock=HOSTILE[2]):
+            devices = [structs.replace(device, clock=HOSTILE[2]) for device in record.devices]
+            run.add(structs.replace(record, devices=devices))
         for hostile in HOSTILE:
             run.tell(hostile, What.REFUSED, hostile)
             run.tell("csd-99", What.NOTE, hostile)

@@ -72,7 +72,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
     """Make every report fail from now on."""
 
     def fail(error: Exception) -> None:
-        def write_report(*_: object) -> None:
+        def write_report(*_: object, **__: object) -> None:
             raise error
 
         monkeypatch.setattr("host.report.page.write_report", write_report)
