@@ -51,7 +51,7 @@ def test_a_hostile_file_is_refused_at_once(text: str, told: str, tmp_path: Path)
     began = time.thread_time()
     with pytest.raises(ConfigurationError, match=f"(?s){told}") as raised:
         load_config(path, ArrayConfig)
-    assert time.thread_time() - began < 1
+    assert time.thread_time() - began < 3
     assert str(raised.value).startswith(str(path))
     assert len(str(raised.value)) < 2000
 
@@ -59,7 +59,7 @@ def test_a_hostile_file_is_refused_at_once(text: str, told: str, tmp_path: Path)
 def test_many_keys_take_no_time_that_grows_with_their_square() -> None:
     began = time.thread_time()
     assert len(parse_yaml("{" + ", ".join(f"k{n}: 1" for n in range(20_000)) + "}", "here")) == 20_000
-    assert time.thread_time() - began < 1
+    assert time.thread_time() - began < 3
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_is_within_the_bounds_is_read_at_once(text: str) -> None:
     assert len(text) <= USUAL.most_bytes
     began = time.thread_time()
     parse_yaml(text, "here")
-    assert time.thread_time() - began < 1
+    assert time.thread_time() - began < 3
 
 
 def test_an_inventory_of_20_000_drives_and_a_file_of_all_servers_are_read(tmp_path: Path) -> None:
