@@ -9,11 +9,13 @@ PYTEST := .venv/bin/pytest --numprocesses=2
 .SUFFIXES:
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
-.PHONY: help run test test-third test-all lint types format docs docs-serve bench bench-compose test-compose clean setup-qemu setup-native setup-dev
+.PHONY: help run unit coverage test test-third test-all lint types format docs docs-serve bench bench-compose test-compose clean setup-qemu setup-native setup-dev
 
 help:
 	@echo 'make run [ENGINE=native]   start an array of emulated drives, train on it, report, clean up'
 	@echo '                           ENGINE=qemu (default): virtual machines; native: processes, no root, no QEMU'
+	@echo 'make unit [ARGS=...]       the fast tests of the code alone, in a minute: no root, no process, no network'
+	@echo 'make coverage [ARGS=...]   how much of the code all unit tests run, branches included'
 	@echo 'make test [ARGS=...]       the tests, real virtual machines included, without the long ones'
 	@echo 'make test-third [ARGS=...] of the long tests a third, which the commit chooses, and those of what changed'
 	@echo 'make test-all [ARGS=...]   all tests'
@@ -34,6 +36,16 @@ else
 	@$(MAKE) setup-$(ENGINE)
 	@exec .venv/bin/csd-emu run $(QUICKSTART)/job.yaml --array $(QUICKSTART)/array.yaml --engine $(ENGINE)
 endif
+
+# These install nothing, for that may ask for root.
+unit: .venv/bin/pytest
+	@exec $(PYTEST) --hypothesis-profile=quick -m 'not slow and not long' tests/unit $(ARGS)
+
+coverage: .venv/bin/pytest
+	@exec $(PYTEST) --cov --cov-report=term:skip-covered -m 'not long' tests/unit $(ARGS)
+
+.venv/bin/pytest:
+	@echo 'make: there is no $@: run make setup-dev first' >&2; exit 2
 
 test: setup-dev
 	@exec $(PYTEST) -m 'not long' $(ARGS)
@@ -59,6 +71,7 @@ bench-compose: setup-dev
 lint: setup-dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/lint-imports --no-logo --cache-dir .ruff_cache/imports
 
 types: setup-dev
 	.venv/bin/mypy
@@ -69,7 +82,7 @@ format: setup-dev
 
 # The variable silences what the theme says of the next major version of mkdocs, which is not asked for here.
 docs: setup-dev
-	@.venv/bin/python -m host.reference
+	@.venv/bin/python -m csd_lab.generate.reference
 	@NO_MKDOCS_2_WARNING=1 exec .venv/bin/mkdocs build
 
 docs-serve: setup-dev

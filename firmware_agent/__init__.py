@@ -1,3 +1,3 @@
-"""What runs in the drive, and the leaf modules that everyone shares."""
+"""Program in the drive: agent, training, faults; `common` is shared with the host."""
 
 __version__ = "0.1.0"

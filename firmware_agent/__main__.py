@@ -15,9 +15,9 @@ import threading
 from pathlib import Path
 
 from firmware_agent import deployed, drive
-from firmware_agent.errors import CsdError
-from firmware_agent.handover import FAILED_MARKER
-from firmware_agent.heap import set_aside
+from firmware_agent.common.errors import CsdError
+from firmware_agent.common.handover import FAILED_MARKER
+from firmware_agent.common.heap import set_aside
 
 
 def main() -> int:

@@ -15,12 +15,16 @@ import torch
 
 from firmware_agent import __version__, bare_loop
 from firmware_agent.clock import Stopwatch, wait_for_fresh_slice
-from firmware_agent.crossing import device_number
-from firmware_agent.cut_pass import cross_in_turn
-from firmware_agent.disturbance import Disturbance
-from firmware_agent.errors import AgentRefused, CsdError, DataError, DeviceLost, ModelError, ProtocolError
-from firmware_agent.exchange import Assembler, tensor_specs
-from firmware_agent.folded_traceback import (
+from firmware_agent.common.errors import (
+    USER_ERRORS,
+    AgentRefused,
+    CsdError,
+    DataError,
+    DeviceLost,
+    ModelError,
+    ProtocolError,
+)
+from firmware_agent.common.folded_traceback import (
     bounded,
     describe_error,
     format_user_traceback,
@@ -28,51 +32,44 @@ from firmware_agent.folded_traceback import (
     names_user_code,
     user_error,
 )
-from firmware_agent.gradients import GradientWorker, LocalStep
-from firmware_agent.identity import Identity
-from firmware_agent.memory import high_water_bytes
-from firmware_agent.overlap import Overlap
-from firmware_agent.power_meter import PowerMeter
-from firmware_agent.probe import probe_read, probe_send
-from firmware_agent.sabotage import Saboteur
-from firmware_agent.session import Session
-from firmware_agent.shard import Shard
-from firmware_agent.throttle import Throttle
-from firmware_agent.trainer import Trainer
-from firmware_agent.weights import load_arrays, state_arrays
-from firmware_agent.wire import (
-    MEASURES_LAYERS,
-    PROTOCOL_VERSION,
-    AnyFrame,
+from firmware_agent.common.frames.frame_fields import MEASURES_LAYERS, Frame, Metered
+from firmware_agent.common.frames.measure_frames import Measure, Measured, ProbeRead, ProbeSend
+from firmware_agent.common.frames.session_frames import (
     Disturb,
     Disturbed,
     Failed,
-    Frame,
     Hello,
     Job,
-    Measure,
-    Measured,
-    Metered,
-    ProbeRead,
-    ProbeSend,
     Ready,
-    Reduce,
-    Reduced,
     Sabotage,
     Sabotaged,
     Slice,
-    Step,
-    Stepped,
     Tensors,
     Train,
     Trained,
     Welcome,
-    encode,
-    pack,
 )
+from firmware_agent.common.frames.step_frames import Reduce, Reduced, Step, Stepped
+from firmware_agent.common.identity import Identity
+from firmware_agent.common.shard import Shard
+from firmware_agent.common.slices import Assembler, tensor_specs
+from firmware_agent.common.split.activations import device_number
+from firmware_agent.common.weights import load_arrays, state_arrays
+from firmware_agent.common.wire import PROTOCOL_VERSION, AnyFrame, encode, pack
+from firmware_agent.faults.competing_task import Disturbance
+from firmware_agent.faults.fault_injection import Saboteur
+from firmware_agent.faults.io_limits import Throttle
+from firmware_agent.faults.throttle_probe import probe_read, probe_send
+from firmware_agent.host_session import HostSession
+from firmware_agent.peak_memory import high_water_bytes
+from firmware_agent.power_meter import PowerMeter
+from firmware_agent.training.cut_pass import cross_in_turn
+from firmware_agent.training.gradient_step import GradientWorker, LocalStep
+from firmware_agent.training.overlapped_steps import Overlap
+from firmware_agent.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
-# Between two sessions; twice as long, up to the longest, after each in which the host did not keep to the wire's rules.
+# Delay between two sessions; doubled, up to the longest, after each session in which the host broke the protocol.
 REDIAL_SECONDS, LONGEST_REDIAL_SECONDS = 0.25, 8.0
 
 
@@ -97,7 +94,7 @@ class Agent:
             disturbance: its competing task.
             facts: go into the hello.
             throttle: its own limits on flash and network.
-            saboteur: harms it for experiments; without one its disk cannot be filled.
+            saboteur: injects faults for experiments; without one the disk cannot be filled.
             meter: reads what it draws; None where the host's model has to say it.
         """
         self._identity, self._shard, self._disturbance = identity, shard, disturbance
@@ -115,7 +112,7 @@ class Agent:
         # Records of the last step, and the most memory that was held after the first step of that size.
         self._peak = 0, 0
 
-    def serve_forever(self, stop: threading.Event, dial: Callable[[Identity], Session] = Session) -> None:
+    def serve_forever(self, stop: threading.Event, dial: Callable[[Identity], HostSession] = HostSession) -> None:
         """Dial, serve, redial, until `stop` is set.
 
         Raises:
@@ -154,7 +151,7 @@ class Agent:
             holding=self._shard.holding,
         )
 
-    def _serve(self, session: Session) -> None:
+    def _serve(self, session: HostSession) -> None:
         session.send(self.hello())
         if not isinstance(session.receive(), Welcome):
             raise ProtocolError("the host answered a hello with something other than a welcome")
@@ -164,12 +161,12 @@ class Agent:
                 self._handle(session, frame)
             except (AgentRefused, DeviceLost, ProtocolError):
                 raise
-            except (Exception, SystemExit) as error:  # the user's model may raise anything; the host must hear of it
+            except USER_ERRORS as error:  # the user's model may raise anything; the host must hear of it
                 if not isinstance(error, CsdError):
                     log.error("%s failed: %s", type(frame).__name__, describe_error(error))
                 self._report_failure(session, frame, error)
 
-    def _report_failure(self, session: Session, frame: AnyFrame, error: BaseException) -> None:
+    def _report_failure(self, session: HostSession, frame: AnyFrame, error: BaseException) -> None:
         failed = describe_failure(type(frame).__name__, error)
         if self._overlap is not None and isinstance(frame, Step):
             self._overlap.fail(failed)
@@ -183,7 +180,7 @@ class Agent:
         arrays = state_arrays(self._ready().model)
         self._inbound = Assembler(frame.exchange, frame.specs, tensor_specs(arrays), arrays)
 
-    def _handle(self, session: Session, frame: AnyFrame) -> None:
+    def _handle(self, session: HostSession, frame: AnyFrame) -> None:
         if isinstance(frame, Slice | Tensors):
             self._take_tensors(frame)
         elif isinstance(frame, Job):
@@ -204,7 +201,7 @@ class Agent:
         else:
             raise ProtocolError(f"the host sent a {type(frame).__name__}, which only a drive sends")
 
-    def _begin_job(self, session: Session, job: Job) -> None:
+    def _begin_job(self, session: HostSession, job: Job) -> None:
         if self._overlap is not None:
             raise ProtocolError("the host sent a second job in a session whose slices overlap; dial again for it")
         ready = self._prepare(job)
@@ -220,7 +217,7 @@ class Agent:
         self._job = job
         return Ready(sum(p.numel() for p in self._trainer.model.parameters()))
 
-    def _compute(self, session: Session, task: Train | Step) -> None:
+    def _compute(self, session: HostSession, task: Train | Step) -> None:
         if self._overlap is None:
             load_arrays(self._ready().model, self._assembler().arrays())
             self._inbound = None
@@ -243,7 +240,7 @@ class Agent:
         trained = Trained(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes, peak_bytes)
         return [*frames, encode(msgspec.structs.replace(trained, metered=self._metered()))]
 
-    def _step(self, session: Session, task: Step) -> list[bytes]:
+    def _step(self, session: HostSession, task: Step) -> list[bytes]:
         worker, pass_on = self._worker(), self._saboteur.pass_on
         meet = functools.partial(_meet, session.send, session.receive)
         cross = cross_in_turn(session.send_encoded, session.receive, pass_on, self._stopwatch)

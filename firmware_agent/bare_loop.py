@@ -14,10 +14,13 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from firmware_agent.errors import DeviceFailed, ProtocolError
-from firmware_agent.models import ModelSpec, build_model
-from firmware_agent.shard import Shard, open_shard
-from firmware_agent.wire import Job, Measure, Measured, PhaseSeconds, decode, encode
+from firmware_agent.common.errors import DeviceFailed, ProtocolError
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from firmware_agent.common.frames.measure_frames import Measure, Measured
+from firmware_agent.common.frames.session_frames import Job
+from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.shard import Shard, open_shard
+from firmware_agent.common.wire import decode, encode
 
 _LENGTH_BYTES = 4
 

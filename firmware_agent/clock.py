@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from firmware_agent.wire import PhaseSeconds
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
 
 PHASES = ("forward", "backward", "update", "encode")
 # A clock that jumps so far between two looks shows that another task had the core.

@@ -20,14 +20,14 @@ from typing import Any
 import msgspec
 
 from firmware_agent.agent import Agent, device_facts
-from firmware_agent.disturbance import Disturbance
+from firmware_agent.common.atomic_files import replace_file
+from firmware_agent.common.errors import ConfigurationError, CsdError
+from firmware_agent.common.handover import FAILED_MARKER, IDENTITY_FILE
+from firmware_agent.common.identity import Identity, read_identity
 from firmware_agent.drive import open_records, seed_generators, warm_up
-from firmware_agent.errors import ConfigurationError, CsdError
-from firmware_agent.files import replace_file
-from firmware_agent.handover import FAILED_MARKER, IDENTITY_FILE
-from firmware_agent.identity import Identity, read_identity
+from firmware_agent.faults.competing_task import Disturbance
+from firmware_agent.host_session import HostSession
 from firmware_agent.power_meter import PowerMeter, Sensor, find_sensor
-from firmware_agent.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def serve_deployed(folder: Path, stop: threading.Event) -> None:
     What goes wrong with one identity is written down, and ends only with the next one: a supervisor that started this
     process again would see the same.
     """
-    report = Report(folder)
+    report = AgentReport(folder)
     while not stop.is_set():
         signature = sign(folder)
         with _console(folder):
@@ -98,7 +98,7 @@ def sign(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
     return tuple(_stamp(folder / name / IDENTITY_FILE) for name in (SLOT, ENROLMENT))
 
 
-class Report:
+class AgentReport:
     """What the agent is doing, for the control script: one ``key=value`` a line, replaced in one step."""
 
     def __init__(self, folder: Path) -> None:
@@ -115,20 +115,20 @@ class Report:
         replace_file(self._path, "".join(f"{key}={value}\n" for key, value in facts.items()).encode())
 
 
-class Line:
+class HostConnection:
     """The line to the host: sessions one after the other, until the identity that they have is not the one any more."""
 
     def __init__(self, changed: Callable[[], bool], stop: threading.Event) -> None:
         """Look several times a second whether `changed` or `stop` says that it is over."""
         self.over = threading.Event()
         self._changed, self._stop = changed, stop
-        self._session: Session | None = None
+        self._session: HostSession | None = None
         self._lock = threading.Lock()
 
-    def dial(self, identity: Identity) -> Session:
+    def dial(self, identity: Identity) -> HostSession:
         """Return a new session."""
         with self._lock:
-            self._session = Session(identity)
+            self._session = HostSession(identity)
             if self.over.is_set():
                 self._session.cancel()
             return self._session
@@ -153,7 +153,7 @@ class Line:
                         self._session.cancel()
 
 
-def _serve(folder: Path, identity: Identity, signature: object, stop: threading.Event, report: Report) -> None:
+def _serve(folder: Path, identity: Identity, signature: object, stop: threading.Event, report: AgentReport) -> None:
     away_seconds = abs(time.time() - identity.unix_seconds)
     if away_seconds > _DAY_SECONDS:
         log.warning("this drive's date is %.0f days from the host's; nothing rests on it", away_seconds / _DAY_SECONDS)
@@ -164,7 +164,7 @@ def _serve(folder: Path, identity: Identity, signature: object, stop: threading.
     )
     report.write("running", identity)
     log.info("serving array %s as %s, incarnation %d", identity.array, identity.device, identity.incarnation)
-    line = Line(lambda: sign(folder) != signature, stop)
+    line = HostConnection(lambda: sign(folder) != signature, stop)
     with line.watched():
         agent.serve_forever(line.over, line.dial)
 

@@ -21,16 +21,23 @@ import torch
 from firmware_agent import uplink
 from firmware_agent.agent import Agent, device_facts
 from firmware_agent.clock import Stopwatch
-from firmware_agent.disturbance import Disturbance, delegated_group
-from firmware_agent.errors import BootTimeout
-from firmware_agent.handover import IDENTITY_FILE, IDENTITY_SERIAL, READY_MARKER, SHARD_FILE, SHARD_SERIAL, UPLINK_PORT
-from firmware_agent.holding import open_holding
-from firmware_agent.identity import Identity, read_identity
-from firmware_agent.sabotage import Saboteur
-from firmware_agent.shard import Manifest, Shard, open_shard
-from firmware_agent.throttle import Throttle
-from firmware_agent.trainer import Trainer
-from firmware_agent.wire import Job, Train
+from firmware_agent.common.errors import BootTimeout
+from firmware_agent.common.frames.session_frames import Job, Train
+from firmware_agent.common.handover import (
+    IDENTITY_FILE,
+    IDENTITY_SERIAL,
+    READY_MARKER,
+    SHARD_FILE,
+    SHARD_SERIAL,
+    UPLINK_PORT,
+)
+from firmware_agent.common.identity import Identity, read_identity
+from firmware_agent.common.shard import Shard, ShardManifest, open_shard
+from firmware_agent.faults.competing_task import Disturbance, delegated_group
+from firmware_agent.faults.fault_injection import Saboteur
+from firmware_agent.faults.io_limits import Throttle
+from firmware_agent.local_dataset import open_holding
+from firmware_agent.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +93,7 @@ def serve_drive(stop: threading.Event) -> None:
     identity = read_identity(_wait_for_namespace(IDENTITY_SERIAL, stop))
     reseed(identity)
     way_out.listen(identity.port)
-    # For the record: no two clones may draw the same bytes.
+    # For the log: no two clones may draw the same bytes.
     facts = {"first_random_sha256": hashlib.sha256(os.urandom(32)).hexdigest()}
     shard = open_shard(_wait_for_namespace(SHARD_SERIAL, stop))
     say(f"CSD-AGENT DEVICE {identity.device} INCARNATION {identity.incarnation}")
@@ -120,7 +127,7 @@ def warm_up() -> None:
     """Take one training step of the smallest model, so that lazily loaded code is in the template's shared memory."""
     shard = Shard(
         Path(os.devnull),
-        Manifest("", "", 8, 8, (8,), {}),
+        ShardManifest("", "", 8, 8, (8,), {}),
         "",
         np.zeros((8, 1, 8, 8), np.uint8),
         np.zeros(8, np.int64),

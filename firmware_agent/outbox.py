@@ -1,4 +1,4 @@
-"""What a drive has to send: messages in order, and between them slices in the order of a send queue."""
+"""Outbox of a drive: messages in order, and between them slices in the order of a send queue."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from firmware_agent.send_queue import Piece, Sending, SendQueue
-from firmware_agent.wire import Received, encode, join
+from firmware_agent.common.frames.session_frames import Received
+from firmware_agent.common.send_queue import Piece, SendQueue, TransferSettings
+from firmware_agent.common.wire import encode, join
 
 Encode = Callable[[Piece], Iterator[bytes]]
 """Makes the messages of a piece, at the moment at which it leaves."""
@@ -66,9 +67,13 @@ class Outbox:
         the iteration ends.
         """
         with self._changed:
-            self._queue, self._encode, self._stall = SendQueue(Sending()), encode_piece, (stall_seconds, on_stall)
+            self._queue, self._encode, self._stall = (
+                SendQueue(TransferSettings()),
+                encode_piece,
+                (stall_seconds, on_stall),
+            )
 
-    def change(self, sending: Sending) -> None:
+    def change(self, sending: TransferSettings) -> None:
         """Send by other settings from now on."""
         with self._changed:
             self._slices.change(sending)
@@ -90,7 +95,7 @@ class Outbox:
             self._changed.notify_all()
 
     def add_read(self, exchange: int, size_bytes: int) -> None:
-        """Note that so many bytes of the peer's slices were read: it will be told."""
+        """Record that this many bytes of the peer's slices were read, to be acknowledged."""
         with self._changed:
             self._read[exchange] = self._read.get(exchange, 0) + size_bytes
             self._changed.notify_all()

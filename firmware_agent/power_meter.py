@@ -1,4 +1,4 @@
-"""What a real drive draws, by its own sensor, where the kernel shows one (hwmon).
+"""Power of a real drive by its own sensor, where the kernel shows one (hwmon).
 
 A counter of energy is read at both ends of a task. A sensor of power alone is read several times a second meanwhile,
 and the watts are integrated.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from firmware_agent.wire import Metered
+from firmware_agent.common.frames.frame_fields import Metered
 
 HWMON = Path("/sys/class/hwmon")
 # By kind, the best first: joules counted, watts averaged by the sensor, watts of the moment; all in millionths.

@@ -27,7 +27,7 @@ _LOOPBACK = "127.0.0.1"
 _PAGE_BYTES, _BLOCK_BYTES = 4096, 64 << 10
 # No TLS record is that long, so none that was begun can swallow it: the host's TLS fails, and closes the connection.
 _NOISE = b"\xff" * (20 << 10)
-# What the host is given to hang up by itself, as it does at the end of a run; and to answer the noise.
+# Seconds for the host to hang up by itself, as it does at the end of a run, and to respond to the noise.
 _PATIENCE_SECONDS, _BREAK_SECONDS = 2.0, 5.0
 _POLL_SECONDS = 0.1
 _RTMGRP_LINK = 1

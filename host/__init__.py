@@ -1,1 +1,1 @@
-"""What runs on the server that holds the drives."""
+"""Code of the server that holds the drives: policies, fleet, training, monitoring, deployment, commands."""

@@ -1,5 +1,5 @@
 """``python -m host`` is ``csd-emu``."""
 
-from host.entry import main
+from host.cli.entry import main
 
 main()

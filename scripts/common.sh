@@ -1,7 +1,7 @@
 # Shared by the scripts beside it: how they speak and fail, and which Python they use. Sourced, never run.
 # shellcheck shell=bash
 
-readonly UNFIT_EXIT_CODE=2  # as EnvironmentUnfit in firmware_agent/errors.py
+readonly UNFIT_EXIT_CODE=2  # as EnvironmentUnfit in firmware_agent/common/errors.py
 
 # Says one line of what is being done. Quiet runs call it never.
 say() {

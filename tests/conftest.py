@@ -3,16 +3,17 @@
 import os
 import signal
 import time
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from csd_emu.paths import HOME_VARIABLE, Paths
-from host.certificates import Authority, HostKeys
+from csd_emu.util.paths import HOME_VARIABLE, Paths
+from host.fleet.certificates import Authority, HostKeys
 from tests import long
+from tests.support.examples import QUICK_EXAMPLES
 
 # A shell has its background jobs ignore Ctrl-C, and what they start as well; tests that interrupt commands would fail.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -23,15 +24,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A busy machine must not make a law of arithmetic fail, so no example has a deadline. What every change must pass draws
 # the same examples every time, so that a change is never refused for what another one broke; `make test-all` draws
-# new ones each time, and six times as many.
+# new ones each time, and six times as many. `make unit`, which is run all day, draws few.
 settings.register_profile("csd-emu", deadline=None, print_blob=True, derandomize=True, max_examples=50)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=300)
+settings.register_profile("quick", settings.get_profile("csd-emu"), max_examples=QUICK_EXAMPLES)
 settings.load_profile("csd-emu")
 
 
 # Of the unit tests, those that nobody should wait for in the end.
 LONGEST = tuple(
-    f"tests/unit/test_{name}.py" for name in ("cutting", "report_page", "report_steps", "zoo", "cut_training")
+    f"test_{name}.py"
+    for name in (
+        *("cut_training", "cutting", "gradient_direction", "overlap_cut", "report_page", "step_spans"),
+        *("servers_planning", "servers_training", "zoo"),
+    )
 )
 
 
@@ -115,11 +121,11 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which long tests were chosen, and what each file took, as tests/long.py has it."""
     if said := getattr(terminalreporter.config.option, "long_choice", ""):
-        seconds: Counter[str] = Counter()
+        seconds: dict[str, float] = defaultdict(float)
         for report in (each for kind in terminalreporter.stats.values() for each in kind):
             if isinstance(report, pytest.TestReport):
                 seconds[report.nodeid.partition("::")[0]] += report.duration
-        for file, spent in seconds.most_common():
+        for file, spent in sorted(seconds.items(), key=lambda item: -item[1]):
             terminalreporter.write_line(f'    "{file}": {spent:.0f},')
         terminalreporter.write_line(said)
 
@@ -129,9 +135,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.third:
         choose_third(config, items)
     for item in items:
+        allow_time(item)
         if item.get_closest_marker("vm") and group_of(item.nodeid) != "virtual machines":
             raise pytest.UsageError(f"{item.nodeid}: tests marked vm lie in tests/vm, or have a parameter qemu")
     items.sort(key=_place)
+
+
+# Seconds after which a test with such a marker is ended; all others have those of pyproject.toml.
+TIMEOUTS = {"compose": 3600, "vm": 1800, "long": 1800}
+
+
+def allow_time(item: pytest.Item) -> None:
+    """Give a test the time of its slowest marker, unless it names its own."""
+    seconds = [limit for marker, limit in TIMEOUTS.items() if item.get_closest_marker(marker)]
+    if seconds and not item.get_closest_marker("timeout"):
+        item.add_marker(pytest.mark.timeout(max(seconds)))
 
 
 def _place(item: pytest.Item) -> int:
@@ -139,7 +157,7 @@ def _place(item: pytest.Item) -> int:
         return 0
     if not item.nodeid.startswith("tests/unit/"):
         return 1
-    return 2 if item.nodeid.startswith(LONGEST) else 3
+    return 2 if item.path.name in LONGEST else 3
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -147,7 +165,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Hand out the groups one by one, in the order of collection."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Groups(LoadScopeScheduling):
+    class Groups(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from csd_emu.array import NATIVE, REMOTE, ArrayConfig, EngineName
-from csd_emu.engines.base import DevicePlan, Engine, Fault, Handle, Surroundings
-from csd_emu.engines.mixed import MixedEngine, faults_of
-from csd_emu.engines.native import NativeEngine
-from csd_emu.paths import Paths
-from csd_emu.remedies import INSTALL_LIBVIRT_PYTHON
-from csd_emu.shaping import make_shaper
-from firmware_agent.errors import EnvironmentUnfit
+from csd_emu.config.array_file import NATIVE, ArrayConfig
+from csd_emu.config.engine_names import ENGINE
+from csd_emu.engines.engine_protocol import DevicePlan, Engine, EngineClass, Fault, Handle, Surroundings
+from csd_emu.engines.mixed_engine import MixedEngine, faults_of
+from csd_emu.engines.native_engine import NativeEngine
+from csd_emu.util.paths import Paths
+from csd_emu.util.remedies import INSTALL_LIBVIRT_PYTHON
+from firmware_agent.common.errors import EnvironmentUnfit
 
 __all__ = ["DevicePlan", "Engine", "Fault", "Handle", "NativeEngine", "Surroundings", "faults_of", "make_engine"]
+
+_NO_LIBVIRT = f"libvirt-python is not installed; {INSTALL_LIBVIRT_PYTHON}"
+# Modules that an engine may lack on this machine -> what is missing, and the remedy.
+_MISSING = {"libvirt": _NO_LIBVIRT, "libvirt_qemu": _NO_LIBVIRT}
 
 
 def make_engine(config: ArrayConfig, paths: Paths) -> Engine:
@@ -28,27 +32,11 @@ def make_engine(config: ArrayConfig, paths: Paths) -> Engine:
     return engines[names[0]] if len(engines) == 1 else MixedEngine(engines)
 
 
-def _make(name: EngineName, config: ArrayConfig, paths: Paths) -> Engine:
-    if name == NATIVE:
-        return NativeEngine(paths.arrays, make_shaper(config, paths.arrays))
-    return _remote_engine(config, paths) if name == REMOTE else _qemu_engine(config, paths)
-
-
-def _remote_engine(config: ArrayConfig, paths: Paths) -> Engine:
-    from csd_emu.engines.remote import RemoteEngine  # SSH: nobody else has need of it
-    from csd_emu.remote.server import server_id
-
-    return RemoteEngine(config, server_id(paths.state))
-
-
-def _qemu_engine(config: ArrayConfig, paths: Paths) -> Engine:
+def _make(name: str, config: ArrayConfig, paths: Paths) -> Engine:
     try:
-        from csd_emu.engines.qemu import QemuEngine
+        engine: EngineClass = ENGINE.load(name)
     except ModuleNotFoundError as error:
-        if error.name not in ("libvirt", "libvirt_qemu"):
+        if (remedy := _MISSING.get(error.name or "")) is None:
             raise
-        raise EnvironmentUnfit(
-            f"libvirt-python is not installed; {INSTALL_LIBVIRT_PYTHON}, or use --engine native"
-        ) from error
-
-    return QemuEngine(config, paths)
+        raise EnvironmentUnfit(f"{remedy}, or use --engine native") from error
+    return engine.of_array(config, paths)

@@ -14,9 +14,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from csd_emu.image.bytecode import BuildPython, compile_tree
 from csd_emu.image.cpio import Entry, archive
-from csd_emu.image.recipe import Recipe, source_files
+from csd_emu.image.guest_bytecode import BuildPython, compile_tree
+from csd_emu.image.image_recipe import ImageRecipe, source_files
 from csd_emu.image.runner import Runner
 
 AGENT = "opt/csd/firmware_agent"
@@ -40,7 +40,7 @@ class KeyPair:
         return cls(private, public + b" csd-emu\n")
 
 
-def boot_entries(recipe: Recipe, layer: Path) -> Iterator[Entry]:
+def boot_entries(recipe: ImageRecipe, layer: Path) -> Iterator[Entry]:
     """Yield what finds and mounts the root disk; `layer` holds busybox and the kernel modules."""
     for folder in ("dev", "root"):
         yield Entry(folder, 0o755)
@@ -77,7 +77,7 @@ def agent_entries(runner: Runner, python: BuildPython, agent: Path) -> list[Entr
         return [Entry(f"files/{path.relative_to(root)}", 0o644, path.read_bytes()) for path in paths]
 
 
-def check_entries(recipe: Recipe) -> Iterator[Entry]:
+def check_entries(recipe: ImageRecipe) -> Iterator[Entry]:
     """Yield what turns an ordinary boot into the check boot."""
     folder = recipe.folder / "check"
     drop_in = "files/etc/systemd/system/csd-agent.service.d/check.conf"

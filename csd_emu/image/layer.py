@@ -1,4 +1,4 @@
-"""What images with one recipe share: the root disk, the kernel, and what an initramfs is made of."""
+"""Files that images of one recipe share: the root disk, the kernel, and the parts of an initramfs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from csd_emu.image.bytecode import BuildPython, PythonCache, compile_tree, find_python
 from csd_emu.image.disk import make_disk
-from csd_emu.image.packages import GUEST_ARCHITECTURE, Package, PackageCache, machine_architecture
-from csd_emu.image.recipe import Recipe
-from csd_emu.image.rootfs import (
+from csd_emu.image.guest_bytecode import BuildPython, PythonCache, compile_tree, find_python
+from csd_emu.image.image_recipe import ImageRecipe
+from csd_emu.image.image_rootfs import (
     SITE,
     complete_root,
     kernel_options,
@@ -20,10 +19,11 @@ from csd_emu.image.rootfs import (
     take_kernel,
     unpack_package,
 )
+from csd_emu.image.packages import GUEST_ARCHITECTURE, Package, PackageCache, machine_architecture
 from csd_emu.image.runner import Runner
 from csd_emu.image.stages import Stages
 from csd_emu.image.wheels import WheelCache, unpack_wheel
-from firmware_agent.errors import EnvironmentUnfit
+from firmware_agent.common.errors import EnvironmentUnfit
 
 DISK = "disk.img"
 KERNEL = "vmlinuz"
@@ -42,7 +42,7 @@ class Inputs:
 class LayerBuilder:
     """Makes layers of one recipe, keeping downloads in a folder."""
 
-    def __init__(self, recipe: Recipe, downloads: Path, wheels: tuple[Path, ...], runner: Runner) -> None:
+    def __init__(self, recipe: ImageRecipe, downloads: Path, wheels: tuple[Path, ...], runner: Runner) -> None:
         """Use `downloads` as the cache and the folders `wheels` before any package index."""
         self._recipe, self._runner = recipe, runner
         self._guest = PackageCache(downloads, recipe.suite, GUEST_ARCHITECTURE, runner)

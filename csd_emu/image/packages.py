@@ -1,4 +1,4 @@
-"""Debian packages for any architecture, resolved and downloaded by apt in a world of its own.
+"""Debian packages for any architecture, resolved and downloaded by apt with a private configuration and cache.
 
 The machine's own package database is neither read nor changed, and root is not needed.
 """
@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+from csd_emu.image.debian_archive import MIRROR_VARIABLE, find_keyring, find_mirrors
 from csd_emu.image.digest import file_sha256
-from csd_emu.image.mirrors import MIRROR_VARIABLE, find_keyring, find_mirrors
 from csd_emu.image.runner import Runner, find_tool
-from firmware_agent.errors import ImageError
+from firmware_agent.common.errors import ImageError
 
 GUEST_ARCHITECTURE = "arm64"
 _REMEDY = f"check the network, or name another mirror in {MIRROR_VARIABLE}"

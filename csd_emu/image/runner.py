@@ -1,4 +1,4 @@
-"""Runs the tools an image build needs, so that a cancelled or failed build leaves no process behind."""
+"""Runner of an image build's tools, which leaves no process behind when the build fails or is cancelled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import IO, TypeVar
 
-from firmware_agent.errors import EnvironmentUnfit, ImageError
+from firmware_agent.common.errors import EnvironmentUnfit, ImageError
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from csd_emu.progress import Progress
+from csd_emu.util.progress import Progress
 
 
 class Stages:

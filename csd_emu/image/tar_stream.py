@@ -23,17 +23,12 @@ _PLACE_BYTES, _SEGMENT_BYTES = 12, 24
 
 
 @dataclass(frozen=True)
-class Member:
+class TarMember:
     """A file in the archive: its size with holes, and the (offset, bytes) of what is not a hole, in order."""
 
     name: str
     size: int
     segments: tuple[tuple[int, int], ...]
-
-    @property
-    def stored_bytes(self) -> int:
-        """How much of it is in the archive."""
-        return sum(length for _, length in self.segments)
 
 
 class TarStream:
@@ -44,7 +39,7 @@ class TarStream:
         self._stream = stream
         self._left = self._padding = 0
 
-    def next(self) -> Member | None:
+    def next(self) -> TarMember | None:
         """Return the next file, after the content of the one before was read; None at the end.
 
         Raises:
@@ -64,7 +59,7 @@ class TarStream:
         if kind in (_REGULAR[:1], _REGULAR[1:]):
             if header[257:263] == b"ustar\0" and (prefix := _text(header[_PREFIX])):
                 name = f"{prefix}/{name}"
-            member = Member(name, size, ((0, size),) if size else ())
+            member = TarMember(name, size, ((0, size),) if size else ())
         elif kind == _SPARSE:
             member = self._sparse(name, size, header)
         else:
@@ -72,7 +67,7 @@ class TarStream:
         self._left, self._padding = size, -size % _BLOCK
         return member
 
-    def content(self, member: Member) -> Iterator[tuple[int, bytes]]:
+    def content(self, member: TarMember) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, bytes) of all that the `member` that was just returned holds, in order.
 
         Raises:
@@ -86,7 +81,7 @@ class TarStream:
                 yield offset + done, block
                 done += len(block)
 
-    def _sparse(self, name: str, size: int, header: bytes) -> Member:
+    def _sparse(self, name: str, size: int, header: bytes) -> TarMember:
         real, segments = _number(header[_REAL_SIZE]), _segments(header[_FIRST])
         more = header[_MORE]
         while more:
@@ -102,7 +97,7 @@ class TarStream:
             end = offset + length
         if sum(length for _, length in segments) != size:
             raise ValueError(f"{name!r} has segments of another size")
-        return Member(name, real, tuple(segments))
+        return TarMember(name, real, tuple(segments))
 
     def _take(self, count: int) -> bytes:
         content = self._stream.read(count)

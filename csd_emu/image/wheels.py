@@ -17,7 +17,7 @@ from typing import Protocol
 
 from csd_emu.image.digest import file_sha256
 from csd_emu.image.runner import Runner
-from firmware_agent.errors import EnvironmentUnfit, ImageError
+from firmware_agent.common.errors import EnvironmentUnfit, ImageError
 
 _DOWNLOADS_AT_ONCE = 4
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
@@ -57,7 +57,7 @@ def read_lock(path: Path) -> list[Requirement]:
     return requirements
 
 
-class Wanted(Protocol):
+class WheelSelection(Protocol):
     """Which wheels: those of a lock file, for one Python on certain platforms; an image's recipe says it, for one."""
 
     @property
@@ -76,7 +76,7 @@ class Wanted(Protocol):
 class WheelCache:
     """Wheels kept in a folder, one file per locked package."""
 
-    def __init__(self, folder: Path, local: Sequence[Path], wanted: Wanted, runner: Runner) -> None:
+    def __init__(self, folder: Path, local: Sequence[Path], wanted: WheelSelection, runner: Runner) -> None:
         """Keep wheels in `folder`; take them from the folders `local` before any index is asked."""
         self._folder, self._local, self._wanted, self._runner = folder, local, wanted, runner
 

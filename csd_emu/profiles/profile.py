@@ -1,4 +1,4 @@
-"""What a drive's engine or a host is: the figures of a profile, each one with its source or `assumed`.
+"""Profile of a drive or host: its figures, each one with its source or `assumed`.
 
 A VM under the counted clock is one core that retires one instruction per nanosecond. A profile's CPU is that core times
 a scale, never a quota: serial work gets clock x instructions per cycle, parallel kernels also cores x efficiency.
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
-from firmware_agent.wire import PhaseSeconds
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
 
 REFERENCE_HERTZ = 1e9
 # Which phases are kernels that a drive spreads over its cores; the others are serial (interpreter, copying).

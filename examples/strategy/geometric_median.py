@@ -9,8 +9,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from firmware_agent.exchange import Array
-from host.strategies import Contribution, Stateless, weighted_mean
+from csd_emu.extend import Array, Contribution, Stateless, weighted_mean
 
 
 class GeometricMedian(Stateless):

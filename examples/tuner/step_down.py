@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from host.tuning import Batches, FixedBatches, Floats, Retune, SpeedTable
+from csd_emu.extend import Batches, FixedBatches, Floats, Retune, SpeedTable
 
 Limit = Annotated[float, Field(gt=1)]
 

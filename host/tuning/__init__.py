@@ -1,7 +1,15 @@
-"""Batch sizes for unequal devices: chosen before training (STANNIS), and kept right while it runs (HyperTune). Pure."""
+"""The old import path of `csd_emu.extend`; the next release is without it."""
 
-from host.tuning.base import Batches, Floats, Retune, Tuner
-from host.tuning.fixed import FixedBatches
-from host.tuning.speed import SpeedTable
+from __future__ import annotations
 
-__all__ = ["Batches", "FixedBatches", "Floats", "Retune", "SpeedTable", "Tuner"]
+import importlib
+import warnings
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    """Return what `name` stands for, with a warning that names its new home."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    warnings.warn(f"host.tuning is deprecated: import {name} from csd_emu.extend", FutureWarning, stacklevel=2)
+    return getattr(importlib.import_module("host.policies.batching"), "BatchTuner" if name == "Tuner" else name)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from firmware_agent.errors import EnvironmentUnfit
-from host.bench.containers import Stack, docker
+from csd_lab.testkit.containers import Stack, docker
+from firmware_agent.common.errors import EnvironmentUnfit
 
 TOP = Path(__file__).parents[2]
 # Without a Docker engine these tests fail, unless whoever runs them says that none is expected.

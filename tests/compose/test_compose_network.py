@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from host.bench.compose import rounds_done
-from host.bench.containers import Stack, docker, wait_for
+from csd_lab.bench.pipelines.bench_compose import rounds_done
+from csd_lab.testkit.containers import Stack, docker, wait_for
 from tests.compose.conftest import TOP
 
 pytestmark = [pytest.mark.compose, pytest.mark.long]

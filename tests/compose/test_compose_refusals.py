@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from host.bench.containers import Stack, docker, image_version
+from csd_lab.testkit.containers import Stack, docker, image_version
 from tests.compose.conftest import TOP
 
 pytestmark = [pytest.mark.compose, pytest.mark.long]

@@ -5,16 +5,16 @@ import shutil
 import time
 from pathlib import Path
 
-from csd_emu.array import ArrayConfig
-from csd_emu.deadline import Deadline
+from csd_emu.config.array_file import ArrayConfig
 from csd_emu.engines import DevicePlan, Engine, Handle, Surroundings
-from firmware_agent.archive import list_archive
-from firmware_agent.handover import IDENTITY_FILE
-from firmware_agent.identity import Identity, write_identity
-from host.certificates import Authority, HostKeys
-from host.fleet import Expected, Fleet
-from host.requests import DEFAULT_DATA
-from host.shards import ShardRecord, write_shards
+from csd_emu.util.deadline import Deadline
+from firmware_agent.common.archive import list_archive
+from firmware_agent.common.handover import IDENTITY_FILE
+from firmware_agent.common.identity import Identity, write_identity
+from host.config.job_file import DEFAULT_DATA
+from host.fleet.certificates import Authority, HostKeys
+from host.fleet.fleet import ExpectedDevice, Fleet
+from host.fleet.shards import ShardRecord, write_shards
 
 READY_SECONDS = 240.0
 
@@ -33,7 +33,7 @@ class Laboratory:
     def fleet(self) -> Fleet:
         keys = HostKeys(self._authority.ca_pem, self._authority.issue_host())
         pairs = zip(self.devices, self._records, strict=True)
-        return Fleet({device.name: Expected(1, record.manifest_sha256) for device, record in pairs}, keys, 0)
+        return Fleet({device.name: ExpectedDevice(1, record.manifest_sha256) for device, record in pairs}, keys, 0)
 
     def around(self, number: int) -> Surroundings:
         return self.engine.surroundings(self.devices[number])

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from csd_emu.paths import Paths
-from csd_emu.progress import Silent
-from csd_emu.remote.control import AgentStatus, Control
-from csd_emu.remote.inventory import Inventory
-from firmware_agent.errors import DriveUnfit, DriveUnreachable, InstallFailed
-from host.deploy import service, upgrade
-from host.deploy.bundle import Bundle
-from host.deploy.lock import held
-from host.deploy.upgrade import Upgrade
-from host.deploy.verbs import Plan, VerbOptions
-from host.deploy.work import Result
-from tests.local_drive import LocalDrive
+from csd_emu.engines.remote.agent_control import AgentStatus, Control
+from csd_emu.engines.remote.inventory import Inventory
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Silent
+from firmware_agent.common.errors import DriveUnfit, DriveUnreachable, InstallFailed
+from host.deploy.bundle.bundle import Bundle
+from host.deploy.drive_lock import held
+from host.deploy.verb_protocol import VerbResult
+from host.deploy.verbs import service, upgrade
+from host.deploy.verbs.upgrade import Upgrade
+from host.deploy.verbs.verb_table import VerbOptions, VerbPlan
+from tests.support.local_drive import LocalDrive
 
 # Programs through which the drive's commands change anything.
 PROGRAMS = ("chmod", "gzip", "ln", "mkdir", "mv", "rm", "sed", "sync", "tar")
@@ -66,10 +66,10 @@ def in_use(drive: LocalDrive) -> str:
 
 def test_a_second_installation_changes_nothing(drive: LocalDrive) -> None:
     bundle = drive.bundle("one")
-    assert drive.install(bundle).result is Result.DONE
+    assert drive.install(bundle).result is VerbResult.DONE
     before = tree(drive.root)
     again = drive.install(bundle)
-    assert (again.result, again.facts["copied_bytes"]) == (Result.UNCHANGED, 0)
+    assert (again.result, again.facts["copied_bytes"]) == (VerbResult.UNCHANGED, 0)
     assert tree(drive.root) == before
 
 
@@ -93,7 +93,7 @@ def test_versions_beyond_the_previous_one_are_removed(drive: LocalDrive) -> None
 
 def test_a_dry_run_changes_nothing(drive: LocalDrive) -> None:
     outcome = drive.installer(drive.bundle("one"))(drive.site(dry_run=True))
-    assert outcome.result is Result.PLANNED
+    assert outcome.result is VerbResult.PLANNED
     assert "would copy" in outcome.what
     assert not drive.root.exists()
 
@@ -130,7 +130,7 @@ def test_a_line_cut_at_any_command_leaves_the_version_in_use_and_the_next_attemp
             drive.install(new, Cut(new, commands))
         except DriveUnreachable:
             assert in_use(drive) in (before, new.id)
-            assert drive.install(new).result in (Result.DONE, Result.UNCHANGED)
+            assert drive.install(new).result in (VerbResult.DONE, VerbResult.UNCHANGED)
             assert in_use(drive) == new.id
             continue
         assert commands > 5, "the line was never cut"
@@ -197,7 +197,7 @@ def test_a_damaged_copy_is_refused_and_copied_anew(drive: LocalDrive) -> None:
 
     with pytest.raises(InstallFailed, match="the copy is damaged; run it again"):
         drive.install(bundle, damage)
-    assert drive.install(bundle).result is Result.DONE
+    assert drive.install(bundle).result is VerbResult.DONE
 
 
 def test_space_is_asked_for_before_anything_is_copied(tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
 
 def test_uninstall_leaves_nothing_and_does_nothing_twice(drive: LocalDrive) -> None:
     drive.install(drive.bundle("one"))
-    assert service.uninstall(drive.site()).result is Result.DONE
+    assert service.uninstall(drive.site()).result is VerbResult.DONE
     assert not drive.root.exists()
     assert list(drive.system.rglob("*")) == []
-    assert service.uninstall(drive.site()).result is Result.UNCHANGED
+    assert service.uninstall(drive.site()).result is VerbResult.UNCHANGED
 
 
 def test_uninstall_removes_the_folders_that_were_made_and_no_others(drive: LocalDrive) -> None:
@@ -263,7 +263,7 @@ def test_an_uninstall_goes_on_where_one_was_cut(drive: LocalDrive) -> None:
     for path in drive.root.iterdir():
         if path.name != ".csd-emu":
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    assert service.uninstall(drive.site()).result is Result.DONE
+    assert service.uninstall(drive.site()).result is VerbResult.DONE
     assert not drive.root.exists()
 
 
@@ -324,7 +324,7 @@ def test_a_unit_is_enabled_and_started_or_the_start_fails(tmp_path: Path) -> Non
     drive.have_tool("systemctl", "case $1 in show) echo NRestarts=3 ;; is-active) echo active ;; esac")
     with pytest.raises(InstallFailed, match="the agent ended"):
         service.start(drive.site())
-    assert service.status(drive.site()).result is Result.FAILED
+    assert service.status(drive.site()).result is VerbResult.FAILED
     calls = (drive.system / "systemctl.calls").read_text()
     assert "start csd-agent.service" in calls
     service.uninstall(drive.site())
@@ -369,15 +369,15 @@ def test_an_agent_is_started_watched_and_stopped(drive: LocalDrive) -> None:
     service.start(drive.site())
     found = wait_for(drive, "waiting")
     assert found.supervisor == "process"
-    assert service.start(drive.site()).result is Result.UNCHANGED
+    assert service.start(drive.site()).result is VerbResult.UNCHANGED
     os.kill(found.pid, 9)
     again = wait_for(drive, "waiting", other_than=found.pid)
     assert again.running == again.version
     assert f"serving {again.version}" in service.make_logs(5)(drive.site()).facts["text"]
-    assert service.stop(drive.site()).result is Result.DONE
+    assert service.stop(drive.site()).result is VerbResult.DONE
     assert status(drive).state == "stopped"
     assert not Path(f"/proc/{again.pid}").exists()
-    assert service.stop(drive.site()).result is Result.UNCHANGED
+    assert service.stop(drive.site()).result is VerbResult.UNCHANGED
 
 
 def test_an_upgrade_restarts_and_a_rollback_goes_back(drive: LocalDrive) -> None:
@@ -434,11 +434,11 @@ def test_an_agent_that_ends_at_once_is_a_failure_of_start_status_and_rollback(dr
         (drive.root / "versions" / bundle.id / "agent/broken").touch()
     with pytest.raises(InstallFailed, match="the agent ended; see csd-emu deploy logs"):
         service.start(drive.site())
-    assert service.status(drive.site()).result is Result.FAILED
+    assert service.status(drive.site()).result is VerbResult.FAILED
     with pytest.raises(InstallFailed, match="the agent ended"):
         service.rollback(drive.site())
     (drive.root / "versions" / old.id / "agent/broken").unlink()
-    assert service.start(drive.site()).result is Result.DONE
+    assert service.start(drive.site()).result is VerbResult.DONE
     assert service.status(drive.site()).what == "waiting"
 
 
@@ -454,17 +454,17 @@ def test_an_upgrade_whose_agent_says_that_it_failed_goes_back_unless_the_one_bef
     with pytest.raises(InstallFailed, match="failed: ill on purpose"):
         service.start(drive.site())
     (drive.root / "ill").write_text(newer.id)
-    assert Upgrade(drive.installer(newer))(drive.site()).result is Result.DONE
+    assert Upgrade(drive.installer(newer))(drive.site()).result is VerbResult.DONE
 
 
 def test_a_pipe_or_a_link_in_place_of_what_the_agent_says_stops_nobody(drive: LocalDrive) -> None:
     drive.install(drive.bundle("one"))
     os.mkfifo(drive.root / "state/agent")
     assert service.status(drive.site()).what == "stopped"
-    assert service.stop(drive.site()).result is Result.UNCHANGED
+    assert service.stop(drive.site()).result is VerbResult.UNCHANGED
     (drive.root / "state/agent").unlink()
     (drive.root / "state/agent").symlink_to("/dev/zero")
-    assert service.uninstall(drive.site()).result is Result.DONE
+    assert service.uninstall(drive.site()).result is VerbResult.DONE
 
 
 @pytest.mark.parametrize("what", ["version.json", "c/three.py"])
@@ -509,7 +509,7 @@ def test_two_do_not_work_on_one_drive_at_a_time(drive: LocalDrive) -> None:
         with pytest.raises(DriveUnfit, match="has been working on it"):
             service.uninstall(drive.site())
         assert in_use(drive) != second.id
-    assert drive.install(second).result is Result.DONE
+    assert drive.install(second).result is VerbResult.DONE
     assert not (drive.root / "lock").is_symlink()
 
 
@@ -532,7 +532,7 @@ def test_a_lock_goes_with_its_time_its_boot_and_its_process(drive: LocalDrive, h
             drive.install(drive.bundle("two"))
         (drive.root / "lock").unlink()
     else:
-        assert drive.install(drive.bundle("two")).result is Result.DONE
+        assert drive.install(drive.bundle("two")).result is VerbResult.DONE
 
 
 def test_a_drive_that_is_lent_is_left_to_its_array_unless_forced(drive: LocalDrive) -> None:
@@ -541,18 +541,18 @@ def test_a_drive_that_is_lent_is_left_to_its_array_unless_forced(drive: LocalDri
     service.start(drive.site())
     (drive.root / "slot/lease").write_text('{"array":"alpha","device":"csd-00","run":"r","server":"here-1"}')
 
-    def plan(force: bool | None) -> Plan:
+    def plan(force: bool | None) -> VerbPlan:
         inventory = Inventory.model_validate({"name": "lab", "drives": {"csd-01": {}}})
-        return Plan(inventory, [drive.entry], VerbOptions(force=force), Paths.default(), Silent(), False)
+        return VerbPlan(inventory, [drive.entry], VerbOptions(force=force), Paths.default(), Silent(), False)
 
     for prepare in (service.prepare_stop, service.prepare_rollback, service.prepare_uninstall, upgrade.prepare):
         with pytest.raises(DriveUnfit, match=r"lent to array 'alpha' of here-1; .* or add --force"):
             prepare(plan(None))(drive.site())
     assert status(drive).state == "waiting"
-    assert service.prepare_stop(plan(True))(drive.site()).result is Result.DONE
+    assert service.prepare_stop(plan(True))(drive.site()).result is VerbResult.DONE
     control = (drive.root / "bin/csd-agent").resolve()
     control.write_text("#!/bin/sh\nexit 1\n")
-    assert service.prepare_uninstall(plan(None))(drive.site()).result is Result.DONE
+    assert service.prepare_uninstall(plan(None))(drive.site()).result is VerbResult.DONE
 
 
 @pytest.fixture

@@ -10,23 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from csd_emu.array import ArrayConfig
-from csd_emu.deadline import Deadline
-from csd_emu.engines import Engine, Fault, NativeEngine
-from csd_emu.engines.mixed import MixedEngine
-from csd_emu.engines.remote import RemoteEngine
-from csd_emu.hypervisors import HypervisorSection
-from csd_emu.paths import Paths
-from csd_emu.timeline import HOST
-from firmware_agent.errors import BootTimeout, DeviceError, DeviceLost
-from firmware_agent.wire import Ready
-from host.array_state import array_folder
-from host.session import DeviceSession
+from csd_emu.config.array_file import ArrayConfig
+from csd_emu.config.engine_names import ENGINE
+from csd_emu.config.hypervisors import HypervisorSection
+from csd_emu.engines import Engine, Fault, NativeEngine, make_engine
+from csd_emu.engines.mixed_engine import MixedEngine
+from csd_emu.engines.remote.remote_engine import RemoteEngine
+from csd_emu.util.deadline import Deadline
+from csd_emu.util.node_names import HOST
+from csd_emu.util.paths import Paths
+from firmware_agent.common.errors import BootTimeout, DeviceError, DeviceLost
+from firmware_agent.common.frames.session_frames import Ready
+from host.fleet.array_state import array_folder
+from host.fleet.device_session import DeviceSession
 from tests.contract.laboratory import Laboratory
-from tests.fakes import JOB
-from tests.hypervisors import hypervisors, needs_storage
-from tests.loopback import loopback, needs_sshd
-from tests.machines import DAEMON_OUTLIVES, prepared_qemu
+from tests.support.fakes import JOB
+from tests.support.hypervisors import hypervisors, needs_storage
+from tests.support.loopback import loopback, needs_sshd
+from tests.support.machines import DAEMON_OUTLIVES, prepared_qemu
 
 pytestmark = pytest.mark.filterwarnings(DAEMON_OUTLIVES)
 NAMES = (f"test-contract-{os.getpid()}", "test-neighbour")
@@ -34,6 +35,8 @@ NAMES = (f"test-contract-{os.getpid()}", "test-neighbour")
 
 HOST_TRAINS = " with host"
 ELSEWHERE = "qemu elsewhere"
+# What others need has no arrangement of its own here.
+OTHERS = [name for name in ENGINE.built_in if name not in ("native", "qemu", "remote")]
 
 
 def config_of(name: str, kind: str, inventory: Path | None = None) -> ArrayConfig:
@@ -59,6 +62,7 @@ def config_of(name: str, kind: str, inventory: Path | None = None) -> ArrayConfi
         pytest.param("qemu", marks=pytest.mark.vm),
         pytest.param(ELSEWHERE, marks=[pytest.mark.vm, pytest.mark.long, needs_storage]),
         pytest.param("remote", marks=[needs_sshd, pytest.mark.long]),
+        *OTHERS,
     ],
 )
 def ground(request: pytest.FixtureRequest) -> Iterator[tuple[tuple[Engine, Engine], Path, list[ArrayConfig]]]:
@@ -87,6 +91,12 @@ def ground(request: pytest.FixtureRequest) -> Iterator[tuple[tuple[Engine, Engin
                 stack.enter_context(contextlib.closing(RemoteEngine(config, "here"))) for config in configs
             )
             yield (first, second), folder / "arrays", configs
+            return
+        if kind in OTHERS:
+            configs = [config_of(name, kind) for name in NAMES]
+            made = [make_engine(config, Paths(folder, folder, folder)) for config in configs]
+            one, other = (stack.enter_context(contextlib.closing(engine)) for engine in made)
+            yield (one, other), Paths(folder, folder, folder).arrays, configs
             return
         native = stack.enter_context(contextlib.closing(NativeEngine(folder)))
         engine = MixedEngine({"native": native}) if kind.endswith(HOST_TRAINS) else native
@@ -143,7 +153,7 @@ async def test_the_life_of_two_devices(lab: Laboratory) -> None:
             await answers(session, 120)
 
         # Frozen: alive, silent; thawed: it answers what it was asked.
-        (first, second), session = handles, fleet.session("csd-00")
+        (first, second), session = handles, fleet.session("csd-00")  # type: ignore[assignment]
         assert session is not None
         await asyncio.to_thread(engine.inject, first, Fault.FREEZE)
         await session.send(JOB)
@@ -181,7 +191,7 @@ async def test_the_life_of_two_devices(lab: Laboratory) -> None:
         # Back as a new incarnation; stopping twice is a success.
         again = await asyncio.to_thread(engine.start, lab.plan(0, fleet.port, incarnation=2))
         await lab.ready(again, fleet)
-        session = fleet.session("csd-00")
+        session = fleet.session("csd-00")  # type: ignore[assignment]
         assert session is not None
         assert session.hello.incarnation == 2
         for handle in (again, second, again):

@@ -2,8 +2,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from csd_emu.paths import HOME_VARIABLE
-from tests.commands import Done, Workshop, in_process, temporary_workshop
+from csd_emu.util.paths import HOME_VARIABLE
+from tests.support.commands import Done, Workshop, in_process, temporary_workshop
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from csd_emu.qemu import tools
-from firmware_agent.errors import EnvironmentUnfit
-from host import lifecycle
-from tests.commands import ARRAY, JOB, Done, Workshop
+from csd_emu.util import qemu_tools as tools
+from firmware_agent.common.errors import EnvironmentUnfit
+from host.fleet import lifecycle
+from tests.support.commands import ARRAY, JOB, Done, Workshop
 
 Command = Callable[..., Done]
 # libvirt's daemon outlives the object that started it on purpose.
@@ -24,7 +24,7 @@ def _nothing_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: object) -> None:
         raise AssertionError("a device was started")
 
-    monkeypatch.setattr("csd_emu.engines.native.NativeEngine.start", start)
+    monkeypatch.setattr("csd_emu.engines.native_engine.NativeEngine.start", start)
 
 
 def assert_refused(done: Done, workshop: Workshop, *words: str) -> None:
@@ -107,7 +107,7 @@ def test_a_users_model_that_cannot_work(workshop: Workshop, csd_emu: Command, so
 
 
 def test_more_drives_than_records(workshop: Workshop, csd_emu: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("csd_emu.array.MAX_DEVICES", 4096)
+    monkeypatch.setattr("csd_emu.config.array_file.MAX_DEVICES", 4096)
     workshop.write("array.yaml", ARRAY | {"devices": [{"profile": "newport", "count": 1024}] * 2})
     assert_refused(
         csd_emu(*workshop.job_arguments()), workshop, "1437 records cannot fill 2048 shards; use fewer devices"
@@ -166,7 +166,7 @@ def test_a_qemu_that_is_too_old(workshop: Workshop, monkeypatch: pytest.MonkeyPa
 
 
 def test_no_libvirt_daemon(workshop: Workshop, csd_emu: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    daemon = pytest.importorskip("csd_emu.qemu.daemon")
+    daemon = pytest.importorskip("csd_emu.engines.qemu.libvirt_daemon")
     if shutil.which("qemu-system-aarch64") is None:
         pytest.skip("QEMU is missing, which is found out first")
     monkeypatch.setattr(daemon, "_DAEMONS", {"no-such-daemon": "socket"})
@@ -177,7 +177,7 @@ def test_no_libvirt_daemon(workshop: Workshop, csd_emu: Command, monkeypatch: py
 def test_a_hypervisor_that_cannot_be_reached(
     workshop: Workshop, csd_emu: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = pytest.importorskip("csd_emu.engines.qemu")
+    engine = pytest.importorskip("csd_emu.engines.qemu.qemu_engine")
     if shutil.which("qemu-system-aarch64") is None:
         pytest.skip("QEMU is missing, which is found out first")
     uri = f"qemu+unix:///session?socket={workshop.folder}/nobody"

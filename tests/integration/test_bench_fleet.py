@@ -6,16 +6,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from firmware_agent.errors import EnvironmentUnfit, ProtocolError
-from firmware_agent.wire import Step, Train, encode, pack, unpack
-from host.bench import scaleout_fleet
-from host.bench.fleet_stubs import answer
-from host.bench.scaleout_fleet import measure
+from csd_lab.bench.scaleout import scaleout_fleet
+from csd_lab.bench.scaleout.fleet_stubs import answer
+from csd_lab.bench.scaleout.scaleout_fleet import measure
+from firmware_agent.common.errors import EnvironmentUnfit, ProtocolError
+from firmware_agent.common.frames.session_frames import Train
+from firmware_agent.common.frames.step_frames import Step
+from firmware_agent.common.wire import encode, pack, unpack
 
 
 def children() -> list[psutil.Process]:
     living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return [child for child in living if "host.bench.fleet" in " ".join(child.cmdline())]
+    return [child for child in living if "csd_lab.bench.fleet" in " ".join(child.cmdline())]
 
 
 @pytest.mark.long
@@ -45,7 +47,7 @@ def test_keys_are_for_their_user_alone(tmp_path: Path) -> None:
 def test_a_host_that_fails_is_one_clear_error_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scaleout_fleet, "_STUBS", "host.bench.no_such_module")
+    monkeypatch.setattr(scaleout_fleet, "_STUBS", "csd_lab.bench.no_such_module")
     monkeypatch.setattr(scaleout_fleet, "DEADLINE_SECONDS", 6.0)
     with pytest.raises(EnvironmentUnfit, match=r"0 of 2 stub agents dialled in|not done in 6 s"):
         measure(tmp_path, 0, devices=2, rounds=1)

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 from torch import nn
 
-from csd_emu.paths import Paths
-from csd_emu.progress import Silent
-from host.bench import gradients, run_bench
-from host.bench.gradient_reference import Group, reference_step
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Silent
+from csd_lab.bench import run_bench
+from csd_lab.bench.training import bench_gradients as gradients
+from csd_lab.bench.training.gradient_reference import ReferenceParticipant, reference_step
 
 MODELS = {"mobilenet_v2": 32, "digits_cnn": 8}
 
@@ -19,7 +20,9 @@ def test_drives_and_one_process_agree_in_every_mode_and_a_record_that_counts_oth
 ) -> None:
     """Of the digits' own net alone, the one process leaves the first record out."""
 
-    def without_the_first_record(model: nn.Module, batch_norm: str, groups: list[Group], *others: Any) -> Any:
+    def without_the_first_record(
+        model: nn.Module, batch_norm: str, groups: list[ReferenceParticipant], *others: Any
+    ) -> Any:
         if model.side == MODELS["digits_cnn"]:
             first = groups[0]
             cut = first._replace(images=first.images[1:], labels=first.labels[1:], parts=(len(first.labels) - 1,))

@@ -3,17 +3,23 @@
 import psutil
 import pytest
 
-from csd_emu.paths import Paths
-from csd_emu.progress import Silent
-from firmware_agent.errors import ConfigurationError
-from host.bench import hostile, overhead, run_bench
-from host.bench.hostile_behaviour import Behaviour
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Silent
+from csd_lab.bench import run_bench
+from csd_lab.bench.security import bench_hostile as hostile
+from csd_lab.bench.security import bench_overhead as overhead
+from csd_lab.bench.security.hostile_behaviour import Behaviour
+from firmware_agent.common.errors import ConfigurationError
 
 
 def agents() -> set[int]:
     """Of this process' own; those that have ended wait to be reaped."""
     living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return {child.pid for child in living if {"firmware_agent", "host.bench.hostile_drive"} & set(child.cmdline())}
+    return {
+        child.pid
+        for child in living
+        if {"firmware_agent", "csd_lab.bench.security.hostile_drive"} & set(child.cmdline())
+    }
 
 
 @pytest.mark.long
@@ -21,11 +27,12 @@ def test_a_hostile_drive_is_held_off_and_named(paths: Paths, monkeypatch: pytest
     monkeypatch.setattr(hostile, "HOSTILE", (Behaviour.NAN, Behaviour.FALSE_SAMPLES))
     jobs = {"federated": {"rounds": 3}, "sync": {"rounds": 1, "batch_size": 16, "sync": {"round_steps": 5}}}
     monkeypatch.setattr(hostile, "_JOBS", jobs)
+    monkeypatch.setattr(hostile, "WITHIN_STEP", {Behaviour.SUMS_NAN: ("normalised",)})
     report = run_bench("hostile", paths, Silent(), 0, quick=True)
     figures = {name: report.figures[name] for name in ("cases", "runs_lost", "honest_drives_lost", "unnamed")}
-    assert figures == {"cases": 4, "runs_lost": 0, "honest_drives_lost": 0, "unnamed": 0}
+    assert figures == {"cases": 5, "runs_lost": 0, "honest_drives_lost": 0, "unnamed": 0}
     assert report.figures["final_accuracy"] == 0.0  # refused from the first round on: the same run to the bit
-    assert [case["mode"] for case in report.samples["cases"]] == ["federated"] * 2 + ["sync"] * 2
+    assert [case["mode"] for case in report.samples["cases"]] == ["federated"] * 2 + ["sync"] * 2 + ["normalised"]
     assert agents() == set()
 
 

@@ -5,13 +5,14 @@ import asyncio
 import psutil
 import pytest
 
-from csd_emu.deadline import Deadline
-from csd_emu.paths import Paths
-from csd_emu.progress import Silent
-from firmware_agent.errors import EnvironmentUnfit
-from host.bench import rounds, run_bench
-from host.bench.gloo import gloo_group
-from host.interrupts import INTERRUPTS
+from csd_emu.util.deadline import Deadline
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Silent
+from csd_lab.bench import run_bench
+from csd_lab.bench.training import bench_rounds as rounds
+from csd_lab.bench.training.gloo import gloo_group
+from firmware_agent.common.errors import EnvironmentUnfit
+from host.core.interrupts import INTERRUPTS
 
 
 def children() -> set[int]:

@@ -6,16 +6,16 @@ from collections.abc import Callable
 import pytest
 import yaml
 
-from csd_emu.servers import ServersConfig
-from host.simulation.capacity import ARRAY, MODELS, PAGE, SERVERS, filled, job_of, servers_of, simulate_hall
-from tests.commands import Done, Workshop
+from csd_emu.config.servers_file import ServersConfig
+from csd_lab.simulate.capacity import ARRAY, MODELS, PAGE, SERVERS, filled, job_of, servers_of, simulate_servers
+from tests.support.commands import Done, Workshop
 
 FENCE = re.compile(r"^```yaml title=\"([^\"]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_the_page_has_the_tables_of_the_code() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert page == filled(page), "run python -m host.simulation.capacity"
+    assert page == filled(page), "run python -m csd_lab.simulate.capacity"
     assert filled(page.replace("| mobilenet_v2 |", "| mobilenet |")) == page
 
 
@@ -33,11 +33,11 @@ def test_the_page_shows_the_files_and_the_command_that_its_figures_are_of(
     done = csd_emu("simulate", job, "--servers", servers, "--steps", "10", "--json")
     assert done.code == 0, done
     (run,) = done.json("simulate-servers")["runs"]
-    figures = simulate_hall("mobilenet_v2", SERVERS[-1])
-    assert run["images_per_second"] == figures.images_per_second
+    figures = simulate_servers("mobilenet_v2", SERVERS[-1])
+    assert run["records_per_second"] == figures.records_per_second
     assert run["steps"][0]["array_seconds"] == figures.steps[0].array_seconds
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_figures_are_of_batches_that_calibration_covers(model: str) -> None:
-    assert all(each.covered for each in simulate_hall(model, 2).classes)
+    assert all(each.covered for each in simulate_servers(model, 2).classes)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.commands import Done, Workshop, in_process
-from tests.junit import check_junit
+from tests.support.commands import Done, Workshop, in_process
+from tests.support.junit import check_junit
 
 JOB: dict[str, Any] = {"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 2}
-NO_BANDS = [f"--band={name}=none" for name in ("accuracy", "images_per_device_second", "joules_per_image")]
+NO_BANDS = [f"--band={name}=none" for name in ("accuracy", "records_per_device_second", "joules_per_record")]
 TINY_NET = """
 from torch import nn
 
@@ -58,13 +58,13 @@ def test_a_run_fails_a_baseline_that_expects_more_and_passes_with_a_wider_band(g
     gate.job = gate.workshop.write("job.yaml", JOB | {"rounds": 1})
     written = gate("--write-baseline")
     assert written.code == 0, written.err
-    rate = json.loads(gate.baseline.read_text())["figures"]["images_per_device_second"]["value"]
-    gate.change("images_per_device_second", value=rate * 1.02)
+    rate = json.loads(gate.baseline.read_text())["figures"]["records_per_device_second"]["value"]
+    gate.change("records_per_device_second", value=rate * 1.02)
     failed = gate("--json")
     assert failed.code == 1, failed.err
     assert not failed.json("ci")["passed"]
-    assert gate.failing() == ["images_per_device_second"]
-    passed = gate("--band", "images_per_device_second=3%")
+    assert gate.failing() == ["records_per_device_second"]
+    passed = gate("--band", "records_per_device_second=3%")
     assert passed.code == 0, passed.err + passed.out
     assert gate.failing() == []
     gate.workshop.assert_clean()
@@ -72,7 +72,7 @@ def test_a_run_fails_a_baseline_that_expects_more_and_passes_with_a_wider_band(g
 
 @pytest.mark.long
 def test_a_strategy_that_was_changed_is_named_and_one_that_ends_the_program_does_not_pass(gate: Gate) -> None:
-    source = "from host.strategies import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n"
+    source = "from host.policies.aggregation import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n"
     gate.workshop.write("mine.py", source)
     gate.job = gate.workshop.write("job.yaml", JOB | {"rounds": 1, "strategy": "mine.py:Mine"})
     assert gate("--write-baseline").code == 0
@@ -82,7 +82,7 @@ def test_a_strategy_that_was_changed_is_named_and_one_that_ends_the_program_does
     gate.workshop.write("mine.py", source.replace("pass", "def aggregate(self, weights, parts): raise SystemExit(0)"))
     done = gate()
     assert done.code == 1
-    assert "aggregate failed: SystemExit: 0" in done.err
+    assert "the strategy failed on host in round 1: SystemExit: 0" in done.err
     assert gate.failing() == ["run"]
 
 
@@ -105,25 +105,25 @@ def test_a_run_passes_its_own_baseline_and_fails_one_that_expects_more(gate: Gat
     assert gate.failing() == []
     assert "passed" in passed.out
 
-    rate = json.loads(gate.baseline.read_text())["figures"]["images_per_device_second"]["value"]
+    rate = json.loads(gate.baseline.read_text())["figures"]["records_per_device_second"]["value"]
     for factor, verdict in ((1.02, "worse"), (0.98, "better"), (1.005, "within")):
-        gate.change("images_per_device_second", value=rate * factor)
+        gate.change("records_per_device_second", value=rate * factor)
         done = gate("--json")
         figures = {figure["figure"]: figure for figure in done.json("ci")["figures"]}
-        assert figures["images_per_device_second"]["verdict"] == verdict
+        assert figures["records_per_device_second"]["verdict"] == verdict
         assert done.code == (verdict != "within")
-        assert gate.failing() == ([] if verdict == "within" else ["images_per_device_second"])
-    gate.change("images_per_device_second", value=rate * 1.02)
-    assert gate("--band", "images_per_device_second=3%").code == 0
+        assert gate.failing() == ([] if verdict == "within" else ["records_per_device_second"])
+    gate.change("records_per_device_second", value=rate * 1.02)
+    assert gate("--band", "records_per_device_second=3%").code == 0
     said = gate()
-    assert "images_per_device_second is worse: find what made it worse" in said.out
+    assert "records_per_device_second is worse: find what made it worse" in said.out
     assert "--update-baseline" in said.out
     gate.workshop.assert_clean()
 
 
 @pytest.mark.long
 def test_updating_keeps_bands_and_a_figure_that_was_left_out_stays_out(gate: Gate) -> None:
-    assert gate("--write-baseline", "--band", "accuracy=5%", "--band", "joules_per_image=none").code == 0
+    assert gate("--write-baseline", "--band", "accuracy=5%", "--band", "joules_per_record=none").code == 0
     gate.job = gate.workshop.write("job.yaml", JOB | {"rounds": 1})
     refused = gate()
     assert refused.code == 2
@@ -132,9 +132,9 @@ def test_updating_keeps_bands_and_a_figure_that_was_left_out_stays_out(gate: Gat
     updated = gate("--update-baseline", "--json")
     assert updated.code == 0
     figures = {figure["figure"]: figure["band"] for figure in updated.json("ci")["figures"]}
-    assert figures == {"accuracy": 0.05, "images_per_device_second": 0.01}
+    assert figures == {"accuracy": 0.05, "records_per_device_second": 0.01}
     assert gate().code == 0
-    assert gate("--band", "joules_per_image=1%").code == 2
+    assert gate("--band", "joules_per_record=1%").code == 2
     gate.baseline.write_text("{")
     assert gate().code == 2
     assert gate("--update-baseline").code == 0
@@ -159,12 +159,12 @@ def test_wall_time_is_refused_before_anything_starts_unless_it_has_a_band(gate: 
     assert refused.code == 2
     assert "wall time (clock: wall)" in refused.err
     assert not gate.workshop.runs.exists()
-    bands = ("--band", "images_per_device_second=900%", "--band", "joules_per_image=none")
+    bands = ("--band", "records_per_device_second=900%", "--band", "joules_per_record=none")
     assert gate("--write-baseline", *bands).code == 0
     figures = json.loads(gate.baseline.read_text())["figures"]
     assert {name: figure["clock"] for name, figure in figures.items()} == {
         "accuracy": "none",
-        "images_per_device_second": "wall",
+        "records_per_device_second": "wall",
     }
 
     gate.workshop.write("tiny_net.py", TINY_NET.replace("nn.Flatten()", "nn.Flatten(), nn.Dropout(0.9)"))
@@ -199,7 +199,7 @@ def test_what_cannot_be_meant_is_refused_and_an_old_junit_file_does_not_survive(
 
 def test_a_run_that_fails_is_an_error_in_junit(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     assert gate("--write-baseline").code == 0
-    monkeypatch.setattr("host.run.check_port", fail)
+    monkeypatch.setattr("host.app.run_job.check_port", fail)
     done = gate()
     assert done.code == 2
     assert gate.failing() == ["run"]
@@ -210,7 +210,7 @@ def test_a_run_that_fails_is_an_error_in_junit(gate: Gate, monkeypatch: pytest.M
 
 
 def fail(*_: Any) -> None:
-    from firmware_agent.errors import EnvironmentUnfit
+    from firmware_agent.common.errors import EnvironmentUnfit
 
     raise EnvironmentUnfit("port 1 is taken; free it")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands import Done, Workshop, wait_until
+from tests.support.commands import Done, Workshop, wait_until
 
 Command = Callable[..., Done]
 
@@ -85,9 +85,9 @@ def test_overlapping_steps_exchange_statistics_and_wait_for_all_gradients_where_
     workshop: Workshop, csd_emu: Command, sync: dict[str, Any]
 ) -> None:
     sync = {"round_steps": 8, "optimiser": {"name": "AdamW"}} | sync
-    want = run(workshop, csd_emu, "fifo", sync=sync)
+    want = run(workshop, csd_emu, "fifo", sync=sync, learning_rate=0.001)
     overlapping = {"schedule": "priority", "slice": "64 KiB", "overlap": True}
-    assert run(workshop, csd_emu, overlapping, sync=sync) == want
+    assert run(workshop, csd_emu, overlapping, sync=sync, learning_rate=0.001) == want
 
 
 @pytest.mark.long

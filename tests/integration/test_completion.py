@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from host.commands import completion
-from tests.commands import Done, Workshop
+from csd_lab.cli.bench import complete_bench
+from host.cli import completion
+from tests.support.commands import Done, Workshop
 
 ROOT = Path(__file__).parents[2]
 Command = Callable[..., Done]
@@ -61,7 +62,7 @@ def test_bash_completes_verbs_and_names(workshop: Workshop, complete: Callable[.
 @pytest.mark.parametrize(
     ("complete_it", "incomplete", "offered"),
     [
-        (completion.complete_bench, "hyper", ["hypertune", "hypertune_sim"]),
+        (complete_bench, "hyper", ["hypertune", "hypertune_sim"]),
         (completion.complete_profile, "new", ["newport"]),
         (completion.complete_example, "quick", ["quickstart"]),
         (completion.complete_schema, "job", ["job.yaml"]),
@@ -81,7 +82,7 @@ def test_names_are_found(
 def test_it_imports_nothing_that_is_slow() -> None:
     """Tab is pressed more often than any command is run."""
     program = (
-        "import sys; from host.entry import main\n"
+        "import sys; from host.cli.entry import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "print(sorted({'torch', 'grpc', 'sklearn', 'libvirt', 'matplotlib', 'cryptography'} & sys.modules.keys()))"

@@ -7,16 +7,16 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from csd_emu.deadline import Deadline
-from csd_emu.paths import Paths
-from csd_emu.progress import Silent
-from csd_emu.remote.inventory import load_inventory
-from csd_emu.remote.shell import BLOCK_BYTES, Answer, open_shell
-from firmware_agent.errors import DriveUnreachable
-from host.bench import deploy_wide
-from host.bench.stub_drive import Fault, StubDrive
-from host.bench.stub_ssh import StubDrives
-from tests.commands import Done
+from csd_emu.engines.remote.inventory import load_inventory
+from csd_emu.engines.remote.shell import BLOCK_BYTES, CommandResult, open_shell
+from csd_emu.util.deadline import Deadline
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Silent
+from csd_lab.bench.deploy import bench_deploy_wide as deploy_wide
+from csd_lab.testkit.ssh_stub.stub_drive import StubDrive, StubFault
+from csd_lab.testkit.ssh_stub.stub_servers import StubDrives
+from firmware_agent.common.errors import DriveUnreachable
+from tests.support.commands import Done
 
 SECONDS = 120.0
 FACTS = (
@@ -26,16 +26,16 @@ FACTS = (
 )
 
 
-def fitting(libc: str) -> Callable[[str, bytes], Answer | None]:
+def fitting(libc: str) -> Callable[[str, bytes], CommandResult | None]:
     """Answer the probe's script as a Newport would; all else goes to the shell."""
-    return lambda command, stdin: Answer(0, FACTS.format(libc=libc), "") if "sh -s" in command else None
+    return lambda command, stdin: CommandResult(0, FACTS.format(libc=libc), "") if "sh -s" in command else None
 
 
 def test_probe_tells_the_form_of_each_drive_and_what_does_not_fit(tmp_path: Path, csd_emu: Callable[..., Done]) -> None:
     drives = [
         StubDrive("new", answer=fitting("2.36")),
         StubDrive("old", answer=fitting("2.27")),
-        StubDrive("gone", Fault.REFUSE),
+        StubDrive("gone", StubFault.REFUSE),
         StubDrive("this"),
     ]
     with StubDrives(tmp_path, drives) as stubs:
@@ -67,11 +67,13 @@ def test_probe_tells_the_form_of_each_drive_and_what_does_not_fit(tmp_path: Path
 def test_logs_are_printed_under_the_names_of_the_drives(tmp_path: Path, csd_emu: Callable[..., Done]) -> None:
     said = {"left": "one [bold]line[/]\nand \x1b[2Janother", "right": "its own"}
 
-    def speaks(name: str) -> Callable[[str, bytes], Answer | None]:
-        def answer(command: str, stdin: bytes) -> Answer | None:
+    def speaks(name: str) -> Callable[[str, bytes], CommandResult | None]:
+        def answer(command: str, stdin: bytes) -> CommandResult | None:
             if "csd-agent logs 7" in command:
-                return Answer(0, said[name] + "\n", "")
-            return Answer(0, '{"state":"running","version":"abc"}', "") if "csd-agent status" in command else None
+                return CommandResult(0, said[name] + "\n", "")
+            return (
+                CommandResult(0, '{"state":"running","version":"abc"}', "") if "csd-agent status" in command else None
+            )
 
         return answer
 
@@ -98,7 +100,7 @@ def test_an_option_that_names_nothing_is_not_all_drives(
 def test_a_copy_that_was_cut_goes_on_and_sends_only_the_rest(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(os.urandom(2_000_000))
-    with StubDrives(tmp_path, [StubDrive("csd-00", Fault.CUT, cut_after_bytes=1_000_000)]) as stubs:
+    with StubDrives(tmp_path, [StubDrive("csd-00", StubFault.CUT, cut_after_bytes=1_000_000)]) as stubs:
         drive = load_inventory(stubs.write_inventory()).list_drives()[0]
         target = stubs.home("csd-00") / "target"
         seen: list[int] = []
@@ -127,7 +129,7 @@ def test_many_at_a_time_and_each_way_to_be_broken_fails_alone(paths: Paths) -> N
 
 def test_the_bench_sees_a_broken_drive_that_is_taken_for_whole(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     """A check that cannot fail would be none."""
-    monkeypatch.setattr(deploy_wide, "BROKEN", deploy_wide.BROKEN | {Fault.REFUSE: "words that nobody says"})
+    monkeypatch.setattr(deploy_wide, "BROKEN", deploy_wide.BROKEN | {StubFault.REFUSE: "words that nobody says"})
     report = deploy_wide.run(paths, Silent(), seed=3, drives=10, jobs=10, connect_seconds=2)
     assert report.figures["failed_isolated"] == 0.0
 

@@ -14,13 +14,17 @@ from typing import Any
 import pytest
 import yaml
 
-from host.reference.pages import FOLDER, pages
-from tests.browser import Browser, find_browser
-from tests.commands import Workshop
+from csd_lab.generate import development
+from csd_lab.generate.reference.pages import FOLDER, pages
+from tests.support.browser import Browser, find_browser
+from tests.support.commands import Workshop
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+PACKAGES = development.PACKAGES
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+# Paths of files and folders of the repository, as pages name them.
+SOURCE = re.compile(r"(?<![\w/.-])(?:firmware_agent|csd_emu|host|csd_lab|tests)/[a-z0-9_/]+(?:\.py\b|/(?=[`)]))")
 FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -33,7 +37,34 @@ def listed(nav: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", ["array-file.md", "cli.md", "job-file.md"])
 def test_a_reference_page_is_that_of_the_code(name: str) -> None:
-    assert (FOLDER / name).read_text(encoding="utf-8") == pages()[name], "run python -m host.reference"
+    assert (FOLDER / name).read_text(encoding="utf-8") == pages()[name], "run python -m csd_lab.generate.reference"
+
+
+def test_directory_guide_and_picture_are_those_of_the_code() -> None:
+    for path, text in development.files().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m csd_lab.generate.development"
+
+
+def test_the_directory_guide_lists_every_folder() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if tracked.returncode != 0:
+        pytest.skip("no clone, so nothing says which folders belong to the repository")
+    listed = development.describe_folders()
+    folders = {path.partition("/")[0] for path in tracked.stdout.splitlines() if "/" in path and path[0] != "."}
+    assert {path.partition("/")[0] for path in listed} == folders
+    packages = {str(path.parent.relative_to(ROOT)) for name in PACKAGES for path in (ROOT / name).rglob("__init__.py")}
+    assert packages <= listed.keys()
+    tests = {str(path.parent.relative_to(ROOT)) for path in (ROOT / "tests").glob("*/*.py")}
+    assert tests <= listed.keys()
+    for folder, text in listed.items():
+        assert (ROOT / folder).is_dir()
+        assert text, f"{folder} has no docstring"
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.name)
+def test_pages_name_files_that_exist(page: Path) -> None:
+    for path in SOURCE.findall(page.read_text(encoding="utf-8")):
+        assert (ROOT / path).exists(), f"{page.name}: {path}"
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -41,7 +72,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(found) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.name)
 def test_relative_links_lead_to_files(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         path, _, _ = target.partition("#")
@@ -49,7 +80,7 @@ def test_relative_links_lead_to_files(page: Path) -> None:
             found = (page.parent / path).resolve()
             # A page of the site can only link to what is in the site.
             assert found.is_file() if page.is_relative_to(DOCS) else found.exists(), f"{page.name}: {target}"
-            assert page.name == "README.md" or found.is_relative_to(DOCS), f"{page.name}: {target} is not in the site"
+            assert page.parent == ROOT or found.is_relative_to(DOCS), f"{page.name}: {target} is not in the site"
 
 
 @pytest.mark.long
@@ -94,7 +125,7 @@ def test_the_site_builds_without_a_warning(site: Path) -> None:
     for name in listed(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]):
         assert (site / name.replace(".md", ".html")).is_file()
     python = (site / "reference" / "python.html").read_text(encoding="utf-8")
-    assert "host.strategies.Strategy" in python
+    assert "host.policies.aggregation.Strategy" in python
     assert "compute_seconds" in python
 
 

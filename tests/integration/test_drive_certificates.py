@@ -18,16 +18,17 @@ from pathlib import Path
 import grpc
 import pytest
 
-from csd_emu.array import ArrayConfig
-from firmware_agent.wire import HOST_NAME, SERVICE_METHOD, Welcome, decode, encode
-from host.certificates import Authority, Credential, HostKeys, lent_uri, serial_of
-from host.deploy.serials import FILE, Serials, locked
-from host.drive_certificates import CertificateCheck
-from host.fleet import Expected, Fleet
-from host.metrics.server import Exporter
-from host.metrics.state import MetricsState, RunFacts
-from host.records import What
-from tests.fakes import hello
+from csd_emu.config.array_file import ArrayConfig
+from firmware_agent.common.frames.session_frames import Welcome
+from firmware_agent.common.wire import HOST_NAME, SERVICE_METHOD, decode, encode
+from host.core.records import EventKind
+from host.fleet.certificate_serials import FILE, Serials, locked
+from host.fleet.certificates import Authority, Credential, HostKeys, lent_uri, serial_of
+from host.fleet.drive_certificates import CertificateCheck
+from host.fleet.fleet import ExpectedDevice, Fleet
+from host.monitoring.exporter import Exporter
+from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from tests.support.fakes import hello
 
 REAL, EMULATED, RUN = "csd-00", "vm-00", "cafe"
 NOW = datetime.datetime.now(datetime.UTC)
@@ -41,7 +42,7 @@ class Door:
     fleet: Fleet
     authority: Authority
     serials: Serials
-    events: list[tuple[str, What, str]] = field(default_factory=list)
+    events: list[tuple[str, EventKind, str]] = field(default_factory=list)
 
     def own(self, until: datetime.datetime = NOW + DAY, device: str = REAL) -> Credential:
         return self.authority.issue_device(device, until)
@@ -83,7 +84,7 @@ class Door:
         options = [("grpc.ssl_target_name_override", HOST_NAME), ("grpc.use_local_subchannel_pool", 1)]
         return grpc.secure_channel(f"127.0.0.1:{self.fleet.port}", credentials, options=options)
 
-    def seen(self, what: What) -> list[str]:
+    def seen(self, what: EventKind) -> list[str]:
         return [detail for _, kind, detail in self.events if kind is what]
 
 
@@ -96,8 +97,8 @@ def config() -> ArrayConfig:
 async def door(tmp_path: Path) -> AsyncIterator[Door]:
     authority, serials = Authority("lab"), Serials(tmp_path / "lab")
     check = CertificateCheck("lab", RUN, frozenset({REAL}), serials)
-    events: list[tuple[str, What, str]] = []
-    expected = {name: Expected(1, "a" * 64) for name in (REAL, EMULATED)}
+    events: list[tuple[str, EventKind, str]] = []
+    expected = {name: ExpectedDevice(1, "a" * 64) for name in (REAL, EMULATED)}
     keys = HostKeys(authority.ca_pem, authority.issue_host())
     async with Fleet(expected, keys, 0, lambda *event: events.append(event), certificates=check) as fleet:
         yield Door(fleet, authority, serials, events)
@@ -108,13 +109,13 @@ async def test_what_a_drive_was_given_last_is_let_in(door: Door) -> None:
     door.serials.record(REAL, serial_of(credential))
     assert await door.knock(credential) == "welcome"
     assert await door.knock(door.lent(), EMULATED) == "welcome"
-    assert (len(door.seen(What.JOINED)), door.seen(What.ADOPTED)) == (2, [])
+    assert (len(door.seen(EventKind.JOINED)), door.seen(EventKind.ADOPTED)) == (2, [])
 
 
 async def test_a_drive_without_a_record_is_adopted_at_its_first_hello_and_another_is_refused(door: Door) -> None:
     first, copied = door.own(), door.own()
     assert await door.knock(first) == "welcome"
-    (told,) = door.seen(What.ADOPTED)
+    (told,) = door.seen(EventKind.ADOPTED)
     assert f"serial {serial_of(first):x}" in told
     assert door.serials.find(REAL) == f"{serial_of(first):x}"
     assert "not the newest" in await door.knock(copied)
@@ -151,7 +152,9 @@ async def test_a_real_drive_with_any_other_is_refused(door: Door, case: str, why
     assert (await door.knock(credential)).startswith(why)
     assert door.fleet.sessions() == {}
     refused = [] if why == "UNAVAILABLE" else [why.partition(": ")[2]]
-    assert [any(told.startswith(want) for told in door.seen(What.REFUSED)) for want in refused] == [True] * len(refused)
+    assert [any(told.startswith(want) for told in door.seen(EventKind.REFUSED)) for want in refused] == [True] * len(
+        refused
+    )
 
 
 @pytest.mark.parametrize("case", ["another array", "an ended run", "a drive's own"])
@@ -180,14 +183,14 @@ async def test_who_dials_with_an_old_certificate_does_not_keep_the_drive_itself_
         dialling = [strangers.submit(dial) for _ in range(8)]
         try:
             async with asyncio.timeout(30):
-                while len(door.seen(What.REFUSED)) < 16 and time.monotonic() - before < 3:  # noqa: ASYNC110
+                while len(door.seen(EventKind.REFUSED)) < 16 and time.monotonic() - before < 3:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             assert [await door.knock(new) for _ in range(3)] == ["welcome"] * 3
         finally:
             over.set()
             await asyncio.gather(*map(asyncio.wrap_future, dialling))
-    assert door.seen(What.ADOPTED) == []
-    assert all("not the newest" in told for told in door.seen(What.REFUSED))
+    assert door.seen(EventKind.ADOPTED) == []
+    assert all("not the newest" in told for told in door.seen(EventKind.REFUSED))
 
 
 async def test_a_command_that_holds_the_records_keeps_no_other_drive_waiting(door: Door, tmp_path: Path) -> None:

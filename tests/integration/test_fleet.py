@@ -1,4 +1,4 @@
-"""Who gets in, over real gRPC and TLS on loopback: the agent's own `Session` in threads against the host's `Fleet`."""
+"""Who gets in, over real gRPC and TLS on loopback: the agent's `HostSession` in threads against the host's `Fleet`."""
 
 import asyncio
 import itertools
@@ -16,31 +16,22 @@ import msgspec
 import numpy as np
 import pytest
 
-from csd_emu.deadline import Deadline
-from firmware_agent import session as session_module
-from firmware_agent.errors import AgentRefused, DeviceLost, EnvironmentUnfit, ProtocolError
-from firmware_agent.exchange import cut_slices, make_slice, tensor_specs
-from firmware_agent.identity import Identity
-from firmware_agent.session import Session
-from firmware_agent.wire import (
-    HOST_NAME,
-    MAX_SLICE_BYTES,
-    SERVICE_METHOD,
-    AnyFrame,
-    Hello,
-    Ready,
-    Tensors,
-    Trained,
-    Welcome,
-    encode,
-)
-from host import fleet as fleet_module
-from host.admission import Admission
-from host.certificates import Authority, HostKeys
-from host.event_budget import MOST_LISTED
-from host.fleet import Expected, Fleet
-from host.records import What
-from tests.fakes import JOB, SECONDS, hello
+from csd_emu.util.deadline import Deadline
+from firmware_agent import host_session as session_module
+from firmware_agent.common.errors import AgentRefused, DeviceLost, EnvironmentUnfit, ProtocolError
+from firmware_agent.common.frames.frame_fields import MAX_SLICE_BYTES
+from firmware_agent.common.frames.session_frames import Hello, Ready, Tensors, Trained, Welcome
+from firmware_agent.common.identity import Identity
+from firmware_agent.common.slices import cut_slices, make_slice, tensor_specs
+from firmware_agent.common.wire import HOST_NAME, SERVICE_METHOD, AnyFrame, encode
+from firmware_agent.host_session import HostSession
+from host.core.event_budget import MOST_LISTED
+from host.core.records import EventKind
+from host.fleet import fleet as fleet_module
+from host.fleet.admission import Admission
+from host.fleet.certificates import Authority, HostKeys
+from host.fleet.fleet import ExpectedDevice, Fleet
+from tests.support.fakes import JOB, SECONDS, hello
 
 Call = tuple[grpc.StatusCode, str]
 DEVICES = ("csd-00", "csd-01")
@@ -49,9 +40,9 @@ DEVICES = ("csd-00", "csd-01")
 class Lab:
     """A listening fleet, the authority behind it, and the sessions that dial it."""
 
-    def __init__(self, fleet: Fleet, authority: Authority, events: list[tuple[str, What, str]]) -> None:
+    def __init__(self, fleet: Fleet, authority: Authority, events: list[tuple[str, EventKind, str]]) -> None:
         self.fleet, self.authority, self.events = fleet, authority, events
-        self.sessions: list[Session] = []
+        self.sessions: list[HostSession] = []
 
     def identity(self, device: str = "csd-00", authority: Authority | None = None, **changes: Any) -> Identity:
         credential = (authority or self.authority).issue_device(device)
@@ -69,14 +60,14 @@ class Lab:
         )
         return msgspec.structs.replace(identity, **changes)
 
-    async def dial(self, identity: Identity, greeting: Hello | None = None) -> tuple[Session, AnyFrame]:
+    async def dial(self, identity: Identity, greeting: Hello | None = None) -> tuple[HostSession, AnyFrame]:
         """Say hello as the agent does, and return what the host answers."""
 
         def greet() -> AnyFrame:
             session.send(greeting or hello(identity.device, identity.incarnation))
             return session.receive()
 
-        session = Session(identity)
+        session = HostSession(identity)
         self.sessions.append(session)
         answer = await asyncio.to_thread(greet)
         # The welcome is on its way before the host counts the device as joined.
@@ -95,8 +86,8 @@ class Lab:
 
 @pytest.fixture
 async def lab(authority: Authority, host_keys: HostKeys) -> AsyncIterator[Lab]:
-    events: list[tuple[str, What, str]] = []
-    expected = {device: Expected(1, "a" * 64) for device in DEVICES}
+    events: list[tuple[str, EventKind, str]] = []
+    expected = {device: ExpectedDevice(1, "a" * 64) for device in DEVICES}
     async with Fleet(expected, host_keys, 0, lambda *event: events.append(event)) as fleet:
         lab = Lab(fleet, authority, events)
         try:
@@ -116,10 +107,10 @@ def raw_call(address: str, credentials: grpc.ChannelCredentials, *messages: byte
     """Make a call with plain grpc, send `messages`, and return how it ended."""
     options = [("grpc.ssl_target_name_override", HOST_NAME), ("grpc.use_local_subchannel_pool", 1)]
     with grpc.secure_channel(address, credentials, options=options) as channel:
-        call = channel.stream_stream(SERVICE_METHOD)(iter(messages), timeout=20)
+        call = channel.stream_stream(SERVICE_METHOD)(iter(messages), timeout=20)  # type: ignore[var-annotated]
         with pytest.raises(grpc.RpcError) as caught:
             list(call)
-    return caught.value.code(), caught.value.details()
+    return caught.value.code(), caught.value.details() or ""
 
 
 async def test_a_device_of_the_array_is_welcome_and_frames_cross_both_ways(lab: Lab) -> None:
@@ -156,7 +147,7 @@ async def test_a_client_without_a_certificate_gets_nowhere(lab: Lab) -> None:
 async def test_a_client_without_tls_gets_nowhere(lab: Lab) -> None:
     def call() -> grpc.StatusCode:
         with grpc.insecure_channel(f"127.0.0.1:{lab.fleet.port}") as channel:
-            method = channel.stream_stream(SERVICE_METHOD)
+            method = channel.stream_stream(SERVICE_METHOD)  # type: ignore[var-annotated]
             with pytest.raises(grpc.RpcError) as caught:
                 list(method(iter([encode(hello())]), timeout=20))
             return caught.value.code()
@@ -188,7 +179,7 @@ async def test_a_host_of_another_authority_hears_nothing_of_the_agent(lab: Lab) 
 async def test_a_device_cannot_pose_as_the_host_of_another(lab: Lab, authority: Authority) -> None:
     """A drive's own certificate is signed by the array's authority, but is no server's."""
     keys = HostKeys(authority.ca_pem, authority.issue_device(HOST_NAME))
-    async with Fleet({"csd-00": Expected(1, "a" * 64)}, keys, 0) as impostor:
+    async with Fleet({"csd-00": ExpectedDevice(1, "a" * 64)}, keys, 0) as impostor:
         credential = authority.issue_device("csd-00")
         credentials = grpc.ssl_channel_credentials(
             authority.ca_pem.encode(), credential.key_pem.encode(), credential.certificate_pem.encode()
@@ -275,12 +266,12 @@ async def test_garbage_after_the_hello_ends_the_session_alone(lab: Lab) -> None:
         with grpc.secure_channel(identity.host_address, client_credentials(identity), options=options) as channel:
             stop = itertools.chain(frames, endless(lambda: lab.fleet.session("csd-00") is None and len(seen) > 0))
             seen: list[bytes] = []
-            for data in channel.stream_stream(SERVICE_METHOD)(stop, timeout=20):
+            for data in channel.stream_stream(SERVICE_METHOD)(stop, timeout=20):  # type: ignore[var-annotated]
                 seen.append(data)
             return seen
 
     assert await asyncio.to_thread(call) == [encode(Welcome())]
-    assert ("csd-00", What.LEFT, "") in lab.events
+    assert ("csd-00", EventKind.LEFT, "") in lab.events
     assert list(lab.fleet.sessions()) == ["csd-01"]
 
 
@@ -293,7 +284,7 @@ async def test_a_message_longer_than_the_wire_allows_ends_the_session(lab: Lab) 
 
 
 async def test_the_host_that_ends_tells_its_devices_to_dial_again(authority: Authority, host_keys: HostKeys) -> None:
-    async with Fleet({"csd-00": Expected(1, "a" * 64)}, host_keys, 0) as fleet:
+    async with Fleet({"csd-00": ExpectedDevice(1, "a" * 64)}, host_keys, 0) as fleet:
         lab = Lab(fleet, authority, [])
         session, _ = await lab.dial(lab.identity())
     with pytest.raises(DeviceLost):
@@ -417,7 +408,7 @@ async def test_idle_strangers_are_bounded_and_soon_gone(
     soon = [(name, 1000 if "timeout" in name else value) for name, value in fleet_module._OPTIONS]
     monkeypatch.setattr(fleet_module, "_OPTIONS", soon)
     monkeypatch.setattr(fleet_module, "_DOOR_CONNECTIONS", 128)
-    async with Fleet({device: Expected(1, "a" * 64) for device in DEVICES}, host_keys, 0) as fleet:
+    async with Fleet({device: ExpectedDevice(1, "a" * 64) for device in DEVICES}, host_keys, 0) as fleet:
         lab = Lab(fleet, authority, [])
         await lab.dial(lab.identity())
         before = open_files()
@@ -475,7 +466,7 @@ async def test_a_device_that_holds_calls_without_a_hello_has_two_of_them(lab: La
         yield from ()
 
     try:
-        calls = [channel.stream_stream(SERVICE_METHOD)(say_nothing()) for channel in channels[:2]]
+        calls = [channel.stream_stream(SERVICE_METHOD)(say_nothing()) for channel in channels[:2]]  # type: ignore[var-annotated]
         await until(lambda: lab.fleet._door._waiting["csd-00"] == 2)
         with pytest.raises(grpc.RpcError) as caught:
             await asyncio.to_thread(list, channels[2].stream_stream(SERVICE_METHOD)(say_nothing(), timeout=20))

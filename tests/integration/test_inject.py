@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.commands import ARRAY, Done, Workshop, wait_until
-from tests.going import Going, runs_on
+from tests.support.commands import ARRAY, Done, Workshop, wait_until
+from tests.support.going import Going, runs_on
 
 # A revived agent outlives the command that started it on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
@@ -101,7 +101,7 @@ def test_a_damaged_slice_costs_its_sender_the_round(start: Callable[..., Going])
 
 
 def seconds(part: dict[str, Any]) -> float:
-    return sum(part["device_seconds"].values())
+    return float(sum(part["device_seconds"].values()))
 
 
 @pytest.mark.long

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from host import cli
-from host.commands import runs
-from host.interrupts import Interrupts
-from tests.commands import ARRAY, Done, Workshop, wait_until
+from host.cli import main as cli
+from host.cli.commands import runs
+from host.core.interrupts import Interrupts
+from tests.support.commands import ARRAY, Done, Workshop, wait_until
 
 SEED_VARIABLE = "CSD_TEST_SEED"
 # A process that is interrupted before csd-emu's first line runs is ended by Python: a shell shows 130 for that too.
@@ -80,14 +80,14 @@ def test_a_signal_while_modules_are_imported_waits_for_them(
     """An import that is cut short can leave numpy or torch in pieces, and then it is they who fail."""
     imported = []
 
-    def read_run(*_: object) -> None:
+    def prepare_run(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
         imported.append(True)
 
     fresh = Interrupts()  # the process-wide one remembers the signals of other tests
     for module in (cli, runs):
         monkeypatch.setattr(module, "INTERRUPTS", fresh)
-    monkeypatch.setattr("host.requests.read_run", read_run)
+    monkeypatch.setattr("host.app.prepare.prepare_run", prepare_run)
     done = csd_emu(*workshop.job_arguments())
     assert (done.code, imported) == (130, [True])
     workshop.assert_clean()

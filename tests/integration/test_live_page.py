@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from host.bench.browser import Browser, Tab
-from host.failures import Failure
-from host.records import What
-from tests.browser import find_browser, layouts
-from tests.commands import ARRAY, Workshop, wait_until
+from csd_lab.testkit.browser import Browser, Tab
+from host.core.failures import Failure
+from host.core.records import EventKind
 from tests.integration.test_native_run import free_port
-from tests.live import LiveRun
-from tests.markup import HOSTILE, check_harmless
-from tests.records import array_rounds
-from tests.sync_records import SyncRun
+from tests.support.browser import find_browser, layouts
+from tests.support.commands import ARRAY, Workshop, wait_until
+from tests.support.live import LiveRun
+from tests.support.markup import HOSTILE, check_harmless
+from tests.support.records import array_rounds
+from tests.support.sync_records import SyncRun
 
 NAMES = [f"csd-{number:02d}" for number in range(6)]
 MANY = [f"csd-{number:04d}" for number in range(1000)]
@@ -84,7 +84,7 @@ def run() -> Iterator[LiveRun]:
     with LiveRun(NAMES) as run:
         run.begin()
         run.add(*array_rounds(4, NAMES))
-        run.tell(NAMES[1], What.INJECTED, "kill")
+        run.tell(NAMES[1], EventKind.INJECTED, "kill")
         run.lose(NAMES[1])
         yield run
 
@@ -107,7 +107,8 @@ def test_the_page_fits_is_complete_and_can_be_read(browser: Browser, run: LiveRu
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     check_guests(tab, run.address)
     text = tab.evaluate("document.body.innerText")
-    for expected in ("lab", "images / device s", "images / array s", "counted", "wall", "Cost of emulation", "target"):
+    units = "records / device s", "records / array s"
+    for expected in (*units, "lab", "counted", "wall", "Cost of emulation", "target"):
         assert expected in text
     assert tab.evaluate("document.querySelectorAll('.plot.js-plotly-plot').length") == 7
     contrast = tab.evaluate(FAINT)
@@ -124,8 +125,8 @@ def test_names_and_events_full_of_markup_are_only_words(browser: Browser) -> Non
             devices = [structs.replace(device, clock=HOSTILE[2]) for device in record.devices]
             run.add(structs.replace(record, devices=devices))
         for hostile in HOSTILE:
-            run.tell(hostile, What.REFUSED, hostile)
-            run.tell("csd-99", What.NOTE, hostile)
+            run.tell(hostile, EventKind.REFUSED, hostile)
+            run.tell("csd-99", EventKind.NOTE, hostile)
         run.lose(HOSTILE[1])
         tab = opened(browser, run.address)
         tab.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
@@ -178,7 +179,7 @@ def test_a_lost_drive_is_seen_and_said_and_so_is_its_return(browser: Browser, ru
     assert tab.evaluate(f"{card}.className") == "drive lost"
     assert "lost" in tab.evaluate(f"{card}.querySelector('.state').textContent")
     tab.wait_for(f"{announced} === 'csd-03 lost'", POLL_SECONDS)
-    run.tell("csd-03", What.REJOINED)
+    run.tell("csd-03", EventKind.REJOINED)
     tab.wait_for(f"{announced} === 'csd-03 back'", POLL_SECONDS)
     assert tab.evaluate(f"{card}.className") == "drive training"
     run.history.end()
@@ -353,7 +354,7 @@ def test_no_name_can_act_in_the_page(browser: Browser) -> None:
     with LiveRun([hostile, "csd-01"], array=hostile) as run:
         run.begin()
         run.add(*array_rounds(2, [hostile, "csd-01"]))
-        run.tell(hostile, What.FAILED, hostile)
+        run.tell(hostile, EventKind.FAILED, hostile)
         run.history.set_failures(
             [
                 Failure(

@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from firmware_agent.units import SECONDS, parse_quantity
-from host.records import EventRecord, RoundRecord, What
-from tests.commands import ARRAY, JOB, Done, Workshop, meanwhile, wait_until
-from tests.machines import REQUIRE_VARIABLE
-from tests.metrics import parse
+from firmware_agent.common.units import SECONDS, parse_quantity
+from host.core.records import EventKind, EventRecord, RoundRecord
+from tests.support.commands import ARRAY, JOB, Done, Workshop, meanwhile, wait_until
+from tests.support.machines import REQUIRE_VARIABLE
+from tests.support.metrics import parse
 
 
 def free_port() -> int:
@@ -147,7 +147,7 @@ def test_top_shows_a_run_in_progress_and_none_when_it_has_ended(workshop: Worksh
     assert report["run_directory"] == str(workshop.run_directory())
     assert report["round"] >= 1
     assert [device["device"] for device in report["devices"]] == ["csd-00", "csd-01", "host"]
-    assert all(device["images_per_device_second"] > 0 for device in report["devices"][:2])
+    assert all(device["records_per_device_second"] > 0 for device in report["devices"][:2])
     ended = workshop.run("top", "--once")
     assert ended.code == 2
     assert "no run is in progress" in ended.err
@@ -184,8 +184,8 @@ def test_a_run_goes_on_without_an_agent_that_dies_or_hangs_and_records_it(
     assert [part.device for part in all_rounds[-1].devices] == ["csd-00"]
     events = [record for record in records if isinstance(record, EventRecord) and record.device == "csd-01"]
     # One that dies between two rounds was not asked for anything: it has left, and the next round misses it.
-    assert What.LEFT in {event.what for event in events}
-    assert fault == "kill" or What.LOST in {event.what for event in events}
+    assert EventKind.LEFT in {event.what for event in events}
+    assert fault == "kill" or EventKind.LOST in {event.what for event in events}
     workshop.assert_clean()
 
 

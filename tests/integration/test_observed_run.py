@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 
-from csd_emu.rapl import RaplMeter
-from host.bench.prometheus import LOOPBACK, PROGRAM, Prometheus, free_port, serve_prometheus
-from host.metrics import rules
-from host.metrics.dashboards import Expression, list_expressions
-from host.metrics.dashboards.panels import Needs
-from tests.commands import Workshop
-from tests.machines import REQUIRE_VARIABLE
+from csd_emu.engines.rapl import RaplMeter
+from csd_lab.generate import prometheus_rules as rules
+from csd_lab.generate.dashboards import Expression, list_expressions
+from csd_lab.generate.dashboards.panels import PanelNeeds
+from csd_lab.testkit.prometheus import LOOPBACK, PROGRAM, Prometheus, free_port, serve_prometheus
+from tests.support.commands import Workshop
+from tests.support.machines import REQUIRE_VARIABLE
 
 # The agents of a host that was killed, and one that was revived, outlive the process that started them on purpose.
 pytestmark = [
@@ -44,7 +44,7 @@ SYNC: dict[str, Any] = {
     "tuner": "hypertune",
     "rounds": 100_000,
     "target": None,
-    "sync": {"tuning": {"slow_batch": 16}, "patience": 3.0, "round_steps": 10},
+    "sync": {"tuning": {"slow_batch": 16}, "straggler_factor": 3.0, "round_steps": 10},
     # Four times as slow: late until it is retuned, and below its table ever after. Not before Prometheus has looked.
     "disturb": [{"device": "csd-01", "at_step": 150, "weight": 300, "steps": 10**6}],
 }
@@ -101,7 +101,7 @@ class Observed:
 
 def expected() -> list[Expression]:
     """What should have an answer on this machine; test_prometheus_servers.py asks the rest."""
-    skipped = {Needs.SERVERS, Needs.HYPERVISOR} | ({Needs.RAPL} if RaplMeter.open() is None else set())
+    skipped = {PanelNeeds.SERVERS, PanelNeeds.HYPERVISOR} | ({PanelNeeds.RAPL} if RaplMeter.open() is None else set())
     return [each for each in list_expressions() if each.needs not in skipped]
 
 
@@ -164,7 +164,7 @@ def watch(prometheus: Prometheus, federated: Run, sync: Run, short: Run) -> Obse
     observed.gone = served(prometheus, own)
     federated.revive("csd-01")
     wait("a drive that is back", has(f'csd_train_samples_total{{{own}, device="csd-01"}}'))
-    wait("its throughput", has(f'{rules.IMAGES.name}{{{own}, device="csd-01"}}'))
+    wait("its throughput", has(f'{rules.DEVICE_RECORDS.name}{{{own}, device="csd-01"}}'))
     observed.back = served(prometheus, own)
     wait("a run that has ended", lambda: short.process.poll() is not None)
     sync.process.kill()
@@ -217,11 +217,11 @@ def test_a_drive_that_is_gone_is_gone_from_prometheus_and_its_rates_too(observed
     assert left <= LASTING | HARDWARE
     assert left >= LASTING
     assert "csd-00" in observed.gone["csd_train_samples_total"]
-    assert "csd-00" in observed.gone[rules.IMAGES.name]
+    assert "csd-00" in observed.gone[rules.DEVICE_RECORDS.name]
 
 
 def test_a_drive_that_is_back_is_back_in_prometheus(observed: Observed) -> None:
-    for name in ("csd_train_samples_total", "csd_batch_size", rules.IMAGES.name):
+    for name in ("csd_train_samples_total", "csd_batch_size", rules.DEVICE_RECORDS.name):
         assert {"csd-00", "csd-01"} <= set(observed.back[name])
 
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from csd_emu.deadline import Deadline
-from csd_emu.remote.connect import Connected
-from csd_emu.remote.inventory import DriveEntry, Inventory
-from csd_emu.remote.openssh import find_route
-from csd_emu.remote.shell import BLOCK_BYTES, Shell, open_shell
-from firmware_agent.errors import ConfigurationError, DriveUnfit, DriveUnreachable, HostKeyRefused
-from host.deploy.facts import SCRIPT, Facts, parse_facts
-from host.deploy.probe import read_facts
-from tests.drives import LOOPBACK, SSHD, Sshd, make_key
+from csd_emu.engines.remote.inventory import DriveEntry, Inventory
+from csd_emu.engines.remote.openssh import find_route
+from csd_emu.engines.remote.shell import BLOCK_BYTES, Shell, open_shell
+from csd_emu.engines.remote.ssh_connect import Connected
+from csd_emu.util.deadline import Deadline
+from firmware_agent.common.errors import ConfigurationError, DriveUnfit, DriveUnreachable, HostKeyRefused
+from host.deploy.drive_facts import SCRIPT, Facts, parse_facts
+from host.deploy.verbs.probe import read_facts
+from tests.support.drives import LOOPBACK, SSHD, Sshd, make_key
 
 pytestmark = pytest.mark.skipif(not SSHD.exists(), reason="no sshd: scripts/install-system-packages --dev")
 SECONDS = 60.0

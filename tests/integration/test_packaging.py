@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from csd_emu.packaged import packaged_folder
-from host import example_files
-from tests.commands import Done, Workshop
+from csd_emu.util.packaged_files import packaged_folder
+from host.cli import shipped_examples as example_files
+from tests.support.commands import Done, Workshop
 
 ROOT = Path(__file__).parents[2]
 Command = Callable[..., Done]
@@ -42,18 +42,18 @@ def content(wheel: Path) -> dict[str, bytes]:
 def test_the_wheel_holds_the_packages_and_all_that_they_read(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     names = set(content(wheel))
-    expected = tracked("csd_emu", "firmware_agent", "host")
+    expected = tracked("csd_emu", "csd_lab", "firmware_agent", "host")
     expected |= {f"host/{name}" for name in tracked("examples")}
     for place, installed in (
         ("images/arm", "csd_emu/image/recipe_files"),
         ("images/drive", "host/deploy/drive_files"),
-        ("images/targets", "csd_emu/plain/recipe_files"),
+        ("images/targets", "csd_lab/testkit/plain/recipe_files"),
         ("images/grafana/dashboards", "host/monitoring/dashboards"),
         ("images/prometheus/rules", "host/monitoring/rules"),
     ):
         expected |= {name.replace(place, installed, 1) for name in tracked(place)}
     assert {name for name in names if ".dist-info/" not in name} == expected
-    assert {f"{package}/py.typed" for package in ("csd_emu", "firmware_agent", "host")} <= names
+    assert {f"{package}/py.typed" for package in ("csd_emu", "csd_lab", "firmware_agent", "host")} <= names
 
 
 def test_the_metadata_is_complete(built: Path) -> None:
@@ -68,7 +68,7 @@ def test_the_metadata_is_complete(built: Path) -> None:
     assert metadata["Keywords"]
     assert "Typing :: Typed" in (metadata.get_all("Classifier") or [])
     assert {"agent", "host", "qemu", "docs", "dev"} <= set(metadata.get_all("Provides-Extra") or [])
-    assert "csd-emu = host.entry:main" in files[f"{info}/entry_points.txt"].decode()
+    assert "csd-emu = host.cli.entry:main" in files[f"{info}/entry_points.txt"].decode()
 
 
 def test_the_sdist_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_the_changelog_has_a_section_for_the_version_or_what_is_unreleased() -> 
 def test_a_missing_package_is_one_line(tmp_path: Path, package: str, words: str) -> None:
     """A module of this name that cannot be found any more, as in an environment without the extra."""
     program = (
-        f"import sys; sys.modules['{package}'] = None; sys.argv = ['csd-emu', 'image', 'list']\n"
-        "from host.entry import main; main()"
+        f"import sys; sys.modules['{package}'] = None; sys.argv = ['csd-emu', 'image', 'prune']\n"
+        "from host.cli.entry import main; main()"
     )
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "CSD_EMU_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)

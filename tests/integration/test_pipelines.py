@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.commands import Workshop
-from tests.junit import check_junit
-from tests.pipelines import VARIABLES, Runner, known_packages
+from tests.support.commands import Workshop
+from tests.support.junit import check_junit
+from tests.support.pipelines import VARIABLES, Runner, known_packages
 
 # What a runner's image has in any case.
 EVERYWHERE = {"apt", "make", "passwd"}
@@ -18,7 +18,7 @@ def prepared(workshop: Workshop) -> Runner:
     text = array.read_text()
     assert "engine: qemu" in text
     array.write_text(text.replace("engine: qemu", "engine: native"))
-    bands = " ".join(f"--band {figure}=900%" for figure in ("images_per_device_second", "joules_per_image"))
+    bands = " ".join(f"--band {figure}=900%" for figure in ("records_per_device_second", "joules_per_record"))
     gate = "csd-emu ci run job.yaml --array array.yaml --baseline baseline.json --runs ../baseline"
     runner.shell(f"{gate} --update-baseline {bands}")
     return runner
@@ -28,7 +28,7 @@ def check(runner: Runner) -> None:
     reports = {path.name: path for path in (runner.artifacts / "reports").iterdir()}
     assert set(reports) == {"tests.xml", "gate.xml"}
     cases = [case.get("name") for case in check_junit(reports["gate.xml"].read_bytes()).iter("testcase")]
-    assert cases == ["run", "accuracy", "images_per_device_second", "joules_per_image"]
+    assert cases == ["run", "accuracy", "records_per_device_second", "joules_per_record"]
     assert b'tests="4"' in reports["tests.xml"].read_bytes()
     assert len(list((runner.artifacts / "artifacts" / "gate").iterdir())) == 1
     assert runner.installed() == known_packages() - EVERYWHERE

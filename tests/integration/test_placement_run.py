@@ -12,7 +12,7 @@ import pytest
 import yaml
 from safetensors.numpy import load
 
-from tests.commands import Done, Workshop, wait_until
+from tests.support.commands import Done, Workshop, wait_until
 
 Command = Callable[..., Done]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "placement"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.commands import Done, Workshop, meanwhile, temporary_workshop, wait_until
+from tests.support.commands import Done, Workshop, meanwhile, temporary_workshop, wait_until
 
 Command = Callable[..., Done]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "planner"
@@ -166,8 +166,8 @@ def test_drives_of_all_servers_are_planned_from_tables(
 ) -> None:
     workshop.write("array.yaml", ARRAY)
     servers = [{"name": "a", "array": "array.yaml"}, {"name": "b", "array": "array.yaml"}]
-    hall = {"name": "hall", "servers": servers, "link": {"bandwidth": "1 MB/s"}, "reduce_every": every}
-    wanted = [workshop.write("job.yaml", JOB), "--servers", workshop.write("servers.yaml", hall)]
+    server_group = {"name": "hall", "servers": servers, "link": {"bandwidth": "1 MB/s"}, "reduce_every": every}
+    wanted = [workshop.write("job.yaml", JOB), "--servers", workshop.write("servers.yaml", server_group)]
     done = csd_emu("plan", *wanted, "--prefer", "time", "--from-tables", "--json")
     assert done.code == 0, done.err
     report = done.json("plan")

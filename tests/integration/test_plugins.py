@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.commands import Done, Workshop
-from tests.plugins import STATEFUL
+from tests.support.commands import Done, Workshop
+from tests.support.plugins import STATEFUL
 
 Command = Callable[..., Done]
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -61,7 +61,7 @@ def test_the_example_of_a_tuner_is_simulated_and_mentioned_by_tune(workshop: Wor
         ("import not_there\n", {}, ["strategy 'mine.py:Mine': cannot be imported: ModuleNotFoundError"]),
         ("class Mine: pass\n", {}, ["Mine is no strategy, aggregate is missing"]),
         (
-            "from host.strategies import FedAvg as Mine\n",
+            "from host.policies.aggregation import FedAvg as Mine\n",
             {"trim": 1},
             ["strategy.trim: unknown key; it has no options"],
         ),
@@ -90,7 +90,7 @@ def test_a_broken_tuner_starts_nothing_and_is_not_simulated(workshop: Workshop, 
     ("source", "changes", "words"),
     [
         (
-            "from host.strategies import FedAvg\nclass Mine(FedAvg):\n    rounds = 0\n"
+            "from host.policies.aggregation import FedAvg\nclass Mine(FedAvg):\n    rounds = 0\n"
             "    def aggregate(self, weights, parts):\n        self.rounds += 1\n"
             "        assert self.rounds < 3, 'tired'\n"
             "        return super().aggregate(weights, parts)\n",
@@ -98,7 +98,7 @@ def test_a_broken_tuner_starts_nothing_and_is_not_simulated(workshop: Workshop, 
             "the strategy failed on host in round 3: AssertionError: tired",
         ),
         (
-            "from host.tuning import FixedBatches\nclass Mine(FixedBatches):\n"
+            "from host.policies.batching import FixedBatches\nclass Mine(FixedBatches):\n"
             "    def __init__(self, batches, tables, names):\n        super().__init__(batches, tables, names)\n"
             "    def observe(self, step, seconds, left=None):\n        return {}[step]\n",
             {**SYNC, "tuner": "mine.py:Mine"},
@@ -166,7 +166,7 @@ def test_a_tuners_state_is_resumed_too(workshop: Workshop, csd_emu: Command) -> 
 
 def test_model_and_strategy_files_of_one_name_are_refused(workshop: Workshop, csd_emu: Command) -> None:
     (workshop.folder / "other").mkdir()
-    workshop.write("mine.py", "from host.strategies import FedAvg as Mine\n")
+    workshop.write("mine.py", "from host.policies.aggregation import FedAvg as Mine\n")
     net = "from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
     workshop.write("other/mine.py", net)
     done = csd_emu(*workshop.job_arguments(model="other/mine.py:build", strategy="mine.py:Mine"))

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from firmware_agent.errors import DeviceFailed
-from firmware_agent.handover import OWN_SINK
-from firmware_agent.probe import open_sink, probe_send
-from firmware_agent.wire import ProbeSend
-from tests.fakes import FakeThrottled
+from firmware_agent.common.errors import DeviceFailed
+from firmware_agent.common.frames.measure_frames import ProbeSend
+from firmware_agent.common.handover import OWN_SINK
+from firmware_agent.faults.throttle_probe import open_sink, probe_send
+from tests.support.fakes import FakeThrottled
 
 
 @pytest.fixture
@@ -45,4 +45,12 @@ async def test_a_sink_that_does_not_confirm_is_told_and_the_limit_is_gone(
         task = ProbeSend(50_000, 1_000_000, f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
         with pytest.raises(DeviceFailed, match=r"could not be sent to"):
             await asyncio.to_thread(probe_send, task, drive.throttle(), interfaces)
+    assert not drive.limited
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:x"])
+def test_a_sink_that_is_not_there_is_told_and_the_limit_is_gone(tmp_path: Path, address: str) -> None:
+    drive = FakeThrottled(tmp_path)
+    with pytest.raises(DeviceFailed):
+        probe_send(ProbeSend(1, 1000, address), drive.throttle())
     assert not drive.limited

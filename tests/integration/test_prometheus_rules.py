@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from host.metrics import rules
-from tests.machines import REQUIRE_VARIABLE
+from csd_lab.generate import prometheus_rules as rules
+from tests.support.machines import REQUIRE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "images" / "prometheus"
@@ -28,7 +28,7 @@ def promtool(*arguments: str | Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize("path", rules.files(), ids=lambda path: path.name)
 def test_the_shipped_rules_are_those_of_the_code(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == rules.files()[path], "run python -m host.metrics"
+    assert path.read_text(encoding="utf-8") == rules.files()[path], "run python -m csd_lab.generate.metrics_files"
 
 
 def test_the_configuration_is_valid() -> None:
@@ -51,6 +51,8 @@ ANY_TRAINS = ' and on (job, instance) csd_device_state{state="training"} == 1'
     ("alert", "right", "wrong"),
     [
         ("CsdDriveLost", "== 1", "== 2"),  # never
+        ("CsdUpdatesRefused", f"or 0 * {rules.REFUSED}", ""),  # not the first time
+        ("CsdUpdatesRefused", ANY_TRAINS, ""),
         ("CsdStraggler", ANY_TRAINS, ""),  # also when nobody trains any more
         ("CsdThroughputBelowCalibration", "< 0.8", "< 0.95"),  # too early
         ("CsdThroughputBelowCalibration", ANY_TRAINS, ""),

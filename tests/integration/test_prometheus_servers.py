@@ -15,18 +15,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from firmware_agent.wire import PhaseSeconds
-from host.bench.prometheus import PROGRAM, Prometheus, serve_prometheus
-from host.metrics import rules
-from host.metrics.counting import DeviceFacts
-from host.metrics.dashboards import Expression, list_expressions
-from host.metrics.dashboards.panels import Needs
-from host.metrics.server import Exporter
-from host.metrics.state import MetricsState, RunFacts
-from host.metrics.targets import write_targets
-from host.records import EventRecord, RoundRecord, What
-from tests.machines import REQUIRE_VARIABLE
-from tests.records import device_round, round_record
+from csd_lab.generate import prometheus_rules as rules
+from csd_lab.generate.dashboards import Expression, list_expressions
+from csd_lab.generate.dashboards.panels import PanelNeeds
+from csd_lab.testkit.prometheus import PROGRAM, Prometheus, serve_prometheus
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from host.core.records import EventKind, EventRecord, RoundRecord
+from host.monitoring.exporter import Exporter
+from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.round_counting import DeviceFacts
+from host.training.multi_server.prometheus_targets import write_targets
+from tests.support.machines import REQUIRE_VARIABLE
+from tests.support.records import device_round, round_record
 
 SHIPPED = Path(__file__).parents[2] / "images" / "prometheus"
 SECONDS, PAUSE_SECONDS = 120.0, 0.25
@@ -60,7 +60,7 @@ class Server:
         facts = RunFacts("lab", "qemu", "digits_cnn", "sync", DEVICES, server=name)
         server = cls(name, scale, waited_seconds, MetricsState(facts))
         for device in DEVICES:
-            server.state.add_event(EventRecord(device, What.JOINED))
+            server.state.add_event(EventRecord(device, EventKind.JOINED))
         about = [
             DeviceFacts(device, "emulated", "newport", 4, "counted", {}, {}, HYPERVISORS[device]) for device in DEVICES
         ]
@@ -146,14 +146,14 @@ def watched(request: pytest.FixtureRequest) -> Iterator[Watched]:
         yield watched
 
 
-def images(record: RoundRecord) -> float:
+def records_of(record: RoundRecord) -> float:
     return sum(part.samples for part in record.devices)
 
 
 FIGURES: dict[str, Callable[[Server], float]] = {
-    rules.SERVER_IMAGES.name: lambda server: images(server.record()) / 8.0,
+    rules.SERVER_RECORDS.name: lambda server: records_of(server.record()) / 8.0,
     rules.SERVER_WATTS.name: lambda server: server.record().total_joules / 8.0,
-    rules.SERVER_JOULES_PER_IMAGE.name: lambda server: server.record().total_joules / images(server.record()),
+    rules.SERVER_JOULES_PER_RECORD.name: lambda server: server.record().total_joules / records_of(server.record()),
     rules.SERVER_WAIT_SHARE.name: lambda server: STEPS * server.waited_seconds / 8.0,
     rules.SERVER_ALLREDUCE.name: lambda server: STEPS * REDUCE_SECONDS / 8.0,
     rules.SERVER_ALLREDUCE_BYTES.name: lambda server: STEPS * int(REDUCED_BYTES * server.scale) / 8.0,
@@ -183,7 +183,7 @@ def test_a_servers_energy_is_that_of_its_rounds_so_far(watched: Watched) -> None
 
 def test_a_hypervisors_figures_are_those_of_its_drives_on_each_server(watched: Watched) -> None:
     for rule, figure in (
-        (rules.HYPERVISOR_IMAGES, lambda part: part.samples / part.device_seconds.total),
+        (rules.HYPERVISOR_RECORDS, lambda part: part.samples / part.device_seconds.total),
         (rules.HYPERVISOR_WATTS, lambda part: sum(part.energy_joules.values()) / 8.0),
     ):
         expected: dict[tuple[str, str], float] = {}
@@ -200,7 +200,7 @@ def of_servers_or_hypervisors() -> list[Expression]:
     return [
         each
         for each in list_expressions()
-        if each.needs in (Needs.SERVERS, Needs.HYPERVISOR) and not each.origin.startswith("alert/")
+        if each.needs in (PanelNeeds.SERVERS, PanelNeeds.HYPERVISOR) and not each.origin.startswith("alert/")
     ]
 
 

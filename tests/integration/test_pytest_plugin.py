@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from tests.commands import Workshop, wait_until
-from tests.projects import EXAMPLE, Project
+from tests.support.commands import Workshop, wait_until
+from tests.support.projects import EXAMPLE, Project
 
 JOB = '{"model": "digits_cnn", "data": {"source": "digits"}, "rounds": 1, "batch_size": 64}'
 FAILING = f"""

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from csd_emu.calibration import load_table
 from csd_emu.profiles import get_profile
-from host import real_drive
-from host.device_time import TableModel, batch_counts, pass_seconds
-from host.records import EventRecord, RoundRecord, What
-from tests.commands import Done, Workshop
-from tests.loopback import Loopback, loopback, needs_sshd
-from tests.unit.test_datafiles import write_idx
+from csd_emu.profiles.calibration import load_table
+from host.app import real_drive
+from host.core.device_time import TableModel, batch_counts, pass_seconds
+from host.core.records import EventKind, EventRecord, RoundRecord
+from tests.support.commands import Done, Workshop
+from tests.support.loopback import Loopback, loopback, needs_sshd
+from tests.unit.firmware_agent.common.datafiles.test_datafiles import write_idx
 
 pytestmark = needs_sshd
 
@@ -78,7 +78,7 @@ def test_real_drives_train_beside_native_ones(
         # The two others share the host's records; those of the third never were the host's to deal out.
         assert parts["right"].samples == 300
         assert parts["csd-00"].samples + parts["left"].samples == 1437
-    notes = [each.detail for each in records if isinstance(each, EventRecord) and each.what is What.NOTE]
+    notes = [each.detail for each in records if isinstance(each, EventRecord) and each.what is EventKind.NOTE]
     assert any("different clocks (modelled: csd-00; wall: left, right)" in note for note in notes)
     assert (workshop.agents(), workshop.arrays()) == ([], [])
 

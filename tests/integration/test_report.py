@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import Done, Workshop, meanwhile, temporary_workshop, wait_until
-from tests.pages import Page
+from tests.support.commands import Done, Workshop, meanwhile, temporary_workshop, wait_until
+from tests.support.pages import Page
 
 
 def page_in(directory: Path) -> Page:
@@ -75,7 +75,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
         def write_report(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("host.report.page.write_report", write_report)
+        monkeypatch.setattr("host.monitoring.report.report_page.write_report", write_report)
 
     return fail
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from host.records import EventRecord, What
-from host.report.page import write_report
-from tests.browser import Browser, Tab, find_browser, layouts
-from tests.commands import ARRAY, Workshop, temporary_workshop
-from tests.markup import HOSTILE, check_harmless
-from tests.records import array_rounds, write_run
-from tests.sync_records import Disturbed, SyncRun
+from host.core.records import EventKind, EventRecord
+from host.monitoring.report.report_page import write_report
+from tests.support.browser import Browser, Tab, find_browser, layouts
+from tests.support.commands import ARRAY, Workshop, temporary_workshop
+from tests.support.markup import HOSTILE, check_harmless
+from tests.support.records import array_rounds, write_run
+from tests.support.sync_records import Disturbed, SyncRun
 
 # Of each chart that is shown its texts, with size and place in the page's pixels.
 TEXTS = """(scale => [...document.querySelectorAll('svg')].filter(svg => svg.getBoundingClientRect().width)
@@ -69,7 +69,7 @@ def test_the_page_stands_alone_fits_and_can_be_read(browser: Browser, report: Pa
     assert tab.complaints() == []
     assert [url for url in tab.requests() if not url.startswith("data:")] == [report.as_uri()]
     text = tab.evaluate("document.body.innerText")
-    for expected in ("Against the baseline", "images per device second", "csd-02", "power.idle_watts", "missed"):
+    for expected in ("Against the baseline", "records per device second", "csd-02", "power.idle_watts", "missed"):
         assert expected in text
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert (
@@ -81,7 +81,7 @@ def test_the_page_stands_alone_fits_and_can_be_read(browser: Browser, report: Pa
 
 
 def test_names_and_events_full_of_markup_are_only_words(browser: Browser, tmp_path: Path) -> None:
-    events = [EventRecord(hostile, What.REFUSED, hostile, 1.0, 0.5) for hostile in HOSTILE]
+    events = [EventRecord(hostile, EventKind.REFUSED, hostile, 1.0, 0.5) for hostile in HOSTILE]
     names = [f"csd-{number:02d}" for number in range(len(HOSTILE))]
     write_run(tmp_path, [*events, *array_rounds(4, HOSTILE, clock=HOSTILE[2])], len(names))
     facts = {name: {hostile: hostile for hostile in HOSTILE} for name in names}

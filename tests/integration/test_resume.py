@@ -14,9 +14,9 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from csd_emu.engines.native import NativeEngine
-from host.run_directory import RunDirectory
-from tests.commands import Done, Workshop, temporary_workshop, wait_until
+from csd_emu.engines.native_engine import NativeEngine
+from host.monitoring.run_directory import RunDirectory
+from tests.support.commands import Done, Workshop, temporary_workshop, wait_until
 
 Command = Callable[..., Done]
 JOB: dict[str, Any] = {"rounds": 6, "epochs": 1, "target": {"accuracy": 1.0}, "strategy": "fedadam"}
@@ -279,7 +279,8 @@ def test_two_hosts_on_one_run_directory_are_refused(workshop: Workshop, csd_emu:
 def test_a_checkpoint_that_does_not_fit_ends_the_run_with_what_it_needs(workshop: Workshop, csd_emu: Command) -> None:
     """A limit on the size of files, which works everywhere: 150 kB of weights do not fit into 100 kB."""
     limited = (
-        "import resource, sys; from host.cli import main; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000,) * 2); "
+        "import resource, sys; from host.cli.main import main; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000,) * 2); "
         "sys.argv[0] = 'csd-emu'; main()"
     )
     command = [sys.executable, "-c", limited, *map(str, workshop.job_arguments(**JOB))]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import temporary_workshop, wait_until
-from tests.server_processes import ARRAY, JOB, LONGEST_SECONDS, ROOT, Servers, assert_close, ended
+from tests.support.commands import temporary_workshop, wait_until
+from tests.support.server_processes import ARRAY, JOB, LONGEST_SECONDS, ROOT, Servers, assert_close, ended
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def servers() -> Iterator[Servers]:
 
 def another_version(folder: Path) -> Path:
     """A copy of the code in which one line is another."""
-    for package in ("csd_emu", "firmware_agent", "host"):
+    for package in ("csd_emu", "csd_lab", "firmware_agent", "host"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    with (folder / "host" / "servers" / "turns.py").open("a") as file:
+    with (folder / "host" / "training" / "multi_server" / "turns.py").open("a") as file:
         file.write("# another version\n")
     return folder
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from csd_emu.shaping.namespace import can_make_namespaces
-from tests.commands import temporary_workshop, wait_until
-from tests.server_processes import ARRAY, JOB, LONGEST_SECONDS, Servers, ended
-from tests.switched import NETWORK, Switch
+from csd_emu.engines.shaping.namespace_shaper import can_make_namespaces
+from tests.support.commands import temporary_workshop, wait_until
+from tests.support.server_processes import ARRAY, JOB, LONGEST_SECONDS, Servers, ended
+from tests.support.switched import NETWORK, Switch
 
 pytestmark = [
     pytest.mark.long,

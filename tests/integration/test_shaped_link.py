@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from csd_emu.shaping.namespace import NAMESPACES, can_make_namespaces
-from tests.commands import ARRAY, JOB, Done, Workshop
+from csd_emu.engines.shaping.namespace_shaper import NAMESPACES, can_make_namespaces
+from tests.support.commands import ARRAY, JOB, Done, Workshop
 
 Command = Callable[..., Done]
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
@@ -26,7 +26,7 @@ def relays(home: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if "csd_emu.shaping.relay" in process.cmdline() and str(home) in process.cmdline()[-1]:
+            if "csd_emu.engines.shaping.relay" in process.cmdline() and str(home) in process.cmdline()[-1]:
                 found.append(process)
     return found
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from host.printing_reproduction import print_hypertune
-from host.reproduce.figures import HypertuneReport
-from tests.commands import ARRAY, JOB, Done, Workshop
+from csd_lab.cli.tables.reproduction import print_hypertune
+from csd_lab.reproduce.hypertune_result import HypertuneReport
+from tests.support.commands import ARRAY, JOB, Done, Workshop
 
 Command = Callable[..., Done]
 SYNC: dict[str, Any] = {
@@ -25,7 +25,7 @@ def _nothing_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: object) -> None:
         raise AssertionError("a device was started")
 
-    monkeypatch.setattr("csd_emu.engines.native.NativeEngine.start", start)
+    monkeypatch.setattr("csd_emu.engines.native_engine.NativeEngine.start", start)
 
 
 def arguments(workshop: Workshop, **changes: Any) -> list[str | Path]:
@@ -40,14 +40,14 @@ def test_a_job_is_simulated_over_the_band(workshop: Workshop, csd_emu: Command) 
     assert (report["clock"], report["basis"], report["tuner"]) == ("modelled", "simulated", "hypertune")
     assert [run["ratio"] for run in report["runs"]] == [11, 15.2, 21]
     for run in report["runs"]:
-        assert run["speedup"] == pytest.approx(run["images_per_second"] / run["baseline"]["images_per_second"])
-        assert sum(run["joules"].values()) == pytest.approx(run["joules_per_image"] * run["images"])
+        assert run["speedup"] == pytest.approx(run["records_per_second"] / run["baseline"]["records_per_second"])
+        assert sum(run["joules"].values()) == pytest.approx(run["joules_per_record"] * run["records"])
         assert [retune["step"] for retune in run["retunes"]] == [23, 63]
     assert any(figure["name"] == "memory_bytes_per_second" for figure in report["assumed"])
     left = csd_emu(*arguments(workshop), "--json", "--tuner", "stannis").json("simulate")
     for tuned, other in zip(report["runs"], left["runs"], strict=True):
         assert other["retunes"] == []
-        assert tuned["images_per_second"] > other["images_per_second"]
+        assert tuned["records_per_second"] > other["records_per_second"]
     workshop.assert_clean()
 
 
@@ -56,7 +56,7 @@ def test_a_host_that_does_not_train_leaves_the_run_as_it_is_over_the_band(worksh
     workshop.write("array.yaml", ARRAY)
     report = csd_emu(*command, "--json", "--drives", "50", "--steps", "70").json("simulate")
     assert (report["drives"], report["steps"], report["host_trains"]) == (50, 70, False)
-    assert len({run["images_per_second"] for run in report["runs"]}) == 1
+    assert len({run["records_per_second"] for run in report["runs"]}) == 1
     assert len({run["speedup"] for run in report["runs"]}) == 3
 
 
@@ -95,7 +95,7 @@ def test_a_federated_job_is_refused(workshop: Workshop, csd_emu: Command) -> Non
     assert "mode: only synchronous training can be simulated; write mode: sync in the job file" in done.err
 
 
-def hall(workshop: Workshop, **changes: Any) -> list[str | Path]:
+def server_group(workshop: Workshop, **changes: Any) -> list[str | Path]:
     """A simulation of five servers with the workshop's array."""
     file: dict[str, Any] = {"name": "hall", "servers": [{"name": "srv", "array": "array.yaml", "count": 5}]}
     path = workshop.write("servers.yaml", file | changes)
@@ -105,7 +105,7 @@ def hall(workshop: Workshop, **changes: Any) -> list[str | Path]:
 def test_servers_are_simulated_step_by_step_with_what_fails(workshop: Workshop, csd_emu: Command) -> None:
     failures = {"server_mtbf": "3 s", "server_repair": "1 s", "drive_mtbf": "3 s", "rendezvous": "1 s"}
     racks = {"servers": 2, "oversubscription": 2}
-    done = csd_emu(*hall(workshop, racks=racks, failures=failures), "--json", "--steps", "60")
+    done = csd_emu(*server_group(workshop, racks=racks, failures=failures), "--json", "--steps", "60")
     assert done.code == 0, done
     report = done.json("simulate-servers")
     assert (report["servers"], report["drives"], report["steps"], report["clock"]) == (5, 10, 60, "modelled")
@@ -114,13 +114,13 @@ def test_servers_are_simulated_step_by_step_with_what_fails(workshop: Workshop, 
     assert run["losses"]["servers_lost"] > 0
     assert run["losses"]["servers_back"] > 0
     assert run["losses"]["drives_lost"] > 0
-    assert sum(step["images"] for step in run["steps"]) == run["images"]
+    assert sum(step["records"] for step in run["steps"]) == run["records"]
     assert sum(step["array_seconds"] for step in run["steps"]) == pytest.approx(run["array_seconds"])
     assert sum(run["seconds"].values()) == pytest.approx(run["array_seconds"])
-    assert sum(run["joules"].values()) == pytest.approx(run["joules_per_image"] * run["images"])
+    assert sum(run["joules"].values()) == pytest.approx(run["joules_per_record"] * run["records"])
     assert 0 < run["efficiency"] < 1
     assert any(figure["name"] == "failures.rendezvous" for figure in report["assumed"])
-    again = csd_emu(*hall(workshop, racks=racks, failures=failures), "--json", "--steps", "60")
+    again = csd_emu(*server_group(workshop, racks=racks, failures=failures), "--json", "--steps", "60")
     assert again.json("simulate-servers")["runs"] == report["runs"]
     workshop.assert_clean()
 
@@ -128,17 +128,17 @@ def test_servers_are_simulated_step_by_step_with_what_fails(workshop: Workshop, 
 def test_one_server_is_what_its_array_is_alone(workshop: Workshop, csd_emu: Command) -> None:
     servers = [{"name": "srv", "array": "array.yaml"}]
     workshop.write("array.yaml", ARRAY | {"host": {"trains": True}})
-    one = csd_emu(*hall(workshop, servers=servers), "--json").json("simulate-servers")
+    one = csd_emu(*server_group(workshop, servers=servers), "--json").json("simulate-servers")
     alone = csd_emu(*arguments(workshop), "--json").json("simulate")
     for run, other in zip(one["runs"], alone["runs"], strict=True):
-        for name in ("ratio", "array_seconds", "images", "images_per_second", "joules_per_image", "step_seconds"):
+        for name in ("ratio", "array_seconds", "records", "records_per_second", "joules_per_record", "step_seconds"):
             assert run[name] == pytest.approx(other[name], rel=1e-12)
         reasons = [retune["reason"].replace("srv/", "") for retune in run["retunes"]]
         assert reasons == [retune["reason"] for retune in other["retunes"]] != []
 
 
 def test_what_a_person_reads_of_servers(workshop: Workshop, csd_emu: Command) -> None:
-    done = csd_emu(*hall(workshop, reduce_every=4), "--steps", "8")
+    done = csd_emu(*server_group(workshop, reduce_every=4), "--steps", "8")
     assert done.code == 0, done
     for words in (
         "5 servers, 10 drives",
@@ -163,7 +163,7 @@ def test_what_a_person_reads_of_servers(workshop: Workshop, csd_emu: Command) ->
 def test_a_servers_file_that_cannot_be_simulated_is_refused(
     workshop: Workshop, csd_emu: Command, changes: dict[str, Any], words: str
 ) -> None:
-    done = csd_emu(*hall(workshop, **changes))
+    done = csd_emu(*server_group(workshop, **changes))
     assert (done.code, done.out) == (2, ""), done
     assert words in done.err
     assert "Traceback" not in done.err
@@ -171,7 +171,7 @@ def test_a_servers_file_that_cannot_be_simulated_is_refused(
 
 def test_either_an_array_or_servers_are_simulated(workshop: Workshop, csd_emu: Command) -> None:
     for more in (["--array", workshop.array], ["--drives", "5"]):
-        done = csd_emu(*hall(workshop), *more)
+        done = csd_emu(*server_group(workshop), *more)
         assert (done.code, done.out) == (2, ""), done
     done = csd_emu("simulate", workshop.job)
     assert done.code == 2

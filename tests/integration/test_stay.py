@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from csd_emu.paths import Paths
-from firmware_agent.errors import EnvironmentUnfit
-from host.bench.prometheus import free_port
-from host.console import StageProgress
-from host.presence import is_present, present
-from host.requests import read_run
-from host.run import Stay, run_job
-from host.stack import trainer
-from host.summary import Summary
-from host.top import Readings
-from tests.commands import ARRAY, Done, Workshop, wait_until
-from tests.outputs import checked
+from csd_emu.util.paths import Paths
+from csd_lab.testkit.prometheus import free_port
+from firmware_agent.common.errors import EnvironmentUnfit
+from host.app.prepare import prepare_run
+from host.app.run_job import Stay, run_job
+from host.app.stack import host_container as trainer
+from host.cli.top_screen import Readings
+from host.config.resolve import resolve_run
+from host.core.console import StageProgress
+from host.core.summary import Summary
+from host.fleet.foreground_lock import is_present, present
+from tests.support.commands import ARRAY, Done, Workshop, wait_until
+from tests.support.outputs import checked
 
 Command = Callable[..., Done]
 Start = Callable[..., subprocess.Popen[str]]
@@ -106,7 +107,9 @@ def test_who_keeps_an_array_up_ends_with_it_and_leaves_that_of_others_alone(
 def test_a_run_stays_until_what_it_was_told_to_watch_fails(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """So the host's container lets go of an array whose drives' container has ended."""
     path, seen = Paths.default().presence("lab"), []
-    request = read_run(workshop.job, workshop.write("small.yaml", ARRAY | {"devices": [{"profile": "newport"}]}))
+    request = prepare_run(
+        resolve_run(workshop.job, workshop.write("small.yaml", ARRAY | {"devices": [{"profile": "newport"}]}))
+    )
     monkeypatch.setattr(trainer, "_LOOK_SECONDS", 0.1)
     with contextlib.ExitStack() as stack:
         stack.enter_context(present(path))

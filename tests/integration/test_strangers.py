@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import ARRAY, Workshop, wait_until
 from tests.integration.test_native_run import free_port
+from tests.support.commands import ARRAY, Workshop, wait_until
 
 # As many files as systemd gives a process that asks for no more, of which a run with two drives needs a quarter.
 FILES = 1024

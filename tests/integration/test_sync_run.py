@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands import Done, Workshop, meanwhile, temporary_workshop, wait_until
+from tests.support.commands import Done, Workshop, meanwhile, temporary_workshop, wait_until
 
 Command = Callable[..., Done]
 ARRAY: dict[str, Any] = {
@@ -160,7 +160,7 @@ def build():
         ({"clock": "wall"}, {}, "tuner: hypertune needs to know how fast the drives are"),
         ({}, {"sync": {"optimiser": {"name": "Adamm"}}}, "did you mean 'Adam'"),
         ({}, {"sync": {"optimiser": {"name": "LBFGS"}}}, "LBFGS cannot be used"),
-        ({}, {"sync": {"patience": 1.0}}, "sync.patience"),
+        ({}, {"sync": {"straggler_factor": 1.0}}, "sync.straggler_factor"),
         ({}, {"data": {"source": "digits", "private": 1.0}}, "the host trains on public records"),
         ({}, {"sync": {"batch_norm": "synchronised", "micro_batch": 4}}, "needs a device's whole batch"),
         ({}, {"sync": {"tuning": {"slow_batch": 60000}}}, "60000"),

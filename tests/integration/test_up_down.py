@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands import ARRAY, Done, Workshop, wait_until
+from tests.support.commands import ARRAY, Done, Workshop, wait_until
 
 Command = Callable[..., Done]
 # The agents of `up` outlive the engine that started them on purpose; so does libvirt's daemon.

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.commands import ARRAY, JOB, Done, Workshop, temporary_workshop
-from tests.pages import Page
+from tests.support.commands import ARRAY, JOB, Done, Workshop, temporary_workshop
+from tests.support.pages import Page
 
 NET = """\
 import torch
@@ -181,7 +181,7 @@ def test_it_ends_when_no_drive_is_left_that_can_do_its_task(up: Up, mode: str) -
     ("source", "changes", "kind", "place"),
     [
         (
-            "from host.strategies import FedAvg\nclass Mine(FedAvg):\n    rounds = 0\n"
+            "from host.policies.aggregation import FedAvg\nclass Mine(FedAvg):\n    rounds = 0\n"
             "    def aggregate(self, weights, parts):\n        self.rounds += 1\n"
             "        assert self.rounds < 2, 'my <b>in</b> bug'\n"
             "        return super().aggregate(weights, parts)\n",
@@ -190,7 +190,7 @@ def test_it_ends_when_no_drive_is_left_that_can_do_its_task(up: Up, mode: str) -
             "in aggregate",
         ),
         (
-            "from host.tuning import FixedBatches\nclass Mine(FixedBatches):\n"
+            "from host.policies.batching import FixedBatches\nclass Mine(FixedBatches):\n"
             "    def __init__(self, batches, tables, names):\n        super().__init__(batches, tables, names)\n"
             "    def observe(self, step, seconds, left=None):\n"
             "        return {}['my <b>in</b> bug']\n",
@@ -214,7 +214,7 @@ def test_a_gate_fails_and_its_junit_file_has_the_line(up: Up) -> None:
     job = up.write("gate.yaml", JOB | BATCHES | {"model": "nets.py:build"})
     base, out = up.folder / "base.json", up.folder / "out.xml"
     arguments = ["ci", "run", job, "--array", up.folder / "federated.yaml", "--runs", up.runs]
-    bands = ["--band", "images_per_device_second=none", "--band", "joules_per_image=none"]
+    bands = ["--band", "records_per_device_second=none", "--band", "joules_per_record=none"]
     done = up.run_here(*arguments, "--baseline", base, "--junit", out, *bands, "--write-baseline")
     assert (done.code, base.exists()) == (1, False)
     line = line_of("x1b[31mforward")

@@ -67,6 +67,6 @@ def test_with_the_host_extra_it_trains_from_the_wheel_alone(wheel: Path, tmp_pat
     assert "newport" in csd_emu("profiles", "newport")
     assert "repeatability" in csd_emu("bench")
     done = subprocess.run(
-        [programs / "csd-emu", "image", "list"], cwd=work, env=environment, capture_output=True, text=True, check=False
+        [programs / "csd-emu", "image", "prune"], cwd=work, env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, "csd-emu[qemu]" in done.stderr) == (2, True)

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from csd_emu.paths import Paths
-from csd_emu.progress import Silent
-from host.deploy.report import DriveOutcome
-from host.deploy.run import DeployRequest, deploy
-from host.deploy.verbs import VerbOptions
-from host.deploy.work import Outcome
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Silent
+from host.deploy.deploy_report import DriveOutcome
+from host.deploy.run_verb import DeployRequest, deploy
+from host.deploy.verb_protocol import VerbOutcome
+from host.deploy.verbs.verb_table import VerbOptions
 
 
 class NoBoard:
@@ -20,7 +20,7 @@ class NoBoard:
     def show(self, drive: str, what: str, share: float | None) -> None:
         pass
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: VerbOutcome) -> None:
         pass
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from csd_emu.paths import Paths
-from host.deploy import install, upgrade
-from host.deploy.bundle import BundleStore
-from host.deploy.recipe import default_folder, load_recipe
-from host.deploy.upgrade import Patience
+from csd_emu.util.paths import Paths
+from host.deploy.bundle.bundle import BundleStore
+from host.deploy.bundle.bundle_recipe import default_folder, load_recipe
+from host.deploy.verbs import install, upgrade
+from host.deploy.verbs.upgrade import Patience
 from tests.targets.deployer import Deployer
 
 # Real wheels: one of compiled code, large enough that a copy can be cut in the middle.

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from csd_emu.paths import Paths
-from csd_emu.plain import PlainImages, PlainMachine
-from csd_emu.progress import Silent
-from csd_emu.qemu.tools import find_qemu
-from csd_emu.remote.layout import AGENT_USER, DEFAULT_FOLDER
-from firmware_agent.errors import EnvironmentUnfit
-from tests.commands import wait_until
-from tests.machines import REQUIRE_VARIABLE
+from csd_emu.engines.remote.drive_layout import AGENT_USER, DEFAULT_FOLDER
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Silent
+from csd_emu.util.qemu_tools import find_qemu
+from csd_lab.testkit.plain import PlainImages, PlainMachine
+from firmware_agent.common.errors import EnvironmentUnfit
+from tests.support.commands import wait_until
+from tests.support.machines import REQUIRE_VARIABLE
 from tests.targets.proxy import TcpProxy
 
 FOLDER = DEFAULT_FOLDER

@@ -8,14 +8,14 @@ from typing import Any
 import psutil
 import pytest
 
-from csd_emu.array import ArrayConfig
-from csd_emu.paths import HOME_VARIABLE, Paths
-from host.array_state import array_folder
-from host.arrays import sweep
-from tests.commands import ARRAY, Done, Workshop, processes, temporary_workshop, wait_until
+from csd_emu.config.array_file import ArrayConfig
+from csd_emu.util.paths import HOME_VARIABLE, Paths
+from host.app.array_actions import sweep
+from host.fleet.array_state import array_folder
 from tests.contract.laboratory import Laboratory
-from tests.going import Going, runs_on
-from tests.machines import prepared_qemu
+from tests.support.commands import ARRAY, Done, Workshop, processes, temporary_workshop, wait_until
+from tests.support.going import Going, runs_on
+from tests.support.machines import prepared_qemu
 
 NAME = f"test-vm-{os.getpid()}"  # two test runs on one machine must not meet
 LAB_NAME = f"test-lab-{os.getpid()}"
@@ -74,7 +74,7 @@ def qemu_processes() -> list[psutil.Process]:
 
 @pytest.fixture(scope="session")
 def template() -> None:
-    """Image and template are there; skipped or failed where there can be none (see tests.machines)."""
+    """Image and template are there; skipped or failed where there can be none (see tests.support.machines)."""
     prepared_qemu(ArrayConfig.model_validate(ARRAY | {"name": NAME, "engine": "qemu"})).close()
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from csd_emu.paths import Paths
+from csd_emu.util.paths import Paths
 from tests.targets import Deployer, target
 
 pytestmark = [pytest.mark.vm, pytest.mark.long]

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from csd_emu.deadline import Deadline
 from csd_emu.image import Image, ImageStore
-from csd_emu.image.check import Bootable, check_boot
+from csd_emu.image.boot_check import Bootable, check_boot
 from csd_emu.image.cpio import Entry
+from csd_emu.image.image_recipe import default_folder, load_recipe
 from csd_emu.image.initramfs import KeyPair, boot_entries, check_entries, key_entries, write_initramfs
-from csd_emu.image.recipe import default_folder, load_recipe
-from csd_emu.paths import Paths
-from csd_emu.progress import Silent
-from csd_emu.qemu.tools import find_qemu
-from firmware_agent.errors import ImageError
+from csd_emu.util.deadline import Deadline
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Silent
+from csd_emu.util.qemu_tools import find_qemu
+from firmware_agent.common.errors import ImageError
 
 pytestmark = [pytest.mark.vm, pytest.mark.long]
 

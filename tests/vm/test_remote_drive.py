@@ -6,9 +6,9 @@ import msgspec
 import pytest
 import yaml
 
-from csd_emu.paths import Paths
-from host.records import EventRecord, RoundRecord
-from tests.commands import ARRAY, Workshop, temporary_workshop
+from csd_emu.util.paths import Paths
+from host.core.records import EventRecord, RoundRecord
+from tests.support.commands import ARRAY, Workshop, temporary_workshop
 from tests.targets import target
 
 pytestmark = [pytest.mark.vm, pytest.mark.long]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from csd_emu.calibration import load_table
-from tests.machines import DAEMON_OUTLIVES
+from csd_emu.profiles.calibration import load_table
+from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import VmWorkshop
 
 pytestmark = [pytest.mark.vm, pytest.mark.long, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
@@ -51,7 +51,7 @@ def test_a_users_model_is_measured_kept_and_confirmed(workshop: VmWorkshop, net:
         assert all(step.forward > 0 and step.backward > 0 and step.update > 0 for step in row.steps)
         assert row.peak_memory_bytes > 100e6
         assert row.layers is not None
-        first, last = row.layers.layers
+        first, last = row.layers.layers  # type: ignore[assignment]
         assert (first.name, last.name) == ("1", "3")
         assert 0 < last.forward_seconds < row.seconds.forward
         # Watching is known to take time, by a clock that counts.

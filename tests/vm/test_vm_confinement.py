@@ -17,15 +17,15 @@ import msgspec
 import psutil
 import pytest
 
-from csd_emu.deadline import Deadline
-from csd_emu.qemu.console import KEPT_BYTES
-from csd_emu.qemu.daemon import SERVICE_USER
-from firmware_agent.errors import DeviceFailed
-from firmware_agent.wire import Ready
-from host.session import DeviceSession
+from csd_emu.engines.qemu.libvirt_daemon import SERVICE_USER
+from csd_emu.engines.qemu.serial_console import KEPT_BYTES
+from csd_emu.util.deadline import Deadline
+from firmware_agent.common.errors import DeviceFailed
+from firmware_agent.common.frames.session_frames import Ready
+from host.fleet.device_session import DeviceSession
 from tests.contract.laboratory import Laboratory
-from tests.fakes import JOB
-from tests.machines import DAEMON_OUTLIVES
+from tests.support.fakes import JOB
+from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import qemu_processes
 
 pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]

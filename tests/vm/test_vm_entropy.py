@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.contract.laboratory import Laboratory
-from tests.machines import DAEMON_OUTLIVES
+from tests.support.machines import DAEMON_OUTLIVES
 
 pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
 # TLS record header (5), handshake header (4), version (2), then the client's random bytes and its session number.

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.going import Going
-from tests.machines import DAEMON_OUTLIVES
+from tests.support.going import Going
+from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import NAME, VmWorkshop, standing_array
 
 pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]

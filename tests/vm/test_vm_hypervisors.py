@@ -17,19 +17,19 @@ from pathlib import Path
 import libvirt
 import pytest
 
-from csd_emu.progress import Silent
-from csd_emu.qemu.connecting import open_hypervisor
-from csd_emu.qemu.pool import Pool
-from csd_emu.qemu.remote_template import RemoteTemplates
-from csd_emu.qemu.there import read_qemu
-from csd_emu.qemu.transfer import CHUNK_BYTES, Digests
-from firmware_agent.errors import DeviceError, EnvironmentUnfit
-from host.certificates import Authority
-from tests.commands import ARRAY, temporary_workshop, wait_until
-from tests.drives import Sshd, make_key
-from tests.hypervisors import Hypervisor, hypervisors, needs_storage
-from tests.loopback import needs_sshd
-from tests.machines import DAEMON_OUTLIVES
+from csd_emu.engines.qemu.capabilities import read_qemu
+from csd_emu.engines.qemu.connection import open_hypervisor
+from csd_emu.engines.qemu.remote_template import RemoteTemplates
+from csd_emu.engines.qemu.storage_pool import Pool
+from csd_emu.engines.qemu.volume_transfer import CHUNK_BYTES, Digests
+from csd_emu.util.progress import Silent
+from firmware_agent.common.errors import DeviceError, EnvironmentUnfit
+from host.fleet.certificates import Authority
+from tests.support.commands import ARRAY, temporary_workshop, wait_until
+from tests.support.drives import Sshd, make_key
+from tests.support.hypervisors import Hypervisor, hypervisors, needs_storage
+from tests.support.loopback import needs_sshd
+from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import NAME, ROUND_SECONDS, VmWorkshop
 
 pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES), needs_storage]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.commands import ARRAY
-from tests.machines import DAEMON_OUTLIVES
+from tests.support.commands import ARRAY
+from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import NAME, VmWorkshop
 
 pytestmark = [pytest.mark.vm, pytest.mark.long, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
@@ -45,7 +45,7 @@ def train(workshop: VmWorkshop, placement: str) -> dict[str, Any]:
 def seconds(record: dict[str, Any], device: str) -> float:
     """Return the median compute seconds of a device's steps, the first ones left out."""
     parts = [part for step in record["steps"][3:] for part in step["devices"]]
-    return statistics.median(part["compute_seconds"] for part in parts if part["device"] == device)
+    return float(statistics.median(part["compute_seconds"] for part in parts if part["device"] == device))
 
 
 def test_drives_train_the_front_and_learn_what_they_learn_of_the_whole(workshop: VmWorkshop) -> None:

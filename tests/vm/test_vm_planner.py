@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from csd_emu.paths import Paths
-from csd_emu.progress import Silent
-from host.bench.planner_vms import BATCH, measure
-from tests.commands import ARRAY
-from tests.machines import DAEMON_OUTLIVES
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Silent
+from csd_lab.bench.planner.bench_planner_vms import BATCH, measure
+from tests.support.commands import ARRAY
+from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import NAME, VmWorkshop
 
 pytestmark = [pytest.mark.vm, pytest.mark.long, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]

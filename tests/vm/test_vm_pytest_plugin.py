@@ -5,11 +5,11 @@ import signal
 
 import pytest
 
-from csd_emu.paths import Paths
-from tests.commands import wait_until
-from tests.machines import DAEMON_OUTLIVES
-from tests.pipelines import Runner
-from tests.projects import EXAMPLE, Project
+from csd_emu.util.paths import Paths
+from tests.support.commands import wait_until
+from tests.support.machines import DAEMON_OUTLIVES
+from tests.support.pipelines import Runner
+from tests.support.projects import EXAMPLE, Project
 from tests.vm.conftest import VmWorkshop, qemu_processes
 
 pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]

@@ -7,11 +7,11 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from csd_emu.engines.qemu.domain_xml import read_tag
 from csd_emu.profiles import get_profile
-from csd_emu.qemu.domain import read_tag
-from firmware_agent.wire import PhaseSeconds
-from tests.commands import wait_until
-from tests.machines import DAEMON_OUTLIVES
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from tests.support.commands import wait_until
+from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import NAME, VmWorkshop
 
 pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]

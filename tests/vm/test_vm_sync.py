@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from csd_emu.profiles import get_profile
-from firmware_agent.wire import PhaseSeconds
-from tests.commands import ARRAY
-from tests.machines import DAEMON_OUTLIVES
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from tests.support.commands import ARRAY
+from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import NAME, VmWorkshop
 
 pytestmark = [pytest.mark.vm, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]
@@ -40,7 +40,7 @@ DISTURBED: dict[str, Any] = {
     "target": {"accuracy": 0.2},
     # More records than there are: every step is an epoch, and all are alike. The slowed drive is waited for, so that
     # its seconds stand in every step.
-    "sync": {"round_steps": STEPS, "tuning": {"slow_batch": 32}, "patience": None},
+    "sync": {"round_steps": STEPS, "tuning": {"slow_batch": 32}, "straggler_factor": None},
     "disturb": [{"device": SLOWED, "at_step": BEGIN, "weight": WEIGHT, "steps": END - BEGIN}],
 }
 
@@ -61,7 +61,9 @@ def train(workshop: VmWorkshop) -> dict[str, Any]:
 def slowdowns(record: dict[str, Any], device: str, begin: int, end: int) -> float:
     """Return the median of observed over expected seconds of a device, in steps `begin` to `end` - 1."""
     parts = [part for step in record["steps"][begin - 1 : end - 1] for part in step["devices"]]
-    return statistics.median(p["compute_seconds"] / p["expected_seconds"] for p in parts if p["device"] == device)
+    return float(
+        statistics.median(p["compute_seconds"] / p["expected_seconds"] for p in parts if p["device"] == device)
+    )
 
 
 def batches(record: dict[str, Any]) -> list[list[int]]:

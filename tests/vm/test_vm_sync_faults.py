@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.commands import wait_until
-from tests.going import Going
-from tests.machines import DAEMON_OUTLIVES
+from tests.support.commands import wait_until
+from tests.support.going import Going
+from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import NAME, ROUND_SECONDS, VmWorkshop, standing_array
 
 pytestmark = [pytest.mark.vm, pytest.mark.long, pytest.mark.filterwarnings(DAEMON_OUTLIVES)]

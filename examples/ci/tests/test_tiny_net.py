@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from firmware_agent.errors import ConfigurationError
-from host.pytest_plugin.array import CsdArray
+from csd_emu.extend import ConfigurationError, CsdArray
 
 JOB = Path(__file__).parents[1] / "job.yaml"
 
@@ -21,7 +20,7 @@ def test_a_wider_net_costs_more_device_time(csd_array: CsdArray) -> None:
     wide = csd_array.run(JOB, rounds=1, model_arguments={"width": 64})
     assert narrow.clock == wide.clock
     if narrow.clock == "counted":  # on wall time, which native drives have for a net without a table, nothing is sure
-        assert wide.images_per_device_second < 0.7 * narrow.images_per_device_second
+        assert wide.records_per_device_second < 0.7 * narrow.records_per_device_second
 
 
 @pytest.mark.csd(devices=3)

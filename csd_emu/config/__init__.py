@@ -1,0 +1,1 @@
+"""The files that describe the hardware: array, hypervisors, servers, racks."""

@@ -1,0 +1,237 @@
+"""Drives as processes on this machine: for a first try, for tests, and for a laptop without QEMU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+
+import psutil
+
+from csd_emu.config.array_file import ArrayConfig, Device
+from csd_emu.config.engine_names import ENGINE
+from csd_emu.engines.engine_protocol import (
+    DevicePlan,
+    Fault,
+    Handle,
+    Surroundings,
+    must_run,
+    not_from_outside,
+    wait_for_hello,
+)
+from csd_emu.engines.shaping import Shape, Shaper, make_shaper, release
+from csd_emu.util.deadline import Deadline
+from csd_emu.util.paths import Paths
+from csd_emu.util.process_identity import ProcessMark, mark_of
+from csd_emu.util.progress import Progress
+from firmware_agent.common.errors import DeviceError, EnvironmentUnfit
+from firmware_agent.common.handover import IDENTITY_FILE, SHARD_FILE
+from firmware_agent.common.identity import read_identity
+
+PROCESS_FILE = "process.json"
+_STOP_SECONDS, _EXEC_SECONDS, _POLL_SECONDS = 5.0, 5.0, 0.001
+# -P: a file of the user's called like one of Python's own modules must not take its place.
+_AGENT = [sys.executable, "-P", "-m", "firmware_agent", "native"]
+# As in a drive: malloc returns no memory to the kernel; else each exchange of weights would fault in its pages again.
+_MALLOC = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "67108864"}
+_SIGNALS = {Fault.KILL: signal.SIGKILL, Fault.FREEZE: signal.SIGSTOP, Fault.THAW: signal.SIGCONT}
+
+
+@ENGINE.register("native", "Each drive is a process on this machine.")
+class NativeEngine:
+    """Each device is ``python -m firmware_agent native FOLDER``; the folder names array and device."""
+
+    faults = frozenset(_SIGNALS)
+
+    def __init__(self, arrays_folder: Path, shaper: Shaper | None = None) -> None:
+        """Work below `arrays_folder`, which holds one folder per array; `shaper` is of the array that is started."""
+        self._arrays_folder, self._shaper = arrays_folder, shaper
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    @classmethod
+    def of_array(cls, config: ArrayConfig, paths: Paths) -> NativeEngine:
+        """Return the engine of an array, with its shaped link if it has one."""
+        return cls(paths.arrays, make_shaper(config, paths.arrays))
+
+    def surroundings(self, device: Device) -> Surroundings:
+        """Return the machine's clock and loopback, or what a shaped link has in its place."""
+        if self._shaper is None:
+            return Surroundings("wall", "127.0.0.1")
+        return Surroundings("wall", self._shaper.dial_address, self._shaper.listen_address)
+
+    def hypervisor_of(self, device: Device) -> None:
+        """Return None: a process has no hypervisor."""
+
+    def prepare(self, progress: Progress) -> None:
+        """Make the shaped link, if there is one; nothing else is shared."""
+        if self._shaper is not None:
+            self._shaper.open()
+
+    def shape(self, shape: Shape) -> None:
+        """Change the shape of a link that is shaped.
+
+        Raises:
+            EnvironmentUnfit: it is not, or not any more.
+        """
+        if self._shaper is None:
+            raise EnvironmentUnfit("this array's link is not shaped; add link.shaped: auto to the array file")
+        self._shaper.change(shape)
+
+    def start(self, plan: DevicePlan) -> Handle:
+        """Start the agent as a process of its own session, so that Ctrl-C reaches the host alone."""
+        for target, name in ((plan.identity, IDENTITY_FILE), (plan.shard, SHARD_FILE)):
+            if target != plan.folder / name:
+                raise DeviceError(f"{plan.device.name}: {target} must lie in {plan.folder} as {name}")
+        command = self._command(plan)
+        with open(plan.console, "wb") as console:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=_MALLOC | os.environ,
+            )
+        self._children.append(process)
+        _await_command_line(process)
+        if (mark := mark_of(process.pid)) is None:
+            raise DeviceError(f"{plan.device.name}: its process ended at once; see {plan.console}")
+        mark.save(plan.folder / PROCESS_FILE)
+        return Handle(plan, str(process.pid))
+
+    def _command(self, plan: DevicePlan) -> list[str]:
+        """Return what starts the agent, behind the shaped link if there is one."""
+        agent = [*_AGENT, str(plan.folder)]
+        if self._shaper is None:
+            return agent
+        self._shaper.connect(read_identity(plan.identity).port)
+        return self._shaper.command(agent)
+
+    def find(self, plan: DevicePlan) -> Handle | None:
+        """Return the process that serves the plan's folder."""
+        process = _recorded(plan.folder)
+        return None if process is None or _ended(process) else Handle(plan, str(process.pid))
+
+    def alive(self, handle: Handle) -> bool:
+        """Return whether the process runs; one that has ended is reaped."""
+        process = self._process(handle)
+        return process is not None and process.status() != psutil.STATUS_ZOMBIE
+
+    async def wait_ready(self, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:
+        """Wait for the agent's greeting (see `Engine.wait_ready`)."""
+        await wait_for_hello(self, handle, hello, deadline)
+
+    def inject(self, handle: Handle, fault: Fault) -> None:
+        """Send the signal that makes the fault."""
+        if fault not in self.faults:
+            raise not_from_outside(handle, fault)
+        process = self._process(handle)
+        if process is None or _ended(process):
+            raise must_run(handle, fault)
+        process.send_signal(_SIGNALS[fault])
+
+    def stop(self, handle: Handle) -> None:
+        """End the process."""
+        process = self._process(handle)
+        if process is not None:
+            _end([process])
+
+    def list_devices(self, array: str) -> list[str]:
+        """Return the devices of `array` that run.
+
+        Raises:
+            EnvironmentUnfit: they do, but their shaped link is gone.
+        """
+        found = sorted(self._find(array))
+        if found and self._shaper is not None:
+            self._shaper.check()
+        return found
+
+    def list_arrays(self) -> list[str]:
+        """Return the arrays of which an agent runs."""
+        folders = [folder for _, folder in _unrecorded() if folder.parent.parent.parent == self._arrays_folder]
+        folders += [path.parent for path in self._arrays_folder.glob(f"*/devices/*/{PROCESS_FILE}")]
+        return sorted({folder.parent.parent.name for folder in folders if self._find(folder.parent.parent.name, True)})
+
+    def sweep(self, array: str) -> list[str]:
+        """End every process of `array`."""
+        found = self._find(array, leftovers=True)
+        _end(list(found.values()))
+        release(self._arrays_folder, array)
+        return sorted(found)
+
+    def close(self) -> None:
+        """Take note of the processes that have ended."""
+        for child in self._children:
+            child.poll()
+
+    def _process(self, handle: Handle) -> psutil.Process | None:
+        process = _recorded(handle.plan.folder)
+        return process if process is not None and str(process.pid) == handle.reference else None
+
+    def _find(self, array: str, leftovers: bool = False) -> dict[str, psutil.Process]:
+        """Return device name -> process of each agent of `array` that runs; `leftovers` too, whose record is gone."""
+        devices_folder = self._arrays_folder / array / "devices"
+        found: dict[str, psutil.Process] = {}
+        if leftovers:
+            found |= {folder.name: process for process, folder in _unrecorded() if folder.parent == devices_folder}
+        for path in devices_folder.glob(f"*/{PROCESS_FILE}"):
+            if (process := _recorded(path.parent)) is not None and not _ended(process):
+                found[path.parent.name] = process
+        return found
+
+
+def _recorded(folder: Path) -> psutil.Process | None:
+    """Return the process that was started for a device's folder, if it still is: by number, user and start."""
+    mark = ProcessMark.load(folder / PROCESS_FILE)
+    return None if mark is None else mark.find()
+
+
+def _ended(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    return True
+
+
+def _unrecorded() -> Iterator[tuple[psutil.Process, Path]]:
+    """Yield process and folder of this user's agents that no record knows, as a killed `csd-emu up` may leave one."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            command = process.cmdline()
+            if command[1:5] == _AGENT[1:] and len(command) == 6 and process.uids().real == os.geteuid():
+                folder = Path(command[5])
+                mark = ProcessMark.load(folder / PROCESS_FILE)
+                if mark is None or mark == mark_of(process.pid):
+                    yield process, folder
+
+
+def _await_command_line(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the process shows its command line, by which it is found: for an instant after `exec` it has none."""
+    deadline, pause = Deadline(_EXEC_SECONDS), threading.Event()
+    with contextlib.suppress(psutil.Error):  # it has ended already
+        while not psutil.Process(process.pid).cmdline() and not deadline.expired:
+            pause.wait(_POLL_SECONDS)
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGCONT)  # a frozen process would not see SIGTERM
+            process.terminate()
+    _, alive = psutil.wait_procs(processes, timeout=_STOP_SECONDS)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=_STOP_SECONDS)
+    _reap(processes)
+
+
+def _reap(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)

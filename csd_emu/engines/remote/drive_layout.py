@@ -1,0 +1,73 @@
+"""Paths on a drive, below the inventory's `folder`; the control script knows the same names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from firmware_agent.common.handover import IDENTITY_FILE, SHARD_FILE
+
+DEFAULT_FOLDER = "/opt/csd-emu"
+# The unprivileged user as whom the agent runs, and the name of its systemd unit.
+AGENT_USER, AGENT_UNIT = "csd-emu", "csd-agent.service"
+
+
+@dataclass(frozen=True)
+class DriveLayout:
+    """The places below `folder` on a drive.
+
+    Attributes:
+        folder: the one folder that csd-emu has there.
+    """
+
+    folder: PurePosixPath
+
+    @property
+    def versions(self) -> PurePosixPath:
+        """One folder per installed version, complete and never changed."""
+        return self.folder / "versions"
+
+    @property
+    def current(self) -> PurePosixPath:
+        """The symbolic link to the version in use; replaced by rename."""
+        return self.folder / "current"
+
+    @property
+    def previous(self) -> PurePosixPath:
+        """The symbolic link to the version that a rollback goes back to."""
+        return self.folder / "previous"
+
+    @property
+    def incoming(self) -> PurePosixPath:
+        """Copies that are under way; a cut one goes on where it ended."""
+        return self.folder / "incoming"
+
+    @property
+    def control(self) -> PurePosixPath:
+        """The control script."""
+        return self.folder / "bin" / "csd-agent"
+
+    @property
+    def enrolment(self) -> PurePosixPath:
+        """The drive's own certificate, an identity archive."""
+        return self.folder / "enrolment" / IDENTITY_FILE
+
+    @property
+    def slot(self) -> PurePosixPath:
+        """What an array lends the drive while it is up."""
+        return self.folder / "slot"
+
+    @property
+    def ticket(self) -> PurePosixPath:
+        """The identity that an array that is up gave the drive; it goes before the enrolment."""
+        return self.slot / IDENTITY_FILE
+
+    @property
+    def shard(self) -> PurePosixPath:
+        """The drive's records, unless they lie in place."""
+        return self.slot / SHARD_FILE
+
+    @property
+    def console(self) -> PurePosixPath:
+        """What the agent says."""
+        return self.slot / "console.log"

@@ -1,0 +1,38 @@
+"""Unique name of a server, by which a drive knows which server it is lent to."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from pathlib import Path
+
+from firmware_agent.common.errors import EnvironmentUnfit
+
+_FILE = "server-id"
+_ID_BYTES = 6
+
+
+def server_id(state: Path) -> str:
+    """Return the name that goes with csd-emu's state on this machine: the host's, and digits drawn once and kept.
+
+    Two users of one machine, with arrays of the same name, have two.
+
+    Raises:
+        EnvironmentUnfit: `state` cannot be written.
+    """
+    path = state / _FILE
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            drawn = state / f".{_FILE}-{secrets.token_hex(_ID_BYTES)}"
+            drawn.write_text(f"{socket.gethostname()}-{secrets.token_hex(_ID_BYTES)}\n", encoding="utf-8")
+            try:
+                os.link(drawn, path)  # whoever is first draws it for all
+            except FileExistsError:
+                pass
+            finally:
+                drawn.unlink()
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise EnvironmentUnfit(f"{path}: cannot be used ({error}); free space, or set CSD_EMU_HOME") from error

@@ -1,0 +1,143 @@
+"""The guest's file system: packages unpacked without running their scripts, and the files those would have written."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from csd_emu.image.image_recipe import ImageRecipe
+from csd_emu.image.runner import Runner, find_tool
+from firmware_agent.common.errors import ImageError
+
+SITE = "opt/csd/site"
+_UNITS = "etc/systemd/system"
+_VENDOR_UNITS = "/usr/lib/systemd/system"
+_MERGED = ("bin", "sbin", "lib")
+_LINKS = {
+    "usr/bin/awk": "mawk",
+    "usr/bin/sh": "dash",
+    "var/run": "/run",
+    "var/lock": "/run/lock",
+    "etc/mtab": "/proc/self/mounts",
+    f"{_UNITS}/default.target": f"{_VENDOR_UNITS}/multi-user.target",
+}
+
+
+def make_root(root: Path, extra_folders: Sequence[str] = ()) -> None:
+    """Make an empty root whose /bin, /sbin and /lib are links into /usr, as on every Debian since 12."""
+    for name in (*_MERGED, *extra_folders):
+        (root / "usr" / name).mkdir(parents=True)
+        (root / name).symlink_to(f"usr/{name}")
+
+
+def unpack_package(runner: Runner, package: Path, root: Path, options: Sequence[str]) -> None:
+    """Unpack one Debian package below `root`, everything owned by whoever builds.
+
+    Args:
+        runner: runs dpkg-deb and tar.
+        package: the file.
+        root: made by `make_root`.
+        options: more arguments for tar, such as ``--exclude=PATTERN``.
+
+    Raises:
+        ImageError: the package is damaged or the disk is full.
+    """
+    source: list[str | Path] = [find_tool("dpkg-deb", "dpkg"), "--fsys-tarfile", package]
+    sink: list[str | Path] = [
+        find_tool("tar", "tar"),
+        "-x",
+        "-C",
+        root,
+        "-p",
+        "--no-same-owner",
+        "--keep-directory-symlink",
+        *options,
+    ]
+    runner.pipe(source, sink, f"unpack {package.name}")
+
+
+def kernel_options(recipe: ImageRecipe) -> list[str]:
+    """Return tar arguments that unpack of a kernel package only the kernel and the recipe's modules."""
+    modules = [f"./lib/modules/*/kernel/{prefix}*" for prefix in recipe.modules]
+    return ["--wildcards", "./boot/vmlinuz-*", "./lib/modules/*/modules.*", *modules]
+
+
+def leave_out_options(recipe: ImageRecipe) -> list[str]:
+    """Return tar arguments that leave out what a drive never reads."""
+    return [f"--exclude={pattern}" for pattern in recipe.package_leave_out]
+
+
+def complete_root(runner: Runner, recipe: ImageRecipe, root: Path) -> str:
+    """Add what the packages' scripts would have made, and return the kernel's release.
+
+    Raises:
+        ImageError: the packages do not hold what the recipe expects.
+    """
+    release = kernel_release(root)
+    runner.run([find_tool("depmod", "kmod"), "-b", root, release], "list the kernel's modules")
+    _copy_overlay(recipe.overlay, root)
+    for name, target in _LINKS.items():
+        make_link(root / name, target)
+    _set_units(recipe, root)
+    machine_id = hashlib.sha256(f"machine-id {recipe.layer_hash()}".encode()).hexdigest()[:32]
+    (root / "etc/machine-id").write_text(machine_id + "\n", encoding="utf-8")
+    return release
+
+
+def kernel_release(root: Path) -> str:
+    """Return the release of the one kernel below `root`."""
+    releases = [path.name for path in (root / "usr/lib/modules").glob("*")]
+    if len(releases) != 1:
+        raise ImageError(f"{root}: {len(releases)} kernels instead of one; remove the download cache and run it again")
+    return releases[0]
+
+
+def take_kernel(recipe: ImageRecipe, root: Path, release: str, target: Path) -> None:
+    """Move the kernel out of `root`, and copy what the initramfs needs, into the folder `target`."""
+    (root / f"boot/vmlinuz-{release}").replace(target / "vmlinuz")
+    modules = target / "modules"
+    modules.mkdir()
+    below = root / "usr/lib/modules" / release
+    paths = {path.stem: path for path in below.rglob("*.ko")}
+    for name in recipe.initramfs_modules:
+        if name not in paths:
+            raise ImageError(f"kernel {release}: has no module {name}; correct recipe.toml")
+        shutil.copyfile(paths[name], modules / f"{name}.ko")
+    shutil.copyfile(root / "usr/bin/busybox", target / "busybox")
+
+
+def _copy_overlay(overlay: Path, root: Path) -> None:
+    # Modes are set here because a wheel or a checkout under another umask does not keep them.
+    for source in sorted(overlay.rglob("*")):
+        target = root / source.relative_to(overlay)
+        if source.is_dir():
+            target.mkdir(mode=0o755, parents=True, exist_ok=True)
+        else:
+            target.unlink(missing_ok=True)
+            shutil.copyfile(source, target)
+            target.chmod(0o644)
+
+
+def _set_units(recipe: ImageRecipe, root: Path) -> None:
+    units = root / _UNITS
+    for name in recipe.mask:
+        make_link(units / name, "/dev/null")
+    # Generators look for disks, consoles and crypt tables that a drive does not have; each is a process at boot.
+    for generator in (root / "usr/lib/systemd/system-generators").iterdir():
+        make_link(root / "etc/systemd/system-generators" / generator.name, "/dev/null")
+    for name in recipe.enable:
+        own = f"/{_UNITS}/{name}" if (units / name).exists() else f"{_VENDOR_UNITS}/{name}"
+        if not (root / own.lstrip("/")).exists():
+            raise ImageError(f"{name}: no such unit in the packages or the overlay; correct recipe.toml")
+        make_link(units / "multi-user.target.wants" / name, own)
+
+
+def make_link(path: Path, target: str) -> None:
+    """Make `path` a symbolic link, whatever is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)

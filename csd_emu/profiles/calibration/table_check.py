@@ -1,0 +1,137 @@
+"""Reading a calibration table's file, and the rules that it has to keep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+
+import msgspec
+
+from csd_emu.profiles.calibration.calibration_table import FORMAT, PHASES, CalibrationRow, CalibrationTable
+from csd_emu.profiles.calibration.table_key import REFERENCE_CORE
+from firmware_agent.common.errors import CalibrationError
+
+MIN_ROWS = 2
+# A larger batch may seem cheaper than a smaller one by so much: steps vary, and kernels change with the size.
+MONOTONE_TOLERANCE = 0.02
+# The layers of a row add up to its step but for rounding.
+_LAYER_TOLERANCE = 1e-6
+_CLOCKS = ("counted", "wall")
+_REMEDY = "remove the file, or measure again with csd-emu calibrate"
+
+
+class _Format(msgspec.Struct):
+    """The one field that any version of the format has."""
+
+    format: int
+
+
+def parse_table(data: bytes, where: str) -> CalibrationTable:
+    """Return the table in the JSON text `data`; `where` names its origin in errors.
+
+    Raises:
+        CalibrationError: it is damaged, of a newer format, or breaks a rule of `check_table`.
+    """
+    try:
+        version = msgspec.json.decode(data, type=_Format).format
+        if version > FORMAT:
+            raise CalibrationError(f"{where}: format {version}, this csd-emu reads {FORMAT}; upgrade csd-emu")
+        table = msgspec.json.decode(data, type=CalibrationTable)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CalibrationError(f"{where}: is no calibration table ({error}); {_REMEDY}") from error
+    check_table(table, where)
+    return table
+
+
+def encode_table(table: CalibrationTable) -> bytes:
+    """Return the table as indented JSON text."""
+    return msgspec.json.format(msgspec.json.encode(table)) + b"\n"
+
+
+def check_table(table: CalibrationTable, where: str) -> None:
+    """Return if the table keeps the rules.
+
+    These are: a model that can be, two rows or more, batches in order, finite seconds, costs that grow, and the clock
+    of the core: ``counted`` of the reference core, ``wall`` of a real drive's.
+
+    Raises:
+        CalibrationError: it does not; the message names the row.
+    """
+    for problem in _problems(table):
+        raise CalibrationError(f"{where}: {problem}; {_REMEDY}")
+
+
+def _problems(table: CalibrationTable) -> Iterator[str]:
+    if table.format != FORMAT:
+        yield f"format {table.format}, this csd-emu reads {FORMAT}"
+    yield from _head_problems(table)
+    if len(table.rows) < MIN_ROWS:
+        yield f"has {len(table.rows)} rows, a table needs {MIN_ROWS} batch sizes or more"
+    if not table.encode_seconds or not all(_sound(seconds) for seconds in table.encode_seconds):
+        yield f"encode_seconds {list(table.encode_seconds)} must be finite numbers of 0 or more"
+    for number, row in enumerate(table.rows, 1):
+        yield from (f"row {number} (batch {row.batch_size}): {problem}" for problem in _row_problems(row))
+        yield from (f"row {number} (batch {row.batch_size}): {problem}" for problem in _layer_problems(row))
+        if row.of != table.row_mark:
+            yield f"row {number} (batch {row.batch_size}): was measured for another model, shape, core or image"
+    if len({tuple(_names(row)) for row in table.rows if row.layers is not None}) > 1:
+        yield "its rows have layers of different names; one model has the same at any batch size"
+    for number, (small, large) in enumerate(pairwise(table.rows), 2):
+        where = f"row {number} (batch {large.batch_size})"
+        if large.batch_size <= small.batch_size:
+            yield f"{where}: comes after batch {small.batch_size}; rows must have increasing batch sizes"
+        before, after = small.seconds.total, large.seconds.total
+        if after < before * (1 - MONOTONE_TOLERANCE):
+            yield (
+                f"{where}: a step takes {after:.6g} s, less than the {before:.6g} s of batch {small.batch_size}; "
+                f"more than {MONOTONE_TOLERANCE:.0%} is no noise, so one of them is wrong"
+            )
+
+
+def _head_problems(table: CalibrationTable) -> Iterator[str]:
+    if min(table.input_shape) < 1 or table.classes < 1:
+        yield f"input shape {table.input_shape} with {table.classes} classes is no model's"
+    if table.parameters < 1:
+        yield f"{table.parameters} parameters are no model's that trains"
+    if table.clock not in _CLOCKS:
+        yield f"clock {table.clock!r} is none of {', '.join(_CLOCKS)}"
+    elif (table.clock == "counted") != (table.core == REFERENCE_CORE):
+        yield f"the clock is {table.clock} and the core {table.core}; {REFERENCE_CORE} is counted, any other wall"
+
+
+def _row_problems(row: CalibrationRow) -> Iterator[str]:
+    if row.batch_size < 1:
+        yield "a batch has one sample or more"
+    if not row.steps:
+        yield "has no steps"
+    for number, step in enumerate(row.steps, 1):
+        for phase in PHASES:
+            if not _sound(getattr(step, phase)):
+                yield f"step {number}: {phase} is {getattr(step, phase)} s, which no step takes"
+    if row.steps and all(map(_sound, (row.seconds.total,))) and row.seconds.total == 0:
+        yield "its steps take no time"
+    if row.peak_memory_bytes < 1:
+        yield f"peak memory of {row.peak_memory_bytes} bytes"
+    if not _sound(row.wall_seconds):
+        yield f"wall_seconds is {row.wall_seconds}"
+
+
+def _layer_problems(row: CalibrationRow) -> Iterator[str]:
+    if row.layers is None or not row.steps:
+        return
+    if len(set(_names(row))) < len(row.layers.layers):
+        yield f"two of its layers have one name: {', '.join(_names(row))}"
+    for phase in ("forward", "backward"):
+        step = getattr(row.seconds, phase)
+        layers = sum(getattr(layer, f"{phase}_seconds") for layer in row.layers.layers)
+        if not abs(layers - step) <= _LAYER_TOLERANCE * step:
+            yield f"its layers take {layers:.6g} s {phase}, its median step {step:.6g} s; they must add up to it"
+
+
+def _names(row: CalibrationRow) -> list[str]:
+    return [] if row.layers is None else [layer.name for layer in row.layers.layers]
+
+
+def _sound(seconds: float) -> bool:
+    return math.isfinite(seconds) and seconds >= 0

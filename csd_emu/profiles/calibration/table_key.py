@@ -1,0 +1,80 @@
+"""Key of a calibration table: a model, its arguments, its source, the images' shape, and the core."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+
+from csd_emu.util.record_shape import Shape
+from firmware_agent.common.models import ZOO, ModelSpec
+
+# The core of the counted clock: one instruction per nanosecond; a profile scales it to a drive.
+REFERENCE_CORE = "reference"
+_HASH_CHARACTERS = 8
+
+
+@dataclass(frozen=True)
+class CalibrationKey:
+    """Two tables of one key measure the same thing.
+
+    Attributes:
+        model: as a job file names it, a model file without its folder.
+        arguments: of the builder; a built-in model's number of classes is always written out.
+        source_sha256: of the user's model file, so that a changed file does not get the old file's figures.
+        input_shape: (channels, height, width) of one image.
+        core: `REFERENCE_CORE`, or the profile of the real drive that was measured.
+    """
+
+    model: str
+    arguments: Mapping[str, int | float | str | bool]
+    source_sha256: str | None
+    input_shape: Shape
+    core: str = REFERENCE_CORE
+
+    @classmethod
+    def of(cls, spec: ModelSpec, input_shape: Shape, core: str = REFERENCE_CORE) -> CalibrationKey:
+        """Return the key of a model as a job has it."""
+        arguments = dict(spec.arguments)
+        if spec.name in ZOO:
+            arguments = {"num_classes": ZOO[spec.name].classes} | arguments
+        if spec.source is None:
+            return cls(spec.name, arguments, None, input_shape, core)
+        source_sha256 = hashlib.sha256(spec.source.encode()).hexdigest()
+        return cls(PurePath(spec.name).name, arguments, source_sha256, input_shape, core)
+
+    @property
+    def shape_text(self) -> str:
+        """The shape as the command line has it: ``3x224x224``."""
+        return "x".join(map(str, self.input_shape))
+
+    @property
+    def file_name(self) -> str:
+        """Name of the table's file: readable, and one of its own for each key."""
+        parts = [re.sub(r"[^A-Za-z0-9_.]+", "-", self.model).strip("-."), self.shape_text]
+        if self.core != REFERENCE_CORE:
+            parts.append(self.core)
+        if not self._plain:
+            parts.append(self._model_digest()[:_HASH_CHARACTERS])
+        return "-".join(parts) + ".json"
+
+    @property
+    def _plain(self) -> bool:
+        return self.model in ZOO and dict(self.arguments) == {"num_classes": ZOO[self.model].classes}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all of it, hex."""
+        return _sha256([self._model_digest(), self.input_shape, self.core])
+
+    def _model_digest(self) -> str:
+        return _sha256([self.model, sorted(self.arguments.items()), self.source_sha256])
+
+
+def _sha256(content: list[Any]) -> str:
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()

@@ -1,0 +1,134 @@
+"""The calibration tables: those that ship with the package, and the user's own, which go first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from csd_emu.profiles.calibration.calibration_table import CalibrationTable
+from csd_emu.profiles.calibration.table_check import check_table, encode_table, parse_table
+from csd_emu.profiles.calibration.table_key import REFERENCE_CORE, CalibrationKey
+from csd_emu.util.record_shape import Shape
+from firmware_agent.common.atomic_files import read_file, replace_file
+from firmware_agent.common.errors import CalibrationError
+from firmware_agent.common.models import ModelSpec
+
+SHIPPED = Path(__file__).parent / "tables"
+
+_MOST_BYTES = 4 << 20
+
+
+class CalibrationStore:
+    """Finds and keeps tables, one file each."""
+
+    def __init__(self, user: Path, shipped: Path = SHIPPED) -> None:
+        """Keep the user's tables in the folder `user`, which is made when there is one to keep."""
+        self._user, self._shipped = user, shipped
+
+    def find(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> CalibrationTable | None:
+        """Return the table of a model at an input shape, or None.
+
+        A table that was measured on a real drive of `profile` goes before one of the reference core, and the user's
+        before the shipped one.
+
+        Raises:
+            CalibrationError: the table's file cannot be read, breaks a rule, or is of something else.
+        """
+        path = self._path(spec, input_shape, profile)
+        return None if path is None else load_table(*path)
+
+    def require(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> CalibrationTable:
+        """Return what `find` returns; a table that is missing is an error that says how to make it.
+
+        Raises:
+            CalibrationError: as `find`, or there is none.
+        """
+        return self.locate(spec, input_shape, profile)[1]
+
+    def of(self, spec: ModelSpec, input_shape: Shape) -> ModelTables:
+        """Return the tables of one model on images of one shape."""
+        return ModelTables(self, spec, input_shape)
+
+    def locate(self, spec: ModelSpec, input_shape: Shape, profile: str | None = None) -> tuple[Path, CalibrationTable]:
+        """Return what `require` returns, and the file that it is in."""
+        path = self._path(spec, input_shape, profile)
+        if path is None:
+            key = CalibrationKey.of(spec, input_shape)
+            raise CalibrationError(
+                f"model {spec.name!r} with {dict(key.arguments)} has no calibration table for images of "
+                f"{key.shape_text}; measure one with csd-emu calibrate {spec.name} --input {key.shape_text}"
+            )
+        return path[0], load_table(*path)
+
+    def _path(self, spec: ModelSpec, input_shape: Shape, profile: str | None) -> tuple[Path, CalibrationKey] | None:
+        for core in dict.fromkeys((profile or REFERENCE_CORE, REFERENCE_CORE)):
+            key = CalibrationKey.of(spec, input_shape, core)
+            for folder in (self._user, self._shipped):
+                if (path := folder / key.file_name).exists():
+                    return path, key
+        return None
+
+    def save(self, table: CalibrationTable, path: Path | None = None) -> Path:
+        """Write the table among the user's own, or to `path`, in one step; return where.
+
+        Raises:
+            CalibrationError: it breaks a rule; what was there stays.
+        """
+        path = path or self._user / table.key.file_name
+        check_table(table, str(path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, encode_table(table), 0o644)
+        return path
+
+    def list_tables(self) -> Iterator[tuple[Path, CalibrationTable]]:
+        """Yield every table and its file, by file name; the user's in place of the shipped one of its name.
+
+        Raises:
+            CalibrationError: one is damaged.
+        """
+        paths = {path.name: path for folder in (self._shipped, self._user) for path in folder.glob("*.json")}
+        for _, path in sorted(paths.items()):
+            yield path, load_table(path)
+
+
+@dataclass(frozen=True)
+class ModelTables:
+    """The tables of one model on images of one shape.
+
+    Attributes:
+        store: where they are.
+        spec: the model.
+        input_shape: (channels, height, width) of an image.
+    """
+
+    store: CalibrationStore
+    spec: ModelSpec
+    input_shape: Shape
+
+    def require(self, profile: str) -> CalibrationTable:
+        """Return the table of a profile; see `CalibrationStore.require`."""
+        return self.store.require(self.spec, self.input_shape, profile)
+
+
+def load_table(path: Path, key: CalibrationKey | None = None) -> CalibrationTable:
+    """Return the table in the file `path`, which must be of `key` if that is given.
+
+    Raises:
+        CalibrationError: it cannot be read, breaks a rule, or is of something else.
+    """
+    try:
+        data = read_file(path, _MOST_BYTES)
+    except OSError as error:
+        raise CalibrationError(f"{path}: cannot be read ({error})") from error
+    table = parse_table(data, str(path))
+    if key is not None and table.key != key:
+        raise CalibrationError(
+            f"{path}: is of {_words(table.key)}, not of {_words(key)}; give it its own name back, or remove it"
+        )
+    return table
+
+
+def _words(key: CalibrationKey) -> str:
+    source = f", source {key.source_sha256[:8]}" if key.source_sha256 else ""
+    return f"{key.model} {dict(key.arguments)}{source} at {key.shape_text} on core {key.core}"

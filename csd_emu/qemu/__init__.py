@@ -1,1 +1,0 @@
-"""How QEMU virtual machines become drives: domain XML, monitor, libvirt's daemon, template and clones."""

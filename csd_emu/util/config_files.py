@@ -1,0 +1,202 @@
+"""YAML files into pydantic models, with errors that name the file, the key and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+
+from csd_emu.util.yaml_files import USUAL, Size, load_yaml
+from firmware_agent.common import units
+from firmware_agent.common.errors import ConfigurationError, UnitError
+
+
+def _publish_former_keys(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """Add a section's former keys to its JSON schema, marked as deprecated."""
+    assert issubclass(model, Config)
+    for former, key in model.former_keys.items():
+        said = {"deprecated": True, "description": f"Former name of `{key}`."}
+        schema["properties"][former] = schema["properties"][key] | said
+
+
+class Config(BaseModel):
+    """A section of a configuration file: frozen, and an unknown key is an error.
+
+    Attributes:
+        former_keys: former name of a key -> its name. Both are read for one release, the former one with a warning.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, strict=True, json_schema_extra=_publish_former_keys
+    )
+    former_keys: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_former_keys(cls, section: Any) -> Any:
+        if not isinstance(section, dict):
+            return section
+        for former in cls.former_keys.keys() & section.keys():
+            key = cls.former_keys[former]
+            if key in section:
+                raise ValueError(f"{former} and {key} are the same key; leave {former} out")
+            # A resolved file of before names every key; only what somebody wrote is worth a warning.
+            if section[former] != cls.model_fields[key].default:
+                text = f"the key {former} is called {key} now; the next release does not read the former name"
+                warnings.warn(text, FutureWarning, stacklevel=2)
+            section = {key if name == former else name: value for name, value in section.items()}
+        return section
+
+
+def _quantity(table: dict[str, float], example: str) -> Any:
+    def parse(value: object) -> float:
+        try:
+            return units.parse_quantity(value, table, example)
+        except UnitError as error:
+            raise ValueError(str(error)) from error
+
+    base = next(unit for unit, factor in table.items() if factor == 1)
+    # A resolved configuration has units too, so that it can be read back.
+    write = PlainSerializer(lambda value: f"{value:.17g} {base}", return_type=str, when_used="json")
+    return BeforeValidator(parse), write, WithJsonSchema({"type": "string", "examples": [example]})
+
+
+_BYTES, _SECONDS = _quantity(units.BYTES, "2 GiB"), _quantity(units.SECONDS, "10 min")
+_BYTES_PER_SECOND = _quantity(units.BYTES_PER_SECOND, "500 MB/s")
+_WATTS = _quantity({"mW": 1e-3, "W": 1.0, "kW": 1e3}, "450 W")
+_JOULES = _quantity({"mJ": 1e-3, "J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "kWh": 3.6e6}, "20 kJ")
+Bytes = Annotated[float, *_BYTES]
+Seconds = Annotated[float, *_SECONDS]
+BytesPerSecond = Annotated[float, *_BYTES_PER_SECOND]
+Watts = Annotated[float, *_WATTS]
+Joules = Annotated[float, *_JOULES]
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def load_config(path: Path, kind: type[Model], size: Size = USUAL) -> Model:
+    """Read the YAML file at `path`, of that `size` at most, as a `kind`.
+
+    Raises:
+        ConfigurationError: the file cannot be read, is no YAML, or breaks the rules of `kind`; every broken rule is
+            named with its key.
+    """
+    content = load_yaml(path, special=True, size=size)
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"{path}: must be a mapping of keys to values; see docs/configuration.md")
+    return parse_config(content, kind, str(path))
+
+
+def parse_config(content: dict[str, Any], kind: type[Model], where: str) -> Model:
+    """Return `content` as a `kind`; `where` names its origin in errors (see `load_config`)."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        problems = [_problem(dict(detail), kind) for detail in details[:_MOST_PROBLEMS]]
+        problems += [f"and {len(details) - _MOST_PROBLEMS} more"] * (len(details) > _MOST_PROBLEMS)
+        raise ConfigurationError("\n".join(f"{where}: {problem}" for problem in problems)) from error
+
+
+_TOP = "(top level)"
+# More would hide the first, and take long to write.
+_MOST_PROBLEMS, _MOST_SHOWN = 20, 200
+# Parts of a location that pydantic adds.
+_INTERNAL = re.compile(r"function-|\[key\]$")
+# pydantic's words for what people write wrong most often, in terms of the file.
+_PLAIN = {
+    "model_type": "must be a mapping of keys to values, for example {key: value}",
+    "model_attributes_type": "must be a mapping of keys to values, for example {key: value}",
+    "dict_type": "must be a mapping of keys to values, for example {key: value}",
+    "list_type": "must be a list, for example [value, value]",
+    "int_type": "must be a whole number",
+    "string_pattern_mismatch": "must be lower-case letters, digits and dashes, begin with a letter, and be short",
+}
+
+
+def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
+    location = [part for part in detail["loc"] if not (isinstance(part, str) and _INTERNAL.match(part))]
+    location, section = _follow(kind, location)
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".") or _TOP
+    if detail["type"] == "extra_forbidden":
+        names = list(section.model_fields) if section is not None else []
+        near = difflib.get_close_matches(str(location[-1]), names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(names)}"
+        return f"{key}: unknown key; {hint}"
+    if detail["type"] == "missing":
+        return f"{key}: is missing; add it"
+    message = plain_message(detail)
+    # A rule over a whole section has said which part it means, and the section may hold what nobody should see.
+    shown = "" if isinstance(detail["input"], dict) else f" (it is {_shown(detail['input'])})"
+    return f"{key}: {message}{shown}" if key != _TOP or shown else message
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def plain_message(detail: Mapping[str, Any]) -> str:
+    """Return what one of pydantic's errors says, in terms of the file."""
+    message: str = _PLAIN.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+    return message
+
+
+def _follow(kind: type[BaseModel], location: list[int | str]) -> tuple[list[int | str], type[BaseModel] | None]:
+    """Return the keys of the file on the way to `location`, and the model that its last part is a key of.
+
+    Where a mapping may be one of several models, pydantic puts the one that it took, by its tag, into the location.
+    """
+    keys: list[int | str] = []
+    section: type[BaseModel] | None = kind
+    choices: list[type[BaseModel]] = []
+    named = False
+    for position, part in enumerate(location):
+        tagged = [model for model in choices if _tag(model) == part]
+        if tagged:
+            section, choices = tagged[0], []
+            continue
+        keys.append(part)
+        if named:  # the name of one section among equal ones
+            named = False
+            continue
+        if isinstance(part, int) or position == len(location) - 1:
+            continue
+        field = section.model_fields.get(part) if section is not None else None
+        choices = _models_of(field) if field is not None else []
+        section = choices[0] if choices else None
+        named = field is not None and get_origin(field.annotation) is dict and section is not None
+    return keys, section
+
+
+def _tag(model: type[BaseModel]) -> Any:
+    field = model.model_fields.get("name")
+    if field is None or get_origin(field.annotation) is not Literal:
+        return model.__name__
+    return get_args(field.annotation)[0]
+
+
+def _models_of(field: FieldInfo) -> list[type[BaseModel]]:
+    """Return the models that a key may hold; an annotation that makes its rules itself lists them as `models`."""
+    own = [model for rule in field.metadata for model in getattr(rule, "models", ())]
+    return own or _nested_models(field.annotation)
+
+
+def _nested_models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _nested_models(argument)]

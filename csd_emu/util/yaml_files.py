@@ -1,0 +1,156 @@
+"""YAML from elsewhere: plain values alone, and bounded in size, depth and number, also after aliases are followed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from firmware_agent.common.atomic_files import read_file
+from firmware_agent.common.errors import ConfigurationError
+
+
+class Size(NamedTuple):
+    """Of a file at most.
+
+    Attributes:
+        most_bytes: of its text.
+        most_nodes: values and keys, each alias counting as often as what it stands for.
+    """
+
+    most_bytes: int
+    most_nodes: int
+
+
+# Reading as much as this takes a fifth of a second.
+USUAL = Size(1 << 20, 20_000)
+# Of 20,000 drives or servers, one by one: an operator's own file, which takes up to three seconds.
+LISTS = Size(4 << 20, 250_000)
+MOST_DEPTH = 32
+# Of one value, and of its tag or anchor; and of directives, for which libyaml takes the square of their number.
+MOST_CHARACTERS, _MOST_NAME, _MOST_DIRECTIVES = 1 << 16, 256, 16
+_DIRECTIVE = re.compile("(?:^|[\ufeff\r\n\x85\u2028\u2029])%")
+# Of an error message, of which both ends are shown.
+_MOST_TOLD = 1000
+# Longer ones are no numbers that anyone means, and take time that grows with the square of their length.
+_MOST_DIGITS = 400
+# What PyYAML raises beside its own errors, such as of an impossible date, or of a tag that its value does not fit.
+_UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, OverflowError, RecursionError)
+# libyaml's takes a tenth of the time.
+_Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def load_yaml(path: Path, *, special: bool = False, size: Size = USUAL) -> Any:
+    """Return the values in the YAML file at `path` of that `size` at most; `special` as in `read_file`.
+
+    Raises:
+        ConfigurationError: it cannot be read, is no YAML, or breaks a bound.
+    """
+    try:
+        text = read_file(path, size.most_bytes, special=special).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error}); give the path of a YAML file") from error
+    return parse_yaml(text, str(path), size)
+
+
+def parse_yaml(text: str, where: str, size: Size = USUAL) -> Any:
+    """Return the values in `text`; `where` names its origin in errors (see `load_yaml`)."""
+    try:
+        if len(text) > size.most_bytes:
+            raise ValueError(f"it has more than {size.most_bytes} characters")
+        if len(_DIRECTIVE.findall(text)) > _MOST_DIRECTIVES:
+            raise ValueError(f"it has more than {_MOST_DIRECTIVES} lines that begin with %; remove them")
+        bounds = _Bounds(size.most_nodes)
+        for event in yaml.parse(text, Loader=_Safe):  # counted before anything is built
+            bounds.count(event)
+        return yaml.load(text, Loader=_Loader)
+    except _UNREADABLE as error:
+        told = str(error)
+        if len(told) > _MOST_TOLD:
+            told = f"{told[: _MOST_TOLD // 2]} ... {told[-_MOST_TOLD // 2 :]}"
+        raise ConfigurationError(f"{where}: is no valid YAML: {told}") from error
+
+
+class _Bounds:
+    """Counts nodes and depth, event after event."""
+
+    def __init__(self, most_nodes: int) -> None:
+        self._nodes, self._most_nodes = 0, most_nodes
+        self._sizes: dict[str, int] = {}
+        # Of each collection that is open: its anchor, and the number of nodes when it began.
+        self._opened: list[tuple[str | None, int]] = []
+
+    def count(self, event: yaml.Event) -> None:
+        """Take one event; a `yaml.YAMLError` that names the line if it breaks a bound."""
+        if isinstance(event, yaml.ScalarEvent):
+            if len(event.value) > MOST_CHARACTERS:
+                raise _wrong(f"a value has more than {MOST_CHARACTERS} characters; shorten it", event)
+            self._close(event.anchor, self._nodes)
+        elif isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in self._opened):
+                raise _wrong(f"the alias *{event.anchor} stands for what it is in; write it out", event)
+            self._nodes += self._sizes.get(str(event.anchor), 1)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            self._opened.append((event.anchor, self._nodes))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            self._close(*self._opened.pop())
+        if (
+            len(getattr(event, "tag", None) or "") > _MOST_NAME
+            or len(getattr(event, "anchor", None) or "") > _MOST_NAME
+        ):
+            raise _wrong(f"a tag or anchor has more than {_MOST_NAME} characters; shorten it", event)
+        if len(self._opened) > MOST_DEPTH:
+            raise _wrong(f"it is nested more than {MOST_DEPTH} deep; write it flatter", event)
+        if self._nodes > self._most_nodes:
+            told = f"it has more than {self._most_nodes} values, with those that aliases stand for; split it"
+            raise _wrong(told, event)
+
+    def _close(self, anchor: str | None, before: int) -> None:
+        self._nodes += 1
+        if anchor is not None:
+            self._sizes[anchor] = self._nodes - before
+
+
+def _wrong(told: str, event: yaml.Event) -> yaml.MarkedYAMLError:
+    mark: Any = event.start_mark  # one of libyaml's own
+    return yaml.MarkedYAMLError(problem=told, problem_mark=mark)
+
+
+class _Loader(_Safe):  # type: ignore[misc]
+    """YAML, safe, in which a repeated key is an error rather than a silent replacement."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Construct a mapping; a repeated key raises."""
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be a plain value", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} occurs twice", node.start_mark)
+            seen.add(key)
+        return dict(super().construct_mapping(node, deep=deep))
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Construct an integer of a length that somebody may have meant."""
+        if len(node.value) > _MOST_DIGITS:
+            raise yaml.constructor.ConstructorError(None, None, "a number is too long", node.start_mark)
+        return int(super().construct_yaml_int(node))
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        """Construct a number, as above."""
+        if len(node.value) > _MOST_DIGITS:
+            raise yaml.constructor.ConstructorError(None, None, "a number is too long", node.start_mark)
+        return float(super().construct_yaml_float(node))
+
+
+# No key takes a date; what looks like one is text.
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)

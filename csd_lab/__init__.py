@@ -1,0 +1,1 @@
+"""Experiments on the product: benchmarks, reproductions, simulations and generators of its documents."""

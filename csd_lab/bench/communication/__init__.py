@@ -1,0 +1,1 @@
+"""Benches of schedules, slices and credit."""

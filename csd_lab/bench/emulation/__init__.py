@@ -1,0 +1,1 @@
+"""Benches of the emulated drive: its clock, image, memory and throttles."""

@@ -1,0 +1,1 @@
+"""Benches of metrics and the live page."""

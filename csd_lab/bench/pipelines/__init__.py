@@ -1,0 +1,1 @@
+"""Benches of csd-emu in CI and in containers."""

@@ -1,0 +1,1 @@
+"""Benches of models that are cut."""

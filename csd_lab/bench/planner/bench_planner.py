@@ -1,0 +1,274 @@
+"""Choices of the planner against the truly best devices, in worlds that it does not know, and what they cost."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Progress
+from csd_lab.bench.bench_report import BenchReport
+from csd_lab.bench.harness import report
+from csd_lab.bench.planner.planner_cases import (
+    COUNTS,
+    LINKS_BYTES_PER_SECOND,
+    MODELS,
+    STEPS,
+    TUNING,
+    PlannerCase,
+    Truth,
+    find_truth,
+    job_records,
+    list_cases,
+    make_cluster,
+)
+from csd_lab.bench.planner.planner_draws import draw
+from csd_lab.bench.planner.planner_play import (
+    ChoiceOutcome,
+    play,
+    play_exhaustive,
+    play_model,
+    play_rules,
+    time_planning,
+)
+from csd_lab.bench.planner.planner_world import World
+from csd_lab.bench.process_pool import spread_over
+from host.config.preference import parse_preference
+from host.config.sync_section import TuningSection
+from host.policies.selection.selection_rules import SelectionRules
+
+# Steps of each trial.
+TRIAL_STEPS = 5
+SENSITIVE_STEPS = (1, 2, 5, 10, 20)
+SENSITIVE_NOISE = (0.0, 0.01, 0.02, 0.05)
+# Of Gu et al.'s method: steps of every configuration.
+EXHAUSTIVE_STEPS = (1, 5)
+# 36 drives, for `plan_seconds`.
+WIDE_COUNTS, WIDE_RUNS = (9, 9, 9, 9), 3
+PUBLISHED_HIT_RATE = 0.7667
+# Regret of `within_5_percent`.
+NEAR = 0.05
+
+
+@dataclass(frozen=True)
+class Task:
+    """One case to be worked on in a process of its own.
+
+    Attributes:
+        seed: of the bench.
+        case: it.
+        sensitive: whether other numbers of steps and other noise are tried too.
+    """
+
+    seed: int
+    case: PlannerCase
+    sensitive: bool
+
+
+def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+    """Let the planner choose in 60 worlds, each judged by running every configuration to the end.
+
+    Figures (lower bounds: the rates): see `summarise`; `hard_cases`, and `time_figures` beside them.
+    Clock: modelled; the last two are wall seconds.
+    """
+    del paths
+    began = time.monotonic()
+    rows = play_all(progress, seed)
+    progress.stage("how long planning takes with 36 drives")
+    timed = [time_wide(seed + number) for number in range(WIDE_RUNS)]
+    ours = [row["ours"] for row in rows]
+    hard = [row["ours"] for row in rows if row["hard"]]
+    figures = summarise(ours) | {
+        "hit_rate_hard": _mean(each["hit"] for each in hard),
+        "hard_cases": float(len(hard)),
+    }
+    figures |= time_figures(timed)
+    samples = {
+        "scenario": _describe(),
+        "others": compare(rows),
+        "sensitivity": sensitivity(rows),
+        "default_tuning": summarise([row["default_tuning"] for row in rows if "default_tuning" in row]),
+        "published_hit_rate": PUBLISHED_HIT_RATE,
+        "cases": rows,
+        "timed": timed,
+        "wall_seconds": time.monotonic() - began,
+    }
+    return report("planner", "modelled", seed, figures, samples, "none")
+
+
+def play_all(
+    progress: Progress, seed: int, cases: Sequence[PlannerCase] | None = None, processes: int | None = None
+) -> list[dict[str, Any]]:
+    """Return what happened in each case: see `play_case`."""
+    chosen = list_cases() if cases is None else cases
+    progress.stage(f"{len(chosen)} worlds, every configuration in each")
+    rows = []
+    with spread_over(processes) as spread:
+        for row in spread(play_case, [Task(seed, case, is_sensitive(case)) for case in chosen]):
+            rows.append(row)
+            progress.advance(len(rows) / len(chosen))
+    return rows
+
+
+def is_sensitive(case: PlannerCase) -> bool:
+    """Return whether a case is one of the 20 of the sensitivities: every model and preference once, links in turn."""
+    preference, link = divmod(case.number % (4 * len(LINKS_BYTES_PER_SECOND)), len(LINKS_BYTES_PER_SECOND))
+    return (list(MODELS).index(case.model) + preference + link) % len(LINKS_BYTES_PER_SECOND) == 0
+
+
+def play_case(task: Task) -> dict[str, Any]:
+    """Return everyone's choices in a case, what is truly best, and whether a fixed rule would have done."""
+    case, truth = task.case, find_truth(task.case, task.seed)
+    rules = play_rules(truth)
+    best = truth.best
+    row: dict[str, Any] = {
+        "case": {"model": case.model, "preference": case.preference, "unused_powered": case.unused_powered}
+        | {"link_bytes_per_second": case.link_bytes_per_second, "deadline_seconds": truth.deadline_seconds},
+        "best": {"configuration": truth.configurations[best], "batches": truth.batches[best]}
+        | {"seconds": float(truth.seconds[best]), "joules": float(truth.joules[best])},
+        "as_good": int(np.sum(np.exp(truth.scores - truth.scores[best]) <= 1.01)),
+        "hard": not any(outcome.hit for outcome in rules.values()),
+        "ours": _play(task, truth, TRIAL_STEPS, ranked=True).row(),
+        "tables": play_model(truth, case).row(),
+        "rules": {name: outcome.row() for name, outcome in rules.items()},
+        "exhaustive": {
+            str(steps): play_exhaustive(truth, steps, _generator(task, 3)).row() for steps in EXHAUSTIVE_STEPS
+        },
+    }
+    if task.sensitive:
+        row["steps"] = {
+            str(steps): row["ours"] if steps == TRIAL_STEPS else _play(task, truth, steps).row()
+            for steps in SENSITIVE_STEPS
+        }
+        row["noise"] = {
+            f"{noise:g}": _play(task, find_truth(case, task.seed, noise), TRIAL_STEPS).row()
+            for noise in SENSITIVE_NOISE
+        }
+        found = find_truth(case, task.seed, tuning=TuningSection())
+        row["default_tuning"] = _play(task, found, TRIAL_STEPS).row()
+    return row
+
+
+def summarise(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the figures of some choices.
+
+    * `hit_rate`, `within_5_percent`: share whose metric is the best's within 1 %, within 5 %, and that is in time.
+    * `hit_rate_same_configuration`: share that has the best's devices, whatever its batches cost, or is a hit; in time.
+    * `mean_regret`, `worst_regret`: metric of the choice over that of the best - 1, each truly run.
+    * `overhead`: mean seconds of the trials, less what the choice would have taken for their records, over the
+      training's; trials that were no dearer count as 0. `overhead_worst`: the largest.
+    * `time_estimate_error_median`, `energy_estimate_error_median`: |estimate / truth - 1| of the choice.
+    * Where they are known, those of `summarise_ranked`.
+    """
+    figures = {
+        "hit_rate": _mean(each["hit"] for each in outcomes),
+        "within_5_percent": _mean(each["kept"] and each["regret"] <= NEAR for each in outcomes),
+        "hit_rate_same_configuration": _mean(each["kept"] and (each["same"] or each["hit"]) for each in outcomes),
+        "mean_regret": _mean(each["regret"] for each in outcomes),
+        "worst_regret": max(each["regret"] for each in outcomes),
+        "overhead": _mean(max(0.0, each["overhead"]) for each in outcomes),
+        "overhead_worst": max(each["overhead"] for each in outcomes),
+    }
+    for name, kind in (("time", "seconds"), ("energy", "joules")):
+        errors = [abs(each[f"{kind}_error"]) for each in outcomes if each[f"{kind}_error"] is not None]
+        if errors:
+            figures[f"{name}_estimate_error_median"] = statistics.median(errors)
+    return figures | summarise_ranked(outcomes)
+
+
+def summarise_ranked(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return what estimates of everything that is ranked are worth; nothing where nobody looked at them.
+
+    * `time_estimate_error_ranked`, `energy_estimate_error_ranked`: |estimate / truth - 1| of configurations that were
+      not measured: median of a plan, of these the median.
+    * `interval_coverage`, `interval_coverage_energy`: share of them whose true time or energy lies in its range.
+    * `sure_mean`, `none_better`: the mean `sure`, and the share of the cases in which none was better by more than 1 %.
+    """
+    looked = [each for each in outcomes if each.get("ranked") is not None]
+    if not looked:
+        return {}
+    figures = {
+        "sure_mean": _mean(each["sure"] for each in looked),
+        "none_better": _mean(each["ranked"]["none_better"] for each in looked),
+    }
+    plans = [each["ranked"] for each in looked if each["ranked"]["unmeasured"]]
+    if plans:
+        figures |= {
+            "time_estimate_error_ranked": statistics.median(each["seconds_error"] for each in plans),
+            "energy_estimate_error_ranked": statistics.median(each["joules_error"] for each in plans),
+            "interval_coverage": _mean(each["seconds_covered"] for each in plans),
+            "interval_coverage_energy": _mean(each["joules_covered"] for each in plans),
+        }
+    return figures
+
+
+def compare(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the figures of everyone else: fixed rules, tables without trials, a few steps of every configuration."""
+    others = {f"rule: {name}": [row["rules"][name] for row in rows] for name in rows[0]["rules"]}
+    others["our planner before any trial"] = [row["tables"] for row in rows]
+    for steps in rows[0]["exhaustive"]:
+        label = f"Gu et al.: {steps} step{'s' if int(steps) > 1 else ''} of every configuration"
+        others[label] = [row["exhaustive"][steps] for row in rows]
+    return {name: summarise(outcomes) for name, outcomes in others.items()}
+
+
+def sensitivity(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return ``steps`` and ``noise`` -> value -> the figures of the cases that were tried with it."""
+    return {
+        name: {
+            value: summarise([row[name][value] for row in rows if name in row])
+            for value in next((row[name] for row in rows if name in row), {})
+        }
+        for name in ("steps", "noise")
+    }
+
+
+def time_wide(seed: int) -> list[dict[str, float]]:
+    """Return wall seconds of `next_trial` and `decide`, trial by trial, with 36 drives in four classes and the host."""
+    cluster = make_cluster("resnet50", 125e6, WIDE_COUNTS)
+    generator = np.random.default_rng((seed, 4))
+    world = World(cluster, draw(cluster, generator))
+    rules = SelectionRules(parse_preference("edp"), steps=TRIAL_STEPS, tuning=TUNING)
+    return time_planning(world, rules, job_records(cluster), generator)
+
+
+def time_figures(timed: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, float]:
+    """Return wall seconds, from what `time_wide` returned of each planning.
+
+    `plan_seconds`: of one look, a `next_trial` and a `decide`, the median of all; `plan_seconds_whole`: of all looks of
+    a planning together, the median of the plannings.
+    """
+    looks = [[sum(look.values()) for look in planning] for planning in timed]
+    return {
+        "plan_seconds": statistics.median(seconds for planning in looks for seconds in planning),
+        "plan_seconds_whole": statistics.median(sum(planning) for planning in looks),
+    }
+
+
+def _play(task: Task, truth: Truth, steps: int, ranked: bool = False) -> ChoiceOutcome:
+    return play(truth, task.case, steps, _generator(task, 2), ranked=ranked)
+
+
+def _generator(task: Task, purpose: int) -> np.random.Generator:
+    return np.random.default_rng((task.seed, task.case.number, purpose))
+
+
+def _describe() -> dict[str, Any]:
+    return {
+        "models": list(MODELS),
+        "link_bytes_per_second": LINKS_BYTES_PER_SECOND,
+        "drives_of_each_class": COUNTS,
+        "steps": STEPS,
+        "trial_steps": TRIAL_STEPS,
+        "tuning": TUNING.model_dump(),
+    }
+
+
+def _mean(values: Iterable[float]) -> float:
+    each = [float(value) for value in values]
+    return statistics.fmean(each) if each else 0.0

@@ -1,0 +1,1 @@
+"""Benches of many servers and many drives."""

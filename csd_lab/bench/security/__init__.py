@@ -1,0 +1,1 @@
+"""Benches of hostile drives, hostile files, and what the checks cost."""

@@ -1,0 +1,1 @@
+"""Benches of training: rounds, gradients, STANNIS and HyperTune."""

@@ -1,0 +1,151 @@
+"""HyperTune beside competing work on a drive: time to see it, and share of the possible speed that is kept."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, NamedTuple
+
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Progress
+from csd_lab.bench.bench_report import BenchReport
+from csd_lab.bench.harness import report
+from csd_lab.bench.training.synchronous import plan_of, run_one_round, step_samples, sync_request
+from csd_lab.bench.training.watch_share import measure_monitor_share
+from host.core.records import RoundRecord, StepRecord
+from host.training.sync_plan import SyncPlan
+
+VICTIM = "csd-00"
+SLOW_BATCH = 256
+# The smallest for which the figures are to hold.
+SMALLEST_BATCH = 32
+# Weights of competing work against the trainer's 100: they take 0.25, 0.5 and 0.75 of the drive's speed.
+WEIGHTS = (33, 100, 300)
+BLIP_WEIGHT, BLIPS = 300, (1, 2)
+# Steps before the first disturbance, of each, and after it; of quiet around a blip.
+QUIET, DISTURBED, AFTER, BLIP_GAP = 5, 8, 6, 5
+
+
+class DisturbedSpan(NamedTuple):
+    """One disturbance: from step `begin` to the step before `end`."""
+
+    weight: int
+    begin: int
+    end: int
+
+    @property
+    def lost(self) -> float:
+        """Share of its speed that the drive loses, f."""
+        return self.weight / (100 + self.weight)
+
+
+def script() -> tuple[list[DisturbedSpan], list[DisturbedSpan], int]:
+    """Return the disturbances, the blips, and how many steps there are."""
+    step, phases, blips = 1 + QUIET, [], []
+    for weight in WEIGHTS:
+        phases.append(DisturbedSpan(weight, step, step + DISTURBED))
+        step += DISTURBED + AFTER
+    for length in BLIPS:
+        blips.append(DisturbedSpan(BLIP_WEIGHT, step, step + length))
+        step += length + BLIP_GAP
+    return phases, blips, step - 1
+
+
+def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+    """Train synchronously on three VMs while gzip competes in one of them, with HyperTune.
+
+    Figures, each the worst over the three disturbances:
+    `over_best_min`: records per compute second once retuned, over the best that the tables allow with the global batch
+    not grown, whoever has which part of it; `slowed_batch_over_table_min`: the slowed drive's batch over the largest
+    that its table, slowed by the competing weight, allows in the step's time; `others_batch_kept_min`: of the others'
+    batches, what was kept; `detect_steps_max` and `recover_steps_max`: steps from the disturbance's begin, or end, to
+    the first with new batches; `blip_retunes`: retunes because of a disturbance of one or two steps; `monitor_share`:
+    of a drive's CPU seconds in a step of 32 records, what watching it takes.
+    """
+    phases, blips, steps = script()
+    request = sync_request(
+        "hypertune",
+        {"devices": [{"profile": "newport", "count": 3}]},
+        {
+            "tuner": "hypertune",
+            "rounds": 4,  # one is run: as in the middle of a longer run, the end is far
+            "sync": {"round_steps": steps, "tuning": {"slow_batch": SLOW_BATCH}},
+            "disturb": [
+                {"device": VICTIM, "at_step": each.begin, "weight": each.weight, "steps": each.end - each.begin}
+                for each in (*phases, *blips)
+            ],
+        },
+        seed,
+    )
+    plan, share = plan_of(request), measure_monitor_share(paths, progress, seed, SMALLEST_BATCH)
+    record = run_one_round(request, paths, progress)
+    found = [_judge(phase, record, plan) for phase in phases]
+    figures = {
+        "over_best_min": min(each["over_best"] for each in found),
+        "slowed_batch_over_table_min": min(each["slowed_batch_over_table"] for each in found),
+        "others_batch_kept_min": min(each["others_batch_kept"] for each in found),
+        "detect_steps_max": max(each["detect_steps"] for each in found),
+        "recover_steps_max": max(each["recover_steps"] for each in found),
+        "blip_retunes": float(sum(retune.step > blips[0].begin for retune in record.retunes)),
+        "monitor_share": share,
+    }
+    samples = {
+        "phases": found,
+        "retunes": [{"step": r.step, "before": r.before, "after": r.after, "reason": r.reason} for r in record.retunes],
+        "steps": step_samples(record.steps),
+    }
+    return report("hypertune", "counted", seed, figures, samples)
+
+
+def _judge(phase: DisturbedSpan, record: RoundRecord, plan: SyncPlan) -> dict[str, Any]:
+    """Return what became of one disturbance; a device that was never retuned counts with what it kept."""
+    by_step = {step.step: step for step in record.steps}
+    before = dict(zip(plan.nodes, plan.batches, strict=True))
+    shrunk = [retune for retune in record.retunes if retune.after[VICTIM] < retune.before[VICTIM]]
+    during = [retune for retune in shrunk if phase.begin < retune.step <= phase.end]
+    after = [r for r in record.retunes if phase.end < r.step <= phase.end + AFTER and r.after == before]
+    detected = during[0].step if during else phase.end
+    last = by_step[phase.end - 1]
+    now = {part.device: part.batch_size for part in last.devices}
+    allowed, best, best_kept = _best(phase, plan)
+    settled = [_rate(by_step[step]) for step in range(max(r.step for r in during) if during else detected, phase.end)]
+    rate = statistics.median(settled) if settled else _rate(last)
+    return {
+        "lost": phase.lost,
+        "over_best": rate / best,
+        "over_best_others_kept": rate / best_kept,
+        "slowed_batch_over_table": now[VICTIM] / allowed,
+        "others_batch_kept": min(now[node] / before[node] for node in plan.nodes if node != VICTIM),
+        "detect_steps": float(detected - phase.begin),
+        "recover_steps": float((after[0].step if after else phase.end + AFTER + 1) - phase.end),
+        "best_records_per_compute_second": best,
+        "table_batch": allowed,
+    }
+
+
+def _best(phase: DisturbedSpan, plan: SyncPlan) -> tuple[int, float, float]:
+    """Return what the tables allow while the drive is slowed, by compute alone.
+
+    Returns:
+        The largest batch of the slowed drive that is done in the step's time; the most records per second with the
+        global batch not grown, however it is dealt out; and the same if nobody else's batch changes.
+    """
+    tables = {node: plan.classes[node].speed for node in plan.nodes}
+    planned = dict(zip(plan.nodes, plan.batches, strict=True))
+    slowdowns = {node: 1 / (1 - phase.lost) if node == VICTIM else 1.0 for node in plan.nodes}
+    whole = sum(planned.values())
+    targets = {slowdowns[node] * t for node, table in tables.items() for t in table.step_seconds.tolist()}
+    best = max(
+        min(whole, sum(table.largest_within(target, slowdowns[node]) for node, table in tables.items())) / target
+        for target in targets
+    )
+    step_seconds = max(tables[node].seconds(batch) for node, batch in planned.items())
+    others = max(tables[node].seconds(batch) for node, batch in planned.items() if node != VICTIM)
+    kept = max(
+        (whole - planned[VICTIM] + batch) / max(others, slowdowns[VICTIM] * tables[VICTIM].seconds(batch))
+        for batch in range(planned[VICTIM] + 1)
+    )
+    return tables[VICTIM].largest_within(step_seconds, slowdowns[VICTIM]), best, kept
+
+
+def _rate(step: StepRecord) -> float:
+    return step.samples / max(part.compute_seconds for part in step.devices)

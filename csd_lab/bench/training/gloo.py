@@ -1,0 +1,93 @@
+"""An all-reduce by gloo on this machine, to hold our own exchange against: one process per rank, on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from csd_emu.util.deadline import Deadline
+from firmware_agent.common.errors import EnvironmentUnfit
+
+_RANK = "csd_lab.bench.training.gloo_rank"
+
+
+class GlooGroup:
+    """Ranks that wait to be told to all-reduce, one sum of float32 at a time."""
+
+    def __init__(self, ranks: Sequence[Process], deadline: Deadline) -> None:
+        """Take processes that run `csd_lab.bench.training.gloo_rank`."""
+        self._ranks, self._deadline = ranks, deadline
+
+    async def all_reduce_seconds(self) -> float:
+        """Return wall seconds of one all-reduce: from the first rank's call to the last one's result.
+
+        Raises:
+            EnvironmentUnfit: a rank has ended, or says that the sum is wrong.
+        """
+        for rank in self._ranks:
+            if rank.stdin is not None:
+                rank.stdin.write(b"go\n")
+        spans = await self._lines()
+        return max(end for _, end in spans) - min(begin for begin, _ in spans)
+
+    async def wait_ready(self) -> None:
+        """Wait until all ranks have found each other."""
+        await self._lines()
+
+    async def _lines(self) -> list[tuple[float, float]]:
+        return await asyncio.gather(*(self._line(rank) for rank in self._ranks))
+
+    async def _line(self, rank: Process) -> tuple[float, float]:
+        if rank.stdout is None:
+            raise EnvironmentUnfit("a gloo rank was started without a pipe")
+        try:
+            async with asyncio.timeout(self._deadline.left_seconds):
+                words = (await rank.stdout.readline()).split()
+        except TimeoutError:
+            raise EnvironmentUnfit(f"gloo's ranks were not done in {self._deadline.seconds:.0f} s") from None
+        if len(words) != 2:
+            raise EnvironmentUnfit(f"gloo rank {rank.pid} has ended; is torch built with gloo?")
+        return float(words[0]), float(words[1])
+
+
+@contextlib.asynccontextmanager
+async def gloo_group(ranks: int, elements: int, deadline: Deadline) -> AsyncIterator[GlooGroup]:
+    """Start `ranks` processes with `elements` float32 each, and end them whatever happens.
+
+    Raises:
+        EnvironmentUnfit: they did not find each other until the deadline.
+    """
+    with tempfile.TemporaryDirectory(prefix="csd-gloo-") as folder:
+        environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        started: list[Process] = []
+        try:
+            for rank in range(ranks):
+                command = [_RANK, str(Path(folder) / "store"), str(rank), str(ranks), str(elements)]
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    *command,
+                    stdin=PIPE,
+                    stdout=PIPE,
+                    env=environment,
+                    start_new_session=True,
+                )
+                started.append(process)
+            group = GlooGroup(started, deadline)
+            await group.wait_ready()
+            yield group
+        finally:
+            await asyncio.gather(*map(_end, started))
+
+
+async def _end(rank: Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        rank.kill()
+    await rank.wait()

@@ -1,0 +1,56 @@
+"""`csd-emu bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from csd_emu.util.paths import Paths
+from host.cli.common_options import Json
+from host.cli.completion import list_beginning
+from host.cli.json_output import print_json
+from host.cli.named_text import NamedText
+from host.core.console import StageProgress
+from host.core.interrupts import INTERRUPTS
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command()(bench)
+
+
+def complete_bench(incomplete: str) -> list[str]:
+    """Return names of benches, for the shell's completion."""
+    from csd_lab.bench import BENCHES
+
+    return list_beginning(incomplete, BENCHES)
+
+
+def bench(
+    name: Annotated[
+        str | None, typer.Argument(help="which one; without, they are listed", autocompletion=complete_bench)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="of everything random", min=0)] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="fewer cases, for a look; not every bench has it")] = False,
+    cases: Annotated[int | None, typer.Option(help="how many cases (fuzz)", min=1)] = None,
+    replay: Annotated[Path | None, typer.Option(help="a saved case, which alone is run again (fuzz)")] = None,
+    minutes: Annotated[float | None, typer.Option(help="for how long (soak)", min=1.0, max=10_080.0)] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure one of the project's promises, or list them."""
+    with INTERRUPTS.deferred():
+        from csd_lab.bench import list_benches, run_bench
+        from csd_lab.bench.bench_report import BenchList
+        from csd_lab.cli.tables.bench_table import print_bench
+        from host.cli.tables.names_table import print_names
+
+    if name is None:
+        benches = BenchList([NamedText(*each) for each in list_benches().items()])
+        print_json(benches) if as_json else print_names(benches.benches)
+        return
+    with StageProgress(quiet=as_json) as progress:
+        options = {"quick": quick, "cases": cases, "replay": replay, "minutes": minutes}
+        report = run_bench(name, Paths.default(), progress, seed, **options)
+    print_json(report) if as_json else print_bench(report)

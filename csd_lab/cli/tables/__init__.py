@@ -1,0 +1,1 @@
+"""What the commands of csd_lab print for people."""

@@ -1,0 +1,1 @@
+"""Generators of documentation, dashboards and trained files."""

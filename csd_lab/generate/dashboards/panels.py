@@ -1,0 +1,108 @@
+"""Panels of dashboards, which ask Prometheus, with their unit and their clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+Kind = Literal["stat", "timeseries", "table"]
+# Of the 24 columns of a dashboard.
+WIDTH = 24
+
+
+class Unit(StrEnum):
+    """Units by the names that Grafana has for them; one of our own begins with ``suffix:``."""
+
+    NUMBER = "none"
+    SHARE = "percentunit"
+    SECONDS = "s"
+    BYTES = "decbytes"
+    BYTES_PER_SECOND = "Bps"
+    JOULES = "joule"
+    WATTS = "watt"
+    RECORDS = "suffix: records"
+    RECORDS_PER_SECOND = "suffix: records/s"
+    JOULES_PER_RECORD = "suffix: J/record"
+    BYTES_PER_RECORD = "suffix: B/record"
+    WALL_PER_DEVICE_SECOND = "suffix: s/s"
+
+
+class Clock(StrEnum):
+    """Of what time a panel's figures are, in words for its description."""
+
+    DEVICE = "Clock: device time (counted, modelled or wall: see the label clock)."
+    WALL = "Clock: wall time of this machine; it says nothing of a drive."
+    BOTH = "Clock: wall time of this machine over device time."
+    NONE = "Clock: none is in it; only the axis is wall time."
+
+
+class PanelNeeds(StrEnum):
+    """Without what a question has no answer."""
+
+    NOTHING = ""
+    FEDERATED = "a federated job"
+    SYNC = "a synchronous job"
+    TABLE = "a calibration table of the model"
+    MEMORY = "agents that report their memory"
+    CAP = "host.power_cap"
+    RAPL = "RAPL counters on this machine"
+    SERVERS = "several servers that train together"
+    HYPERVISOR = "drives that are virtual machines"
+
+
+@dataclass(frozen=True)
+class PanelExpression:
+    """One expression of a panel; `legend` may name labels, as in ``{{device}}``."""
+
+    expression: str
+    legend: str = ""
+    needs: PanelNeeds = PanelNeeds.NOTHING
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel.
+
+    Attributes:
+        title: above it.
+        targets: what it asks.
+        unit: of every answer.
+        clock: of every answer.
+        meaning: what it shows, in sentences; the clock is added.
+        kind: a number, lines, or a table.
+        width, height: in cells of the dashboard's grid.
+        stacked: whether lines add up.
+    """
+
+    title: str
+    targets: Sequence[PanelExpression]
+    unit: Unit
+    clock: Clock
+    meaning: str
+    kind: Kind = "timeseries"
+    width: int = 12
+    height: int = 8
+    stacked: bool = False
+
+    @property
+    def description(self) -> str:
+        """What a reader of the panel is told."""
+        return f"{self.meaning} {self.clock}"
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """One dashboard; `rows` are titles and panels, `by_drive` gives it the variable ``$device``."""
+
+    name: str
+    title: str
+    description: str
+    rows: Sequence[tuple[str, Sequence[Panel]]]
+    by_drive: bool = False
+
+    @property
+    def panels(self) -> list[Panel]:
+        """All panels in order."""
+        return [panel for _, panels in self.rows for panel in panels]

@@ -1,0 +1,198 @@
+"""`csd-emu reproduce placement`: what was published on moving late layers to the parameter server, beside ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from csd_emu.perfmodel.overlap.overlapped_step import SLICE_SECONDS
+from csd_emu.perfmodel.split.cut_costs import CutCosts, step_bytes
+from csd_emu.perfmodel.split.split_problem import DeviceCost, HostPlace, LayerSplitCost, SplitProblem
+from csd_emu.perfmodel.timeline import Link
+from csd_emu.profiles import get_profile
+from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Progress
+from csd_lab.reproduce.output import write_placement
+from csd_lab.reproduce.placement_result import PlacementReport, Placing, PublishedPlacement, RanPlacement, Traffic
+from csd_lab.reproduce.published_server import DRIVE, HOST_PROFILE
+from firmware_agent.common.models import ZOO, ModelSpec
+from host.core.device_time import MODELLED, TableModel, gradient_seconds, host_model, micro_batch_counts
+from host.policies.split.choose_cut import decide
+from host.training.split.layer_exchange import LayerExchange, inspect_layers
+
+# Model -> (records of a drive's step, what the design notes derive from published sizes).
+MODELS: dict[str, tuple[int, float | None]] = {
+    "vgg16": (32, 8.9),
+    "alexnet": (128, 16.7),
+    "resnet50": (32, 1.08),
+    "mobilenet_v2": (32, 1.55),
+    "inception_v3": (32, None),
+}
+DRIVES = (1, 3, 12, 36)
+# What a drive tunnels at most, and what is left where storage traffic or Ethernet takes the rest.
+LINKS_BYTES_PER_SECOND = (2e9, 500e6, 125e6, 12.5e6)
+PUBLISHED = (
+    ("Park et al., RALP (arXiv 1901.05803; a co-author's list of publications)", "up to 2.3"),
+    ("Stanza (arXiv 1812.10624, IEEE TSC 2020), V100 and 10 Gb/s", "1.34 to 13.9"),
+)
+NOTES = (
+    "Nothing was measured on a real drive. A drive's seconds are emulated: counted in a virtual machine and scaled by "
+    "assumed figures; they are shared out over the layers by arithmetic. The host's are a drive's over 15.2.",
+    "Neither paper's tables of traffic and time per model could be read, nor their testbeds' batches: only the "
+    "headlines stand beside ours, and these are of GPUs behind Ethernet, not of drives.",
+    "Traffic is that of weights and gradients in float32, with the activations both ways; labels, buffers and frames "
+    "are left out of the formula and are in what was counted.",
+    "All is received, then computed, then sent, as by default; with communication: priority more of the exchange hides "
+    "behind computing, and less is won. Where compute dominates the wire next to nothing is, and nothing is moved.",
+    "The gains of AlexNet and VGG-16 behind fast links are the host's: it computes the moved layers sooner.",
+    "The host computes the moved layers for all drives: with more drives it has more to do, and a drive does not.",
+    "Batches of 32 and 128 are larger than calibration has measured at once; they are computed in parts.",
+)
+WALL_NOTE = (
+    "The runs of scaled models are of processes on this machine, on its clock: bytes, link and layers are real, and "
+    "what a layer takes is paced. So is the host, which is as fast as its three drives together."
+)
+
+
+def reproduce_placement(
+    store: CalibrationStore, output: Path | None, progress: Progress, wall: Paths | None = None
+) -> PlacementReport:
+    """Work everything out; with `output`, write tables into that folder; with `wall`, run scaled models there.
+
+    Raises:
+        CalibrationError: a table is missing or damaged.
+        EnvironmentUnfit: the files cannot be written, or this machine cannot run drives behind a link.
+    """
+    begin = time.monotonic()
+    traffic, placing = [], list[Placing]()
+    for model in MODELS:
+        progress.stage(f"{model}: bytes of every cut")
+        layers = inspect_layers(ModelSpec(model), ZOO[model].input_shape, LayerExchange(buffers=False))
+        traffic.append(describe_traffic(model, layers))
+        progress.stage(f"{model}: {len(DRIVES)} arrays behind {len(LINKS_BYTES_PER_SECOND)} links")
+        placing += place(model, layers, store)
+    ran = [] if wall is None else _run_scaled(wall, progress)
+    report = PlacementReport(
+        clock=MODELLED,
+        overlapped=False,
+        beside=put_beside(placing),
+        traffic=traffic,
+        placing=placing,
+        notes=[*NOTES, *([WALL_NOTE] if ran else [])],
+        files=[],
+        wall_seconds=time.monotonic() - begin,
+        ran=ran,
+    )
+    return report if output is None else write_placement(report, output)
+
+
+def _run_scaled(paths: Paths, progress: Progress) -> list[RanPlacement]:
+    from csd_lab.reproduce.placement_on_wall import run_scaled  # it starts drives, and needs what runs need
+
+    return run_scaled(paths, progress)
+
+
+def describe_traffic(model: str, layers: Sequence[LayerSplitCost]) -> Traffic:
+    """Return what the cut before a model's linear layers does to one drive's traffic."""
+    from csd_lab.bench.placement.placement_runs import (
+        PUBLISHED as COUNTED,  # the bench counts frames, and needs what runs need
+    )
+    from csd_lab.bench.placement.placement_runs import count_wire
+
+    batch, derived = MODELS[model]
+    cut = first_linear(layers)
+    sizes = [layer.push_bytes for layer in layers]
+    crossing = layers[cut].crossing_bytes or 0
+    whole, kept = step_bytes(sum(sizes), batch, 0), step_bytes(sum(sizes[:cut]), batch, crossing)
+    work = [layer.forward_operations + layer.backward_operations for layer in layers]
+    return Traffic(
+        model=model,
+        batch=batch,
+        layer=layers[cut].name,
+        parameters=sum(sizes) // 4,
+        moved_parameters=sum(sizes[cut:]) / sum(sizes),
+        moved_compute=sum(work[cut:]) / sum(work),
+        crossing_bytes=crossing,
+        whole_bytes=whole,
+        cut_bytes=kept,
+        ratio=whole / kept,
+        counted_ratio=count_wire(model, batch).ratio if model in COUNTED else None,
+        derived_ratio=derived,
+    )
+
+
+def first_linear(layers: Sequence[LayerSplitCost]) -> int:
+    """Return the cut before the linear layers at a model's end: those whose weights have two dimensions per record.
+
+    They are the longest end of the model that has fewer operations than 20 for each byte that is exchanged.
+    """
+    cut = len(layers)
+    while cut > 1:
+        layer = layers[cut - 1]
+        if layer.push_bytes == 0 or layer.forward_operations > 20 * layer.push_bytes:
+            break
+        cut -= 1
+    while layers[cut].crossing_bytes is None:
+        cut += 1
+    return cut
+
+
+def place(model: str, layers: Sequence[LayerSplitCost], store: CalibrationStore) -> Iterator[Placing]:
+    """Yield one row for each number of drives and each link."""
+    batch, _ = MODELS[model]
+    for drives in DRIVES:
+        for rate in LINKS_BYTES_PER_SECOND:
+            yield place_one(model, layers, store, drives, batch, rate)
+
+
+def place_one(
+    model: str, layers: Sequence[LayerSplitCost], store: CalibrationStore, drives: int, batch: int, rate: float
+) -> Placing:
+    """Return which cut is chosen for equal drives behind a link, and what it wins."""
+    profile, host = get_profile(DRIVE), get_profile(HOST_PROFILE)
+    table = store.require(ModelSpec(model), ZOO[model].input_shape, DRIVE)
+    at_once = min(batch, table.batches[-1])
+    seconds = gradient_seconds(TableModel(table, profile), micro_batch_counts(batch, at_once))
+    one = DeviceCost(
+        "csd",
+        batch,
+        seconds.forward,
+        seconds.backward,
+        seconds.encode,
+        0.0,
+        profile.link_bytes_per_second.value,
+        profile.link_latency_seconds.value,
+    )
+    together = gradient_seconds(host_model(table, host), micro_batch_counts(drives * batch, at_once))
+    situation = SplitProblem(
+        tuple(layers),
+        tuple(replace(one, device=f"csd-{number:02d}") for number in range(drives)),
+        HostPlace(together.forward, together.backward),
+        Link(rate, host.link_latency_seconds.value),
+        slice_seconds=SLICE_SECONDS.value,
+    )
+    decision, pushed = decide(situation), float(CutCosts(situation).push_bytes[-1])
+    unmoved = decision.step_seconds if decision.unmoved_seconds is None else decision.unmoved_seconds
+    return Placing(
+        model=model,
+        drives=drives,
+        batch=batch,
+        link_bytes_per_second=rate,
+        wire_over_compute=drives * pushed / rate / (seconds.forward + seconds.backward),
+        layer=decision.layer,
+        unmoved_seconds=unmoved,
+        step_seconds=decision.step_seconds,
+        speedup=unmoved / decision.step_seconds,
+        host_seconds=decision.row.host_seconds,
+    )
+
+
+def put_beside(placing: Sequence[Placing]) -> list[PublishedPlacement]:
+    """Return the published headlines with the range of ours."""
+    best = max(placing, key=lambda row: row.speedup)
+    at = f"{best.model}, {best.drives} drives, {best.link_bytes_per_second / 1e6:g} MB/s"
+    low = min(row.speedup for row in placing)
+    return [PublishedPlacement(source, published, low, best.speedup, at) for source, published in PUBLISHED]

@@ -1,0 +1,88 @@
+"""Speed, energy and traffic against the number of computing drives, and against the batch. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from csd_lab.reproduce.hypertune_result import BatchEffect, Scaling
+from csd_lab.reproduce.published_server import TUNING
+from csd_lab.simulate.nodes import Nodes
+from csd_lab.simulate.simulated_baseline import HostAlone, host_alone
+from csd_lab.simulate.simulated_steps import ArrayStepModel
+from csd_lab.simulate.tuners import plan
+from host.config.sync_section import TuningSection
+from host.core.tuning.batch_tuner import Batches
+from host.policies.batching.stannis import plan_batches
+
+DRIVE_COUNTS = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 36)
+DRIVE_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+# So many that the baseline's first read, which nothing hides, does not show.
+BASELINE_RECORDS = 1_000_000
+KNEE, COMPUTE_ONLY, STANNIS = "knee", "stannis (compute only)", "stannis"
+
+
+def scale(nodes: Nodes) -> Iterator[Scaling]:
+    """Yield one row for each of `DRIVE_COUNTS`; STANNIS plans the batches anew for each."""
+    base = host_alone(nodes, BASELINE_RECORDS)
+    for drives in DRIVE_COUNTS:
+        yield alone(nodes, base) if drives == 0 else measure(nodes, plan(nodes, TUNING, drives), base)
+
+
+def alone(nodes: Nodes, base: HostAlone) -> Scaling:
+    """Return the row of the baseline."""
+    return Scaling(
+        model=nodes.load.spec.name,
+        ratio=nodes.ratio,
+        drives=0,
+        drive_batch=0,
+        host_batch=base.batch_size,
+        step_seconds=base.batch_size / base.records_per_second,
+        exchange_seconds=0.0,
+        records_per_second=base.records_per_second,
+        joules_per_record=base.joules_per_record,
+        link_bytes_per_record=base.link_bytes_per_record,
+        speedup=1.0,
+        energy_factor=1.0,
+        watts=base.watts,
+    )
+
+
+def measure(nodes: Nodes, batches: Batches, base: HostAlone) -> Scaling:
+    """Return the row of (nodes,) `batches`, the last of them the host's; all steps are alike, so one is composed."""
+    model = ArrayStepModel(nodes)
+    cost = model.cost(batches, np.ones(len(batches)))
+    rate, joules = cost.records / cost.seconds, sum(cost.joules.values())
+    return Scaling(
+        model=nodes.load.spec.name,
+        ratio=nodes.ratio,
+        drives=int(np.count_nonzero(batches[:-1])),
+        drive_batch=int(batches[0]),
+        host_batch=int(batches[-1]),
+        step_seconds=cost.seconds,
+        exchange_seconds=model.sync_seconds(np.minimum(batches, 1)),
+        records_per_second=rate,
+        joules_per_record=joules / cost.records,
+        link_bytes_per_record=cost.link_bytes / cost.records,
+        speedup=rate / base.records_per_second,
+        energy_factor=base.joules_per_record * cost.records / joules,
+        watts=joules / cost.seconds,
+    )
+
+
+def vary_batch(nodes: Nodes) -> Iterator[BatchEffect]:
+    """Yield one row for each of `DRIVE_BATCHES` with all drives, and those that the knee and STANNIS choose.
+
+    STANNIS chooses twice: with the seconds of the exchange, and as if there were none.
+    """
+    base = host_alone(nodes, BASELINE_RECORDS)
+    chosen: defaultdict[int, list[str]] = defaultdict(list)
+    chosen[nodes.kinds[0].speed.knee(TUNING.knee)].append(KNEE)
+    chosen[int(plan_batches(nodes.tables, TUNING).batches[0])].append(COMPUTE_ONLY)
+    chosen[int(plan(nodes, TUNING, nodes.drives)[0])].append(STANNIS)
+    for batch in sorted({*DRIVE_BATCHES, *chosen}):
+        settings = TuningSection(slow_batch=batch, largest_batch=TUNING.largest_batch)
+        row = measure(nodes, plan(nodes, settings, nodes.drives), base)
+        yield BatchEffect(row, ", ".join(chosen.get(batch, ())))

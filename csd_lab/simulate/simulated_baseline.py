@@ -1,0 +1,63 @@
+"""The baseline of a simulation: the host trains alone, as fast as it can, and the drives are plain storage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from csd_emu.perfmodel.fast_power import PowerFigures
+from csd_emu.perfmodel.host_node import reduce_seconds, storage_of
+from csd_emu.perfmodel.host_only import train_on_host
+from csd_emu.perfmodel.power import busy_core_seconds, host_energy
+from csd_emu.perfmodel.timeline import AGGREGATE
+from csd_lab.simulate.nodes import Nodes
+
+# A larger batch that gains less than this is not worth its name.
+_AS_GOOD = 0.999
+
+
+@dataclass(frozen=True)
+class HostAlone:
+    """The host alone, over some records.
+
+    Attributes:
+        batch_size: records per step of its optimiser: the smallest at which it is as good as fastest.
+        records_per_second: records per array second.
+        joules_per_record: of the server, plain drives and chassis included.
+        link_bytes_per_record: every record is read once each time it is trained on.
+        watts: of the whole server.
+    """
+
+    batch_size: int
+    records_per_second: float
+    joules_per_record: float
+    link_bytes_per_record: float
+    watts: float
+
+
+def host_alone(nodes: Nodes, records: int) -> HostAlone:
+    """Return how the host does on `records` records; see `csd_emu.perfmodel.host_only`.
+
+    It packs no gradients, and its optimiser costs what `host_node.reduce_seconds` says. It has all drives of `nodes`,
+    which idle but for its reads.
+    """
+    host, load = nodes.host, nodes.load
+    optimiser = reduce_seconds(load.gradient_bytes, 0)
+    batches = np.arange(1, host.speed.largest_batch + 1)
+    compute = host.speed.step_seconds - host.encode_seconds
+    rates = batches / (compute + optimiser)
+    best = int(np.flatnonzero(rates >= _AS_GOOD * rates.max())[0])
+    batch = best + 1
+    phases = {"forward": records * float(compute[best]) / batch, AGGREGATE: records * optimiser / batch}
+    profiles = nodes.profiles()
+    # It reads as much at a time as it computes at once.
+    at_once = min(batch, host.costs.micro_batch)
+    base = train_on_host(records, load.record_bytes, at_once, phases, storage_of(host.profile, profiles))
+    share = np.full(len(profiles), base.bytes / len(profiles))
+    none = np.zeros(len(profiles))
+    drives = PowerFigures.of(profiles).energy(base.seconds, none, none, share, share)
+    cores = busy_core_seconds(host.profile, phases)
+    own = host_energy(host.profile, base.seconds, cores, base.compute_seconds, base.bytes)
+    joules = sum(own.values()) + sum(float(each.sum()) for each in drives.values())
+    return HostAlone(batch, records / base.seconds, joules / records, base.bytes / records, joules / base.seconds)

@@ -1,0 +1,1 @@
+"""HyperTune and its baselines in simulation."""

@@ -1,0 +1,10 @@
+"""Plain ARM machines: Debian as others install it, without anything of ours, reached over SSH only.
+
+They stand in for the drives of an inventory in tests and in the bench ``deploy``. Their clock is the wall's.
+"""
+
+from csd_lab.testkit.plain.machine import PlainMachine
+from csd_lab.testkit.plain.machine_images import PlainImage, PlainImages
+from csd_lab.testkit.plain.machine_recipe import PlainRecipe, load_plain_recipe, plain_names
+
+__all__ = ["PlainImage", "PlainImages", "PlainMachine", "PlainRecipe", "load_plain_recipe", "plain_names"]

@@ -1,0 +1,252 @@
+"""Disks of plain machines, made once per recipe, without root, and kept in the cache."""
+
+from __future__ import annotations
+
+import fcntl
+import fnmatch
+import hashlib
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from csd_emu.image.cpio import Entry
+from csd_emu.image.disk import make_disk
+from csd_emu.image.guest_bytecode import compile_tree, find_python
+from csd_emu.image.image_rootfs import kernel_release, make_link, make_root, unpack_package
+from csd_emu.image.initramfs import KeyPair, write_initramfs
+from csd_emu.image.packages import Package, PackageCache
+from csd_emu.image.runner import Runner, find_tool
+from csd_emu.util.progress import Progress
+from csd_lab.testkit.plain.machine_recipe import PlainRecipe, load_plain_recipe
+from csd_lab.testkit.plain.modules import load_order
+from firmware_agent.common.errors import ImageError
+
+DISK_BYTES = 6 << 30
+# A real disk has a journal: these machines lose their power.
+_FEATURES = "^metadata_csum,^resize_inode"
+_INODES = 1 << 18
+_HOST_KEY_PATHS = {"openssh": "etc/ssh/ssh_host_ed25519_key", "dropbear": "etc/dropbear/host_key"}
+_UNITS, _VENDOR_UNITS = "etc/systemd/system", "usr/lib/systemd/system"
+_COMMON_LINKS = {
+    "usr/bin/awk": "mawk",
+    "usr/bin/sh": "dash",
+    "var/run": "/run",
+    "var/lock": "/run/lock",
+    "etc/mtab": "/proc/self/mounts",
+}
+# Each takes seconds of a boot that is emulated, and none is missed by who comes over SSH.
+_MASKED = (
+    *("getty.target", "serial-getty@.service", "console-getty.service", "systemd-logind.service", "timers.target"),
+    *("systemd-binfmt.service", "systemd-journal-flush.service", "systemd-firstboot.service", "dev-hugepages.mount"),
+    *("sys-kernel-debug.mount", "sys-kernel-tracing.mount", "sys-kernel-config.mount", "dev-mqueue.mount"),
+    *("sys-fs-fuse-connections.mount", "e2scrub_reap.service", "systemd-pstore.service", "systemd-update-utmp.service"),
+    *("systemd-update-utmp-runlevel.service", "systemd-remount-fs.service"),
+)
+
+
+@dataclass(frozen=True)
+class PlainImage:
+    """One image on disk.
+
+    Attributes:
+        recipe: what it was made of.
+        folder: holds its files, which never change.
+    """
+
+    recipe: PlainRecipe
+    folder: Path
+
+    @property
+    def disk(self) -> Path:
+        """The root disk: a raw ext4 file system of `DISK_BYTES`, sparse."""
+        return self.folder / "disk.img"
+
+    @property
+    def kernel(self) -> Path:
+        """What QEMU starts."""
+        return self.folder / "vmlinuz"
+
+    @property
+    def initrd(self) -> Path:
+        """Finds the root disk."""
+        return self.folder / "initrd.img"
+
+    @property
+    def login_key(self) -> Path:
+        """The private key that root, and the user ``operator``, let in."""
+        return self.folder / "login_key"
+
+    @property
+    def host_key(self) -> Path:
+        """The public key by which the machine shows itself until it is given its own."""
+        return self.folder / "host_key.pub"
+
+    @property
+    def host_key_path(self) -> str:
+        """Where the machine keeps its private host key, from its root."""
+        return _HOST_KEY_PATHS[self.recipe.ssh_server]
+
+
+class PlainImages:
+    """The plain images of one cache folder."""
+
+    def __init__(self, cache: Path, runner: Runner | None = None) -> None:
+        """Keep images, and what they are made of, in the folder ``targets`` of `cache`."""
+        self._folder = cache / "targets"
+        self._runner = runner or Runner()
+
+    def ensure(self, name: str, progress: Progress) -> PlainImage:
+        """Return the image of the recipe `name`; make it, in half a minute, if it is not there.
+
+        Raises:
+            ConfigurationError: there is no such recipe.
+            EnvironmentUnfit: a tool, disk space or Debian's keyring is missing.
+            ImageError: a download or the build failed.
+        """
+        recipe = load_plain_recipe(name)
+        image = PlainImage(recipe, self._folder / f"{name}-{recipe.hash}")
+        if not image.folder.is_dir():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with _locked(self._folder / ".lock"):
+                if not image.folder.is_dir():
+                    self._build(image, progress)
+        return image
+
+    def _build(self, image: PlainImage, progress: Progress) -> None:
+        recipe = image.recipe
+        progress.stage(f"download the packages of {recipe.name} (Debian {recipe.suite}, {recipe.architecture})")
+        cache = PackageCache(
+            self._folder / "downloads", recipe.suite, recipe.architecture, self._runner, updated=recipe.updated
+        )
+        packages = cache.fetch(recipe.install, recipe.without, progress.advance)
+        progress.stage(f"make the disk of {recipe.name}")
+        with tempfile.TemporaryDirectory(dir=self._folder, prefix=".build-") as name:
+            partial = Path(name) / "image"
+            root = Path(name) / "root"
+            partial.mkdir()
+            make_root(root)
+            self._runner.parallel(
+                lambda package: self._unpack(recipe, root, cache.archives / package.file, package), packages, _ignore
+            )
+            self._compile(root)
+            _lay_over(recipe, root)
+            _set_links(recipe, root)
+            _make_keys(recipe, root, partial)
+            self._take_kernel(recipe, root, partial)
+            make_disk(self._runner, root, partial / "disk.img", DISK_BYTES, features=_FEATURES, inodes=_INODES)
+            partial.chmod(0o755)
+            partial.rename(image.folder)
+
+    def _unpack(self, recipe: PlainRecipe, root: Path, archive: Path, package: Package) -> None:
+        if package.file.startswith("linux-image-") and not fnmatch.fnmatch(package.file, recipe.kernel_package):
+            return
+        options = [f"--exclude={pattern}" for pattern in (*recipe.leave_out, "./usr/share/doc", "./usr/share/locale")]
+        unpack_package(self._runner, archive, root, options)
+
+    def _compile(self, root: Path) -> None:
+        """Compile the machine's own Python as its package would have, if there is a Python of its version here."""
+        for program in (root / "usr/bin").glob("python3.*"):
+            python = find_python(program.name.removeprefix("python"))
+            if python is not None:
+                compile_tree(self._runner, python, root, [f"usr/lib/{program.name}", "usr/lib/python3"], strict=False)
+
+    def _take_kernel(self, recipe: PlainRecipe, root: Path, target: Path) -> None:
+        release = kernel_release(root)
+        (root / f"boot/vmlinuz-{release}").replace(target / "vmlinuz")
+        self._runner.run([find_tool("depmod", "kmod"), "-b", root, release], "list the kernel's modules")
+        modules = load_order(root / "usr/lib/modules" / release, recipe.initramfs_modules)
+        entries = [Entry("dev", 0o755), Entry("root", 0o755)]
+        entries += [Entry("init", 0o755, (recipe.folder / "init").read_bytes())]
+        entries += [Entry("bin/busybox", 0o755, (root / "usr/bin/busybox").read_bytes())]
+        entries += [Entry("modules/order", 0o644, "".join(f"{path.stem}\n" for path in modules).encode())]
+        entries += [Entry(f"modules/{path.name}", 0o644, path.read_bytes()) for path in modules]
+        write_initramfs(target / "initrd.img", entries)
+
+
+def host_key_file(recipe: PlainRecipe, pair: KeyPair) -> bytes:
+    """Return a private host key as the recipe's SSH server reads it."""
+    if recipe.ssh_server == "openssh":
+        return pair.private
+    key = serialization.load_ssh_private_key(pair.private, None)
+    if not isinstance(key, Ed25519PrivateKey):  # pragma: no cover - KeyPair makes no other
+        raise TypeError("not an ed25519 key")
+    # Dropbear's own format: the kind, then the private and the public half, each field with its length before it.
+    return b"".join(struct.pack(">I", len(part)) + part for part in (b"ssh-ed25519", _halves(key)))
+
+
+def _halves(key: Ed25519PrivateKey) -> bytes:
+    return key.private_bytes_raw() + key.public_key().public_bytes_raw()
+
+
+def _lay_over(recipe: PlainRecipe, root: Path) -> None:
+    for overlay in recipe.overlay_folders:
+        for source in sorted(overlay.rglob("*")):
+            target = root / source.relative_to(overlay)
+            if source.is_dir():
+                target.mkdir(mode=0o755, parents=True, exist_ok=True)
+                continue
+            target.unlink(missing_ok=True)
+            shutil.copyfile(source, target)
+            # A wheel or a checkout under another umask does not keep modes.
+            script = source.read_bytes().startswith(b"#!")
+            target.chmod(0o755 if script else 0o600 if source.name.endswith("shadow") else 0o644)
+    for folder in ("dev", "proc", "run", "sys", "tmp", "var/tmp"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        (root / folder).chmod(0o1777 if folder.endswith("tmp") else 0o755)
+
+
+def _set_links(recipe: PlainRecipe, root: Path) -> None:
+    for name, target in (_COMMON_LINKS | dict(recipe.links)).items():
+        make_link(root / name, target)
+    if not recipe.enable:
+        return
+    # Without one systemd would enable every unit that there is.
+    machine_id = hashlib.sha256(f"machine-id {recipe.hash}".encode()).hexdigest()[:32]
+    (root / "etc/machine-id").write_text(machine_id + "\n", encoding="utf-8")
+    units = root / _UNITS
+    make_link(units / "default.target", f"/{_VENDOR_UNITS}/multi-user.target")
+    for name in _MASKED:
+        make_link(units / name, "/dev/null")
+    for name in recipe.enable:
+        own = f"{_UNITS}/{name}" if (units / name).exists() else f"{_VENDOR_UNITS}/{name}"
+        if not (root / own).exists():
+            raise ImageError(f"{name}: no such unit in the packages or the overlays; correct {recipe.name}.toml")
+        make_link(units / "multi-user.target.wants" / name, f"/{own}")
+
+
+def _make_keys(recipe: PlainRecipe, root: Path, target: Path) -> None:
+    login, host = KeyPair.make(), KeyPair.make()
+    _write(root / _HOST_KEY_PATHS[recipe.ssh_server], host_key_file(recipe, host), 0o600)
+    for home in ("root", "home/operator"):
+        (root / home / ".ssh").mkdir(parents=True, exist_ok=True)
+        (root / home / ".ssh").chmod(0o700 if home == "root" else 0o755)
+        _write(root / home / ".ssh/authorized_keys", login.public, 0o600 if home == "root" else 0o644)
+    (root / "root").chmod(0o700)
+    _write(target / "login_key", login.private, 0o600)
+    _write(target / "host_key.pub", host.public, 0o644)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=mode)
+    path.chmod(mode)
+    path.write_bytes(content)
+
+
+def _ignore(_: float) -> None:
+    """Unpacking takes seconds; its progress is not shown."""
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time make an image; the others wait and find it made."""
+    with path.open("a") as lock:
+        fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+        yield

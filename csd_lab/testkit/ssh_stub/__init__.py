@@ -1,0 +1,1 @@
+"""SSH servers on loopback that stand in for real drives."""

@@ -1,0 +1,1 @@
+"""The frames that cross between host and drive, each a msgspec structure with bounded fields."""

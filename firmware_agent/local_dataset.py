@@ -1,0 +1,102 @@
+"""Records that a drive already holds and trains on in place; only their numbers are reported to the host.
+
+Their content is hashed once and then known by the files' sizes and times, for on a drive that may take minutes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from firmware_agent.common.atomic_files import read_file, replace_file
+from firmware_agent.common.datafiles import Labelled, LabelledSource, blocks_of, open_source
+from firmware_agent.common.frames.session_frames import Holding
+from firmware_agent.common.shard import ArrayEntry, Shard, ShardManifest
+
+log = logging.getLogger(__name__)
+FORMAT = "csd-in-place/1"
+_MOST_CACHE_BYTES = 4096
+
+
+class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept of an earlier look: the files' fingerprint then, and the hash of their content."""
+
+    fingerprint: str
+    sha256: str
+
+
+def open_holding(path: Path, cache: Path | None = None) -> Shard:
+    """Open the records at `path` as a shard, all of them private.
+
+    Args:
+        path: of what `firmware_agent.common.datafiles` reads.
+        cache: file in which the hash of their content is kept; None to hash every time.
+
+    Raises:
+        DataError: they cannot be read, or a record breaks the rules.
+    """
+    source = open_source(path)
+    data = source.train
+    manifest = ShardManifest(
+        format=FORMAT,
+        source=source.kind,
+        samples=len(data.labels),
+        private_samples=len(data.labels),
+        classes=tuple(int(count) for count in np.bincount(data.labels, minlength=data.classes)),
+        arrays={
+            "images": ArrayEntry("images", data.images.dtype.str, data.images.shape, _content_sha256(data, cache)),
+            "labels": ArrayEntry("labels", "<i8", data.labels.shape, _sha256(data.labels.tobytes())),
+        },
+    )
+    digest = _sha256(msgspec.json.encode(manifest))
+    return Shard(path, manifest, digest, data.images, data.labels, describe(source))
+
+
+def describe(source: LabelledSource) -> Holding:
+    """Return what the host is told of records: their kind and shape, and how many classes; nothing of any record."""
+    data = source.train
+    return Holding(source.kind, data.images.shape[1:], data.images.dtype.str, data.classes, list(data.class_names))
+
+
+def fingerprint(data: Labelled) -> str:
+    """Return what changes when a file of the data is replaced or written to: names, sizes, times."""
+    digest = hashlib.sha256()
+    for file in data.files:
+        facts = file.stat()
+        digest.update(f"{file}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _content_sha256(data: Labelled, cache: Path | None) -> str:
+    mark = fingerprint(data)
+    known = None if cache is None else _read(cache)
+    if known is not None and known.fingerprint == mark:
+        return known.sha256
+    digest = hashlib.sha256()
+    for block in blocks_of(data):
+        digest.update(block)
+    if cache is not None:
+        _write(cache, _Known(mark, digest.hexdigest()))
+    return digest.hexdigest()
+
+
+def _read(cache: Path) -> _Known | None:
+    try:
+        return msgspec.json.decode(read_file(cache, _MOST_CACHE_BYTES), type=_Known)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _write(cache: Path, known: _Known) -> None:
+    try:
+        replace_file(cache, msgspec.json.encode(known))
+    except OSError as error:
+        log.warning("%s cannot be written (%s): the records are hashed again at the next start", cache, error)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

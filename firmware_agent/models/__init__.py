@@ -1,6 +1,0 @@
-"""Models: a small built-in zoo, the user's own file, or anything importable."""
-
-from firmware_agent.models.loading import ModelSpec, build_model, resolve_model
-from firmware_agent.models.zoo import ZOO, ZooEntry
-
-__all__ = ["ZOO", "ModelSpec", "ZooEntry", "build_model", "resolve_model"]

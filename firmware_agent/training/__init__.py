@@ -1,0 +1,1 @@
+"""Training in the drive: local steps of a round, and its end of synchronous steps."""

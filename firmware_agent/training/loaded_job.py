@@ -1,0 +1,97 @@
+"""A job as a drive holds it: the model, and the records of the shard."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn import functional
+
+from firmware_agent.clock import Stopwatch
+from firmware_agent.common.datafiles.labelled import Images
+from firmware_agent.common.frames.session_frames import Job
+from firmware_agent.common.models import ModelSpec, build_model
+from firmware_agent.common.shard import Shard
+from firmware_agent.common.slices import Array
+from firmware_agent.common.split.cutting import CutPoint
+from firmware_agent.common.sync_batch_norm import StatisticsExchange, freeze_statistics, synchronise
+from firmware_agent.training.client_model import build_front, free_bytes
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class LoadedJob:
+    """The model in training mode, and the records that it is trained on.
+
+    A shard that fits into memory is read once; taking a batch from it is work in which the task is always runnable, and
+    counts as part of the forward phase. From a larger one batches come straight from flash: they may wait, so taking
+    them is not counted. What a real drive's flash would take is composed from the bytes read either way.
+
+    Attributes:
+        model: built with the job's seed, in the job's precision, with batch normalisation as the job wants it; of a
+            job with a cut the front alone.
+        point: where the model is cut; None if it is whole.
+        meeting: where synchronised batch normalisation exchanges.
+        samples: how many records the shard has.
+        resident: whether they are in memory.
+    """
+
+    def __init__(self, job: Job, shard: Shard, stopwatch: Stopwatch) -> None:
+        """Build the job's model and load the shard.
+
+        Raises:
+            ModelError: the model cannot be built here.
+            ConfigurationError: it cannot be cut where the job says.
+        """
+        self._image_scale, self._dtype, self._stopwatch = job.image_scale, _DTYPES[job.precision], stopwatch
+        self._images, self._labels, self.resident = _load(shard)
+        self.samples = len(self._labels)
+        self.point: CutPoint | None = None
+        spec = ModelSpec(job.model, job.source, job.arguments)
+        if job.cut is None:
+            self.model = self._build(spec, job.seed)
+        else:
+            cut = build_front(lambda: self._build(spec, job.seed), self.inputs(self._images[np.arange(1)]), job.cut)
+            self.model, self.point = cut.front, cut.point
+        self.meeting = StatisticsExchange()
+        if job.batch_norm == "synchronised":
+            self.model = synchronise(self.model, self.meeting)
+        elif job.batch_norm == "frozen":
+            freeze_statistics(self.model)
+
+    def _build(self, spec: ModelSpec, seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return build_model(spec).train().to(self._dtype)
+
+    def take(self, index: npt.NDArray[np.integer]) -> tuple[Array, Array]:
+        """Return images and labels, as stored, of the records at these places in the shard."""
+        return self._images[index], self._labels[index]
+
+    def forward(self, images: Array, labels: Array) -> torch.Tensor:
+        """Return the mean cross-entropy of these records, charged to the forward phase."""
+        if not self.resident:
+            self._stopwatch.mark()
+        loss = functional.cross_entropy(self.model(self.inputs(images)), torch.from_numpy(labels))
+        self._stopwatch.lap("forward")
+        return loss
+
+    def front(self, images: Array) -> tuple[torch.Tensor, ...]:
+        """Return what the front of a model computes of these records, charged to the forward phase."""
+        if not self.resident:
+            self._stopwatch.mark()
+        values: tuple[torch.Tensor, ...] = self.model(self.inputs(images))
+        self._stopwatch.lap("forward")
+        return values
+
+    def inputs(self, images: Array) -> torch.Tensor:
+        """Return stored images as the model takes them."""
+        return torch.from_numpy(images).to(self._dtype).mul_(self._image_scale)
+
+
+def _load(shard: Shard) -> tuple[Images, Array, bool]:
+    """Return images, labels, and whether they are in memory: if they take at most a quarter of what is free."""
+    size_bytes = shard.images.nbytes + shard.labels.nbytes
+    if size_bytes > free_bytes() // 4:
+        return shard.images, shard.labels, False
+    return shard.images[np.arange(len(shard.labels))], np.array(shard.labels), True

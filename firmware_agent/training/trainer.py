@@ -1,0 +1,209 @@
+"""Local training on the drive's shard."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from firmware_agent.clock import PHASES, Stopwatch, wait_for_fresh_slice
+from firmware_agent.common.frames.frame_fields import MAX_LAYERS, PhaseSeconds
+from firmware_agent.common.frames.measure_frames import LayerTimes, Measure, Measured
+from firmware_agent.common.frames.session_frames import Job, Slice, Tensors, Train
+from firmware_agent.common.layer_costs import LayerWork, trace_layers
+from firmware_agent.common.layer_seconds import LayerSeconds, layer_times, measure_layers
+from firmware_agent.common.shard import Shard
+from firmware_agent.common.slices import Array, cut_slices, tensor_specs
+from firmware_agent.common.weights import state_arrays
+from firmware_agent.common.wire import encode
+from firmware_agent.peak_memory import PeakMemory
+from firmware_agent.training.loaded_job import LoadedJob
+from firmware_agent.training.sgd import LocalSgd
+from firmware_agent.training.watch_cost import monitor_seconds
+
+log = logging.getLogger(__name__)
+# Most passes that are timed; their median counts.
+LAYER_PASSES = 8
+
+
+class LocalPass(NamedTuple):
+    """What a round of local training did; `loss` is the mean over the samples seen, 0 if there were none."""
+
+    samples: int
+    steps: int
+    loss: float
+    read_bytes: int
+
+
+class Trainer:
+    """A model, its optimiser, and the shard that they train on. One is made per job.
+
+    Attributes:
+        loaded: the model and the records.
+        model: the same model.
+    """
+
+    def __init__(self, job: Job, shard: Shard, device_number: int, stopwatch: Stopwatch) -> None:
+        """Build the job's model.
+
+        Args:
+            job: what to train and how.
+            shard: this drive's data.
+            device_number: makes each drive's order of samples its own.
+            stopwatch: charges the phases.
+
+        Raises:
+            ModelError: the model cannot be built here.
+        """
+        self._job, self._stopwatch = job, stopwatch
+        self._seed = (job.seed, device_number)
+        self.loaded = LoadedJob(job, shard, stopwatch)
+        self.model = self.loaded.model
+
+    def train(self, task: Train) -> LocalPass:
+        """Pass `task.epochs` times over the shard, in an order that depends on seed, drive, round and epoch alone."""
+        optimiser = self._optimiser()
+        torch.manual_seed(int(np.random.SeedSequence([*self._seed, task.round]).generate_state(1)[0]))
+        loss_sum, samples, steps, read_bytes = 0.0, 0, 0, 0
+        for epoch in range(task.epochs):
+            generator = np.random.default_rng([*self._seed, task.round, epoch])
+            for images, labels in self._batches(self._job.batch_size, generator):
+                loss_sum += self._step(optimiser, images, labels) * len(labels)
+                samples, steps = samples + len(labels), steps + 1
+                read_bytes += images.nbytes + labels.nbytes
+        return LocalPass(samples, steps, loss_sum / samples if samples else 0.0, read_bytes)
+
+    def measure(self, task: Measure) -> Measured:
+        """Run the loop of `train` as `task` says; with `task.restore` the weights stay as they were.
+
+        The steps before it are not counted: in them the process takes its memory from the kernel.
+        """
+        before = copy.deepcopy(self.model.state_dict()) if task.restore else None
+        optimiser, now, watch = self._optimiser(), self._stopwatch.now, self._stopwatch
+        memory = PeakMemory()
+        self._warm_up(optimiser, task)
+        each: list[PhaseSeconds] = []
+        samples, steps, most = 0, 0, task.steps
+        wait_for_fresh_slice(now)
+        watch.take()
+        watch.mark()
+        start = now()
+        for images, labels in self._endless_batches(task.batch_size):
+            self._step(optimiser, images, labels)
+            samples, steps = samples + len(labels), steps + 1
+            if most is not None:
+                each.append(watch.take())
+                watch.mark()
+            if now() - start >= task.device_seconds or steps == most:
+                break
+        elapsed_seconds = now() - start
+        seconds = _sum(each) if each else watch.take()
+        peak_bytes = memory.peak_bytes()
+        encode_seconds, watching_seconds = (self._encode_seconds(), monitor_seconds(now)) if each else (0.0, 0.0)
+        layers = self._layer_times(optimiser, task, each) if task.layers and each else None
+        if before is not None:
+            self.model.load_state_dict(before)
+        return Measured(
+            *(samples, steps, seconds, elapsed_seconds, each, encode_seconds, peak_bytes, memory.source),
+            watching_seconds,
+            layers,
+        )
+
+    def encode(self, exchange: int, pass_on: Callable[[Iterable[Slice]], Iterable[Slice]] = iter) -> list[bytes]:
+        """Return the frames that carry the weights: the part of sending in which a task is always runnable.
+
+        Slices go through `pass_on` before they are encoded.
+        """
+        self._stopwatch.mark()
+        arrays = state_arrays(self.model)
+        pieces = pass_on(cut_slices(exchange, arrays))
+        frames = [encode(frame) for frame in (Tensors(exchange, tensor_specs(arrays)), *pieces)]
+        self._stopwatch.lap("encode")
+        return frames
+
+    def _encode_seconds(self) -> float:
+        self.encode(0)
+        return self._stopwatch.take().encode
+
+    def _layer_times(self, optimiser: LocalSgd, task: Measure, steps: Sequence[PhaseSeconds]) -> LayerTimes | None:
+        """Return what the layers take of the median step; None of a model whose layers cannot be told apart."""
+        try:
+            layers = trace_layers(self.model, self.loaded.inputs(self.loaded.take(np.arange(1))[0]))
+        except Exception as error:  # the user's model may not take one record, or not in evaluation
+            log.warning("the model's layers cannot be told apart: %s", error)
+            return None
+        if len(layers) > MAX_LAYERS:
+            log.warning("the model has %d layers, %d can be told of", len(layers), MAX_LAYERS)
+            return None
+        passes = self._watched_passes(optimiser, task, layers)
+        self._stopwatch.take()
+        return layer_times(layers, passes, steps)
+
+    def _watched_passes(
+        self, optimiser: LocalSgd, task: Measure, layers: Sequence[LayerWork]
+    ) -> list[tuple[LayerSeconds, ...]]:
+        """Return the passes of which the seconds count: a first one does not, unless it takes all the time there is."""
+        now, batches = self._stopwatch.now, self._endless_batches(task.batch_size)
+        passes: list[tuple[LayerSeconds, ...]] = []
+        start = now()
+        for _ in range(1 + min(LAYER_PASSES, task.steps or LAYER_PASSES)):
+            begin = now()
+            optimiser.zero_grad()
+            dropped_seconds = now() - begin
+            seen = measure_layers(self.model, self._loss(batches), now, layers)
+            first = replace(seen[0], backward_seconds=seen[0].backward_seconds + dropped_seconds)
+            passes.append((first, *seen[1:]))
+            if now() - start >= task.device_seconds:
+                break
+        optimiser.zero_grad()
+        return passes[1:] or passes
+
+    def _loss(self, batches: Iterator[tuple[Array, Array]]) -> Callable[[], torch.Tensor]:
+        """Return what computes the loss of a batch: taking it from memory is part of that, from flash it is not."""
+        if self.loaded.resident:
+            return lambda: self.loaded.forward(*next(batches))
+        taken = next(batches)
+        return lambda: self.loaded.forward(*taken)
+
+    def _warm_up(self, optimiser: LocalSgd, task: Measure) -> None:
+        now, size = self._stopwatch.now, task.warm_up_batch_size or task.batch_size
+        start = now()
+        for number, (images, labels) in enumerate(self._endless_batches(size)):
+            if number >= task.warm_up_steps or (number and now() - start >= task.device_seconds):
+                return
+            self._step(optimiser, images, labels)
+
+    def _step(self, optimiser: LocalSgd, images: Array, labels: Array) -> float:
+        watch = self._stopwatch
+        loss = self.loaded.forward(images, labels)
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        watch.lap("backward")
+        optimiser.step()
+        value = loss.item()
+        watch.lap("update")
+        return value
+
+    def _batches(self, batch_size: int, generator: np.random.Generator) -> Iterator[tuple[Array, Array]]:
+        order = generator.permutation(self.loaded.samples)
+        self._stopwatch.mark()
+        for start in range(0, len(order), batch_size):
+            yield self.loaded.take(order[start : start + batch_size])
+
+    def _endless_batches(self, batch_size: int) -> Iterator[tuple[Array, Array]]:
+        generator = np.random.default_rng(self._seed)
+        while True:
+            yield self.loaded.take(generator.integers(0, self.loaded.samples, batch_size))
+
+    def _optimiser(self) -> LocalSgd:
+        job = self._job
+        return LocalSgd(self.model.parameters(), job.learning_rate, job.momentum, job.proximal)
+
+
+def _sum(steps: Sequence[PhaseSeconds]) -> PhaseSeconds:
+    return PhaseSeconds(*(sum(getattr(step, phase) for step in steps) for phase in PHASES))

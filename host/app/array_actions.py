@@ -1,0 +1,236 @@
+"""`csd-emu up`, `down`, `status` and `sweep`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from csd_emu.config.array_file import REMOTE, ArrayConfig
+from csd_emu.config.engine_names import ENGINE
+from csd_emu.engines import Engine, make_engine
+from csd_emu.util.config_files import parse_config
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Progress
+from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
+from host.config.array_files import read_array
+from host.config.job_file import DEFAULT_DATA
+from host.config.resolve import resolve_run
+from host.core.interrupts import INTERRUPTS
+from host.fleet.array_state import STATE_FILE, ArrayBusy, ArrayState, array_folder
+from host.fleet.fleet import check_port
+from host.fleet.lifecycle import ArrayRequest, clear_array, list_running, start_array
+
+
+class DeviceStatus(msgspec.Struct, frozen=True):
+    """One device in `csd-emu status`; `state` is ``running`` or ``gone``."""
+
+    name: str
+    profile: str
+    state: str
+    samples: int
+    incarnation: int
+
+
+class ArrayStatus(msgspec.Struct, frozen=True):
+    """`csd-emu status` and `csd-emu up`.
+
+    `state` is ``up``, ``damaged`` (devices are missing), ``down`` or ``unreadable`` (its state file is; csd-emu sweep
+    ends it).
+    """
+
+    array: str
+    engine: str
+    state: str
+    port: int | None
+    devices: list[DeviceStatus]
+
+
+class StatusReport(msgspec.Struct, frozen=True):
+    """`csd-emu status`: every array of this user that has state or is named."""
+
+    arrays: list[ArrayStatus]
+
+
+class SweepReport(msgspec.Struct, frozen=True):
+    """`csd-emu down` and `csd-emu sweep`: the devices ended, per array; `busy` arrays were in use and left alone."""
+
+    ended: dict[str, list[str]]
+    busy: list[str]
+
+
+def read_up(array_path: Path, job_path: Path | None, engine: str | None = None) -> ArrayRequest:
+    """Read an array and the data that it shall hold: a job's, else the quickstart's.
+
+    Raises:
+        ConfigurationError: a file breaks a rule.
+    """
+    if job_path is not None:
+        from host.app.prepare import prepare_run  # torch: an array alone has no need of it
+
+        return prepare_run(resolve_run(job_path, array_path, engine)).array
+    return ArrayRequest(read_array(array_path, engine), DEFAULT_DATA, 0)
+
+
+def bring_up(request: ArrayRequest, paths: Paths, progress: Progress) -> ArrayStatus:
+    """Start an array that stays up; leftovers of its name are swept first.
+
+    Raises:
+        ConfigurationError: it is up already.
+        CsdError: a device did not come up; nothing is left of the array.
+    """
+    name = request.config.name
+    with array_folder(paths.arrays, name) as folder, contextlib.closing(make_engine(request.config, paths)) as engine:
+        state = ArrayState.load(folder)
+        if state is not None and list_running(state, paths):
+            raise ConfigurationError(f"array {name!r} is up already; csd-emu down {name} ends it")
+        check_port(request.config.host.address, request.config.host.port)
+        try:
+            _check_keeps(request.config)
+            clear_array(engine, name, folder)
+            engine.prepare(progress)
+            progress.stage(f"start {len(request.config.list_devices())} drives ({request.config.engine_label})")
+            return _status(INTERRUPTS.run(_start(request, paths, engine)), engine)
+        except BaseException:
+            with INTERRUPTS.deferred():
+                clear_array(engine, name, folder)
+            raise
+
+
+def take_down(name: str, paths: Paths) -> SweepReport:
+    """End the array called `name`.
+
+    Raises:
+        ConfigurationError: there is none.
+        EnvironmentUnfit: another process works on it.
+    """
+    if name not in _names(paths) or not (paths.arrays / name / STATE_FILE).exists():
+        raise ConfigurationError(f"array {name!r} is not up; csd-emu status lists arrays, csd-emu sweep ends leftovers")
+    return sweep([name], paths)
+
+
+def sweep(names: Sequence[str], paths: Paths) -> SweepReport:
+    """End every device of the arrays `names`, or of all arrays that can be found; needs no state file.
+
+    Raises:
+        EnvironmentUnfit: another process works on an array that was named. Without names such arrays are left alone.
+    """
+    ended: dict[str, list[str]] = {}
+    busy = []
+    for name in names or sorted({*_names(paths), *_found(paths)}):
+        try:
+            ended[name] = _sweep(name, paths)
+        except ArrayBusy:
+            if names:
+                raise
+            busy.append(name)
+    return SweepReport(ended, busy)
+
+
+def sweep_file(config: ArrayConfig, paths: Paths) -> SweepReport:
+    """End every device of an array on the engines and hypervisors that its file names; needs no state file.
+
+    Raises:
+        EnvironmentUnfit: another process works on it, or nothing of what the file names can be reached.
+    """
+    with (
+        contextlib.closing(make_engine(config, paths)) as engine,
+        array_folder(paths.arrays, config.name) as folder,
+        INTERRUPTS.deferred(),
+    ):
+        return SweepReport({config.name: clear_array(engine, config.name, folder)}, [])
+
+
+def report_status(paths: Paths) -> StatusReport:
+    """Return the status of every array with a state file; one whose file cannot be read is ``unreadable``."""
+    statuses = []
+    for name in _names(paths):
+        try:
+            state = ArrayState.load(paths.arrays / name)
+        except ConfigurationError:
+            statuses.append(ArrayStatus(name, "unknown", "unreadable", None, []))
+            continue
+        if state is not None:
+            config = parse_config(state.config, ArrayConfig, str(paths.arrays / name / STATE_FILE))
+            with contextlib.closing(make_engine(config, paths)) as engine:
+                statuses.append(_status(state, engine))
+    return StatusReport(statuses)
+
+
+def _check_keeps(config: ArrayConfig) -> None:
+    """Refuse to keep up an array with drives that reach it through an SSH connection, which ends with this command."""
+    if config.inventory is None:
+        return
+    from csd_emu.engines.remote.array_members import drives_of
+    from csd_emu.engines.remote.dial_address import THROUGH_SSH  # SSH: most arrays have no need of it
+
+    through = [name for name, drive in drives_of(config).items() if drive.host_address == THROUGH_SSH]
+    if through:
+        raise ConfigurationError(
+            f"{', '.join(through)}: host_address: {THROUGH_SSH} lasts as long as the command that opened it, so this "
+            "array cannot be kept up; use csd-emu run, or give host_address an address in the inventory"
+        )
+
+
+def _sweep(name: str, paths: Paths) -> list[str]:
+    with contextlib.ExitStack() as stack:
+        engines = [stack.enter_context(contextlib.closing(engine)) for engine in _engines(name, paths)]
+        folder = stack.enter_context(array_folder(paths.arrays, name))
+        with INTERRUPTS.deferred():
+            return sorted(device for engine in engines for device in clear_array(engine, name, folder))
+
+
+async def _start(request: ArrayRequest, paths: Paths, engine: Engine) -> ArrayState:
+    async with contextlib.AsyncExitStack() as box:
+        started = await start_array(
+            replace(request, kept=True), paths.arrays / request.config.name, engine, box, lambda *_: None
+        )
+        return started.state
+
+
+def _status(state: ArrayState, engine: Engine) -> ArrayStatus:
+    running: set[str] = set()
+    with contextlib.suppress(EnvironmentUnfit):  # their shaped link has gone: nobody reaches them
+        running = set(engine.list_devices(state.config["name"]))
+    devices = [
+        DeviceStatus(d.name, d.profile, "running" if d.name in running else "gone", d.samples, d.incarnation)
+        for d in state.devices
+    ]
+    missing = sum(device.state == "gone" for device in devices)
+    state_word = "up" if missing == 0 else "down" if missing == len(devices) else "damaged"
+    config = parse_config(state.config, ArrayConfig, STATE_FILE)
+    return ArrayStatus(config.name, config.engine_label, state_word, state.port, devices)
+
+
+def _names(paths: Paths) -> list[str]:
+    return sorted(path.name for path in paths.arrays.iterdir() if path.is_dir()) if paths.arrays.is_dir() else []
+
+
+def _found(paths: Paths) -> list[str]:
+    """Return the arrays of which devices exist, whether or not there is a folder."""
+    found = []
+    for engine in _engines("any", paths):
+        with contextlib.closing(engine):
+            found += engine.list_arrays()
+    return found
+
+
+def _engines(name: str, paths: Paths) -> list[Engine]:
+    """Return the array's engine; if that is not known, every engine that this machine can run.
+
+    Raises:
+        ConfigurationError: no array can have this name.
+    """
+    with contextlib.suppress(ConfigurationError):  # a damaged state file is what a sweep is for
+        if (state := ArrayState.load(paths.arrays / name)) is not None:
+            return [make_engine(parse_config(state.config, ArrayConfig, STATE_FILE), paths)]
+    engines = []
+    for kind in ENGINE.names:
+        if kind != REMOTE:  # real drives are found by their inventory alone
+            config = {"name": name, "engine": kind, "devices": [{"profile": "newport"}]}
+            with contextlib.suppress(EnvironmentUnfit):
+                engines.append(make_engine(parse_config(config, ArrayConfig, f"array {name!r}"), paths))
+    return engines

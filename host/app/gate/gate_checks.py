@@ -1,0 +1,168 @@
+"""Figures, bands and verdicts: numbers in, verdicts out.
+
+A band is a share of the expected value, on both sides: what got better by more than its band is as much a surprise as
+what got worse, and leaves a baseline behind that would hide the next loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from csd_emu.util.renamed import renamed_figure
+from firmware_agent.common.errors import ConfigurationError
+
+WALL = "wall"
+NO_CLOCK = "none"
+DEFAULT_BAND = 0.01
+_LARGEST_BAND = 10.0
+# What a figure's band is called on the command line if the figure shall not be compared at all.
+LEFT_OUT = "none"
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """What is known of a figure beforehand: its unit, whether more is better, and whether seconds are in it."""
+
+    unit: str
+    more_is_better: bool
+    timed: bool
+
+
+KINDS: Mapping[str, FigureKind] = {
+    "accuracy": FigureKind("share", more_is_better=True, timed=False),
+    "records_per_device_second": FigureKind("1/s", more_is_better=True, timed=True),
+    "joules_per_record": FigureKind("J", more_is_better=False, timed=True),
+}
+
+
+class Verdict(StrEnum):
+    """How a measured figure stands to its band."""
+
+    WITHIN = "within"
+    BETTER = "better"
+    WORSE = "worse"
+    UNUSABLE = "unusable"
+
+
+class ExpectedFigure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A figure of a baseline; `band` is a share of `value`, `clock` what its seconds were measured with."""
+
+    value: float
+    unit: str
+    clock: str
+    band: float
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """A measured figure beside its baseline; `change` is measured / expected - 1, None where that says nothing."""
+
+    figure: str
+    unit: str
+    clock: str
+    expected: float
+    measured: float | None
+    change: float | None
+    band: float
+    verdict: Verdict
+
+
+def judge(name: str, expected: ExpectedFigure, measured: float) -> Compared:
+    """Compare one figure; the edges of the band belong to it.
+
+    A measured figure that is no number, infinite, 0 or negative is unusable, which fails whatever the band.
+    """
+    usable = math.isfinite(measured) and measured > 0
+    change = measured / expected.value - 1 if usable and expected.value else None
+    if not usable:
+        verdict = Verdict.UNUSABLE
+    elif abs(measured - expected.value) <= expected.band * expected.value:
+        verdict = Verdict.WITHIN
+    else:
+        better = (measured > expected.value) == KINDS[name].more_is_better
+        verdict = Verdict.BETTER if better else Verdict.WORSE
+    value = measured if math.isfinite(measured) else None  # JSON has no other numbers
+    return Compared(name, expected.unit, expected.clock, expected.value, value, change, expected.band, verdict)
+
+
+def expect(measured: Mapping[str, float], clock: str, bands: Mapping[str, float | None]) -> dict[str, ExpectedFigure]:
+    """Return what a baseline holds of these figures.
+
+    Args:
+        measured: of the run, by the names in `KINDS`.
+        clock: of its device seconds; one with ``wall`` in it depends on the machine.
+        bands: asked for by the user; None leaves a figure out, and the others get `DEFAULT_BAND`.
+
+    Raises:
+        ConfigurationError: a figure is no positive number, or depends on wall time and has no band of its own.
+    """
+    figures = {}
+    for name, kind in KINDS.items():
+        band = bands.get(name, DEFAULT_BAND)
+        if band is None:
+            continue
+        check_wall(name, clock, bands)
+        if not math.isfinite(measured[name]) or measured[name] <= 0:
+            raise ConfigurationError(
+                f"{name} is {measured[name]}, which nothing can be compared with; train more rounds, or leave it out "
+                f"with --band {name}={LEFT_OUT}"
+            )
+        figures[name] = ExpectedFigure(measured[name], kind.unit, clock if kind.timed else NO_CLOCK, band)
+    if not figures:
+        raise ConfigurationError("every figure was left out, so there is nothing to compare; give one of them a band")
+    return figures
+
+
+def check_wall(name: str, clock: str, bands: Mapping[str, float | None]) -> None:
+    """Refuse a figure of wall time for which no band was asked: how much such a figure varies only its user knows.
+
+    Raises:
+        ConfigurationError: it is one.
+    """
+    if KINDS[name].timed and WALL in clock.split("+") and name not in bands:
+        raise ConfigurationError(
+            f"{name} would be measured in wall time (clock: {clock}), which depends on this machine and on what else "
+            f"it does; use engine qemu, give it a band of its own such as --band {name}=30%, or leave it out with "
+            f"--band {name}={LEFT_OUT}"
+        )
+
+
+def format_band(band: float) -> str:
+    """Return a band for people: ``±1 %``."""
+    return f"±{100 * band:.3g} %"
+
+
+def parse_bands(texts: Iterable[str]) -> dict[str, float | None]:
+    """Return figure -> band of options such as ``accuracy=2%``, ``joules_per_record=0.02`` or ``accuracy=none``.
+
+    Raises:
+        ConfigurationError: one is none, names an unknown figure, or one that was named before.
+    """
+    bands: dict[str, float | None] = {}
+    for text in texts:
+        name, equals, share = (part.strip() for part in text.partition("="))
+        name = renamed_figure(name, f"--band {text}")
+        if name not in KINDS or not equals:
+            raise ConfigurationError(
+                f"--band {text}: write FIGURE=SHARE, for example accuracy=2%; the figures are {', '.join(KINDS)}"
+            )
+        if name in bands:
+            raise ConfigurationError(f"--band {text}: {name} has a band already; give one for each figure")
+        bands[name] = None if share == LEFT_OUT else _parse_share(text, share)
+    return bands
+
+
+def _parse_share(text: str, share: str) -> float:
+    try:
+        value = float(share.removesuffix("%")) / (100 if share.endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= _LARGEST_BAND:
+        raise ConfigurationError(f"--band {text}: the share must be from 0 to {_LARGEST_BAND:.0%}, for example 2%")
+    if value > 1 and not share.endswith("%"):
+        raise ConfigurationError(f"--band {text}: {share} is {value:.0%}; say so with a %, or write {share}%")
+    return value

@@ -1,0 +1,128 @@
+"""JUnit XML, as the readers of Jenkins, GitLab and GitHub understand it: one suite, one test case per figure."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from xml.etree import ElementTree
+
+from firmware_agent.common.errors import ConfigurationError, CsdError, EnvironmentUnfit, PluginFailed
+from host.core.owned_files import replace_file
+
+# What no XML 1.0 document can hold, not even escaped.
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class JUnitCase:
+    """One test case: it passed, or has a `failure` (a figure left its band) or an `error` (it could not be judged)."""
+
+    name: str
+    wall_seconds: float = 0.0
+    output: str = ""
+    failure: str | None = None
+    error: str | None = None
+
+
+def render(suite: str, cases: Sequence[JUnitCase], properties: Mapping[str, str], timestamp: str) -> bytes:
+    """Return the document; characters that XML cannot hold are replaced.
+
+    Args:
+        suite: its name, also the class name of the cases.
+        cases: in the order to show.
+        properties: of the suite.
+        timestamp: when it began, ISO 8601 without a zone, in UTC.
+    """
+    counts = {
+        "tests": str(len(cases)),
+        "failures": str(sum(case.failure is not None for case in cases)),
+        "errors": str(sum(case.error is not None for case in cases)),
+        "time": f"{sum(case.wall_seconds for case in cases):.3f}",
+    }
+    root = ElementTree.Element("testsuites", _clean({"name": "csd-emu", **counts}))
+    facts = {"name": suite, **counts, "skipped": "0", "timestamp": timestamp}
+    element = ElementTree.SubElement(root, "testsuite", _clean(facts))
+    if properties:
+        listed = ElementTree.SubElement(element, "properties")
+        for name, value in properties.items():
+            ElementTree.SubElement(listed, "property", _clean({"name": name, "value": value}))
+    for case in cases:
+        _add_case(element, suite, case)
+    ElementTree.indent(root)
+    return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def write_junit(path: Path, document: bytes) -> None:
+    """Write the document in one step.
+
+    Raises:
+        EnvironmentUnfit: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, document)
+    except OSError as error:
+        raise EnvironmentUnfit(f"{path}: the JUnit file cannot be written ({error.strerror}); give another") from error
+
+
+def remove_old(path: Path) -> None:
+    """Remove the JUnit file of another run: whatever happens now, it must not be taken for this one's.
+
+    Raises:
+        ConfigurationError: `path` can be no file.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"--junit {path}: cannot be written ({error.strerror}); name a file") from error
+
+
+@contextlib.contextmanager
+def saying_errors(path: Path | None, suite: str, properties: Mapping[str, str]) -> Iterator[None]:
+    """Say whatever ends the block in the JUnit file, too, unless it is there: its absence is no success.
+
+    Raises:
+        PluginFailed: code of the user's ended the program, which might look as if all were well.
+    """
+    try:
+        try:
+            yield
+        except SystemExit as error:
+            raise PluginFailed(
+                f"code of the job's has ended the program (SystemExit: {error.code}); let it raise an error instead"
+            ) from error
+    except BaseException as error:
+        if path is not None and not path.exists():
+            told = str(error) if isinstance(error, CsdError) else repr(error)
+            cases = [JUnitCase("run", error=f"{type(error).__name__}: {told}")]
+            write_junit(path, render(suite, cases, properties, now()))
+        raise
+
+
+def now() -> str:
+    """Return the time as `render` takes it."""
+    return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="seconds")
+
+
+def _add_case(suite: ElementTree.Element, classname: str, case: JUnitCase) -> None:
+    facts = {"name": case.name, "classname": classname, "time": f"{case.wall_seconds:.3f}"}
+    element = ElementTree.SubElement(suite, "testcase", _clean(facts))
+    for tag, text in (("failure", case.failure), ("error", case.error)):
+        if text is not None:
+            # Some readers show the attribute alone, others the text alone.
+            summary = text.partition("\n")[0]
+            ElementTree.SubElement(element, tag, _clean({"message": summary, "type": tag})).text = _cleaned(text)
+    if case.output:
+        ElementTree.SubElement(element, "system-out").text = _cleaned(case.output)
+
+
+def _clean(attributes: Mapping[str, str]) -> dict[str, str]:
+    return {name: _cleaned(value) for name, value in attributes.items()}
+
+
+def _cleaned(text: str) -> str:
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)

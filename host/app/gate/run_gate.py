@@ -1,0 +1,222 @@
+"""`csd-emu ci run`: run a job, compare its figures with a baseline, say it to people and to CI."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from csd_emu.image import ImageStore
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Progress
+from firmware_agent.common.errors import ConfigurationError, DeviceError
+from host.app.gate.gate_baseline import (
+    GateBaseline,
+    check_clock,
+    check_comparable,
+    check_writable,
+    content_sha256,
+    list_differences,
+    make_baseline,
+    read_baseline,
+    write_baseline,
+)
+from host.app.gate.gate_checks import KINDS, Compared, ExpectedFigure, Verdict, check_wall, expect, judge
+from host.app.gate.gate_figures import list_doubts, list_failures, measure, read_rounds
+from host.app.gate.gate_report import GateReport, list_cases
+from host.app.gate.junit import now, render, saying_errors, write_junit
+from host.app.run_job import run_job
+from host.app.run_request import RunRequest
+from host.core.datasets import is_path
+from host.core.failures import failed_run
+from host.core.summary import Summary
+from host.monitoring.run_directory import RECORDS_FILE, VERSIONS_FILE
+
+_HASH_CHARACTERS = 16
+# Facts that are each start's own.
+_PASSING_FACTS = {"first_random_sha256"}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What to compare with, and where to say it.
+
+    Attributes:
+        baseline: the file.
+        junit: the JUnit file to write, if any.
+        bands: figure -> band as asked for, in place of the baseline's; None leaves the figure out.
+        write: make the baseline of this run, in place of comparing.
+        replace: and it may be there already.
+        allow_losses: a drive that is lost fails nothing: the job is about that.
+    """
+
+    baseline: Path
+    junit: Path | None = None
+    bands: Mapping[str, float | None] = field(default_factory=dict)
+    write: bool = False
+    replace: bool = False
+    allow_losses: bool = False
+
+
+def run_gate(
+    request: RunRequest, gate: Gate, paths: Paths, runs: Path, progress: Progress, quiet: bool = True
+) -> GateReport:
+    """Run the job and compare, or write the baseline; the JUnit file says how it ended, whatever happened.
+
+    Raises:
+        ConfigurationError: the baseline is missing, damaged or of something else; if that can be known beforehand,
+            nothing was started.
+        DeviceError: of so little no baseline can be made: drives were lost, or rounds trained on nothing.
+        UserCodeFailed: code of the user's failed, and a baseline was to be made.
+        CsdError: the run failed.
+    """
+    with saying_errors(gate.junit, _suite(request), _properties(request)):
+        before = _read_before(request, gate)
+        summary = run_job(request, paths, runs, progress, quiet)
+        report = _judge(request, gate, before, summary, paths)
+    if gate.junit is not None:
+        facts = _properties(request) | {"clock": report.summary.clock, "baseline": report.baseline}
+        write_junit(gate.junit, render(_suite(request), list_cases(report), facts, now()))
+    return report
+
+
+def _read_before(request: RunRequest, gate: Gate) -> GateBaseline | None:
+    """Return the baseline to compare with or, if one is to be replaced, the one whose bands are kept."""
+    wall = request.config.engine == "native" and not request.models
+    if not gate.write:
+        baseline = read_baseline(gate.baseline)
+        check_comparable(gate.baseline, baseline, request.portable_job, request.config)
+        _with_bands(baseline.figures, gate)  # what it refuses is said now
+        if wall:
+            check_clock(gate.baseline, baseline, "wall")
+        return baseline
+    if gate.baseline.exists() and not gate.replace:
+        raise ConfigurationError(f"{gate.baseline}: is there already; replace it with --update-baseline")
+    check_writable(gate.baseline)
+    before = None
+    with contextlib.suppress(ConfigurationError):  # a damaged one is what a new one is made for
+        before = read_baseline(gate.baseline)
+    bands = _bands(gate, before)
+    if all(name in bands and bands[name] is None for name in KINDS):
+        raise _nothing_left()
+    if wall:
+        for name in KINDS:
+            check_wall(name, "wall", bands)
+    return before
+
+
+def _judge(request: RunRequest, gate: Gate, before: GateBaseline | None, summary: Summary, paths: Paths) -> GateReport:
+    directory = Path(summary.run_directory)
+    rounds, losses = read_rounds(directory / RECORDS_FILE)
+    if summary.failures and not gate.write:
+        told = [str(failed_run(summary.failures, summary.run_directory))]
+        return GateReport(False, str(gate.baseline), False, [], told, [], list(request.notes), summary)
+    if summary.failures:
+        raise failed_run(summary.failures, summary.run_directory)
+    measured, information = measure(rounds), describe_run(request, directory, paths)
+    failures = list_failures(rounds, [] if gate.allow_losses else losses)
+    notes = [*request.notes, *losses, *list_doubts(rounds)]
+    changed: list[str] = []
+    if before is not None and not (gate.write and before.clock != summary.clock):
+        changed = list_differences(before.information, information)
+    if gate.write:
+        if failures:
+            raise DeviceError(
+                f"{gate.baseline}: not written, for it would hold less than was asked for: {'; '.join(failures)}; "
+                f"run it again; lost drives that are meant take --allow-losses; run directory: {directory}"
+            )
+        figures = expect(measured, summary.clock, _bands(gate, before))
+        baseline = make_baseline(request.portable_job, request.config, summary.clock, figures, information)
+        write_baseline(gate.baseline, baseline)
+        same = [_unchanged(name, figure) for name, figure in figures.items()]
+        return GateReport(summary.reached, str(gate.baseline), True, same, [], changed, notes, summary)
+    if before is None:
+        raise ConfigurationError(f"{gate.baseline}: there is no baseline")
+    check_clock(gate.baseline, before, summary.clock)
+    compared = [judge(name, figure, measured[name]) for name, figure in _with_bands(before.figures, gate).items()]
+    passed = summary.reached and not failures and all(each.verdict is Verdict.WITHIN for each in compared)
+    return GateReport(passed, str(gate.baseline), False, compared, failures, changed, notes, summary)
+
+
+def _bands(gate: Gate, before: GateBaseline | None) -> dict[str, float | None]:
+    """Return the bands of a new baseline: as asked for, else as in the one that it replaces."""
+    kept: dict[str, float | None] = {}
+    if before is not None:
+        kept = {name: before.figures[name].band if name in before.figures else None for name in KINDS}
+    return kept | dict(gate.bands)
+
+
+def _with_bands(figures: Mapping[str, ExpectedFigure], gate: Gate) -> dict[str, ExpectedFigure]:
+    missing = [name for name, band in gate.bands.items() if band is not None and name not in figures]
+    if missing:
+        raise ConfigurationError(
+            f"--band: {gate.baseline} has no {', '.join(missing)}; make it anew with --update-baseline"
+        )
+    kept = {}
+    for name, figure in figures.items():
+        band = gate.bands.get(name, figure.band)
+        if band is not None:
+            kept[name] = msgspec.structs.replace(figure, band=band)
+    if not kept:
+        raise _nothing_left()
+    return kept
+
+
+def _nothing_left() -> ConfigurationError:
+    return ConfigurationError("--band: every figure is left out, so nothing would be compared; give one of them a band")
+
+
+def _unchanged(name: str, figure: ExpectedFigure) -> Compared:
+    return judge(name, figure, figure.value)
+
+
+def describe_run(request: RunRequest, directory: Path, paths: Paths) -> dict[str, str]:
+    """Return what may differ between comparable runs, and explains differences of figures."""
+    versions = msgspec.json.decode((directory / VERSIONS_FILE).read_bytes())
+    return {
+        "machine": platform.machine(),
+        "image": ImageStore(paths.images).describe().hash if request.config.engine == "qemu" else "none",
+        "model source sha256": _digest({"source": request.spec.source}),
+        **{f"{word} code sha256": code[:_HASH_CHARACTERS] for word, code in request.plugins.facts},
+        **_data_facts(request),
+        "profiles sha256": _digest(request.profiles),
+        "calibration sha256": _digest(request.models),
+        **{f"host {name}": str(value) for name, value in versions["host"].items() if name != "machine"},
+        **_join_facts(versions["devices"]),
+    }
+
+
+def _data_facts(request: RunRequest) -> dict[str, str]:
+    """Return the hash of data that lie in files: these may change, and their path says nothing of it."""
+    if not is_path(request.job.data.source):
+        return {}
+    digest = hashlib.sha256()
+    for array in (request.dataset.images, request.dataset.labels):
+        digest.update(f"{array.shape} {array.dtype}".encode() + array.tobytes())
+    return {"data sha256": digest.hexdigest()[:_HASH_CHARACTERS]}
+
+
+def _join_facts(devices: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return the drives' facts; where drives differ, all their values."""
+    names = sorted({name for facts in devices.values() for name in facts} - _PASSING_FACTS)
+    values = {name: sorted({facts[name] for facts in devices.values() if name in facts}) for name in names}
+    return {f"drive {name}": ", ".join(values[name]) for name in names}
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return content_sha256(content)[:_HASH_CHARACTERS]
+
+
+def _suite(request: RunRequest) -> str:
+    return f"csd-emu.{request.config.name}"
+
+
+def _properties(request: RunRequest) -> dict[str, str]:
+    config, job = request.config, request.job
+    return {"array": config.name, "engine": config.engine, "model": job.model, "seed": str(job.seed)}

@@ -1,0 +1,168 @@
+"""Preparation of a resolved run: loads data and model, and plans batches, cut and devices; nothing is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from csd_emu.config.array_file import NATIVE, ArrayConfig
+from csd_emu.profiles import get_profile
+from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.util.paths import Paths
+from csd_emu.util.record_shape import Shape
+from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.models import ModelSpec
+from host.app.run_request import RunRequest
+from host.config.array_files import read_array
+from host.config.job_file import JobConfig, load_job
+from host.config.job_plugins import Plugins, check_files
+from host.config.plugins.kinds import SPLIT_POLICY
+from host.config.resolve import ResolvedRun
+from host.core.datasets import load_dataset
+from host.core.device_time import RATIO_DRIVE, StepModel, find_models, host_model, table_models
+from host.core.evaluation import Evaluator
+from host.core.layer_time_shares import step_shares
+from host.fleet.shards import deal_out
+from host.policies.aggregation import check_drives, make_strategy
+from host.policies.batching.client_layers import WHOLE, Front, front_models
+from host.training.host_optimiser import make_optimiser
+from host.training.job_inputs import JobInputs
+from host.training.selection.planning import make_planning
+from host.training.split.decide_cut import choose_placement
+from host.training.split.split_model import NONE, place_model
+from host.training.split.split_request import PlacementRequest, of_run
+from host.training.sync_plan import Records, SyncPlan, make_plan
+from host.training.transfer_policy import UNSLICED, choose_communication
+
+
+def prepare_run(resolved: ResolvedRun) -> RunRequest:
+    """Return the run if model, data, array and plug-ins fit together; nothing is started.
+
+    With several servers the array is that of one of them, and the plan is made for all servers' drives.
+
+    Raises:
+        ConfigurationError: they do not.
+    """
+    config, job, spec, plugins = resolved.whole, resolved.job, resolved.spec, resolved.plugins
+    dataset = load_dataset(job.data.source, job.seed)
+    dealt = deal_out(dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed)
+    channels, height, width = dataset.images.shape[1:]
+    store = CalibrationStore(Paths.default().calibration)
+    models = find_models(config, spec, (channels, height, width), store)
+    inputs = JobInputs(config, job, spec, dataset, Evaluator(spec, dataset, job.seed), models)
+    _check_in_place(config, job)
+    check_files(plugins, spec.name, spec.source)
+    if job.mode == "federated":
+        return _prepare_federated(inputs, plugins, store)
+    sizes = tuple(len(indices) for indices in dealt.private)
+    request = _prepare_sync(inputs, plugins, store, Records(sizes, len(dealt.public), inputs.record_bytes))
+    cut_bytes = None if request.placed is None else request.placed.kept_bytes
+    planning = None if request.sync is None else make_planning(request, request.sync, cut_bytes, resolved.server_group)
+    return replace(request, planning=planning, config=resolved.config, server_group=resolved.server_group)
+
+
+def read_placement(job_path: Path, array_path: Path, store: CalibrationStore) -> PlacementRequest:
+    """Read the files. A model that is too large for a drive as a whole is none that is refused here.
+
+    Raises:
+        ConfigurationError: a file breaks a rule, or the job is not synchronous.
+        CalibrationError: the tuner, or the array's clock, needs a table that is missing.
+    """
+    config = read_array(array_path)
+    job, spec = load_job(job_path)
+    dataset = load_dataset(job.data.source, job.seed)
+    evaluator = Evaluator(spec, dataset, job.seed)
+    _, channels, height, width = dataset.images.shape
+    models = find_models(config, spec, (channels, height, width), store)
+    communication = choose_communication(config, job, models, evaluator) if job.mode == "sync" else UNSLICED
+    return of_run(JobInputs(config, job, spec, dataset, evaluator, models), communication, store)
+
+
+def _check_in_place(config: ArrayConfig, job: JobConfig) -> None:
+    named = [device.name for device in config.list_devices() if device.data is not None]
+    if named and job.mode == "sync":
+        raise ConfigurationError(
+            f"{', '.join(named)}: how many records lie there in place is known only when the drive says hello, and a "
+            "job of mode: sync deals all records out before; use mode: federated, or leave data out of the inventory"
+        )
+
+
+def _is_wall(inputs: JobInputs) -> bool:
+    """Return whether drives' seconds are this machine's own, of which there are no tables."""
+    config = inputs.config
+    return NATIVE in config.engines and not any(device.name in inputs.models for device in config.list_devices())
+
+
+def _prepare_federated(inputs: JobInputs, plugins: Plugins, store: CalibrationStore) -> RunRequest:
+    config, job = inputs.config, inputs.job
+    expected = {} if _is_wall(inputs) else table_models(config, inputs.spec, inputs.shape, store)
+    strategy = make_strategy(job.strategy, job.momentum, _parameters(inputs.evaluator), plugins.strategy)
+    check_drives(strategy, job.strategy.name, job.participation.participants(len(config.list_devices())))
+    return _request_of(inputs, expected=expected, plugins=plugins, proximal=strategy.proximal)
+
+
+def _prepare_sync(inputs: JobInputs, plugins: Plugins, store: CalibrationStore, records: Records) -> RunRequest:
+    """Return a synchronous run with its plan, its model cut where the job says; devices are not chosen yet.
+
+    Raises:
+        ConfigurationError: optimiser, tuner, communication or cut are not possible.
+    """
+    config, job, spec, shape, evaluator = inputs.config, inputs.job, inputs.spec, inputs.shape, inputs.evaluator
+    make_optimiser(job, evaluator.structure(), evaluator.initial_weights())  # what it refuses is said now
+    communication = choose_communication(config, job, inputs.models, evaluator)
+
+    def plan_with(front: Front) -> SyncPlan:
+        tables = None if _is_wall(inputs) else store
+        plan = replace(make_plan(config, job, spec, shape, tables, records, front), plugin=plugins.tuner)
+        plan.make_tuner()  # the same
+        return plan
+
+    request = _request_of(
+        inputs,
+        communication=communication,
+        plugins=plugins,
+        host_model=_host_model(config, spec, shape, store),
+        shares=step_shares(store.find(spec, shape, RATIO_DRIVE), job.batch_size, evaluator),
+    )
+    return _with_placement(request, plan_with, store)
+
+
+def _request_of(inputs: JobInputs, **more: Any) -> RunRequest:
+    return RunRequest(*(getattr(inputs, each.name) for each in fields(JobInputs)), **more)
+
+
+def _with_placement(request: RunRequest, plan_with: Callable[[Front], SyncPlan], store: CalibrationStore) -> RunRequest:
+    """Return the request with its plan, and its model cut where the job says.
+
+    Raises:
+        ConfigurationError: it cannot be cut there, or the host has no room for its part.
+    """
+    job, layer = request.job, request.job.placement
+    if layer != NONE and layer in SPLIT_POLICY.names:
+        # Without a plan: a model too large for a drive has one with a cut alone.
+        decision = choose_placement(of_run(request, request.communication, store), layer, store)
+        layer = NONE if decision.layer is None else decision.layer
+        # Decided once: a run that is resumed goes on with this cut, whatever this machine is like by then.
+        request = replace(request, job=job.model_copy(update={"placement": layer}), decision=decision)
+    if layer == NONE:
+        plan = plan_with(WHOLE)
+        return replace(request, sync=plan, expected=plan.expected)
+    placed = place_model(request.evaluator, layer, job.sync.precision, request.shares)
+    plan = plan_with(placed.front)
+    host = get_profile(request.config.host.profile)
+    placed.check_host(sum(plan.batches), host)
+    # Known before the host holds any of it: what a tuner may raise batches to later.
+    plan = replace(plan, most_records=max(sum(plan.batches), placed.most_records(host)))
+    models = front_models(request.models, placed.front)
+    return replace(request, sync=plan, expected=plan.expected, models=models, placed=placed)
+
+
+def _host_model(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> StepModel | None:
+    table, host = store.find(spec, shape, RATIO_DRIVE), get_profile(config.host.profile)
+    return None if table is None or host.ratio is None else host_model(table, host)
+
+
+def _parameters(evaluator: Evaluator) -> frozenset[str]:
+    return frozenset(evaluator.initial_weights()).difference(evaluator.structure().buffers)

@@ -1,0 +1,89 @@
+"""Hooks, options and the fixture, as pytest loads them; everything else is imported when a test asks for an array."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from host.app.pytest_plugin.array_pool import ArrayPool
+    from host.app.pytest_plugin.csd_array import CsdArray
+
+REQUIRE_VARIABLE = "CSD_REQUIRE_VM"
+_MARK = (
+    "csd(devices=2, engine='qemu', profile='newport', array=None, **keys): which drives the fixture csd_array has; "
+    "array is an array file, keys are others of its top level (docs/ci.md of csd-emu)"
+)
+_lab: pytest.StashKey[ArrayPool] = pytest.StashKey()
+_array: pytest.StashKey[CsdArray] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options and their ini keys."""
+    group = parser.getgroup("csd-emu", "emulated computational storage drives")
+    group.addoption("--csd-engine", choices=["qemu", "native"], help="in place of what marks and array files say")
+    group.addoption(
+        "--csd-artifacts",
+        metavar="DIR",
+        help="keep run directories, consoles and metrics of tests below DIR",
+    )
+    group.addoption(
+        "--csd-keep", choices=["failed", "all", "none"], default="failed", help="of which tests (default: failed)"
+    )
+    group.addoption(
+        "--csd-require", action="store_true", help="where drives cannot be started, fail instead of skipping the test"
+    )
+    parser.addini("csd_engine", "the engine where neither mark nor array file says one", default="")
+    parser.addini("csd_artifacts", "as --csd-artifacts, below the root folder", default="")
+    parser.addini("csd_require", "as --csd-require", type="bool", default=False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the mark known, so that --strict-markers lets it pass."""
+    config.addinivalue_line("markers", _MARK)
+
+
+@pytest.fixture
+def csd_array(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CsdArray]:
+    """Give the test an array of drives, which comes up with its first job and may stay up for the next test."""
+    from firmware_agent.common.errors import EnvironmentUnfit
+    from host.app.pytest_plugin.array_pool import ArrayPool
+    from host.app.pytest_plugin.array_settings import read_marks
+
+    config, node = request.config, request.node
+    if _lab not in config.stash:
+        config.stash[_lab] = ArrayPool.of(config, tmp_path_factory)
+    lab = config.stash[_lab]
+    try:
+        array = lab.open(read_marks(node, config), node.path.parent)
+    except EnvironmentUnfit as error:
+        if config.getoption("csd_require") or config.getini("csd_require") or os.environ.get(REQUIRE_VARIABLE) == "1":
+            raise
+        pytest.skip(f"no drives can be started here: {error}")
+    node.stash[_array] = array
+    try:
+        yield array
+    finally:
+        lab.release(array, node.nodeid, failed=array.failed)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Attach to a failing test what its drives said: they may be gone when someone reads the report."""
+    report = yield
+    array = item.stash.get(_array, None)
+    if array is not None and report.failed and report.when != "teardown":
+        array.failed = True
+        report.sections += array.describe()
+    return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End what is still up, also after Ctrl-C."""
+    lab = session.config.stash.get(_lab, None)
+    if lab is not None:
+        lab.close()

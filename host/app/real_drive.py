@@ -1,0 +1,173 @@
+"""Measuring on a real drive of an inventory: a table by its own clock, and how far emulation is from it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from csd_emu.config.array_file import ArrayConfig
+from csd_emu.engines import Engine, make_engine
+from csd_emu.engines.remote.array_members import resolve_members
+from csd_emu.perfmodel.profile_fit import (
+    FidelityRow,
+    ScaleFit,
+    SuggestedFigure,
+    compare,
+    fit_scales,
+    spread_of,
+    suggest,
+)
+from csd_emu.profiles import get_profile
+from csd_emu.profiles.calibration import CalibrationKey, CalibrationStore, CalibrationTable
+from csd_emu.util.config_files import parse_config
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Progress
+from firmware_agent.common.errors import CalibrationError
+from host.app.calibration_measurement import measure_table, source_of
+from host.app.calibration_report import CalibrationReport, make_report
+from host.config.calibration_request import CalibrationRequest
+from host.config.data_section import DataSection
+from host.fleet.lifecycle import ArrayRequest, StartedArray
+from host.fleet.temporary_array import run_on_engine
+
+
+class FidelityReport(msgspec.Struct, frozen=True):
+    """`csd-emu fidelity`: what a real drive took, beside what the emulation of its profile says.
+
+    `emulated_clock` and `drive_clock` name the clocks of the two; `fits` and `suggested` say which scales of the
+    profile would make them agree best.
+    """
+
+    drive: str
+    profile: str
+    emulated_clock: str
+    drive_clock: str
+    rows: list[FidelityRow]
+    fits: list[ScaleFit]
+    suggested: list[SuggestedFigure]
+    wall_seconds: float
+
+
+# Steps that scatter more than this (see `spread_of`) are no measurement: something else ran on the drive.
+MOST_SPREAD = 0.1
+
+
+@dataclass(frozen=True)
+class RealDrive:
+    """A drive of an inventory, as an array of its own; `config` is resolved."""
+
+    name: str
+    config: ArrayConfig
+
+    @classmethod
+    def find(cls, inventory: Path, name: str) -> RealDrive:
+        """Return the drive called `name`.
+
+        Raises:
+            ConfigurationError: the inventory cannot be read, or has no such drive.
+        """
+        content = {
+            "name": f"measure-{os.getpid()}",
+            "engine": "remote",
+            "inventory": str(inventory.absolute()),
+            "host": {"address": "0.0.0.0"},
+            "devices": [{"drives": [name]}],
+        }
+        config = resolve_members(parse_config(content, ArrayConfig, "--drive"), Path(), str(inventory))
+        # It gets made-up images to measure with, wherever its own lie.
+        groups = [group.model_copy(update={"data": None}) for group in config.devices]
+        if len(config.list_devices()) != 1:
+            raise CalibrationError(f"{inventory}: {name!r} is a group of several drives; name one of them")
+        return cls(config.list_devices()[0].name, config.model_copy(update={"devices": groups}))
+
+    @property
+    def profile(self) -> str:
+        """Name of its profile, of which its table will be."""
+        return self.config.list_devices()[0].profile
+
+
+def measure_drive(request: CalibrationRequest, drive: RealDrive, paths: Paths, progress: Progress) -> CalibrationTable:
+    """Measure every batch size of `request` on a real drive.
+
+    Raises:
+        EnvironmentUnfit: the drive is not installed, not enrolled, lent to an array, or cannot be reached.
+        DeviceError: the model does not train there.
+        CalibrationError: its steps scatter too much.
+    """
+
+    async def work(started: StartedArray, _: Engine) -> CalibrationTable:
+        session = next(iter(started.fleet.sessions().values()))
+        key = CalibrationKey.of(request.spec, request.input_shape, drive.profile)
+        return await measure_table(session, request, "", progress, key)
+
+    array = ArrayRequest(drive.config, DataSection(source=source_of(request)), request.seed)
+    table = run_on_engine(make_engine(drive.config, paths), array, paths, progress, work)
+    check_spread(table, drive.name)
+    return table
+
+
+def check_spread(table: CalibrationTable, drive: str) -> None:
+    """Return if the steps of every batch agree well enough for a table.
+
+    Raises:
+        CalibrationError: those of one do not.
+    """
+    for row in table.rows:
+        spread = spread_of([step.total for step in row.steps])
+        if spread > MOST_SPREAD:
+            raise CalibrationError(
+                f"drive {drive}: the {len(row.steps)} steps at batch {row.batch_size} scatter by {spread:.0%} of their "
+                f"median {row.seconds.total:.4g} s, {MOST_SPREAD:.0%} is allowed; keep other work off the drive, or "
+                "measure more with --steps; nothing was kept"
+            )
+
+
+def calibrate_drive(
+    request: CalibrationRequest, drive: RealDrive, output: Path | None, paths: Paths, progress: Progress
+) -> CalibrationReport:
+    """Measure a table on a real drive and keep it: in `output`, else among the user's own.
+
+    Raises:
+        CsdError: as `measure_drive`; nothing is kept.
+    """
+    begin = time.monotonic()
+    table = measure_drive(request, drive, paths, progress)
+    path = CalibrationStore(paths.calibration).save(table, output)
+    return make_report(table, path, [], time.monotonic() - begin, drive.name)
+
+
+def measure_fidelity(
+    requests: Sequence[CalibrationRequest], drive: RealDrive, paths: Paths, progress: Progress
+) -> FidelityReport:
+    """Measure models on a real drive and compare them with the counted tables that emulation rests on.
+
+    Raises:
+        CalibrationError: a model has no counted table, or steps scatter too much.
+        CsdError: as `measure_drive`.
+    """
+    begin = time.monotonic()
+    store, profile = CalibrationStore(paths.calibration), get_profile(drive.profile)
+    emulated = [store.require(request.spec, request.input_shape) for request in requests]
+    measured = [measure_drive(request, drive, paths, progress) for request in requests]
+    pairs = list(zip(emulated, measured, strict=True))
+    rows = [
+        row
+        for request, (counted, wall) in zip(requests, pairs, strict=True)
+        for row in compare(request.spec.name, counted, wall, profile)
+    ]
+    fits = fit_scales(pairs, profile)
+    return FidelityReport(
+        drive=drive.name,
+        profile=drive.profile,
+        emulated_clock=emulated[0].clock,
+        drive_clock=measured[0].clock,
+        rows=rows,
+        fits=fits,
+        suggested=suggest(fits, profile),
+        wall_seconds=time.monotonic() - begin,
+    )

@@ -1,0 +1,143 @@
+"""The live table of a run's rounds: federated ones, or synchronous ones with their steps."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from host.core.console import console, print_line
+from host.core.records import RetuneRecord, RoundRecord
+from host.core.summary import FEDERATED, SYNC
+from host.monitoring.retune_text import describe_retune
+
+# Of a terminal, in which the last ones are seen; records.jsonl has all.
+_MOST_ROWS = 500
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column: its heading in the table and in plain lines, its width there, and what it shows of a round."""
+
+    heading: str
+    plain: str
+    width: int
+    cell: Callable[[RoundRecord], str]
+
+
+class RoundTable:
+    """The live table of a run; on a pipe, plain lines as rounds end. A context manager."""
+
+    def __init__(self, clock: str, quiet: bool = False, mode: str = FEDERATED) -> None:
+        """Prepare a table whose device seconds are of `clock`, for a job of this `mode`."""
+        self._columns, self._caption = _columns(clock, mode), _CAPTIONS[mode]
+        self._quiet = quiet
+        self._rows: deque[list[str]] = deque(maxlen=_MOST_ROWS)
+        self._live: Live | None = None
+
+    def __enter__(self) -> RoundTable:
+        if self._quiet:
+            return self
+        if console.is_terminal:
+            self._live = Live(self._render(), console=console, refresh_per_second=4)
+            self._live.start()
+        else:
+            self._print_plain([column.plain for column in self._columns])
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def add(self, record: RoundRecord) -> None:
+        """Show one more round."""
+        cells = [column.cell(record) for column in self._columns]
+        if self._live is not None:
+            self._rows.append(cells)
+            self._live.update(self._render())
+        elif not self._quiet:
+            self._print_plain(cells)
+
+    def add_retune(self, retune: RetuneRecord) -> None:
+        """Say that batch sizes change, as soon as it is known."""
+        if self._live is not None:
+            self._live.console.print(escape(describe_retune(retune)), soft_wrap=True)
+        elif not self._quiet:
+            print_line(describe_retune(retune))
+
+    def _render(self) -> Table:
+        table = Table(caption=self._caption)
+        for column in self._columns:
+            table.add_column(column.heading, justify="right")
+        for cells in self._rows:
+            table.add_row(*cells)
+        return table
+
+    def _print_plain(self, cells: list[str]) -> None:
+        pairs = zip(cells, self._columns, strict=True)
+        print_line(" ".join(f"{cell:>{column.width}}" for cell, column in pairs))
+
+
+def _columns(clock: str, mode: str) -> list[_Column]:
+    first = [
+        _Column("round", "round", 5, lambda record: str(record.round)),
+        _Column("accuracy", "accuracy", 8, lambda record: f"{record.accuracy:.4f}"),
+        _Column("loss", "loss", 7, lambda record: f"{record.test_loss:.4f}"),
+    ]
+    seconds = f"array s ({clock})"
+    last = [
+        _Column(f"array s\n({clock})", seconds, max(18, len(seconds)), lambda record: f"{record.array_seconds:.3f}"),
+        _Column("joules\n(modelled)", "joules", 7, lambda record: f"{record.total_joules:.0f}"),
+        _Column("wall s", "wall s", 7, lambda record: f"{record.wall_seconds:.1f}"),
+    ]
+    return [*first, *(_sync_columns if mode == SYNC else _federated_columns)(clock), *last]
+
+
+def _federated_columns(clock: str) -> list[_Column]:
+    rate = f"records/device s ({clock})"
+    return [
+        _Column("drives", "drives", 6, lambda record: str(len(record.devices))),
+        _Column(f"records / device s\n({clock})", rate, 26, lambda record: f"{record.records_per_device_second:.1f}"),
+    ]
+
+
+def _sync_columns(clock: str) -> list[_Column]:
+    rate = f"records/array s ({clock})"
+    return [
+        _Column("steps", "steps", 6, lambda record: str(len(record.steps))),
+        _Column("batch", "batch", 6, _batch),
+        _Column(f"records / array s\n({clock})", rate, max(25, len(rate)), _array_rate),
+        _Column("imbalance", "imbalance", 9, _imbalance),
+        _Column("retunes", "retunes", 7, lambda record: str(len(record.retunes))),
+    ]
+
+
+def _batch(record: RoundRecord) -> str:
+    """Return the records of the round's middle step: an epoch's last one is smaller than the batches."""
+    return str(statistics.median_low(step.samples for step in record.steps)) if record.steps else "-"
+
+
+def _array_rate(record: RoundRecord) -> str:
+    samples = sum(step.samples for step in record.steps)
+    return f"{samples / record.array_seconds:.1f}" if record.array_seconds else "-"
+
+
+def _imbalance(record: RoundRecord) -> str:
+    steps = [step.imbalance for step in record.steps]
+    return f"{math.fsum(steps) / len(steps):.1%}" if steps else "-"
+
+
+_CAPTIONS = {
+    FEDERATED: "records / device s: mean of a drive; array s: compute, flash and link; wall s: cost of emulation",
+    SYNC: "batch: of the last step; imbalance: (max - min) / max of compute seconds, mean of the steps; "
+    "array s: compute, flash and link; wall s: cost of emulation",
+}

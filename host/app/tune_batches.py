@@ -1,0 +1,237 @@
+"""`csd-emu tune`: from calibration tables to batches and shards; measures a table that is missing, if asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from csd_emu.config.array_file import ArrayConfig
+from csd_emu.profiles import get_profile
+from csd_emu.profiles.calibration import CalibrationStore
+from csd_emu.util.node_names import HOST
+from csd_emu.util.paths import Paths
+from csd_emu.util.progress import Progress
+from csd_emu.util.record_shape import Shape
+from firmware_agent.common.errors import CalibrationError, ConfigurationError
+from firmware_agent.common.models import ModelSpec
+from host.app.tune_report import TunedDevice, TuneReport
+from host.config.array_files import read_array
+from host.config.calibration_request import CalibrationRequest, make_request
+from host.config.job_file import JobConfig, load_job
+from host.config.job_plugins import load_plugins
+from host.config.plugins.plugin_section import UserSection
+from host.core.datasets import Dataset, load_dataset
+from host.core.model_bytes import exchange_seconds, inspect_load
+from host.core.model_facts import ModelFacts, inspect_model
+from host.core.tuning.stannis_rule import BALANCED
+from host.fleet.shards import ShardAssignment, deal_out
+from host.policies.batching.device_speeds import (
+    HOST_UNIT,
+    RESERVE_BYTES,
+    DeviceClass,
+    RatioName,
+    device_classes,
+    speed_tables,
+)
+from host.policies.batching.stannis import BatchPlan, ShardPlan, plan_batches, plan_equal, plan_shards
+
+# Batches that are measured for a missing table: the knee of most models, on both sides of torch's change of kernels.
+# Not 1: batch normalisation needs more than one value per channel.
+_BATCHES = (2, 4, 8, 15, 16, 32)
+# A smaller part of the batch is worth a hint if it is faster by so much.
+_HINT_GAIN = 0.05
+_SHOWN_NAMES = 4
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """A synchronous job on an array, read and checked."""
+
+    config: ArrayConfig
+    job: JobConfig
+    spec: ModelSpec
+    dataset: Dataset
+    dealt: ShardAssignment
+
+    @property
+    def shape(self) -> Shape:
+        """(channels, height, width) of an image."""
+        channels, height, width = self.dataset.images.shape[1:]
+        return channels, height, width
+
+    @property
+    def shard_bytes(self) -> int:
+        """Bytes of the largest shard."""
+        most = max(len(private) for private in self.dealt.private) + len(self.dealt.public)
+        return int(most * (self.dataset.images[0].nbytes + self.dataset.labels[0].nbytes))
+
+
+def read_tune(job_path: Path, array_path: Path) -> TuneRequest:
+    """Read the files.
+
+    Raises:
+        ConfigurationError: a file breaks a rule, or the job is not synchronous.
+    """
+    config = read_array(array_path)
+    job, spec = load_job(job_path)
+    if job.mode != "sync":
+        raise ConfigurationError(f"{job_path}: mode: batches are tuned for synchronous training; write mode: sync")
+    load_plugins(job, job_path)  # one that is broken is said now
+    dataset = load_dataset(job.data.source, job.seed)
+    dealt = deal_out(dataset, job.data.resolved(job.mode), config.list_nodes(), job.seed)
+    return TuneRequest(config, job, spec, dataset, dealt)
+
+
+def tune(request: TuneRequest, store: CalibrationStore, ratio: RatioName) -> TuneReport:
+    """Return batches and shards.
+
+    Raises:
+        CalibrationError: a table is missing or damaged.
+        ConfigurationError: a device's memory does not hold the smallest batch.
+    """
+    sync = request.job.sync
+    classes = device_classes(
+        request.config, store.of(request.spec, request.shape), sync, ratio, shard_bytes=request.shard_bytes
+    )
+    tables = list(speed_tables(classes).values())
+    sync_seconds = exchange_seconds(request.config, inspect_load(request.spec, request.shape))
+    plan = plan_batches(tables, sync.tuning, sync_seconds)
+    equal = plan_equal(tables, int(plan.batches.sum()), sync_seconds)
+    sizes = [len(private) for private in request.dealt.private]
+    shards = plan_shards(plan.batches.tolist(), sizes, len(request.dealt.public), sync.overflow)
+    ratios = get_profile(request.config.host.profile).ratio
+    return TuneReport(
+        model=request.job.model,
+        input_shape=list(request.shape),
+        array=request.config.name,
+        host_ratio=getattr(ratios, ratio).value if HOST in classes else None,
+        devices=_devices(classes, plan, equal, shards),
+        step_seconds=plan.step_seconds,
+        exchange_seconds=sync_seconds,
+        imbalance=plan.imbalance,
+        records_per_second=plan.records_per_second,
+        equal_records_per_second=equal.records_per_second,
+        equal_imbalance=equal.imbalance,
+        steps_per_epoch=shards.steps,
+        repeated_records=shards.repeated,
+        notes=list(_notes(request, classes, plan, shards)),
+    )
+
+
+def calibrate_missing(request: TuneRequest, paths: Paths, progress: Progress) -> None:
+    """Measure the table that is missing on a virtual machine, and keep it among the user's own; none if it is there.
+
+    Raises:
+        EnvironmentUnfit: QEMU or libvirt is missing.
+        DeviceError: the model does not train there.
+    """
+    store = CalibrationStore(paths.calibration)
+    profiles = {HOST_UNIT if d.name == HOST else d.profile for d in request.config.list_nodes()}
+    if all(store.find(request.spec, request.shape, profile) is not None for profile in profiles):
+        return
+    from host.app.calibration_measurement import calibrate  # needs libvirt
+
+    store.save(calibrate(missing_request(request), paths, progress))
+
+
+def missing_request(request: TuneRequest) -> CalibrationRequest:
+    """Return the measurement that makes the missing table: batches around the knee, as far as memory holds them."""
+    facts, memory = inspect_model(request.spec, request.shape), int(request.config.memory)
+    return make_request(request.spec, request.shape, _fitting(facts, memory), memory_bytes=memory, layers=True)
+
+
+def _fitting(facts: ModelFacts, memory_bytes: int) -> tuple[int, ...]:
+    fitting = tuple(batch for batch in _BATCHES if facts.memory_bytes(batch) <= memory_bytes - RESERVE_BYTES)
+    if len(fitting) < 2:
+        raise CalibrationError(
+            "this model's batches seem not to fit into the array's memory; raise memory in the array file, or measure "
+            "it with csd-emu calibrate, which takes batches of your choice"
+        )
+    return fitting
+
+
+def _devices(
+    classes: Mapping[str, DeviceClass], plan: BatchPlan, equal: BatchPlan, shards: ShardPlan
+) -> list[TunedDevice]:
+    devices = []
+    for number, (device, known) in enumerate(classes.items()):
+        batch, seconds = int(plan.batches[number]), float(plan.compute_seconds[number])
+        devices.append(
+            TunedDevice(
+                device=device,
+                profile=known.profile,
+                clock=known.clock,
+                batch_size=batch,
+                micro_batch=known.micro_batch,
+                compute_seconds=seconds,
+                records_per_second=batch / seconds,
+                needed_bytes=known.needed_bytes(batch),
+                available_bytes=known.memory.available_bytes,
+                error_estimate=None if math.isnan(known.speed.error) else known.speed.error,
+                covered=_covers(known, batch),
+                private_records=int(shards.private[number]),
+                public_records=int(shards.public[number]),
+                left_out_records=int(shards.left_out[number]),
+                equal_batch_size=int(equal.batches[number]),
+                equal_compute_seconds=float(equal.compute_seconds[number]),
+            )
+        )
+    return devices
+
+
+def _notes(request: TuneRequest, classes: Mapping[str, DeviceClass], plan: BatchPlan, shards: ShardPlan) -> list[str]:
+    """Return what else must be known, in sentences."""
+    names, notes = list(classes), []
+    if isinstance(request.job.tuner, UserSection):
+        notes.append(
+            f"the tuner {request.job.tuner.name} is given these batches, STANNIS's, and decides in the run itself"
+        )
+    if shards.action:
+        over = _listed([names[number] for number in shards.overflowing])
+        notes.append(f"{over}: more private records than equal steps have room for: {shards.action}")
+    if (total := int(plan.batches.sum())) > len(request.dataset.labels):
+        notes.append(
+            f"one step takes {total} records, the data set has {len(request.dataset.labels)}: set "
+            "sync.tuning.slow_batch to make steps smaller"
+        )
+    if plan.bounded:
+        notes.append(f"{_listed([names[n] for n in plan.bounded])}: done early, at the largest batch that it may get")
+    elif plan.imbalance > BALANCED:
+        notes.append("whole records do not fit better at batches that are as fast; sync.tuning.slow_batch may help")
+    guessed = [name for name, b in zip(names, plan.batches, strict=True) if not _covers(classes[name], int(b))]
+    if guessed:
+        notes.append(
+            f"{_listed(guessed)}: no measured batch runs the kernels of this one; csd-emu calibrate can add some"
+        )
+    return notes + list(_hints(classes, plan))
+
+
+def _covers(known: DeviceClass, batch: int) -> bool:
+    return known.memory.table.covers(min(batch, known.micro_batch))
+
+
+def _hints(classes: Mapping[str, DeviceClass], plan: BatchPlan) -> Iterator[str]:
+    """Yield hints for those of whom parts of the batch, one after the other, are much faster than the batch at once."""
+    gains: dict[int, dict[str, float]] = {}
+    for known, batch in zip(classes.values(), plan.batches, strict=True):
+        at_once = known.speed.step_seconds[: min(int(batch), known.micro_batch)]
+        rates = np.arange(1, len(at_once) + 1) / at_once
+        best = int(rates.argmax())
+        gains.setdefault(best + 1, {})[known.profile] = float(rates[best] / rates[-1]) - 1
+    for size, found in gains.items():
+        faster = {profile: gain for profile, gain in found.items() if gain > _HINT_GAIN}
+        if faster:
+            yield (
+                f"{', '.join(faster)}: up to {max(faster.values()):.0%} faster with {size} records at a time: try "
+                f"sync.micro_batch: {size}"
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names with commas, the first few of many."""
+    shown = ", ".join(names[:_SHOWN_NAMES])
+    return shown if len(names) <= _SHOWN_NAMES else f"{shown} and {len(names) - _SHOWN_NAMES} more"

@@ -1,0 +1,77 @@
+"""`csd-emu validate`: everything that can be checked without starting anything, or running what a file names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from csd_emu.config.array_file import QEMU
+from csd_emu.util.paths import Paths
+from firmware_agent.common.errors import ModelError
+from firmware_agent.common.imports import check_source
+from host.config.array_files import read_array
+from host.config.job_file import JobConfig, find_model, read_job
+from host.config.job_plugins import check_plugins
+from host.config.plugins.plugin_section import UserSection
+from host.config.resolve import resolve_run
+
+
+class ValidationReport(msgspec.Struct, frozen=True):
+    """`csd-emu validate`: the configuration as resolved; `domains` holds the domain XML of each device (qemu).
+
+    `built` says whether the job's model, strategy and tuner were imported and tried.
+    """
+
+    array: dict[str, Any]
+    job: dict[str, Any] | None
+    devices: list[str]
+    domains: dict[str, str]
+    built: bool = False
+
+
+def validate_files(
+    array_path: Path, job_path: Path | None, engine: str | None, dry_run: bool, paths: Paths, build: bool = False
+) -> ValidationReport:
+    """Check the files; with `dry_run`, also say what libvirt would be given.
+
+    The user's own model, strategy or tuner is imported and tried with `build` alone; otherwise its name is checked, and
+    that its file can be parsed.
+
+    Raises:
+        ConfigurationError: a file breaks a rule.
+    """
+    config = read_array(array_path, engine)
+    job, built = _read_job(job_path, array_path, engine, build) if job_path is not None else (None, False)
+    domains: dict[str, str] = {}
+    if dry_run and QEMU in config.engines:
+        from csd_emu.engines.qemu.qemu_engine import describe_domains
+
+        domains = describe_domains(config, paths)
+    return ValidationReport(
+        array=config.model_dump(mode="json"),
+        job=job.model_dump(mode="json") if job is not None else None,
+        devices=[device.name for device in config.list_devices()],
+        domains=domains,
+        built=built,
+    )
+
+
+def _read_job(job_path: Path, array_path: Path, engine: str | None, build: bool) -> tuple[JobConfig, bool]:
+    """Return the job, and whether its model was built."""
+    job = read_job(job_path)
+    own = ":" in job.model or isinstance(job.strategy, UserSection) or isinstance(job.tuner, UserSection)
+    if build or not own:
+        from host.app.prepare import prepare_run  # torch: whoever builds nothing has no need of it
+
+        return prepare_run(resolve_run(job_path, array_path, engine)).job, True
+    spec = find_model(job, str(job_path), job_path.parent)
+    where, _, function = job.model.partition(":")
+    try:
+        if spec.source is not None:
+            check_source(spec.source, where, function)
+    except ValueError as error:
+        raise ModelError(f"{job_path}: model {job.model!r}: cannot be imported: {error}") from error
+    check_plugins(job, job_path)
+    return job, False

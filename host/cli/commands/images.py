@@ -1,0 +1,86 @@
+"""`csd-emu image build`, `export`, `import`, `key`, `list` and `prune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from csd_emu.util.paths import Paths
+from host.cli.common_options import Json
+from host.cli.json_output import print_json
+from host.core.console import StageProgress
+
+image_app = typer.Typer(no_args_is_help=True, help="The ARM image that every emulated drive boots.")
+
+
+@image_app.command("build")
+def image_build(
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="build anew even if there is one")] = False,
+    as_json: Json = False,
+) -> None:
+    """Build the image of this version; needs no root, and is checked by one boot."""
+    from host.app.image_actions import build_image
+    from host.cli.tables.images_table import print_images
+
+    with StageProgress(quiet=as_json) as progress:
+        report = build_image(Paths.default(), progress, rebuild)
+    print_json(report) if as_json else print_images(report)
+
+
+@image_app.command("export")
+def image_export(
+    file: Annotated[Path, typer.Argument(help="the file to write, for example arm-image.tar.zst")],
+    as_json: Json = False,
+) -> None:
+    """Write the image of this version as one file, without keys, for machines that shall not build it."""
+    from host.app.image_actions import export_image
+    from host.cli.tables.images_table import print_images
+
+    with StageProgress(quiet=as_json) as progress:
+        progress.stage(f"write {file}")
+        report = export_image(Paths.default(), file)
+    print_json(report) if as_json else print_images(report)
+
+
+@image_app.command("import")
+def image_import(
+    file: Annotated[Path, typer.Argument(help="a file that `csd-emu image export` wrote")],
+    as_json: Json = False,
+) -> None:
+    """Make the image of this version from an exported file, with keys of its own, unless it is there."""
+    from host.app.image_actions import import_image
+    from host.cli.tables.images_table import print_images
+
+    with StageProgress(quiet=as_json) as progress:
+        report = import_image(Paths.default(), file, progress)
+    print_json(report) if as_json else print_images(report)
+
+
+@image_app.command("key")
+def image_key() -> None:
+    """Print the hash that decides whether an exported image fits this version: a cache's key, in CI."""
+    from csd_emu.image import ImageStore
+
+    print(ImageStore(Paths.default().images).key)
+
+
+@image_app.command("list")
+def image_list(as_json: Json = False) -> None:
+    """List the images in the cache."""
+    from host.app.image_actions import list_images
+    from host.cli.tables.images_table import print_images
+
+    report = list_images(Paths.default())
+    print_json(report) if as_json else print_images(report)
+
+
+@image_app.command("prune")
+def image_prune(as_json: Json = False) -> None:
+    """Remove all images and templates but those of this version."""
+    from host.app.image_actions import prune_images
+    from host.cli.tables.images_table import print_images
+
+    report = prune_images(Paths.default())
+    print_json(report) if as_json else print_images(report)

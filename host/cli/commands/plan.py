@@ -1,0 +1,117 @@
+"""`csd-emu plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from csd_emu.util.paths import Paths
+from firmware_agent.common.errors import ConfigurationError
+from host.cli.common_options import EngineOption, JobFile, Json, PreferOption, TunerOption
+from host.cli.json_output import print_json
+from host.core.console import StageProgress, print_summary
+from host.core.interrupts import INTERRUPTS
+
+if TYPE_CHECKING:
+    from host.cli.placement_report import PlanReport
+
+_WHAT = "--placement for the layers that the host takes over, or --prefer time|power|energy|edp for which devices train"
+
+
+ServersOption = Annotated[
+    Path | None,
+    typer.Option("--servers", metavar="SERVERS.YAML", help="all servers' drives; with --from-tables alone"),
+]
+PlanPlacement = Annotated[
+    bool, typer.Option("--placement", help="which layers the host takes over, and what every cut would cost")
+]
+StepsOption = Annotated[
+    int | None, typer.Option(min=0, max=1000, help="of each configuration that is tried; 0: as --from-tables")
+]
+FromTables = Annotated[
+    bool, typer.Option("--from-tables", help="start nothing: decide by the calibration tables (modelled)")
+]
+
+
+def plan(
+    job: JobFile,
+    array: Annotated[Path | None, typer.Option("--array", metavar="ARRAY.YAML", help="which drives")] = None,
+    servers: ServersOption = None,
+    placement: PlanPlacement = False,
+    prefer: PreferOption = None,
+    steps: StepsOption = None,
+    deadline: Annotated[str | None, typer.Option(metavar="TIME", help="the training takes no longer: 10 min")] = None,
+    watts: Annotated[str | None, typer.Option(metavar="POWER", help="the array draws no more: 450 W")] = None,
+    joules: Annotated[str | None, typer.Option(metavar="ENERGY", help="the training takes no more: 20 kJ")] = None,
+    include: Annotated[list[str] | None, typer.Option(metavar="NODE", help="must train; may be given again")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(metavar="NODE", help="must not; may be given again")] = None,
+    unused_off: Annotated[bool, typer.Option("--unused-off", help="drives that do not train draw no power")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="go on with what was chosen, to the end")] = False,
+    from_tables: FromTables = False,
+    engine: EngineOption = None,
+    tuner: TunerOption = None,
+    runs: Annotated[Path, typer.Option(help="folder for run directories")] = Path("runs"),
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.SVG", help="draw the Pareto front into this file")] = None,
+    as_json: Json = False,
+) -> None:
+    """Work out what a job would best be run with: which devices, or which layers on the host.
+
+    Devices are tried in steps that count, on an array that is started as csd-emu run does; what was trained is kept.
+    """
+    given: dict[str, Any] = {
+        **{"prefer": prefer, "steps": 0 if from_tables else steps},
+        **{"deadline": deadline, "watts": watts, "joules": joules, "include": include, "exclude": exclude},
+        "unused": "off" if unused_off else None,
+    }
+    keys = {name: value for name, value in given.items() if value is not None and value != []}
+    if (array is None) == (servers is None):
+        raise ConfigurationError("give either --array ARRAY.YAML or --servers SERVERS.YAML")
+    if placement:
+        return _plan_placement(job, array, bool(keys or apply or plot is not None), as_json)
+    if from_tables and steps:
+        raise ConfigurationError("--from-tables takes no steps; leave --steps or --from-tables out")
+    with INTERRUPTS.deferred():
+        from host.cli.planner_command import plan_devices, read_planned
+        from host.cli.planner_plot import check_plot
+
+    if plot is not None:
+        check_plot(plot)
+    with INTERRUPTS.deferred():
+        files = job, array, servers, engine and engine.value
+        request = read_planned(*files, None if tuner is None else tuner.value, keys, _WHAT)
+    with StageProgress(quiet=as_json) as progress:
+        report = plan_devices(request, Paths.default(), runs, progress, quiet=as_json, apply=apply)
+    _show(report, plot, apply, as_json)
+    raise typer.Exit(1 if apply and report.summary is not None and not report.summary.reached else 0)
+
+
+def _show(report: PlanReport, plot: Path | None, applied: bool, as_json: bool) -> None:
+    """Draw and print what was decided, and what came of the training if it was gone on with."""
+    with INTERRUPTS.deferred():
+        from host.cli.planner_plot import write_plot
+        from host.cli.tables.planner_table import print_devices
+
+    if plot is not None and report.devices is not None:
+        write_plot(report.devices, plot)
+    if as_json:
+        print_json(report)
+        return
+    print_devices(report)
+    if applied and report.summary is not None:
+        print_summary(report.summary)
+
+
+def _plan_placement(job: Path, array: Path | None, more: bool, as_json: bool) -> None:
+    if more:
+        raise ConfigurationError("--placement is planned on its own, without options for devices; leave these out")
+    if array is None:
+        raise ConfigurationError("--placement: the host's part of a model is one server's; give its --array")
+    with INTERRUPTS.deferred():
+        from csd_emu.profiles.calibration import CalibrationStore
+        from host.cli.placement_plan import plan_placement
+        from host.cli.tables.placement_table import print_plan
+
+    report = plan_placement(job, array, CalibrationStore(Paths.default().calibration))
+    print_json(report) if as_json else print_plan(report)

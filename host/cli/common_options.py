@@ -1,0 +1,57 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from csd_emu.config.engine_names import ENGINE
+from csd_emu.util.registry import Registry
+from host.config.plugins.kinds import SPLIT_POLICY, TRANSFER_TUNER, TUNER
+
+
+def _names_of(title: str, registry: Registry) -> type[StrEnum]:
+    """Return the built-in names of a registry as what Typer takes for a choice."""
+    return StrEnum(title, {name: name for name in registry.offered})  # type: ignore[return-value]
+
+
+if TYPE_CHECKING:
+    from enum import StrEnum as EngineName
+    from enum import StrEnum as ScheduleName
+    from enum import StrEnum as TunerName
+else:
+    EngineName = _names_of("EngineName", ENGINE)
+    TunerName = _names_of("TunerName", TUNER)
+    ScheduleName = _names_of("ScheduleName", TRANSFER_TUNER)
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.YAML", help="what to train")]
+ArrayFile = Annotated[Path, typer.Argument(metavar="ARRAY.YAML", help="which drives")]
+ArrayOption = Annotated[Path, typer.Option("--array", metavar="ARRAY.YAML", help="which drives")]
+EngineOption = Annotated[EngineName | None, typer.Option("--engine", help="in place of the array file's")]
+TunerOption = Annotated[TunerName | None, typer.Option("--tuner", help="in place of the job file's")]
+CommunicationOption = Annotated[
+    ScheduleName | None, typer.Option("--comm", help="the schedule, in place of the job file's communication")
+]
+PlacementOption = Annotated[
+    str | None,
+    typer.Option(
+        "--placement",
+        metavar="|".join([*SPLIT_POLICY.offered, "LAYER"]),
+        help="which layers the host has, in place of the job file's",
+    ),
+]
+PreferOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prefer",
+        metavar="time|power|energy|edp|WEIGHTS",
+        help="have the devices that train chosen, for this; weights are such as time=2,energy=1",
+    ),
+]
+JobOption = Annotated[Path | None, typer.Option("--job", metavar="JOB.YAML", help="the job whose data the drives hold")]
+Stay = Annotated[bool, typer.Option("--stay", help="stay in the foreground until Ctrl-C, which is the normal end")]
+Trust = Annotated[bool, typer.Option("--trust", help="use a run directory that belongs to another user")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")]

@@ -1,0 +1,35 @@
+"""Entry point of `csd-emu`: with the standard library alone, so that a missing package is one line and no traceback."""
+
+from __future__ import annotations
+
+import sys
+
+_OURS = ("csd_emu", "firmware_agent", "host", "csd_lab")
+UNFIT = 2
+
+
+def main() -> None:
+    """Run the command line, or say which extra is not installed."""
+    try:
+        from host.cli.main import main as run
+
+        run()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if not package or package in _OURS:
+            raise
+        print(missing_package(package), file=sys.stderr)
+        sys.exit(UNFIT)
+
+
+def missing_package(package: str) -> str:
+    """Return what to say when a Python package of an extra is not there."""
+    if package.startswith("libvirt"):
+        return (
+            "csd-emu: libvirt-python is not installed; pip install 'csd-emu[qemu]' (in a clone: scripts/setup-python)"
+        )
+    return (
+        f"csd-emu: the Python package {package} is not installed; install what the command line needs: "
+        "pip install 'csd-emu[host]' (before that, for a machine without an NVIDIA GPU, a CPU build of torch: "
+        "pip install torch --index-url https://download.pytorch.org/whl/cpu)"
+    )

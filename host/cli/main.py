@@ -1,0 +1,97 @@
+"""The array of emulated computational storage drives: start it, train on it, measure it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from csd_emu.util.open_files import raise_open_files
+from firmware_agent.common.errors import CsdError, EnvironmentUnfit
+from host.cli.commands import arrays, inject, runs
+from host.cli.commands import profiles as power
+from host.cli.commands import shipped as packaged
+from host.cli.commands.calibrate import calibrate
+from host.cli.commands.ci import ci_app
+from host.cli.commands.deploy import deploy
+from host.cli.commands.fidelity import fidelity
+from host.cli.commands.images import image_app
+from host.cli.commands.plan import plan
+from host.cli.commands.report import report
+from host.cli.commands.stack import stack_app
+from host.cli.commands.store import store
+from host.cli.commands.top import top
+from host.cli.commands.tune import tune
+from host.cli.lab_commands import CommandGroup, add_commands
+from host.core.console import errors, log_to_terminal
+from host.core.interrupts import INTERRUPTS
+from host.core.json_logs import VARIABLE, LogFormat, log_as_json
+from host.core.printing_failures import print_user_traceback
+
+INTERRUPTED = 130
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+# Commands import what they need themselves, for a quick --help; in `deferred`, because an interrupted import can leave
+# numpy or torch in pieces, which end in a traceback.
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+COMMANDS = (
+    *(runs.run, arrays.up, arrays.down, arrays.status, arrays.sweep, arrays.validate),
+    calibrate,
+    fidelity,
+    deploy,
+    power.profiles,
+    top,
+    report,
+    tune,
+    plan,
+    inject.inject,
+    store,
+    packaged.example,
+    packaged.schema,
+)
+for command in COMMANDS:
+    app.command()(command)
+app.add_typer(image_app, name="image")
+app.add_typer(power.power_app, name="power")
+app.add_typer(stack_app, name="stack")
+app.add_typer(ci_app, name="ci")
+add_commands(app)
+
+
+@app.callback()
+def prepare(
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", envvar=VARIABLE, help="of standard error; json: one object per line")
+    ] = LogFormat.TEXT,
+) -> None:
+    """Do what options before the command's name ask for."""
+    if log_format is LogFormat.JSON:
+        log_as_json(errors)
+    else:
+        log_to_terminal()
+
+
+def main() -> None:
+    """Run the command line; an error of ours becomes one message and its exit code, Ctrl-C becomes 130."""
+    # What is started from here execs at once: gRPC need not prepare for a fork, nor say that it could not.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    raise_open_files()
+    try:
+        with INTERRUPTS.installed():
+            app(prog_name="csd-emu")
+    except CsdError as error:
+        errors.print(f"csd-emu: {error}", style="red", markup=False)
+        print_user_traceback(error)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        errors.print(f"csd-emu: {error}; free some disk space", style="red", markup=False)
+        sys.exit(EnvironmentUnfit.exit_code)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            errors.print("csd-emu: interrupted; what this command started has ended")
+        raise

@@ -1,0 +1,112 @@
+"""Structure of what `csd-emu profiles` and `csd-emu power fit` print with ``--json``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from csd_emu.perfmodel.meter_log import fit_power, fitted_profile, read_log
+from csd_emu.profiles import PROFILES, Profile, get_profile, user_profiles
+from csd_emu.profiles.figure_entry import FigureEntry
+from csd_emu.profiles.profile_files import check_name
+from csd_emu.util.paths import Paths
+from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
+from host.core.owned_files import replace_file
+
+
+class ProfileEntry(msgspec.Struct, frozen=True):
+    """One profile; `kind` is ``drive`` or ``host``."""
+
+    name: str
+    kind: str
+    figures: list[FigureEntry]
+
+
+class ProfilesReport(msgspec.Struct, frozen=True):
+    """`csd-emu profiles`: the built-in profiles and the user's own, or the one that was asked for."""
+
+    profiles: list[ProfileEntry]
+
+
+class PowerFitReport(msgspec.Struct, frozen=True):
+    """`csd-emu power fit`: watts from a meter log, and the profile written with them.
+
+    `active_watts` is what all busy cores draw above `idle_watts`; `residual_watts` what the model leaves (root mean
+    square).
+    """
+
+    profile: str
+    path: str
+    base: str
+    samples: int
+    seconds: float
+    idle_watts: float
+    idle_standard_error_watts: float
+    active_watts: float
+    active_standard_error_watts: float
+    residual_watts: float
+
+
+def report_profiles(name: str | None, paths: Paths) -> ProfilesReport:
+    """Return every figure of the profile called `name`, or of all: the built-in ones and the user's.
+
+    Raises:
+        ConfigurationError: there is no such profile, or a user's file is wrong.
+    """
+    if name is not None:
+        return ProfilesReport([_entry(get_profile(name, paths.profiles))])
+    return ProfilesReport(
+        [_entry(profile) for profile in [*PROFILES.values(), *user_profiles(paths.profiles).values()]]
+    )
+
+
+def fit_log(log: Path, profile: str, name: str, paths: Paths) -> PowerFitReport:
+    """Fit the watts in a meter's `log` and write the user profile `name`: `profile` with these watts.
+
+    Raises:
+        ConfigurationError: the log is bad, there is no such profile, or the name is taken.
+        EnvironmentUnfit: the profile cannot be written.
+    """
+    base = get_profile(profile, paths.profiles)
+    check_name(name, "--name")
+    path = paths.profiles / f"{name}.yaml"
+    if path.exists():
+        raise ConfigurationError(
+            f"{path}: there is a profile {name!r} already; choose another --name, or remove the file"
+        )
+    fit = fit_power(read_log(log))
+    text = yaml.safe_dump(fitted_profile(base, fit, log.name), sort_keys=False, allow_unicode=True, width=120)
+    _write_new(path, text)
+    return PowerFitReport(
+        profile=name,
+        path=str(path),
+        base=base.name,
+        samples=fit.samples,
+        seconds=fit.seconds,
+        idle_watts=fit.idle_watts,
+        idle_standard_error_watts=fit.idle_standard_error_watts,
+        active_watts=fit.active_watts,
+        active_standard_error_watts=fit.active_standard_error_watts,
+        residual_watts=fit.residual_watts,
+    )
+
+
+def _entry(profile: Profile) -> ProfileEntry:
+    figures = [
+        FigureEntry(name, figure.value, figure.unit, figure.source, figure.assumed)
+        for name, figure in profile.sources().items()
+    ]
+    return ProfileEntry(profile.name, profile.kind, figures)
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file that is there whole or not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, text.encode("utf-8"))
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"{path}: the profile cannot be written ({error}); free space or mend its folder"
+        ) from error

@@ -1,0 +1,72 @@
+"""The examples that ship with csd-emu, for a user who has the installed package alone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from csd_emu.util.packaged_files import packaged_folder
+from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
+
+MONITORING = "monitoring"
+_TITLES = {MONITORING: "Prometheus' recording and alerting rules, and Grafana's dashboards"}
+
+
+@dataclass(frozen=True)
+class Example:
+    """One example: its `name`, what it shows, and its files by their place below the folder that is written."""
+
+    name: str
+    title: str
+    files: dict[Path, Path]
+
+
+def list_examples() -> dict[str, Example]:
+    """Return the examples by name: every folder of examples/, and the files for monitoring."""
+    root = packaged_folder("host", "examples", "examples")
+    found = {folder.name: _example(folder) for folder in sorted(root.iterdir()) if folder.is_dir()}
+    files = {
+        Path(part) / path.name: path
+        for part, place in (("rules", "images/prometheus/rules"), ("dashboards", "images/grafana/dashboards"))
+        for path in sorted(packaged_folder("host", f"monitoring/{part}", place).iterdir())
+    }
+    return found | {MONITORING: Example(MONITORING, _TITLES[MONITORING], files)}
+
+
+def write_example(name: str, folder: Path) -> list[Path]:
+    """Write an example's files into `folder`, which is made; nothing that is there is overwritten.
+
+    Raises:
+        ConfigurationError: there is none of this name, or a file is there already; nothing was written.
+        EnvironmentUnfit: the files cannot be written.
+    """
+    examples = list_examples()
+    if name not in examples:
+        raise ConfigurationError(f"example {name!r} is not known; choose one of: {', '.join(examples)}")
+    files = {folder / place: source for place, source in examples[name].files.items()}
+    if there := [path for path in files if path.exists()]:
+        raise ConfigurationError(f"{there[0]} is there already, nothing was written; give another folder")
+    try:
+        for path, source in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, path)
+    except OSError as error:
+        raise EnvironmentUnfit(f"{folder}: cannot be written ({error}); give another folder") from error
+    return list(files)
+
+
+def _example(folder: Path) -> Example:
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
+    return Example(folder.name, _title(folder), {path.relative_to(folder): path for path in paths})
+
+
+def _title(folder: Path) -> str:
+    """Return the first sentence of the first of its files that begins with a comment or a title."""
+    for name in ("README.md", "job.yaml", "array.yaml"):
+        if (path := folder / name).is_file() and (line := path.read_text(encoding="utf-8").partition("\n")[0])[
+            :1
+        ] == "#":
+            return re.split(r"(?<=[.:]) ", line.lstrip("# "), maxsplit=1)[0].rstrip(".:")
+    return ""

@@ -1,1 +1,0 @@
-"""How slices are sent while a run goes on: slice size and credit, fixed, searched for once, or kept right. Pure."""

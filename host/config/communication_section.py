@@ -1,0 +1,85 @@
+"""The job file's `communication`: how the tensors of a synchronous step are sent; a schedule alone, or a mapping."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
+
+from csd_emu.util.config_files import Bytes, Config
+from csd_emu.util.registered_name import RegisteredName
+from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.frames.frame_fields import MAX_EXCHANGE_BYTES
+from firmware_agent.common.send_queue import TransferSettings
+from host.config.plugins.kinds import TRANSFER_TUNER
+
+ScheduleName = Annotated[str, RegisteredName(TRANSFER_TUNER)]
+SLICE_BYTES, CREDIT_BYTES = 256 << 10, 1 << 20
+
+
+class CommunicationSection(Config):
+    """How tensors are sent in a synchronous job (see docs/communication.md).
+
+    Attributes:
+        schedule: ``fifo`` sends whole tensors as they become ready; ``priority`` slices, those first that the next
+            forward pass needs first; ``search`` finds slice and credit in the first steps and keeps them, ``autobyte``
+            chooses them again and again. The last two need overlap on the clock ``wall``.
+        slice: of ``priority``: tensors are cut at multiples of this.
+        credit: of ``priority``: so much may be under way, not yet read by the other side, when another slice leaves.
+        overlap: whether slices cross while drives compute. On the clock ``wall`` they really do; on the other clocks
+            the array's time is composed as if they did. ``auto``: really where all drives are real ones; composed for
+            every schedule but ``fifo``.
+    """
+
+    schedule: ScheduleName = "fifo"
+    slice: Bytes | None = None
+    credit: Bytes | None = None
+    overlap: Literal["auto"] | bool = "auto"
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        for name, size in (("slice", self.slice), ("credit", self.credit)):
+            if size is None:
+                continue
+            if self.schedule != "priority":
+                why = "sends whole tensors without a limit" if self.schedule == "fifo" else "chooses it itself"
+                raise ValueError(f"{name} is of schedule: priority; {self.schedule} {why}, so leave it out")
+            if size != int(size) or not 1 <= size <= MAX_EXCHANGE_BYTES:
+                raise ValueError(f"{name} must be a whole number of bytes, 1 B to {MAX_EXCHANGE_BYTES >> 30} GiB")
+        return self
+
+    def sending(self, model_bytes: int) -> TransferSettings:
+        """Return the settings of the first step for a model whose tensors take so many bytes together.
+
+        Raises:
+            ConfigurationError: a size is larger than the model.
+        """
+        if self.schedule == "fifo":
+            return TransferSettings()
+        sizes = {"slice": (self.slice, SLICE_BYTES), "credit": (self.credit, CREDIT_BYTES)}
+        for name, (size, _) in sizes.items():
+            if size is not None and size > model_bytes:
+                raise ConfigurationError(
+                    f"communication.{name}: {int(size)} bytes are more than the {model_bytes} that a step sends each "
+                    "way; make it smaller, or leave it out"
+                )
+        slice_bytes, credit_bytes = (
+            min(usual, max(1, model_bytes)) if size is None else int(size) for size, usual in sizes.values()
+        )
+        return TransferSettings("priority", slice_bytes, credit_bytes)
+
+
+def _expand(value: object) -> object:
+    """Return the mapping that a schedule alone stands for."""
+    return {"schedule": value} if isinstance(value, str) else value
+
+
+class _WordAlone:
+    """Adds the short form to the published schema."""
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string", "enum": list(TRANSFER_TUNER.names)}, handler(core_schema)]}
+
+
+CommunicationKey = Annotated[CommunicationSection, BeforeValidator(_expand), _WordAlone()]

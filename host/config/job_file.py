@@ -1,0 +1,202 @@
+"""The job file: what to train, on which data, how long, and what counts as success."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from csd_emu.util.config_files import Config, Seconds, load_config, parse_config
+from firmware_agent.common.errors import ConfigurationError, ModelError
+from host.config.checkpoint_section import CheckpointSection
+from host.config.communication_section import CommunicationKey, CommunicationSection
+from host.config.data_section import DataSection
+from host.config.participation import Participation
+from host.config.planner_section import PlannerSection
+from host.config.plugins.kinds import SPLIT_POLICY
+from host.config.strategy_section import StrategySection
+from host.config.sync_section import DisturbSection, SyncSection
+from host.config.tuner_section import TunerSection
+from host.core.datasets import check_source, is_path
+
+if TYPE_CHECKING:
+    from firmware_agent.common.models import ModelSpec
+
+
+DEFAULT_DATA = DataSection.model_validate({"source": "digits", "partition": {"dirichlet": 0.5}, "private": 1.0})
+"""The quickstart's, for arrays that come up without a job."""
+
+
+class Target(Config):
+    """When a run has succeeded."""
+
+    accuracy: float = Field(gt=0, le=1, allow_inf_nan=False)
+
+
+class StragglerSection(Config):
+    """When a device is too late for a round: `deadline`, in seconds of the array's composed time."""
+
+    deadline: Seconds
+
+    @model_validator(mode="after")
+    def _positive(self) -> Self:
+        if self.deadline <= 0:
+            raise ValueError("deadline must be more than 0 s")
+        return self
+
+
+# Keys that one mode has and the other has not.
+_FEDERATED_KEYS = ("participation", "straggler", "strategy")
+_SYNC_KEYS = ("tuner", "sync", "disturb", "communication", "placement", "planner")
+
+
+def _show_policies(schema: dict[str, Any]) -> None:
+    schema["examples"] = list(SPLIT_POLICY.names)
+
+
+class JobConfig(Config):
+    """A training job.
+
+    Attributes:
+        model: a built-in name, ``my_net.py:build`` (from the job file's folder) or ``package.module:function``.
+        model_arguments: keyword arguments of the builder.
+        data: what to train on.
+        mode: ``federated``: drives train for whole epochs, the host averages; ``sync``: every step, drives push
+            gradients, the host steps the optimiser, drives pull weights.
+        tuner: of synchronous jobs: ``none`` gives every device `batch_size`, ``stannis`` chooses batches so that all
+            finish a step together, ``hypertune`` also keeps that so while devices change; or one of the user's own.
+        sync: more about synchronous jobs.
+        disturb: of synchronous jobs: competing work in drives, by step.
+        communication: of synchronous jobs: in which pieces and order tensors are sent, and whether beside computing.
+        placement: of synchronous jobs: which layers the host has: ``none``, ``auto`` (those where a step is predicted
+            to be shortest), or those from a layer of this name on.
+        planner: of synchronous jobs: which devices train is chosen in the first steps; without it all do.
+        strategy: how the host makes new weights of the devices': a built-in name such as ``fedavg`` or
+            ``trimmed_mean`` (see docs/training.md), or one of the user's own (see docs/extending.md).
+        participation: how many devices are chosen for a round: a share, or a count.
+        straggler: optional; a device that takes longer is left out of the round's mean.
+        rounds: at most so many; a run ends early when the target is reached.
+        epochs: passes over the shard per round.
+        batch_size, learning_rate, momentum: of SGD in the drive.
+        seed: of everything random.
+        checkpoint: how often a run writes down what it needs to be resumed.
+        target: optional; without it a run succeeds when its rounds are done.
+        watchdog: a device that has not returned its round within so much wall time counts as dead; be generous, for
+            emulation is slow.
+        on_failure: what comes of a failure of the user's code in a drive: the run ends at once (``stop``), or goes on
+            while enough drives are left (``continue``); it has failed either way.
+    """
+
+    model_config = ConfigDict(defer_build=True)  # see `RegisteredSection`
+
+    model: str
+    model_arguments: dict[str, int | float | str | bool] = Field(default_factory=dict)
+    data: DataSection
+    mode: Literal["federated", "sync"] = "federated"
+    tuner: TunerSection = "none"
+    sync: SyncSection = SyncSection()
+    disturb: list[DisturbSection] = Field(default_factory=list)
+    communication: CommunicationKey = CommunicationSection()
+    placement: str = Field(default="none", min_length=1, max_length=256, json_schema_extra=_show_policies)
+    planner: PlannerSection | None = None
+    strategy: StrategySection = Field(default="fedavg")  # type: ignore[assignment]
+    participation: Participation = Field(default=1.0)  # type: ignore[assignment]
+    straggler: StragglerSection | None = None
+    rounds: int = Field(default=10, ge=1, le=1_000_000)
+    epochs: int = Field(default=1, ge=1, le=10_000)
+    batch_size: int = Field(default=32, ge=1, le=65536)
+    learning_rate: float = Field(default=0.05, gt=0, le=100, allow_inf_nan=False)
+    momentum: float = Field(default=0.9, ge=0, lt=1, allow_inf_nan=False)
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    checkpoint: CheckpointSection = CheckpointSection()
+    target: Target | None = None
+    watchdog: Seconds = Field(default="10 min")  # type: ignore[assignment]
+    on_failure: Literal["stop", "continue"] = "stop"
+
+    @property
+    def tuner_name(self) -> str:
+        """The tuner's name, as a person reads it."""
+        return self.tuner if isinstance(self.tuner, str) else self.tuner.name
+
+    @model_validator(mode="after")
+    def _watchdog_positive(self) -> Self:
+        if self.watchdog <= 0:
+            raise ValueError("watchdog must be more than 0 s")
+        return self
+
+
+def check_mode(job: JobConfig, where: str) -> None:
+    """Return if the job has no key of the mode that it is not of; what is as by default may stand.
+
+    Raises:
+        ConfigurationError: it has one; the message begins with `where`.
+    """
+    usual = JobConfig.model_validate({"model": job.model, "data": {"source": job.data.source}})
+    for key in _FEDERATED_KEYS if job.mode == "sync" else _SYNC_KEYS:
+        if getattr(job, key) != getattr(usual, key):
+            other = "federated" if job.mode == "sync" else "sync"
+            raise ConfigurationError(f"{where}: {key} is for mode: {other}, this job is mode: {job.mode}; leave it out")
+    if job.mode == "federated" and job.data.resolved(job.mode).private != 1:
+        raise ConfigurationError(
+            f"{where}: data.private: a public pool, which lies on every drive, is for mode: sync; a federated job's "
+            "records are all private, so leave it out"
+        )
+
+
+def read_job(path: Path) -> JobConfig:
+    """Read a job file; its model is not looked at.
+
+    Raises:
+        ConfigurationError: the file breaks a rule.
+    """
+    job = load_config(path, JobConfig)
+    if is_path(job.data.source):
+        data = job.data.model_copy(update={"source": str((path.parent / job.data.source).absolute())})
+        job = job.model_copy(update={"data": data})
+    return _checked(job, str(path))
+
+
+def _checked(job: JobConfig, where: str) -> JobConfig:
+    check_mode(job, where)
+    check_source(job.data.source, f"{where}: data.source")
+    return job
+
+
+def load_job(path: Path) -> tuple[JobConfig, ModelSpec]:
+    """Read a job file, and find and build its model.
+
+    Raises:
+        ConfigurationError: the file breaks a rule, or the model cannot be found or built.
+    """
+    return _with_model(read_job(path), str(path), path.parent)
+
+
+def find_model(job: JobConfig, where: str, folder: Path) -> ModelSpec:
+    """Return the model that a job names, whose file may lie in `folder`; none of it is run.
+
+    Raises:
+        ModelError: it cannot be found, or may not be named; the message begins with `where`.
+    """
+    from firmware_agent.common.models import resolve_model  # torch: whoever only reads a job has no need of it
+
+    try:
+        return resolve_model(job.model, job.model_arguments, folder)
+    except ModelError as error:
+        raise ModelError(f"{where}: {error}") from error
+
+
+def parse_job(content: dict[str, Any], where: str, folder: Path) -> tuple[JobConfig, ModelSpec]:
+    """Return the job that a mapping describes, and its model, whose file may lie in `folder`; see `load_job`."""
+    return _with_model(_checked(parse_config(content, JobConfig, where), where), where, folder)
+
+
+def _with_model(job: JobConfig, where: str, folder: Path) -> tuple[JobConfig, ModelSpec]:
+    from firmware_agent.common.models import build_model  # torch: whoever only reads a job has no need of it
+
+    spec = find_model(job, where, folder)
+    try:
+        build_model(spec)
+    except ModelError as error:
+        raise ModelError(f"{where}: {error}") from error
+    return job, spec

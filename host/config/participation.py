@@ -1,0 +1,90 @@
+"""Choice of the devices that take part in a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+import numpy as np
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
+
+from csd_emu.util.config_files import Config
+
+# Sets this draw apart from others of the same seed.
+_STREAM = 0x9A27
+
+
+class ParticipationSection(Config):
+    """How many devices are chosen for a round: a `share` of all, at least one, or a `count`."""
+
+    share: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
+    count: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.share is None) == (self.count is None):
+            raise ValueError("must have either a share or a count, for example 0.5 or {count: 2}")
+        return self
+
+    def participants(self, devices: int) -> int:
+        """Return how many of that many devices take part: a share is rounded up, a count bounded by what there is."""
+        if self.count is not None:
+            return min(self.count, devices)
+        # Without the margin 0.1 of 30 would be 4: 3.0000000000000004.
+        return max(1, math.ceil((self.share or 1.0) * devices - 1e-9))
+
+
+def _expand(value: object) -> object:
+    """Return the mapping that a number alone stands for."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if value > 1:
+            raise ValueError(f"a number alone is a share, at most 1; for a count write {{count: {value}}}")
+        return {"share": float(value)}
+    return value
+
+
+class _NumberAlone:
+    """Adds the short form to the published schema."""
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": 1}, handler(core_schema)]}
+
+
+Participation = Annotated[ParticipationSection, BeforeValidator(_expand), _NumberAlone()]
+
+
+@dataclass(frozen=True)
+class RoundSelection:
+    """Who takes part in a round.
+
+    Attributes:
+        chosen: in the array's order.
+        reserves: all others, in the order in which they stand in if none of the chosen can be had.
+    """
+
+    chosen: tuple[str, ...]
+    reserves: tuple[str, ...]
+
+
+def choose_devices(
+    devices: Sequence[str], section: ParticipationSection, seed: int, round_number: int
+) -> RoundSelection:
+    """Draw who takes part in a round: uniformly, without replacement, by `seed` and `round_number` alone.
+
+    So a resumed run repeats the draw, and it does not depend on who is there: a chosen device that is gone is lost in
+    this round.
+
+    Args:
+        devices: all devices of the array, in order.
+        section: how many take part.
+        seed: of the job.
+        round_number: from 1.
+    """
+    count = section.participants(len(devices))
+    order = np.random.default_rng([seed, round_number, _STREAM]).permutation(len(devices))
+    return RoundSelection(
+        tuple(devices[index] for index in sorted(order[:count])), tuple(devices[index] for index in order[count:])
+    )

@@ -1,0 +1,47 @@
+"""The registries of policies: what a job file can name, and what each class of a kind is given and must have."""
+
+from __future__ import annotations
+
+from csd_emu.util.registry import Registry
+
+STRATEGY = Registry(
+    word="strategy",
+    group="csd_emu.strategies",
+    package="host.policies.aggregation",
+    needed=("aggregate", "state", "load_state"),
+    given={"parameters": "names of the weights that are trained", "momentum": "of SGD in the drives"},
+    by_path=True,
+)
+TUNER = Registry(
+    word="tuner",
+    group="csd_emu.tuners",
+    package="host.policies.batching",
+    needed=("probes", "observe", "leave", "join", "possible_records_per_second", "state", "load_state"),
+    given={
+        "tables": "the speed table of each device",
+        "batches": "(devices,) STANNIS's, to begin with",
+        "names": "of the devices",
+        "total_steps": "of the run, if batches stay",
+        "sync_seconds": "what the exchange adds to each step",
+        "tuning_rules": "when a retune is made, from the job's sync.tuning",
+    },
+    renamed={"possible_images_per_second": "possible_records_per_second"},
+    by_path=True,
+)
+TRANSFER_TUNER = Registry(
+    word="schedule",
+    group="csd_emu.transfer_tuners",
+    package="host.policies.transfer",
+    needed=("sending", "observe", "state", "load_state"),
+    given={
+        "first": "slice and credit that the run begins with",
+        "seed": "of the job",
+        "block_bytes": "the host steps ranges of so many bytes",
+    },
+)
+SPLIT_POLICY = Registry(
+    word="placement",
+    group="csd_emu.split_policies",
+    package="host.policies.split",
+    needed=("decide",),
+)

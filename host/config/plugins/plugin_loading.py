@@ -1,0 +1,220 @@
+"""From the name in a job file to the user's class."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+import traceback
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from csd_emu.util.registry import Registry
+from csd_emu.util.renamed import adopt_old_methods
+from firmware_agent.common.atomic_files import read_file
+from firmware_agent.common.errors import USER_ERRORS, CheckpointError, CsdError, PluginError, PluginFailed
+from firmware_agent.common.folded_traceback import remember_source
+from firmware_agent.common.imports import check_module, check_outside, check_source, import_named, name_in
+from host.config.plugins.plugin_options import accepted, read_options
+from host.config.plugins.plugin_section import UserSection
+
+MAX_SOURCE_BYTES = 1 << 19
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A class of the user's, found, imported and with its options checked.
+
+    Attributes:
+        kind: what it is.
+        name: as the job file has it.
+        target: the class, or a function that makes an instance.
+        options: keyword arguments, checked against its signature.
+        source: text of the file, for ``my_file.py:Class``; a run directory keeps it.
+        code_sha256: of the file that the class is defined in; empty if there is none.
+    """
+
+    kind: Registry
+    name: str
+    target: Callable[..., Any]
+    options: Mapping[str, Any]
+    source: str | None
+    code_sha256: str
+
+    def make(self, **given: Any) -> Any:
+        """Return an instance, made with the options and those of `given` that its signature has.
+
+        Raises:
+            PluginError: its constructor raised.
+        """
+        if isinstance(self.target, type):
+            adopt_old_methods(self.target, self.kind.renamed)
+            if self.source is None:
+                self.kind.check_class(self.target, self.name)
+        try:
+            made = self.target(**self.options, **accepted(self.target, given))
+        except USER_ERRORS as error:
+            raise PluginError(f"{self}: making it with {dict(self.options)} failed: {describe_error(error)}") from error
+        adopt_old_methods(type(made), self.kind.renamed)
+        return made
+
+    def guard(self, what: str, call: Callable[[], Any]) -> Any:
+        """Return what `call`, into the user's code, returns; `what` names it.
+
+        Raises:
+            PluginFailed: it raised something that is no error of csd-emu's.
+        """
+        try:
+            return call()
+        except CsdError:
+            raise
+        except USER_ERRORS as error:
+            raise self.failed(f"{what} failed: {describe_error(error)}") from error
+
+    def failed(self, what: str) -> PluginFailed:
+        """Return the error of a plug-in that has not done what it should: `what` says that."""
+        return PluginFailed(f"{self}: {what}", self.kind.word)
+
+    def guard_load(self, load: Callable[[], None]) -> None:
+        """Let an instance take its state out of a checkpoint.
+
+        Raises:
+            CheckpointError: the user's code does not take it.
+        """
+        try:
+            load()
+        except CheckpointError:
+            raise
+        except USER_ERRORS as error:
+            raise CheckpointError(f"{self}: load_state failed: {describe_error(error)}") from error
+
+    @property
+    def file_name(self) -> str | None:
+        """The name under which a run directory keeps the source."""
+        return None if self.source is None else Path(self.name.partition(":")[0]).name
+
+    @property
+    def portable_name(self) -> str:
+        """The name from a folder that holds the file under its own name."""
+        return self.name if self.source is None else f"{self.file_name}:{self.name.partition(':')[2]}"
+
+    def __str__(self) -> str:
+        return f"{self.kind.word} {self.name!r}"
+
+
+def load_plugin(kind: Registry, section: UserSection, folder: Path) -> Plugin:
+    """Import the class that a job file names and check its options; a file is looked for in `folder`.
+
+    Raises:
+        PluginError: it cannot be read or imported, is not callable, or does not take the options.
+    """
+    where, colon, attribute = section.name.partition(":")
+    if not colon:
+        where, _, attribute = kind.find_entry_point(section.name).partition(":")
+    told = f"{kind.word} {section.name!r}"
+    source = _check(where, folder, told, entry=not colon)
+    try:
+        target = import_named(where, attribute) if source is None else name_in(_module_from(where, source), attribute)
+    except USER_ERRORS as error:
+        raise PluginError(f"{told}: cannot be imported: {describe_error(error)}") from error
+    code = source.encode() if source is not None else _code_of(target)
+    options = read_options(target, section.options, kind.given, kind.word)
+    digest = hashlib.sha256(code).hexdigest() if code else ""
+    return Plugin(kind, section.name, target, options, source, digest)
+
+
+def check_plugin(kind: Registry, section: UserSection, folder: Path) -> None:
+    """Return if what a job file names may be named and, of a file, can be parsed; nothing is imported or run.
+
+    Raises:
+        PluginError: it may not, or cannot.
+    """
+    where, colon, attribute = section.name.partition(":")
+    if not colon:
+        where, _, attribute = kind.find_entry_point(section.name).partition(":")
+    told = f"{kind.word} {section.name!r}"
+    source = _check(where, folder, told, entry=not colon)
+    try:
+        if source is not None:
+            check_source(source, where, attribute)
+    except ValueError as error:
+        raise PluginError(f"{told}: cannot be imported: {error}") from error
+
+
+def check_methods(plugin: Plugin, instance: object, methods: Mapping[str, int], remedy: str) -> None:
+    """Return if an instance has these methods, each of which takes so many arguments by position.
+
+    Raises:
+        PluginError: one is missing, or has another signature.
+    """
+    for name, count in methods.items():
+        try:
+            method = getattr(instance, name, None)
+        except USER_ERRORS as error:
+            raise PluginError(f"{plugin}: {name} failed: {describe_error(error)}; {remedy}") from error
+        if not callable(method):
+            raise PluginError(
+                f"{plugin}: {type(instance).__name__} is no {plugin.kind.word}, {name} is missing; {remedy}"
+            )
+        try:
+            inspect.signature(method).bind(*range(count))
+        except (TypeError, ValueError) as error:
+            raise PluginError(
+                f"{plugin}: {name} must take {count} arguments by position ({error}); {remedy}"
+            ) from error
+
+
+def describe_error(error: BaseException) -> str:
+    """Return what went wrong, and in which line of the user's code."""
+    if isinstance(error, SyntaxError):  # it has no frame there, and says file and line itself
+        return f"{type(error).__name__}: {error}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename][1:]
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _check(where: str, folder: Path, told: str, entry: bool) -> str | None:
+    """Return the text of the file that is named, None if a module is; an `entry` point says itself who installed it."""
+    try:
+        if not where.endswith(".py") or entry:
+            check_outside(where) if entry else check_module(where)
+            return None
+    except ValueError as error:
+        raise PluginError(f"{told}: cannot be imported: {error}") from error
+    return _read(folder / where, told)
+
+
+def _read(path: Path, told: str) -> str:
+    try:
+        return read_file(path, MAX_SOURCE_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PluginError(
+            f"{told}: cannot read {path} ({error}); give a path from the job file's folder, or if the file is large, "
+            "make it a package and install it"
+        ) from error
+
+
+def _module_from(where: str, source: str) -> types.ModuleType:
+    """Return the module; it is known to the interpreter under a name of its own, as dataclasses need it."""
+    name = f"csd_emu_user_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__file__ = where
+    remember_source(where, source)
+    try:
+        exec(compile(source, where, "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _code_of(target: Callable[..., Any]) -> bytes:
+    """Return the file that an imported class is defined in, so that a resumed run sees that it was changed."""
+    try:
+        file = inspect.getsourcefile(target)
+        return Path(file).read_bytes() if file is not None else b""
+    except (OSError, TypeError):
+        return b""

@@ -1,0 +1,166 @@
+"""A key of the job file that names a class of a registry: a name alone, or a mapping with the class's options."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    JsonValue,
+    Tag,
+    create_model,
+    model_validator,
+)
+from pydantic_core import CoreSchema
+
+from csd_emu.util.config_files import Config
+from csd_emu.util.registry import Registry
+from firmware_agent.common.errors import PluginError
+from host.config.plugins.kinds import STRATEGY, TUNER
+from host.config.plugins.plugin_options import list_options
+
+USER, _ALONE = "UserSection", "built-in"
+
+
+def _refuse_built_in(schema: dict[str, Any]) -> None:
+    """Have the schema say that a mapping with a built-in name is of its own section, not of one whose keys are free."""
+    schema["not"] = {"enum": [*STRATEGY.built_in, *TUNER.built_in]}
+
+
+class UserSection(Config):
+    """A strategy or tuner of the user's own; all keys but `name` are its options.
+
+    Attributes:
+        name: ``my_file.py:Class`` (from the job file's folder), ``package.module:Class``, or an entry point's name.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
+
+    name: str = Field(min_length=1, json_schema_extra=_refuse_built_in)
+
+    @model_validator(mode="after")
+    def _named_options(self) -> UserSection:
+        wrong = [key for key in self.options if not key.isidentifier()]
+        if wrong:
+            raise ValueError(f"{wrong[0]!r} cannot be the name of an option; write it as in Python")
+        return self
+
+    @property
+    def options(self) -> dict[str, JsonValue]:
+        """The options as the file has them."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class BuiltInSection(Config):
+    """What a job file says of a built-in class: its name, keys that all of its kind have, and its options."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+    if TYPE_CHECKING:
+        name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the class."""
+        common = {"name", *getattr(type(self).__base__, "model_fields", ())}
+        return {name: getattr(self, name) for name in type(self).model_fields if name not in common}
+
+
+class RegisteredSection:
+    """The annotation of a key that takes a name of a registry alone, or a mapping with the name and its options.
+
+    Which names and options there are is known to the registry's classes, in packages above this one. So the key's rules
+    are made when they are first used: the model that has the key must be one with ``defer_build``.
+    """
+
+    def __init__(self, registry: Registry, base: type[BuiltInSection], example: str, remedy: str = "") -> None:
+        """Take the registry.
+
+        Args:
+            registry: of the classes.
+            base: has the keys that all of them take.
+            example: of what to write, for errors.
+            remedy: where the options of a class are that has none here; a class without any is then a name alone.
+        """
+        self._registry, self._base, self._example, self._remedy = registry, base, example, remedy
+
+    @functools.cached_property
+    def sections(self) -> dict[str, type[BuiltInSection]]:
+        """Name -> section, of the built-in classes that have one."""
+        made = {name: _make_section(self._registry, name, self._base) for name in self._registry.built_in}
+        return {name: made[name] for name in made if not self._remedy or len(made[name].model_fields) > 1}
+
+    @property
+    def models(self) -> list[type[Config]]:
+        """All sections that a mapping may be."""
+        return [*self.sections.values(), UserSection]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return the rules of the key."""
+        choices: list[Any] = [Annotated[section, Tag(name)] for name, section in self.sections.items()]
+        if alone := [name for name in self._registry.built_in if name not in self.sections]:
+            choices.append(Annotated[Literal[tuple(alone)], Tag(_ALONE)])
+        choices.append(Annotated[UserSection, Tag(USER)])
+        union = functools.reduce(operator.or_, choices)
+        return handler.generate_schema(Annotated[union, Discriminator(self._tag), BeforeValidator(self._expand)])
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the schema of the short and of the long form."""
+        sections = [each for each in handler(core_schema)["oneOf"] if "$ref" in each]
+        built_in = {"type": "string", "enum": list(self._registry.built_in)}
+        own = {"type": "string", "minLength": 1, "not": {"enum": built_in["enum"]}}
+        own["examples"] = [f"my_{self._registry.word}.py:Class", "package.module:Class"]
+        if alone := [name for name in self._registry.built_in if name not in self.sections]:
+            name = {"type": "string", "enum": alone}
+            long_form = {"type": "object", "properties": {"name": name}, "required": ["name"]}
+            sections.insert(0, long_form | {"additionalProperties": False})
+        return {"anyOf": [built_in, own, *sections]}
+
+    def _tag(self, value: Any) -> str:
+        if isinstance(value, str):
+            return _ALONE
+        name = value["name"] if isinstance(value, dict) else value.name
+        return name if name in self.sections else USER
+
+    def _expand(self, value: object) -> object:
+        """Return the mapping that a name alone stands for; a name that is not known is refused, in plain words.
+
+        Raises:
+            ValueError: it is neither a name nor a mapping with one, or the name is not known.
+        """
+        if isinstance(value, Config):
+            return value
+        section: Any = {"name": value} if isinstance(value, str) else value
+        if not isinstance(section, dict) or not isinstance(section.get("name"), str):
+            raise ValueError(f"must be a name, or a mapping with one, for example {self._example}")
+        name: str = section["name"]
+        try:
+            self._registry.check_name(name)
+        except PluginError as error:
+            raise ValueError(str(error)) from error
+        if name not in self._registry.built_in or name in self.sections:
+            return section
+        if more := sorted(section.keys() - {"name"}):
+            raise ValueError(f"{name} has no key {more[0]!r} here; {self._remedy}")
+        return name
+
+
+def _make_section(registry: Registry, name: str, base: type[BuiltInSection]) -> type[BuiltInSection]:
+    """Return the model of a built-in class's keys: those of `base`, its name, and the arguments of its constructor."""
+    kind: type = registry.load(name)
+    fields: dict[str, Any] = {"name": (Literal[name], ...)} | list_options(kind, registry.given)
+    _, _, arguments = inspect.cleandoc(kind.__init__.__doc__ or "").partition("\nArgs:\n")  # type: ignore[misc]
+    entries = re.findall(r"^ {4}(\w+): ((?:.|\n {5,})*)", arguments, re.MULTILINE)
+    meanings = [f"    {key}: {' '.join(meaning.split())}" for key, meaning in entries if key in fields]
+    summary = registry.entries[name].summary
+    text = "\n".join([summary, "", "Attributes:", *meanings, ""]) if meanings else summary
+    return create_model(f"{kind.__name__}Section", __base__=base, __doc__=text, __module__=__name__, **fields)

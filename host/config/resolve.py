@@ -1,0 +1,120 @@
+"""From file names on the command line to the plain values of a run: files in, values out, and nothing is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from csd_emu.config.array_file import ArrayConfig
+from csd_emu.util.config_files import parse_config
+from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.models import ModelSpec
+from host.config.array_files import read_array
+from host.config.communication_section import CommunicationSection
+from host.config.job_file import JobConfig, check_mode, load_job
+from host.config.job_plugins import NO_PLUGINS, Plugins, load_plugins
+from host.config.multi_server_check import fit_job
+from host.config.server_group import ServerGroup, load_server_group, read_server_group
+
+
+@dataclass(frozen=True)
+class ResolvedRun:
+    """What the files of a run say.
+
+    Attributes:
+        config: this server's array.
+        job: what is trained.
+        spec: its model.
+        plugins: the user's own strategy or tuner.
+        server_group: the servers that train together; None if there is one.
+    """
+
+    config: ArrayConfig
+    job: JobConfig
+    spec: ModelSpec
+    plugins: Plugins = NO_PLUGINS
+    server_group: ServerGroup | None = None
+
+    @property
+    def whole(self) -> ArrayConfig:
+        """The array of all servers' drives, for which the run is planned."""
+        return self.config if self.server_group is None else self.server_group.whole
+
+
+@dataclass(frozen=True)
+class JobChanges:
+    """What the command line has in place of a job file's keys; None leaves the file's.
+
+    Attributes:
+        tuner: of batches.
+        schedule: of the communication; another one than the file's has its own slice and credit.
+        placement: of layers.
+        planner: keys of this section; those that are not named stay.
+    """
+
+    tuner: str | None = None
+    schedule: str | None = None
+    placement: str | None = None
+    planner: Mapping[str, Any] | None = None
+
+    def apply(self, job: JobConfig) -> JobConfig:
+        """Return the job with them.
+
+        Raises:
+            ConfigurationError: they do not fit the job.
+        """
+        if self.tuner is not None:
+            job = job.model_copy(update={"tuner": self.tuner})
+            check_mode(job, "--tuner")
+        if self.schedule is not None and self.schedule != job.communication.schedule:
+            section = CommunicationSection(schedule=self.schedule, overlap=job.communication.overlap)
+            job = job.model_copy(update={"communication": section})
+            check_mode(job, "--comm")
+        if self.placement is not None:
+            job = parse_config(job.model_dump(mode="json") | {"placement": self.placement}, JobConfig, "--placement")
+            check_mode(job, "--placement")
+        if self.planner is not None:
+            content = job.model_dump(mode="json")
+            content["planner"] = (content["planner"] or {}) | dict(self.planner)
+            job = parse_config(content, JobConfig, "the options")
+            check_mode(job, "the options")
+        return job
+
+
+UNCHANGED = JobChanges()
+
+
+def resolve_run(
+    job_path: Path,
+    array_path: Path | None,
+    engine: str | None = None,
+    changes: JobChanges = UNCHANGED,
+    servers: tuple[Path, str] | Path | None = None,
+) -> ResolvedRun:
+    """Read a job and its array or servers; no data are loaded, and no model is built.
+
+    `engine` replaces the array file's, if given, and `changes` keys of the job's. In place of an array `servers` may
+    be given: the servers file, and which of them this is, or what a run over several servers has written of them.
+
+    Raises:
+        ConfigurationError: a file breaks a rule, or the job cannot be trained over several servers.
+    """
+    server_group, config = _read_drives(array_path, servers, engine)
+    job, spec = load_job(job_path)
+    job = changes.apply(job)
+    plugins = load_plugins(job, job_path)
+    return ResolvedRun(config, job if server_group is None else fit_job(job), spec, plugins, server_group)
+
+
+def _read_drives(
+    array_path: Path | None, servers: tuple[Path, str] | Path | None, engine: str | None
+) -> tuple[ServerGroup | None, ArrayConfig]:
+    """Return the servers, if there are several, and the array."""
+    if servers is None:
+        if array_path is None:
+            raise ConfigurationError("neither an array nor servers are given; name one of both")
+        return None, read_array(array_path, engine)
+    server_group = load_server_group(servers) if isinstance(servers, Path) else read_server_group(*servers, engine)
+    return server_group, server_group.own

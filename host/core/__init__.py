@@ -1,0 +1,1 @@
+"""Records, clocks, data sets and files that everything else of the host stands on."""

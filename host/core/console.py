@@ -1,0 +1,161 @@
+"""Console output of all commands: progress lines, and the summary of a run."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Iterable
+from types import TracebackType
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
+from rich.style import Style
+from rich.table import Table
+
+from firmware_agent.common.units import format_bytes
+from host.core.plain_text import plain
+from host.core.summary import SYNC, Summary, format_accuracy
+
+_WIDEST = 200
+
+
+class PlainConsole(Console):
+    """A console on which nothing steers the terminal but rich itself: whatever is printed passes through `render`."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of `renderable`, their text plain, and none a link."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(plain(segment.text), _without_link(segment.style))
+
+
+def _without_link(style: Style | None) -> Style | None:
+    return style if style is None or style.link is None else style.update_link(None)
+
+
+console = PlainConsole(highlight=False)
+errors = PlainConsole(stderr=True, highlight=False, soft_wrap=True)
+
+
+class PlainFormatter(logging.Formatter):
+    """Formats log lines, and what they tell of errors, as plain text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one record's lines."""
+        return plain(super().format(record))
+
+
+def log_to_terminal() -> None:
+    """Have warnings of the log, and what no command has caught, on standard error as plain text."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    sys.excepthook = _show_exception
+
+
+def _show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    sys.stderr.write(plain("".join(traceback.format_exception(kind, error, trace))))
+
+
+def print_line(text: str) -> None:
+    """Print a line as it is, at once, for whoever reads it from a pipe."""
+    print(plain(text), file=sys.stdout, flush=True)
+
+
+class StageProgress:
+    """A `csd_emu.util.progress.Progress` on the terminal; on a pipe, one line per stage. A context manager."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        """Show nothing if `quiet`."""
+        self._quiet = quiet
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._stage, self._begin = "", 0.0
+
+    def __enter__(self) -> StageProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._finish(failed=kind is not None)
+
+    def stage(self, text: str) -> None:
+        """Begin a stage; an empty one only ends the stage before, and leaves the terminal to others."""
+        self._finish()
+        self._stage, self._begin = text, time.monotonic()
+        if text and not self._quiet and errors.is_terminal:
+            columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn()
+            self._bar = Progress(*columns, console=errors, transient=True)
+            self._task = self._bar.add_task(text, total=None)
+            self._bar.start()
+
+    def advance(self, fraction: float) -> None:
+        """Show how much of the stage is done."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, total=1.0, completed=fraction)
+
+    def _finish(self, failed: bool = False) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = self._task = None
+        if self._stage and not self._quiet:
+            mark = "[red]✗[/]" if failed else "[green]✓[/]"
+            errors.print(f"{mark} {self._stage} [dim]({time.monotonic() - self._begin:.1f} s)[/]")
+        self._stage = ""
+
+
+def print_summary(summary: Summary) -> None:
+    """Print how the run ended."""
+    verdict = "[green]reached[/]" if summary.reached else "[red]missed[/]"
+    target = (
+        f"target {summary.target_accuracy:.3f} {verdict}" if summary.target_accuracy is not None else "no target set"
+    )
+    devices = sum(summary.device_seconds.values())
+    console.print(f"\naccuracy [bold]{format_accuracy(summary.accuracy)}[/] after {summary.rounds} rounds, {target}")
+    console.print(
+        f"{summary.samples} records in {devices:.2f} device seconds ({summary.clock}) "
+        f"over {len(summary.device_seconds)} {'devices' if summary.mode == SYNC else 'drives'}: "
+        f"{summary.records_per_device_second:.1f} records per device second",
+        soft_wrap=True,
+    )
+    if summary.mode == SYNC:
+        console.print(f"{summary.steps} synchronous steps, batch sizes retuned {summary.retunes} times")
+        if summary.chosen is not None:
+            console.print(f"devices chosen to train: {summary.chosen} (why: report.html)")
+        if summary.servers is not None:
+            _print_servers(summary)
+    console.print(
+        f"the array took {summary.array_seconds:.2f} s ({summary.clock}, with flash and link) and "
+        f"{summary.energy_joules:.0f} J by the power model, host included; "
+        f"{format_bytes(summary.host_link_bytes)} crossed the link",
+        soft_wrap=True,
+    )
+    console.print(
+        f"that is {summary.records_per_array_second:.1f} records per array second ({summary.clock}); per record "
+        f"{summary.joules_per_record:.4g} J and {format_bytes(summary.host_link_bytes_per_record)} over the link",
+        soft_wrap=True,
+    )
+    console.print(
+        f"{summary.wall_seconds:.1f} s of wall time for the whole command; it says nothing of a drive's speed"
+    )
+    console.print(f"run directory: {summary.run_directory}", soft_wrap=True)
+
+
+def _print_servers(summary: Summary) -> None:
+    """Print what all servers did together; what else is printed is this one's."""
+    records = summary.servers_samples or 0
+    rate = records / summary.array_seconds if summary.array_seconds else 0.0
+    console.print(
+        f"one of {len(summary.servers or ())} servers ({', '.join(summary.servers or ())}): together {records} "
+        f"records, {rate:.1f} per second ({summary.clock})",
+        soft_wrap=True,
+    )
+
+
+def print_whole(table: Table) -> None:
+    """Print a table with all its figures: a narrow terminal may break its lines, but nothing is left out."""
+    table.width = console.measure(table, options=console.options.update_width(_WIDEST)).maximum
+    console.print(table, crop=False)

@@ -1,0 +1,175 @@
+"""Data sets for training: images as the model takes them, split into a training part and held-out records."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from csd_emu.util.record_shape import Shape, parse_shape
+from firmware_agent.common.datafiles import Labelled, blocks_of, open_source
+from firmware_agent.common.errors import ConfigurationError, DataError
+
+HELD_OUT_SHARE = 0.2
+SYNTHETIC = "synthetic:"
+_SYNTHETIC_IMAGES, _MOST_SYNTHETIC_IMAGES, _MOST_HELD_OUT = 20, 1_000_000, 256
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A labelled data set.
+
+    Attributes:
+        name: for people and manifests.
+        images: (samples, channels, height, width) uint8 or float32.
+        labels: (samples,) int64.
+        test_images: held out, as `images`.
+        test_labels: held out, as `labels`.
+        image_scale: what a stored value is multiplied by to become the model's input.
+        class_names: by number; empty if they have none.
+    """
+
+    name: str
+    images: npt.NDArray[Any]
+    labels: npt.NDArray[np.int64]
+    test_images: npt.NDArray[Any]
+    test_labels: npt.NDArray[np.int64]
+    image_scale: float
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names) or int(max(self.labels.max(), self.test_labels.max())) + 1
+
+
+def load_digits(seed: int) -> Dataset:
+    """Return scikit-learn's bundled digits: 1797 grey images of 8x8, values 0 to 16; a fifth is held out by `seed`."""
+    from sklearn.datasets import load_digits as bundled
+    from sklearn.model_selection import train_test_split
+
+    images, labels = bundled(return_X_y=True)
+    shaped = images.reshape(-1, 1, 8, 8).astype(np.uint8)
+    train_x, test_x, train_y, test_y = train_test_split(
+        shaped, labels.astype(np.int64), test_size=HELD_OUT_SHARE, stratify=labels, random_state=seed
+    )
+    return Dataset("digits", train_x, train_y, test_x, test_y, 1 / 16)
+
+
+def make_synthetic(shape: Shape, classes: int, count: int, seed: int) -> Dataset:
+    """Return `count` images of noise, labelled at random: for timing, nothing can be learnt from them."""
+    generator = np.random.default_rng(seed)
+    images = generator.integers(0, 256, (count, *shape), np.uint8)
+    labels = generator.integers(0, classes, count)
+    held_out = min(round(count * HELD_OUT_SHARE), _MOST_HELD_OUT)
+    parts = images[held_out:], labels[held_out:], images[:held_out], labels[:held_out]
+    return Dataset(synthetic_source(shape, classes, count), *parts, 1 / 255)
+
+
+def synthetic_source(shape: Shape, classes: int, count: int = _SYNTHETIC_IMAGES) -> str:
+    """Return the name of a synthetic data set: ``synthetic:3x224x224:1000``, or with a count of images behind it."""
+    source = f"{SYNTHETIC}{'x'.join(map(str, shape))}:{classes}"
+    return source if count == _SYNTHETIC_IMAGES else f"{source}:{count}"
+
+
+SOURCES: dict[str, Callable[[int], Dataset]] = {"digits": load_digits}
+
+
+def load_dataset(source: str, seed: int) -> Dataset:
+    """Return the data set called `source`; the split into training and held-out records depends on `seed` alone.
+
+    Raises:
+        DataError: there is no such data set.
+    """
+    check_source(source, "data.source")
+    if is_path(source):
+        return load_files(Path(source), seed)
+    if source.startswith(SYNTHETIC):
+        return make_synthetic(*_parse_synthetic(source, "data.source"), seed)
+    return SOURCES[source](seed)
+
+
+def check_source(source: str, where: str) -> None:
+    """Return if there is a data set called `source`; `where` names the key in the error.
+
+    Raises:
+        DataError: there is none.
+    """
+    if source.startswith(SYNTHETIC):
+        _parse_synthetic(source, where)
+    elif is_path(source):
+        if not Path(source).exists():
+            raise DataError(f"{where}: {source} is not there; give the path of a folder or file with labelled images")
+    elif source not in SOURCES:
+        near = difflib.get_close_matches(source, SOURCES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(SOURCES)}, or a path with a / in it"
+        raise DataError(f"{where}: {source!r} is not known; {hint}")
+
+
+def is_path(source: str) -> bool:
+    """Return whether a source is the path of files, and not the name of a data set."""
+    return "/" in source
+
+
+def load_files(path: Path, seed: int) -> Dataset:
+    """Return the labelled images in the user's files; what their makers held out is held out, else a fifth by `seed`.
+
+    Raises:
+        DataError: they cannot be read (see `firmware_agent.common.datafiles`), or are too few to hold some out.
+    """
+    source = open_source(path)
+    for part in (source.train, *([source.held_out] if source.held_out else [])):
+        for _ in blocks_of(part):  # what is wrong with a record is said before anything starts
+            pass
+    train, labels = _read(source.train), source.train.labels
+    if source.held_out is None:
+        train, test, labels, test_labels = _hold_out(train, labels, path, seed)
+    else:
+        test, test_labels = _read(source.held_out), source.held_out.labels
+        if test.shape[1:] != train.shape[1:] or test.dtype != train.dtype:
+            raise DataError(f"{path}: images to train on are {train.shape[1:]}, those held out {test.shape[1:]}")
+    scale = 1 / 255 if train.dtype == np.uint8 else 1.0
+    return Dataset(str(path), train, labels, test, test_labels, scale, source.train.class_names)
+
+
+def _read(part: Labelled) -> npt.NDArray[Any]:
+    images = part.images
+    return images if isinstance(images, np.ndarray) else images[np.arange(len(images))]
+
+
+def _hold_out(
+    images: npt.NDArray[Any], labels: npt.NDArray[np.int64], path: Path, seed: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return images to train on, images held out, and the labels of both; of every class a fifth, as far as it goes."""
+    generator = np.random.default_rng(seed)
+    held_out = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        members = generator.permutation(np.flatnonzero(labels == label))
+        held_out[members[: round(len(members) * HELD_OUT_SHARE)]] = True
+    if not held_out.any():
+        raise DataError(f"{path}: {len(labels)} images are too few to hold a fifth of each class out; give more")
+    return images[~held_out], images[held_out], labels[~held_out], labels[held_out]
+
+
+def _parse_synthetic(source: str, where: str) -> tuple[Shape, int, int]:
+    shape, *numbers = source.removeprefix(SYNTHETIC).split(":")
+    try:
+        if not 1 <= len(numbers) <= 2:
+            raise ConfigurationError("it has a shape, a number of classes, and if wanted a number of images")
+        classes, count = (_whole(text) for text in [*numbers, str(_SYNTHETIC_IMAGES)][:2])
+        if count < _SYNTHETIC_IMAGES or count > _MOST_SYNTHETIC_IMAGES:
+            raise ConfigurationError(f"{count} images: make it {_SYNTHETIC_IMAGES} to {_MOST_SYNTHETIC_IMAGES}")
+        return parse_shape(shape), classes, count
+    except ConfigurationError as error:
+        raise DataError(f"{where}: {source!r}: {error}; for example synthetic:3x224x224:1000") from error
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ConfigurationError(f"{text!r} is no number of classes or images")
+    return int(text)

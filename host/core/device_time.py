@@ -1,0 +1,208 @@
+"""Seconds of a device: the guest's counted ones scaled by its profile, modelled ones, or the wall's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from csd_emu.config.array_file import NATIVE, QEMU, REMOTE, ArrayConfig
+from csd_emu.profiles import Profile, get_profile
+from csd_emu.profiles.calibration import REFERENCE_CORE, CalibrationStore, CalibrationTable
+from csd_emu.util.node_names import HOST
+from csd_emu.util.record_shape import Shape
+from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from firmware_agent.common.models import ModelSpec
+
+COUNTED, MODELLED, WALL = "counted", "modelled", "wall"
+# Which drive the ratio of a host's profile counts in.
+RATIO_DRIVE = "newport"
+# A competing task's weight is given against this one of the trainer.
+TRAINER_WEIGHT = 100
+
+
+class StepModel(Protocol):
+    """What one device's steps cost, in its own seconds."""
+
+    def step_seconds(self, batch_size: int) -> PhaseSeconds:
+        """Return the seconds of one step at this batch size, per phase."""
+
+    @property
+    def encode_seconds(self) -> float:
+        """Seconds of taking the weights out."""
+
+    def covers(self, batch_size: int) -> bool:
+        """Return whether steps of this size were measured, or ones that run the same kernels."""
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A calibration table, read for a profile."""
+
+    table: CalibrationTable
+    profile: Profile
+
+    def step_seconds(self, batch_size: int) -> PhaseSeconds:
+        """Return the profile's seconds of one step at this batch size, per phase."""
+        return self.table.device_seconds(batch_size, self.profile)
+
+    @property
+    def encode_seconds(self) -> float:
+        """The profile's seconds of taking the weights out."""
+        seconds = self.table.encode_seconds_median
+        return seconds * self.profile.scale("encode") if self.table.core == REFERENCE_CORE else seconds
+
+    def covers(self, batch_size: int) -> bool:
+        """Return whether the table has rows of the kernels that run at this batch size."""
+        return self.table.covers(batch_size)
+
+
+@dataclass(frozen=True)
+class HostModel:
+    """The host's steps: those of a reference drive, so many times as fast."""
+
+    drive: StepModel
+    ratio: float
+
+    def step_seconds(self, batch_size: int) -> PhaseSeconds:
+        """Return the host's seconds of one step at this batch size, per phase."""
+        seconds = self.drive.step_seconds(batch_size)
+        return PhaseSeconds(*(getattr(seconds, phase) / self.ratio for phase in seconds.__struct_fields__))
+
+    @property
+    def encode_seconds(self) -> float:
+        """The host's seconds of taking the weights out."""
+        return self.drive.encode_seconds / self.ratio
+
+    def covers(self, batch_size: int) -> bool:
+        """Return whether the drive's table has rows of the kernels that run at this batch size."""
+        return self.drive.covers(batch_size)
+
+
+class DeviceTime:
+    """Turns what a device's stopwatch saw into seconds of its profile."""
+
+    def __init__(self, profiles: Mapping[str, Profile], models: Mapping[str, StepModel]) -> None:
+        """Take the profile of each device, and the models of those that are to be modelled.
+
+        Without a model the seconds of a device without a counted clock are the wall's.
+        """
+        self._profiles, self._models = profiles, models
+        self._competitors: dict[str, int] = {}
+
+    def clock(self, device: str, hello_clock: str) -> str:
+        """Return the clock that the seconds of a device with this stopwatch will have."""
+        return MODELLED if hello_clock == WALL and device in self._models else hello_clock
+
+    def set_competitor(self, device: str, weight: int) -> None:
+        """Note that a task of this cgroup weight competes with the trainer; 0 ends it. Only a model needs to know."""
+        self._competitors[device] = weight
+
+    def seconds(
+        self, device: str, hello_clock: str, measured: PhaseSeconds, batches: Mapping[int, int]
+    ) -> PhaseSeconds:
+        """Return the device's seconds of a pass.
+
+        Args:
+            device: its name.
+            hello_clock: what its stopwatch shows.
+            measured: what the stopwatch saw, seconds per phase.
+            batches: batch size -> number of steps of that size.
+        """
+        if self.clock(device, hello_clock) == MODELLED:
+            share = (TRAINER_WEIGHT + self._competitors.get(device, 0)) / TRAINER_WEIGHT
+            return pass_seconds(self._models[device], batches, share)
+        return self._profiles[device].device_seconds(measured) if hello_clock == COUNTED else measured
+
+
+def batch_counts(samples: int, epochs: int, batch_size: int) -> dict[int, int]:
+    """Return batch size -> steps for `samples` records, repetitions counted, in `epochs` equal passes."""
+    full, rest = divmod(samples // max(1, epochs), batch_size)
+    counts = {batch_size: full * epochs, rest: epochs}
+    return {size: steps for size, steps in counts.items() if size and steps}
+
+
+def micro_batch_counts(records: int, micro_batch: int) -> dict[int, int]:
+    """Return batch size -> steps of a gradient over `records`, computed in equal parts of at most `micro_batch`."""
+    parts = -(-records // micro_batch)
+    small, larger = divmod(records, parts)
+    counts = {small + 1: larger, small: parts - larger}
+    return {size: count for size, count in counts.items() if count}
+
+
+def gradient_seconds(model: StepModel, batches: Mapping[int, int]) -> PhaseSeconds:
+    """Return the seconds of one gradient, computed in these batches and encoded once: no update, the host steps."""
+    return msgspec.structs.replace(pass_seconds(model, batches), update=0.0)
+
+
+def pass_seconds(model: StepModel, batches: Mapping[int, int], share: float = 1.0) -> PhaseSeconds:
+    """Return the seconds of steps of these batches, `share` times as long each, with one encoding behind them."""
+    sums = dict.fromkeys(PhaseSeconds.__struct_fields__, 0.0)
+    for batch_size, steps in batches.items():
+        step = model.step_seconds(batch_size)
+        for phase in sums:
+            sums[phase] += steps * share * getattr(step, phase)
+    sums["encode"] += share * model.encode_seconds
+    return PhaseSeconds(**sums)
+
+
+def find_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
+    """Return the models of the devices whose seconds are to be modelled, as the array's `clock` says.
+
+    A host that trains beside virtual machines is always modelled; real drives never are.
+
+    Args:
+        config: the array.
+        spec: what will be trained.
+        shape: (channels, height, width) of an image.
+        store: the calibration tables.
+
+    Raises:
+        CalibrationError: the clock is to be modelled and there is no table, or a table is damaged.
+    """
+    models = _drive_models(config, spec, shape, store)
+    if not config.host.trains or (QEMU not in config.engines and config.clock == WALL):
+        return models
+    table = store.require(spec, shape) if QEMU in config.engines or models else None
+    return models if table is None else models | {HOST: host_model(table, get_profile(config.host.profile))}
+
+
+def table_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
+    """Return what steps should cost on each node of the array that has a calibration table, undisturbed.
+
+    Of a real drive only a table says it that was measured on one.
+    """
+    models: dict[str, StepModel] = {}
+    for node in config.list_nodes():
+        profile = get_profile(node.profile)
+        table = store.find(spec, shape, RATIO_DRIVE if node.name == HOST else node.profile)
+        if table is not None and (node.engine != REMOTE or table.clock == WALL):
+            models[node.name] = host_model(table, profile) if node.name == HOST else TableModel(table, profile)
+    return models
+
+
+def host_model(table: CalibrationTable, host: Profile) -> HostModel:
+    """Return what steps cost on the host: a reference drive's seconds over the middle of the profile's ratio.
+
+    Raises:
+        ConfigurationError: the profile has no ratio.
+    """
+    if host.ratio is None:
+        raise ConfigurationError(f"profile {host.name}: has no ratio to a drive, so its steps cannot be modelled")
+    return HostModel(TableModel(table, get_profile(RATIO_DRIVE)), host.ratio.middle.value)
+
+
+def _drive_models(config: ArrayConfig, spec: ModelSpec, shape: Shape, store: CalibrationStore) -> dict[str, StepModel]:
+    devices = [device for device in config.list_devices() if device.engine == NATIVE]
+    if config.clock == WALL:
+        return {}
+    find = store.require if config.clock == MODELLED else store.find
+    tables = {name: find(spec, shape, name) for name in {device.profile for device in devices}}
+    return {
+        device.name: TableModel(table, get_profile(device.profile))
+        for device in devices
+        if (table := tables[device.profile]) is not None
+    }

@@ -1,0 +1,75 @@
+"""Facts of a model without training it: its logits, its parameters, the memory that a step may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from csd_emu.util.record_shape import Shape
+from firmware_agent.common.errors import ModelError
+from firmware_agent.common.models import ModelSpec, build_model
+
+_BATCH = 2  # batch normalisation needs more than one value per channel
+_FLOAT_BYTES = 4
+# Linux, the interpreter and torch; then weights, gradients, momentum, the copies to and from the host; then
+# activations, their gradients and the kernels' workspace.
+_BASE_BYTES = 3 << 28
+_WEIGHT_COPIES, _ACTIVATION_COPIES = 5, 3
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Facts of one model at one input shape.
+
+    Attributes:
+        classes: length of its logits.
+        parameters: trainable values.
+        activations: values that its layers put out for one image.
+    """
+
+    classes: int
+    parameters: int
+    activations: int
+
+    def memory_bytes(self, batch_size: int) -> int:
+        """Return a generous guess of the DRAM that a drive needs to train at `batch_size`."""
+        values = _WEIGHT_COPIES * self.parameters + _ACTIVATION_COPIES * self.activations * batch_size
+        return _BASE_BYTES + _FLOAT_BYTES * values
+
+
+def inspect_model(spec: ModelSpec, input_shape: Shape) -> ModelFacts:
+    """Build the model and pass two empty images through it.
+
+    On real memory: torch's meta device would need none, but imports its compiler, which takes longer.
+
+    Raises:
+        ModelError: it cannot be built, does not take images of this shape, or does not return logits.
+    """
+    model, images = build_model(spec), torch.zeros(_BATCH, *input_shape)
+    activations = 0
+
+    def count(_: nn.Module, __: Any, out: Any) -> None:
+        nonlocal activations
+        activations += out.numel() if isinstance(out, torch.Tensor) else 0
+
+    for module in model.modules():
+        if next(module.children(), None) is None:
+            module.register_forward_hook(count)
+    shape = "x".join(map(str, input_shape))
+    try:
+        with torch.no_grad():
+            logits = model(images)
+    except Exception as error:  # the user's model may raise anything
+        raise ModelError(
+            f"model {spec.name!r} does not take images of {shape} ({error}); name another shape with --input"
+        ) from error
+    if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != _BATCH:
+        found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise ModelError(
+            f"model {spec.name!r} gives {found} for {_BATCH} images of {shape}, not one row of logits each"
+        )
+    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return ModelFacts(logits.shape[1], parameters, activations // _BATCH)

@@ -1,0 +1,52 @@
+"""Files of the host: replaced as `atomic_files` does it, and read only where they are nobody else's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from firmware_agent.common.atomic_files import remove_partial, replace_file
+from firmware_agent.common.errors import ConfigurationError
+
+__all__ = ["SAFE_VARIABLE", "check_owner", "is_own", "remove_partial", "replace_file"]
+
+SAFE_VARIABLE = "CSD_EMU_SAFE_DIRECTORIES"
+
+
+def check_owner(folder: Path, *files: str, trusted: bool = False) -> None:
+    """Return if a folder, and those of its `files` that are there, belong to this user or to root.
+
+    Of a link, both itself and what it leads to count. What lies in a folder decides what is run and written; so one of
+    another user is used only if that is said: by `trusted`, or by its path in ``$CSD_EMU_SAFE_DIRECTORIES`` (several
+    are separated by ``:``; ``*`` stands for all).
+
+    Raises:
+        ConfigurationError: one is another user's.
+    """
+    if trusted or _is_safe(folder):
+        return
+    for path in (folder, *(folder / name for name in files)):
+        for follow in (False, True):
+            try:
+                owner = path.stat(follow_symlinks=follow).st_uid
+            except OSError:  # whoever reads it says so
+                continue
+            if owner not in (os.geteuid(), 0):
+                raise ConfigurationError(
+                    f"{path}: belongs to another user (uid {owner}), who decides what is run and written there; copy "
+                    f"it, or if you trust that user give --trust, or put {folder.absolute()} into ${SAFE_VARIABLE}"
+                )
+
+
+def is_own(folder: Path, *files: str) -> bool:
+    """Return whether `check_owner` lets a folder and its `files` pass without trust."""
+    try:
+        check_owner(folder, *files)
+    except ConfigurationError:
+        return False
+    return True
+
+
+def _is_safe(folder: Path) -> bool:
+    named = [each for each in os.environ.get(SAFE_VARIABLE, "").split(os.pathsep) if each]
+    return "*" in named or folder.resolve() in {Path(each).expanduser().resolve() for each in named}

@@ -1,0 +1,1 @@
+"""Where a training stands, and the servers that share it."""

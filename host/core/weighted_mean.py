@@ -1,0 +1,91 @@
+"""Averaging weights, block by block: sums run in participant order, never in arrival order: runs repeat bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.slices import Array
+
+BLOCK_ELEMENTS = 32 << 10
+# So many of float64 BLAS multiplies on one core: threads for less than that cost more than they bring.
+DOT_ELEMENTS = 8 << 10
+# From this size on a tensor is worth the threads.
+_SHARED_ELEMENTS = 1 << 20
+
+
+def round_weights(samples: Sequence[int]) -> list[int]:
+    """Return what each participant of a round counts for: its samples; all the same where nobody trained on any.
+
+    The second happens in a round that only exchanges weights: no participant knows more than another.
+    """
+    return list(samples) if any(samples) else [1] * len(samples)
+
+
+def weighted_mean(
+    contributions: Sequence[tuple[float, Mapping[str, Array]]], block_elements: int = BLOCK_ELEMENTS
+) -> dict[str, Array]:
+    """Return ``sum_i w_i x_i / sum_i w_i`` per tensor: FedAvg, McMahan et al. 2017, Algorithm 1.
+
+    Args:
+        contributions: (weight, name -> array) of each participant, in participant order; all hold the same names,
+            shapes and dtypes. Sums are float64; integers and booleans are rounded back to their type.
+        block_elements: how many elements are summed at a time, so that sums stay in the processor's cache; the result
+            is the same to the bit whatever it is.
+
+    Raises:
+        ConfigurationError: there is no participant, a weight is negative or not finite, or all weights are zero.
+    """
+    weights = np.array([weight for weight, _ in contributions], np.float64)
+    if not len(weights) or not np.all(np.isfinite(weights)) or np.any(weights < 0) or weights.sum() == 0:
+        raise ConfigurationError(
+            f"cannot average with the weights {weights.tolist()}; one must be positive, none negative"
+        )
+    shares = weights / weights.sum()
+
+    def write(mean: Array, parts: Sequence[Array]) -> None:
+        _sum_blocks(mean, parts, shares, block_elements)
+
+    return {name: reduce_arrays([arrays[name] for _, arrays in contributions], write) for name in contributions[0][1]}
+
+
+def reduce_arrays(arrays: Sequence[Array], write: Callable[[Array, Sequence[Array]], None]) -> Array:
+    """Return one tensor made element by element of the participants'; the cores work on parts of a large one at once.
+
+    Args:
+        arrays: of one shape and dtype, which the result has too.
+        write: is given a flat part of the result to fill, and the same part of each of `arrays`; it goes through them
+            in blocks.
+    """
+    parts = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
+    result = np.empty(arrays[0].shape, arrays[0].dtype)
+    flat, cores = result.reshape(-1), os.cpu_count() or 1
+    if flat.size < _SHARED_ELEMENTS or cores == 1:
+        write(flat, parts)
+        return result
+    edges = np.linspace(0, flat.size, cores + 1).astype(int).tolist()
+    with ThreadPoolExecutor(cores) as pool:
+        spans = [slice(start, end) for start, end in itertools.pairwise(edges)]
+        jobs = [pool.submit(write, flat[s], [p[s] for p in parts]) for s in spans]
+        for job in jobs:
+            job.result()
+    return result
+
+
+def _sum_blocks(mean: Array, parts: Sequence[Array], shares: Array, block_elements: int) -> None:
+    """Write the mean of flat `parts` into `mean`; every element's sum is ``((0 + w_1 x_1) + w_2 x_2) + ...``."""
+    whole = not np.issubdtype(mean.dtype, np.floating)
+    sums, terms = np.empty((2, min(len(mean), block_elements)), np.float64)
+    for start in range(0, len(mean), block_elements):
+        block = mean[start : start + block_elements]
+        total, term = sums[: len(block)], terms[: len(block)]
+        total.fill(0)
+        for share, part in zip(shares, parts, strict=True):
+            np.multiply(part[start : start + len(block)], share, out=term, dtype=np.float64)
+            total += term
+        block[...] = np.rint(total, out=total) if whole else total

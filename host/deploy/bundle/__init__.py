@@ -1,0 +1,1 @@
+"""Bundles: what is copied to a real drive."""

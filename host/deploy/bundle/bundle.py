@@ -1,0 +1,228 @@
+"""Bundles: what is copied to a drive, made on the server and kept there by the digest of what went in.
+
+A bundle has two layers. The base holds the Python packages (or a whole root file system); it is large and changes
+rarely. The version holds the agent, the control script and its unit; it is small, names its base, and its ID is the
+bundle's. So an upgrade copies kilobytes unless the packages changed too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import fnmatch
+import hashlib
+import json
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import firmware_agent
+from csd_emu.image.guest_bytecode import find_python
+from csd_emu.image.image_recipe import source_files, tree_hash
+from csd_emu.image.packages import GUEST_ARCHITECTURE, PackageCache
+from csd_emu.image.runner import Runner
+from csd_emu.image.wheels import WheelCache, unpack_wheel
+from csd_emu.util.progress import Progress
+from firmware_agent.common.errors import ImageError
+from host.deploy.bundle.bundle_recipe import DriveRecipe, LockedWheels, Variant, default_folder, load_recipe
+from host.deploy.bundle.drive_bytecode import compile_sources
+from host.deploy.bundle.drive_rootfs import ROOTFS_SITE, fill_rootfs
+from host.deploy.bundle.layer_archives import ID_CHARACTERS, Layer, pack_layer, read_layer
+from host.deploy.compatibility import Form
+
+# Raised whenever the same inputs would give other bytes.
+BUILDER_VERSION = 1
+VERSION_FILE = "version.json"
+_SCRIPTS = ("csd-agent.init", "csd-agent.service")
+_PARTIAL = ".partial-"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A layer and the folder on the server that holds its parts."""
+
+    layer: Layer
+    folder: Path
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """What a base is made of: wheels, Debian packages, and the words that tell it from others."""
+
+    wanted: LockedWheels
+    archives: list[Path]
+    words: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What a drive of one form gets.
+
+    Attributes:
+        variant: which one.
+        base: packages or root file system; lies in ``layers/ID`` on a drive.
+        version: agent and control script; lies in ``versions/ID``.
+    """
+
+    variant: Variant
+    base: Packed
+    version: Packed
+
+    @property
+    def id(self) -> str:
+        """Names the version: the first digits of the SHA-256 of the archive that holds it, which names its base."""
+        return self.version.layer.id
+
+
+class BundleStore:
+    """The bundles of one user, each made once; used from several threads and processes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        downloads: Path,
+        wheels: tuple[Path, ...] = (Path("wheels"),),
+        recipe: DriveRecipe | None = None,
+        agent: Path | None = None,
+        runner: Runner | None = None,
+    ) -> None:
+        """Keep bundles in `folder`, which is made when it is needed.
+
+        Args:
+            folder: the store.
+            downloads: where images keep their downloads; wheels are shared with them.
+            wheels: folders whose wheels are used before any package index is asked.
+            recipe: by default the one that comes with csd-emu.
+            agent: the package ``firmware_agent``, by default the installed one.
+            runner: runs pip and the drive's Python.
+        """
+        self._folder, self._downloads, self._wheels = folder, downloads, wheels
+        self._recipe = recipe or load_recipe(default_folder())
+        self._agent = agent or Path(firmware_agent.__file__).parent
+        self._runner = runner or Runner()
+        self._lock = threading.Lock()
+
+    def ensure(self, variant: Variant, progress: Progress) -> Bundle:
+        """Return the bundle of a form; make what is not there yet.
+
+        Raises:
+            ConfigurationError: there is no such form.
+            EnvironmentUnfit: this machine lacks something to make it.
+            ImageError: a download failed, or a bundle on the server is damaged.
+        """
+        with self._lock, self._locked():
+            base = self._base(variant, progress)
+            return Bundle(variant, base, self._version(variant, base, progress))
+
+    def _base(self, variant: Variant, progress: Progress) -> Packed:
+        sources = self._sources(variant, progress)
+        folder = self._place(
+            variant.form.value,
+            (*sources.words, self._recipe.leave_out, self._recipe.uncompiled, self._compiled_by(variant)),
+        )
+        if not folder.is_dir():
+            progress.stage(f"download Python packages for CPython {variant.python} on aarch64")
+            cache = WheelCache(self._downloads / "wheels", self._wheels, sources.wanted, self._runner)
+            wheels = cache.fetch(progress.advance)
+            progress.stage(f"pack {len(wheels)} packages for CPython {variant.python}")
+            with self._making(folder) as (tree, target):
+                site = tree / ROOTFS_SITE if variant.form is Form.ROOTFS else tree
+                if variant.form is Form.ROOTFS:
+                    fill_rootfs(self._runner, self._recipe.rootfs, sources.archives, tree)
+                self._runner.parallel(
+                    lambda wheel: unpack_wheel(wheel, site, self._recipe.leave_out), wheels, lambda _: None
+                )
+                self._compile(variant, tree)
+                pack_layer(tree, target, self._recipe.part_bytes)
+        return Packed(read_layer(folder), folder)
+
+    def _sources(self, variant: Variant, progress: Progress) -> _Sources:
+        wanted = self._recipe.wheels(variant.python)
+        locked = wanted.lock_file.read_text(encoding="utf-8")
+        if variant.form is Form.WHEELS:
+            return _Sources(wanted, [], (locked,))
+        recipe = self._recipe.rootfs
+        progress.stage(f"download Debian {recipe.suite} packages for aarch64")
+        cache = PackageCache(self._downloads, recipe.suite, GUEST_ARCHITECTURE, self._runner)
+        packages = cache.fetch(recipe.install, recipe.without, progress.advance)
+        archives = [cache.archives / package.file for package in packages]
+        return _Sources(wanted, archives, (locked, recipe, sorted(package.sha256 for package in packages)))
+
+    def _version(self, variant: Variant, base: Packed, progress: Progress) -> Packed:
+        scripts = tree_hash(self._recipe.folder, "")
+        words = (tree_hash(self._agent, ""), scripts, base.layer.id, variant.form.value, self._compiled_by(variant))
+        folder = self._place("version", words)
+        if not folder.is_dir():
+            progress.stage("pack the agent")
+            with self._making(folder) as (tree, target):
+                self._fill_version(tree, variant, base.layer.id)
+                pack_layer(tree, target, 1 << 40)
+        return Packed(read_layer(folder), folder)
+
+    def _fill_version(self, tree: Path, variant: Variant, base: str) -> None:
+        package = tree / "agent" / self._agent.name
+        for source in source_files(self._agent):
+            target = package / source.relative_to(self._agent)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+        self._compile(variant, tree)
+        (tree / "bin").mkdir()
+        shutil.copyfile(self._recipe.folder / "csd-agent", tree / "bin/csd-agent")
+        (tree / "bin/csd-agent").chmod(0o755)
+        for name in _SCRIPTS:
+            shutil.copyfile(self._recipe.folder / name, tree / name)
+        (tree / ("site" if variant.form is Form.WHEELS else "rootfs")).symlink_to(f"../../layers/{base}")
+        facts = {
+            "form": variant.form.value,
+            "python": variant.python,
+            "layer": base,
+            "agent": firmware_agent.__version__,
+        }
+        (tree / VERSION_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+    def _compile(self, variant: Variant, tree: Path) -> None:
+        """Compile the sources below `tree`, if a Python of the drive's version is on this machine."""
+        python = find_python(variant.python)
+        if python is not None:
+            site = tree / ROOTFS_SITE
+            sources = [
+                path.relative_to(tree)
+                for path in tree.rglob("*.py")
+                if not self._uncompiled(path.relative_to(site if path.is_relative_to(site) else tree).as_posix())
+            ]
+            compile_sources(self._runner, python, tree, sources)
+
+    def _uncompiled(self, name: str) -> bool:
+        return any(fnmatch.fnmatch(name, pattern) for pattern in self._recipe.uncompiled)
+
+    def _compiled_by(self, variant: Variant) -> str:
+        return "nothing" if find_python(variant.python) is None else variant.python
+
+    def _place(self, kind: str, words: tuple[object, ...]) -> Path:
+        salt = repr((BUILDER_VERSION, self._recipe.part_bytes, words))
+        return self._folder / f"{kind}-{hashlib.sha256(salt.encode()).hexdigest()[:ID_CHARACTERS]}"
+
+    @contextmanager
+    def _making(self, folder: Path) -> Iterator[tuple[Path, Path]]:
+        """Give an empty folder for the tree and one for its archives; the latter becomes `folder`."""
+        try:
+            with tempfile.TemporaryDirectory(dir=self._folder, prefix=_PARTIAL) as name:
+                tree, target = Path(name) / "tree", Path(name) / "packed"
+                tree.mkdir()
+                target.mkdir()
+                yield tree, target
+                target.rename(folder)
+        except OSError as error:
+            raise ImageError(f"{self._folder}: no bundle can be made there ({error}); free some disk space") from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with (self._folder / ".lock").open("a") as lock:
+            fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+            for leftover in self._folder.glob(f"{_PARTIAL}*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+            yield

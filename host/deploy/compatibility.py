@@ -1,0 +1,155 @@
+"""Compatibility of a drive with the agent, and the agent's form for it: a pure function of what was found there."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from firmware_agent.common.units import format_bytes
+from host.deploy.drive_facts import Facts, Python
+
+MACHINES = ("aarch64", "arm64")
+# The manylinux tag of the drives' wheels, and the oldest kernel that the root file system's C library runs on.
+WHEELS_GLIBC, ROOTFS_KERNEL = (2, 28), (3, 7)
+NEEDED_TOOLS = ("tar", "gzip", "sha256sum", "dd", "awk")
+# Certificates are valid in these years.
+_VALID = (datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC), datetime.datetime(2099, 1, 1, tzinfo=datetime.UTC))
+_SKEW_SECONDS = 60.0
+
+
+class Form(Enum):
+    """How the agent is installed: into the drive's own system, or with a root file system of ours, in a chroot."""
+
+    WHEELS = "wheels"
+    ROOTFS = "rootfs"
+
+
+@dataclass(frozen=True)
+class DriveRequirements:
+    """What an installation asks of a drive.
+
+    Attributes:
+        pythons: minor versions for which there is a lock file, as (3, 11).
+        memory_bytes: DRAM below which torch does not fit.
+        disk_bytes: of a form: the copied bundle and what is unpacked from it; assumed until the bundle is made.
+    """
+
+    pythons: frozenset[tuple[int, int]] = frozenset({(3, 10), (3, 11), (3, 12), (3, 13)})
+    memory_bytes: int = 2**30 - 2**27  # the kernel keeps some of a nominal GiB to itself
+    disk_bytes: dict[Form, int] = field(
+        default_factory=lambda: {Form.WHEELS: 1_100_000_000, Form.ROOTFS: 1_500_000_000}
+    )
+
+
+@dataclass(frozen=True)
+class Fitness:
+    """The verdict on a drive.
+
+    Attributes:
+        form: in which the agent would be installed; None: it cannot be.
+        python: that would run it, if the form is wheels.
+        problems: what does not fit, each with its remedy; empty if there is a form.
+        notes: what is worth knowing but hinders nothing.
+    """
+
+    form: Form | None
+    python: Python | None = None
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def judge(facts: Facts, needs: DriveRequirements, server_seconds: float, forced: Form | None = None) -> Fitness:
+    """Return how the agent would be installed on a drive, or why it cannot be.
+
+    Wheels go before the root file system where both fit: they are smaller and run as an ordinary process.
+
+    Args:
+        facts: of the drive.
+        needs: of the installation.
+        server_seconds: this server's clock when the drive was probed, in seconds since 1970.
+        forced: the user's own choice of a form.
+    """
+    common = tuple(_common(facts, needs, server_seconds))
+    python = choose_python(facts, needs)
+    hindrances = {Form.WHEELS: tuple(_wheels(facts, needs, python)), Form.ROOTFS: tuple(_rootfs(facts, needs))}
+    forms = list(Form) if forced is None else [forced]
+    notes = tuple(_notes(facts, server_seconds))
+    fitting = [form for form in forms if not hindrances[form]]
+    if common or not fitting:
+        ways = tuple(problem for form in forms for problem in hindrances[form]) if not fitting else ()
+        return Fitness(None, None, common + tuple(dict.fromkeys(ways)), notes)
+    form = fitting[0]
+    if form is Form.ROOTFS and forced is None:
+        notes = (*hindrances[Form.WHEELS], *notes)
+    return Fitness(form, python if form is Form.WHEELS else None, (), notes)
+
+
+def choose_python(facts: Facts, needs: DriveRequirements) -> Python | None:
+    """Return the newest 64-bit Python of the drive that there is a lock file for."""
+    fit = [python for python in facts.pythons if python.version[:2] in needs.pythons and python.bits == 64]
+    return max(fit, key=lambda python: python.version, default=None)
+
+
+def _common(facts: Facts, needs: DriveRequirements, server_seconds: float) -> Iterator[str]:
+    """Yield what hinders any form."""
+    if facts.machine not in MACHINES:
+        yield f"its processor is {facts.machine}, the agent's torch is built for aarch64: leave the drive out"
+    elif facts.cpu_flags and "asimd" not in facts.cpu_flags:
+        yield "its processor has no Advanced SIMD, without which torch does not run: leave the drive out"
+    if facts.memory_bytes is not None and facts.memory_bytes < needs.memory_bytes:
+        yield (
+            f"it has {format_bytes(facts.memory_bytes)} of DRAM, torch needs {format_bytes(needs.memory_bytes)}: "
+            "leave the drive out"
+        )
+    if missing := [tool for tool in NEEDED_TOOLS if tool not in facts.tools]:
+        yield f"it has no {', '.join(missing)}: install them, or a busybox that has them"
+    if facts.root == "no":
+        yield f"{facts.user or 'its user'} has no root rights: allow sudo without a password, or log in as root"
+    for option, remedy in (("ro", "writable"), ("noexec", "executable")):
+        if option in facts.folder_options:
+            yield f"{facts.folder_mount} is mounted {option}: make it {remedy}, or set `folder` to another place"
+    if facts.data_there is False:
+        yield "the inventory's data path is not there: correct `data`, or leave it away"
+    if facts.unix_seconds is not None and not _VALID[0].timestamp() <= facts.unix_seconds < _VALID[1].timestamp():
+        now = datetime.datetime.fromtimestamp(server_seconds, datetime.UTC)
+        yield f"its clock is outside of the years 1970 to 2098, no certificate is valid then: date -s '{now:%F %T}'"
+
+
+def _wheels(facts: Facts, needs: DriveRequirements, python: Python | None) -> Iterator[str]:
+    if facts.libc != "glibc" or facts.libc_version < WHEELS_GLIBC:
+        has = f"{facts.libc} {'.'.join(map(str, facts.libc_version))}".strip() or "unknown"
+        yield f"its C library is {has}, wheels need glibc {'.'.join(map(str, WHEELS_GLIBC))} or newer"
+    if python is None:
+        has = ", ".join(".".join(map(str, one.version)) for one in facts.pythons) or "none"
+        wanted = ", ".join(".".join(map(str, one)) for one in sorted(needs.pythons))
+        yield f"its Python is {has}, wheels need one of {wanted} (64 bits)"
+    yield from _space(facts, needs, Form.WHEELS)
+
+
+def _rootfs(facts: Facts, needs: DriveRequirements) -> Iterator[str]:
+    if "chroot" not in facts.tools:
+        yield "it has no chroot for our root file system: install coreutils, or a busybox that has it"
+    if facts.kernel and facts.kernel < ROOTFS_KERNEL:
+        oldest = ".".join(map(str, ROOTFS_KERNEL))
+        yield f"its kernel is {facts.kernel_text}, our root file system needs {oldest} or newer: upgrade it"
+    yield from _space(facts, needs, Form.ROOTFS)
+
+
+def _space(facts: Facts, needs: DriveRequirements, form: Form) -> Iterator[str]:
+    free, needed = facts.folder_free_bytes, needs.disk_bytes[form]
+    if free is not None and free < needed:
+        yield (
+            f"{format_bytes(free)} are free on {facts.folder_mount or 'its disk'}, the form {form.value} needs "
+            f"{format_bytes(needed)}: free some, or set `folder` to a place with more"
+        )
+
+
+def _notes(facts: Facts, server_seconds: float) -> Iterator[str]:
+    if facts.unix_seconds is not None and abs(facts.unix_seconds - server_seconds) > _SKEW_SECONDS:
+        yield f"its clock is {facts.unix_seconds - server_seconds:+.0f} s off this server's; device time does not mind"
+    if facts.init != "systemd":
+        yield "it has no systemd: a supervised process starts the agent"
+    if not facts.power_sensors:
+        yield "it has no power sensor: its watts come from the profile's model"

@@ -1,0 +1,70 @@
+"""`csd-emu deploy INVENTORY probe`: what a drive is, and whether the agent fits."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import asdict
+
+from csd_emu.engines.remote.inventory import DriveEntry
+from csd_emu.engines.remote.shell import Shell
+from csd_emu.util.deadline import Deadline
+from firmware_agent.common.errors import DriveUnfit
+from host.deploy.compatibility import DriveRequirements, Fitness, judge
+from host.deploy.drive_facts import SCRIPT, Facts, parse_facts
+from host.deploy.link_speed import LinkSpeed, measure_link
+from host.deploy.verb_protocol import DriveSite, Verb, VerbOutcome, VerbResult
+from host.deploy.verbs.verb_table import VerbPlan
+
+
+def prepare(_plan: VerbPlan) -> Verb:
+    """Return the verb; it needs nothing of the server."""
+    return probe
+
+
+def read_facts(shell: Shell, drive: DriveEntry, deadline: Deadline) -> Facts:
+    """Ask a drive what it is; changes nothing.
+
+    Raises:
+        DriveUnreachable: the connection broke, or the deadline passed.
+        DriveUnfit: it has no POSIX shell that runs the script.
+    """
+    line = f"/bin/sh -s -- {shlex.quote(drive.folder)} {shlex.quote(drive.data or '')}"
+    answer = shell.run(line, deadline, SCRIPT.read_bytes())
+    if answer.code != 0 and not answer.out:
+        said = (answer.err.strip().splitlines() or ["it said nothing"])[-1]
+        raise DriveUnfit(
+            f"drive {drive.name}: has no POSIX shell that runs scripts ({said}); see what `ssh` says there"
+        )
+    return parse_facts(drive.name, answer.out)
+
+
+def probe(site: DriveSite) -> VerbOutcome:
+    """Probe one drive; a drive that does not fit is a failure."""
+    site.show("read what it is", None)
+    facts = read_facts(site.shell, site.drive, site.deadline)
+    fitness = judge(facts, DriveRequirements(), time.time())
+    site.show("measure the link", None)
+    speed = measure_link(site.shell, site.deadline)
+    shown = describe(facts, fitness, speed)
+    if fitness.form is None:
+        return VerbOutcome(site.drive.name, VerbResult.FAILED, "does not fit: " + "; ".join(fitness.problems), shown)
+    what = "; ".join((f"fits ({fitness.form.value})", *fitness.notes))
+    return VerbOutcome(site.drive.name, VerbResult.DONE, what, shown)
+
+
+def describe(facts: Facts, fitness: Fitness, speed: LinkSpeed) -> dict[str, object]:
+    """Return all that was found, by names with units, as `--json` prints it."""
+    shown = asdict(facts) | asdict(speed)
+    shown["libc"] = f"{facts.libc} {_version(facts.libc_version)}".strip() or None
+    shown["python"] = ", ".join(_version(one.version) for one in facts.pythons) or None
+    shown["pythons"] = [{"path": one.path, "version": _version(one.version), "bits": one.bits} for one in facts.pythons]
+    shown["kernel"] = facts.kernel_text
+    for name in ("kernel_text", "libc_version"):
+        del shown[name]
+    form = None if fitness.form is None else fitness.form.value
+    return shown | {"clock": "wall", "form": form, "problems": fitness.problems, "notes": fitness.notes}
+
+
+def _version(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

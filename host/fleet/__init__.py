@@ -1,0 +1,1 @@
+"""The drives of an array as the host sees them: server, sessions, certificates, shards, life cycle."""

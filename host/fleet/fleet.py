@@ -1,0 +1,397 @@
+"""The devices that have dialled in: one gRPC server, one session per device, stale incarnations fenced off."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
+
+import grpc
+import grpc.aio
+
+from csd_emu.util.open_files import allow_open_files
+from firmware_agent.common.errors import EnvironmentUnfit, ProtocolError
+from firmware_agent.common.frames.frame_fields import MAX_FRAME_BYTES
+from firmware_agent.common.frames.session_frames import Hello, Welcome
+from firmware_agent.common.wire import PROTOCOL_VERSION, SERVICE_METHOD, decode, encode
+from host.core.device_time import COUNTED, MODELLED, WALL
+from host.core.event_budget import EventBudget
+from host.core.records import EventKind, OnEvent
+from host.fleet.admission import STRANGER, Admission
+from host.fleet.certificates import HostKeys
+from host.fleet.device_session import DeviceSession
+from host.fleet.drive_certificates import CertificateCheck
+from host.fleet.in_place_data import WantedRecords
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = IPv4Address("127.0.0.1")
+# What a drive's stopwatch can show, and how many records a step's indices can name.
+CLOCKS = (COUNTED, MODELLED, WALL)
+MAX_RECORDS = 1 << 32
+_HELLO_SECONDS = 20.0
+_GRACE_SECONDS = 1.0
+# How long a call waits for its answer that there is no room for it.
+_CROWDED_SECONDS = 1.0
+# Calls that wait for nothing: those that are being answered.
+_PASSING_CALLS = 256
+# Connections beside two for each drive (one may be about to end): of those who dial and are not known yet. gRPC knows
+# no peer before TLS, so that one who opens them and says nothing is kept from closing the door by their number alone.
+_DOOR_CONNECTIONS = 4096
+# Of them, where files are few.
+_LEAST_DOOR_CONNECTIONS = 64
+_OPTIONS = [
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
+    ("grpc.max_send_message_length", MAX_FRAME_BYTES),
+    # Agents ask every 30 s whether the host is still there, and gRPC itself, while much comes in, how fast the link is:
+    # by default both are taken for an attack. So many pings faster than that, nothing being sent to the drive, are one.
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 100),
+    # A drive has one stream, for a moment two.
+    ("grpc.max_concurrent_streams", 2),
+    ("grpc.max_metadata_size", 8 << 10),
+    ("grpc.absolute_max_metadata_size", 16 << 10),
+    # Connections without TLS, and with TLS but without a stream, end. An emulated drive's is opened by QEMU before its
+    # agent dials, and what is left of the time must do for a handshake beside a busy host: an agent's own limit is 5 s.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 20_000),
+]
+# From so many drives on gRPC does not probe how much each link could carry. A probe is a ping for every message, a
+# quarter of what a small one costs, and it lets a window grow to megabytes. A few drives gain from that; a thousand
+# share the host's own link.
+_MANY_DRIVES = 256
+_MANY_OPTIONS = [("grpc.http2.bdp_probe", 0)]
+
+
+def check_port(address: IPv4Address, port: int | None, remedy: str = "free it, or set another host.port") -> None:
+    """Return if `port` can be listened on, or is None: for a command to fail before it has begun.
+
+    Raises:
+        EnvironmentUnfit: it is in use; the message ends with `remedy`.
+    """
+    if port is not None:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((str(address), port))
+            except OSError as error:
+                raise _cannot_listen(address, port, error.strerror, remedy) from error
+
+
+def _cannot_listen(address: IPv4Address, port: int, why: str | None, remedy: str) -> EnvironmentUnfit:
+    return EnvironmentUnfit(f"host.port: cannot listen on {address}:{port} ({why}); {remedy}")
+
+
+@dataclass(frozen=True)
+class ExpectedDevice:
+    """What a device of this array must show in its hello.
+
+    Attributes:
+        incarnation: or a later one.
+        manifest_sha256: of the shard that it was given; empty for records in place that nobody has heard of yet.
+        records: what records in place must be like; None for a shard.
+        samples: how many its shard has; None for records in place that nobody has heard of yet.
+        clock: what its stopwatch shows where it runs; None if that is the drive's to say.
+    """
+
+    incarnation: int
+    manifest_sha256: str
+    records: WantedRecords | None = None
+    samples: int | None = None
+    clock: str | None = None
+
+
+class Fleet:
+    """Listens for the devices of one array; an async context manager."""
+
+    def __init__(
+        self,
+        expected: Mapping[str, ExpectedDevice],
+        keys: HostKeys,
+        port: int,
+        on_event: OnEvent = lambda *_: None,
+        address: IPv4Address = LOOPBACK,
+        certificates: CertificateCheck | None = None,
+    ) -> None:
+        """Prepare to listen.
+
+        Args:
+            expected: device name -> what its hello must show; any other device is refused.
+            keys: the host's credential and the authority that devices must be signed by.
+            port: TCP port, 0 for any free one.
+            on_event: called with device, what happened, and more about it when a device joins, leaves or is refused.
+            address: this machine's own, on which to listen.
+            certificates: whose certificates are let in; None: all that the authority has signed.
+        """
+        self._certificates = certificates
+        self._expected = dict(expected)
+        self._newest = {device: want.incarnation for device, want in expected.items()}
+        # The instance of the agent that first came as the newest incarnation: any other is a twin.
+        self._instances: dict[str, str] = {}
+        self._cut: set[str] = set()
+        self._sessions: dict[str, DeviceSession] = {}
+        self._joined = {device: asyncio.Event() for device in expected}
+        self._newcomer = asyncio.Event()
+        self._keys, self._address, self._port, self._on_event = keys, address, port, on_event
+        self._known: set[str] = set()
+        # Class names that the first drive with any told: all others' must be the same.
+        self._class_names: tuple[str, list[str]] | None = None
+        self._server: grpc.aio.Server | None = None
+        self._door, self._logged = Admission(expected), EventBudget()
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return self._port
+
+    async def __aenter__(self) -> Fleet:
+        drives = len(self._expected)
+        most = ("grpc.max_allowed_incoming_connections", _most_connections(drives, allow_open_files(drives)))
+        self._server = grpc.aio.server(
+            options=[*_OPTIONS, most, *(_MANY_OPTIONS if drives >= _MANY_DRIVES else [])],
+            maximum_concurrent_rpcs=drives + 2 * self._door.most + _PASSING_CALLS,
+        )
+        _, _, method = SERVICE_METHOD.rpartition("/")
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._serve)
+        service = SERVICE_METHOD.strip("/").partition("/")[0]
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        credential = self._keys.credential
+        credentials = grpc.ssl_server_credentials(
+            [(credential.key_pem.encode(), credential.certificate_pem.encode())],
+            root_certificates=self._keys.ca_pem.encode(),
+            require_client_auth=True,
+        )
+        try:
+            self._port = self._server.add_secure_port(f"{self._address}:{self._port}", credentials)
+        except RuntimeError as error:
+            raise _cannot_listen(self._address, self._port, "in use?", "free it, or set another host.port") from error
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for session in self._sessions.values():
+            session.close("the host ends")
+        if self._server is not None:
+            await self._server.stop(_GRACE_SECONDS)
+
+    async def joined(self, device: str) -> None:
+        """Wait until `device` has a session."""
+        await self._joined[device].wait()
+
+    @property
+    def newcomer(self) -> asyncio.Event:
+        """The event that is set when next a device joins."""
+        return self._newcomer
+
+    def session(self, device: str) -> DeviceSession | None:
+        """Return the live session of `device`, if it has one."""
+        return self._sessions.get(device)
+
+    def sessions(self) -> dict[str, DeviceSession]:
+        """Return all live sessions, in the array's order of devices."""
+        live = {device: session for device, session in self._sessions.items() if not session.closed}
+        return {device: live[device] for device in self._expected if device in live}
+
+    def cut(self, device: str) -> None:
+        """End the session of `device`, and let it dial in vain until it is healed."""
+        self._cut.add(device)
+        if (session := self._sessions.get(device)) is not None:
+            session.close("cut off from the host")
+
+    def heal(self, device: str) -> None:
+        """Let a device that was cut off dial in again."""
+        self._cut.discard(device)
+
+    async def _serve(self, _: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        device = _peer_name(context)
+        hello = await self._meet(device, context)
+        # Before the next await: an older twin that is being welcomed meanwhile must find itself stale.
+        self._newest[device], self._instances[device] = hello.incarnation, hello.instance
+        self._pin(device, hello)
+        await context.write(encode(Welcome()))
+        if hello.incarnation == self._newest[device] and device not in self._cut:
+            await self._hold(DeviceSession(hello, context))
+        if hello.incarnation < self._newest[device]:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "a newer incarnation of this device has joined")
+
+    async def _meet(self, device: str, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello:
+        """Return the hello of a device that is welcome; end any other's call, which raises.
+
+        Who comes with a certificate that does not count is a stranger, whatever its name: it takes no place of the
+        device's, nor does the device wait for what it did.
+        """
+        caller = STRANGER
+        try:
+            self._look_at_certificate(device, context)
+            caller = device
+            hello = await self._await_hello(device, context)
+        except ProtocolError as error:
+            await self._refuse(device, caller, error)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            raise
+        self._door.accept(device)
+        return hello
+
+    async def _await_hello(self, device: str, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello:
+        """Return the hello that comes while the call has one of the door's places.
+
+        Raises:
+            ProtocolError: it is not welcome.
+        """
+        if not self._door.enter(device):
+            await self._detain(device, _CROWDED_SECONDS)
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{device} dials too often")
+        try:
+            await asyncio.sleep(self._door.pace(device))
+            hello = await self._read_hello(device, context)
+            if device in self._cut:
+                # Not a refusal: the agent shall go on dialling, as one would whose network is gone.
+                await context.abort(grpc.StatusCode.UNAVAILABLE, f"{device} is cut off")
+            return hello
+        finally:
+            self._door.leave(device)
+
+    def _look_at_certificate(self, device: str, context: grpc.aio.ServicerContext[bytes, bytes]) -> int | None:
+        """Return the serial of a certificate that would count from now on, None if it does already.
+
+        Raises:
+            ProtocolError: it does not count.
+        """
+        if self._certificates is None:
+            return None
+        return self._certificates.check(device, context.auth_context().get("x509_pem_cert", []))
+
+    async def _detain(self, caller: str, seconds: float) -> None:
+        """Have a call that is refused wait for it, unless so many do already."""
+        if seconds and self._door.detain(caller):
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                self._door.release(caller)
+
+    async def _refuse(self, device: str, caller: str, error: ProtocolError) -> None:
+        """Write down that a hello was refused; one who does not cease has to wait for it."""
+        for (name, _), count in self._logged.take_counted().items():
+            log.warning("refused: %s, %d times more in the last minute", name, count)
+        if self._logged.admits(device, EventKind.REFUSED):
+            log.warning("refused: %s", error)
+        self._on_event(device, EventKind.REFUSED, str(error))
+        await self._detain(caller, self._door.refuse(caller))
+
+    async def _hold(self, session: DeviceSession) -> None:
+        """Keep a welcome device's session until it ends."""
+        self._register(session)
+        pump = asyncio.ensure_future(session.pump())
+        try:
+            await session.wait_closed()
+        finally:
+            pump.cancel()
+            session.close("the stream was cancelled")
+            self._unregister(session)
+
+    async def _read_hello(self, device: str, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello:
+        """Return the first frame, if it is a hello that this array accepts.
+
+        Raises:
+            ProtocolError: it is not; the message says why.
+        """
+        try:
+            data = await asyncio.wait_for(context.read(), _HELLO_SECONDS)
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"{device} said nothing for {_HELLO_SECONDS:.0f} s")
+            raise
+        hello = decode(data) if isinstance(data, bytes) else None
+        if not isinstance(hello, Hello):
+            raise ProtocolError(f"{device} did not begin with a hello")
+        self._check(device, hello)
+        # Once more: it may have been revoked meanwhile.
+        if self._certificates is not None and (serial := self._look_at_certificate(device, context)) is not None:
+            if adopted := await asyncio.to_thread(self._certificates.adopt, device, serial):
+                self._on_event(device, EventKind.ADOPTED, adopted)
+            self._check(device, hello)  # a newer incarnation may have joined meanwhile
+        return hello
+
+    def _check(self, device: str, hello: Hello) -> None:
+        expected = self._expected.get(device)
+        if expected is None:
+            raise ProtocolError(f"{device} is not a device of this array")
+        if hello.device != device:
+            raise ProtocolError(f"{device}'s certificate came with a hello of {hello.device}")
+        if hello.protocol != PROTOCOL_VERSION:
+            raise ProtocolError(f"{device} speaks protocol {hello.protocol}, this host {PROTOCOL_VERSION}: upgrade it")
+        if hello.incarnation < self._newest[device]:
+            raise ProtocolError(
+                f"{device}: incarnation {hello.incarnation} is stale, {self._newest[device]} has joined"
+            )
+        if hello.incarnation == self._newest[device] and hello.instance != self._instances.get(device, hello.instance):
+            raise ProtocolError(f"{device}: an agent of incarnation {hello.incarnation} has joined before this one")
+        _check_dealt(device, hello, expected)
+        if expected.records is not None:
+            expected.records.check(device, hello.holding)
+        if expected.manifest_sha256 not in ("", hello.manifest_sha256):
+            what = (
+                "another shard than this array was made with"
+                if expected.records is None
+                else "other records than before"
+            )
+            raise ProtocolError(f"{device} holds {what}; make the array again")
+        names = hello.holding.class_names if hello.holding is not None else []
+        if names and self._class_names is not None and self._class_names[1] != names:
+            first, theirs = self._class_names
+            raise ProtocolError(
+                f"{device}'s classes are {', '.join(names)}, those of {first} are {', '.join(theirs)}; give all drives "
+                "the same folders, empty ones too, or call folders by class numbers"
+            )
+
+    def _pin(self, device: str, hello: Hello) -> None:
+        """Remember what a drive said of records in place: from now on they must stay so."""
+        self._expected[device] = replace(
+            self._expected[device], manifest_sha256=hello.manifest_sha256, samples=hello.samples, clock=hello.clock
+        )
+        if self._class_names is None and hello.holding is not None and hello.holding.class_names:
+            self._class_names = device, hello.holding.class_names
+
+    def _register(self, session: DeviceSession) -> None:
+        device = session.device
+        if (earlier := self._sessions.get(device)) is not None:
+            earlier.close("the device has dialled again")
+        self._sessions[device] = session
+        self._joined[device].set()
+        self._newcomer.set()
+        self._newcomer = asyncio.Event()
+        self._on_event(device, EventKind.REJOINED if device in self._known else EventKind.JOINED, "")
+        self._known.add(device)
+
+    def _unregister(self, session: DeviceSession) -> None:
+        if self._sessions.get(session.device) is session:
+            del self._sessions[session.device]
+            self._joined[session.device].clear()
+            self._on_event(session.device, EventKind.LEFT, "")
+
+
+def _check_dealt(device: str, hello: Hello, expected: ExpectedDevice) -> None:
+    """Return if a hello tells of the clock that the drive was given, and of as many records as it was dealt.
+
+    Raises:
+        ProtocolError: it does not.
+    """
+    if hello.clock not in CLOCKS or expected.clock not in (None, hello.clock):
+        what = f"one of {', '.join(CLOCKS)}" if expected.clock is None else expected.clock
+        raise ProtocolError(f"{device}: its clock is {what}, and it says something else; run the agent as it was given")
+    if hello.samples > MAX_RECORDS or expected.samples not in (None, hello.samples):
+        what = f"can have {MAX_RECORDS}" if expected.samples is None else f"was dealt {expected.samples}"
+        raise ProtocolError(f"{device} says that it holds {hello.samples} records, and {what}; make the array again")
+
+
+def _most_connections(drives: int, spare: int) -> int:
+    """Return how many connections may be open at once, `spare` being the files that no drive needs."""
+    return drives + max(_LEAST_DOOR_CONNECTIONS, min(drives + _DOOR_CONNECTIONS, spare))
+
+
+def _peer_name(context: grpc.aio.ServicerContext[bytes, bytes]) -> str:
+    names = list(context.auth_context().get("x509_common_name", []))
+    return names[0].decode(errors="replace") if names else "(no certificate)"

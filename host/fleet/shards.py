@@ -1,0 +1,145 @@
+"""From a job's data section to one shard archive per device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from csd_emu.config.array_file import Device
+from csd_emu.util.node_names import HOST
+from firmware_agent.common.atomic_files import make_folder, shared_mode
+from firmware_agent.common.errors import DataError, ShardError
+from firmware_agent.common.handover import SHARD_FILE
+from firmware_agent.common.shard import REMEDY, open_shard, write_shard
+from host.config.data_section import DataSection
+from host.core.datasets import Dataset, load_dataset
+from host.core.partition import Indices, partition_dirichlet, partition_evenly
+
+# A random sample of fewer has a direction of its own (see `host.training.sync.gradient_direction`).
+LEAST_ALIKE = 256
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """What was written for one device: `samples` records, the first `private_samples` of them on this one alone.
+
+    For a device with records in place nothing was: the hash is empty.
+    """
+
+    path: Path
+    manifest_sha256: str
+    samples: int
+    private_samples: int
+
+
+@dataclass(frozen=True)
+class ShardAssignment:
+    """Which records lie where: `private` of each node, in order, and the `public` pool, which lies on all."""
+
+    private: list[Indices]
+    public: Indices
+
+
+def deal_out(dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed: int) -> ShardAssignment:
+    """Return which records lie where; it depends on the data, the drives' number and `seed` alone.
+
+    The host, if it is among the nodes, holds public records alone; drives with records in place get none.
+
+    Raises:
+        DataError: there are fewer private records than drives, or no public one and the host trains.
+    """
+    drives = [node for node in nodes if gets_private(node)]
+    generator = np.random.default_rng([seed, len(drives)])
+    count = len(dataset.labels)
+    share = 1.0 if data.private is None else data.private
+    pool = count - round(share * count)
+    public = np.sort(generator.permutation(count)[:pool]) if pool else np.empty(0, np.int64)
+    if not pool and any(node.name == HOST for node in nodes):
+        raise DataError(
+            "the host trains on public records, and there are none: the drives' private records do not leave them; set "
+            "mode: sync and data.private below 1, or host.trains: false"
+        )
+    private = np.setdiff1d(np.arange(count), public)
+    parts = [np.empty(0, np.int64)] * len(drives)
+    if len(private) and drives:
+        labels, concentration = dataset.labels[private], data.partition.dirichlet
+        if concentration is None:
+            dealt = partition_evenly(len(private), len(drives), generator)
+        else:
+            dealt = partition_dirichlet(labels, len(drives), concentration, generator)
+        parts = [private[part] for part in dealt]
+    own = iter(parts)
+    return ShardAssignment([next(own) if gets_private(node) else np.empty(0, np.int64) for node in nodes], public)
+
+
+def dealt_alike(nodes: Sequence[Device], data: DataSection, sizes: Sequence[int]) -> bool:
+    """Return whether all nodes' records are a fair sample of one data set: `LEAST_ALIKE` or more each, at random."""
+    dealt = data.partition.dirichlet is None and all(node.data is None for node in nodes)
+    return dealt and min(sizes, default=0) >= LEAST_ALIKE
+
+
+def gets_private(node: Device) -> bool:
+    """Return whether private records are dealt to a node: to a drive without records of its own."""
+    return node.name != HOST and node.data is None
+
+
+def write_shards(
+    devices: Sequence[Device],
+    data: DataSection,
+    seed: int,
+    folder: Path,
+    dataset: Dataset | None = None,
+    among: Sequence[Device] | None = None,
+) -> list[ShardRecord]:
+    """Write ``folder/NAME/shard.tar`` for each device, and return what was written, in the order of `devices`.
+
+    Private records come first, then the whole public pool, in the same order on every device. For a drive with records
+    in place nothing is written, and nothing is known before it says hello.
+
+    Args:
+        devices: drives, and the host if it trains.
+        data: what is dealt out, and how.
+        seed: of the split and the deal.
+        folder: of the devices' folders.
+        dataset: that `data` names, if it was loaded already.
+        among: drives of other servers too, among which records are dealt out; None for `devices` alone.
+
+    Raises:
+        DataError: the data set is unknown or too small.
+    """
+    dataset = load_dataset(data.source, seed) if dataset is None else dataset
+    nodes = devices if among is None else among
+    dealt = deal_out(dataset, data, nodes, seed)
+    own = dict(zip((node.name for node in nodes), dealt.private, strict=True))
+    records = []
+    make_folder(folder, shared_mode())
+    for device in devices:
+        private = own[device.name]
+        path = folder / device.name / SHARD_FILE
+        make_folder(path.parent, 0o700)
+        if device.data is not None:
+            records.append(ShardRecord(path, "", 0, 0))
+            continue
+        indices = np.concatenate([private, dealt.public])
+        digest = write_shard(path, dataset.name, dataset.images[indices], dataset.labels[indices], len(private))
+        records.append(ShardRecord(path, digest, len(indices), len(private)))
+    return records
+
+
+def check_shards(expected: Mapping[str, str], folder: Path) -> None:
+    """Check the archives that `write_shards` made: their hashes, and that they are the `expected` ones.
+
+    Args:
+        expected: device name -> its manifest's sha256.
+        folder: the one that was given to `write_shards`.
+
+    Raises:
+        ShardError: an archive is damaged, or another one.
+    """
+    for device, manifest_sha256 in expected.items():
+        path = folder / device / SHARD_FILE
+        if open_shard(path).manifest_sha256 != manifest_sha256:
+            raise ShardError(f"{path}: is not the shard that this array was made with; {REMEDY}")

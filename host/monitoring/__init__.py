@@ -1,0 +1,1 @@
+"""Output of a run: its directory, metrics, live page and report."""

@@ -1,0 +1,206 @@
+"""Every metric of csd-emu, once: what is exported, documented and tested comes from this table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from host.monitoring.metrics.metric import ROUND_BUCKETS, STEP_BUCKETS, Metric
+from host.monitoring.metrics.server_names import SERVER_METRICS
+from host.monitoring.metrics.step_names import POSSIBLE_RATE, STEP_METRICS
+
+BUILD_INFO = Metric("csd_build_info", "gauge", "", ("version", "python_version"), "1; which csd-emu serves this")
+RUN_INFO = Metric("csd_run_info", "gauge", "", ("array", "engine", "model", "mode"), "1; what runs where")
+
+DEVICE_INFO = Metric(
+    "csd_device_info",
+    "gauge",
+    "",
+    ("device", "kind", "profile", "machine", "cores", "clock", "agent_version", "torch_version", "hypervisor"),
+    "1; what the drive is: kind is emulated (a virtual machine), native (a process here), real, or host (its own); "
+    "cores are the profile's, hypervisor is what runs it, if it is a virtual machine",
+)
+DEVICE_UP = Metric("csd_device_up", "gauge", "", ("device",), "1 while the drive has a session, else 0", outlives=True)
+DEVICE_STATE = Metric(
+    "csd_device_state",
+    "gauge",
+    "",
+    ("device", "state"),
+    "1 for the drive's state, 0 for the others: defined, booting, ready, training or lost",
+    outlives=True,
+)
+BOOT_SECONDS = Metric(
+    "csd_boot_duration_seconds", "gauge", "seconds", ("device", "clock"), "From the drive's start to its hello"
+)
+SCALE_RATIO = Metric(
+    "csd_emulation_scale_ratio",
+    "gauge",
+    "ratio",
+    ("device", "phase"),
+    "What the reference core's seconds of a phase are multiplied by to be the profile's",
+)
+
+DEVICE_SECONDS = Metric(
+    "csd_device_seconds_total",
+    "counter",
+    "seconds",
+    ("device", "clock"),
+    "Elapsed device time: the composed length of all rounds, waiting included; divide joules by it",
+    hardware=True,
+)
+COMPUTE_SECONDS = Metric(
+    "csd_compute_seconds_total",
+    "counter",
+    "seconds",
+    ("device", "phase", "clock"),
+    "Device time in which the drive computed, per phase; divide samples by it",
+)
+NVME_SECONDS = Metric(
+    "csd_nvme_io_seconds_total",
+    "counter",
+    "seconds",
+    ("device", "op", "clock"),
+    "Device time of reading the records, composed from bytes",
+)
+LINK_SECONDS = Metric(
+    "csd_link_seconds_total",
+    "counter",
+    "seconds",
+    ("device", "direction", "clock"),
+    "Device time of moving weights over the link, composed from bytes",
+)
+STEP_SECONDS = Metric(
+    "csd_train_step_duration_seconds",
+    "histogram",
+    "seconds",
+    ("device", "phase", "clock"),
+    "Device time of a step in a phase; each step of a federated round counts with the round's mean",
+    STEP_BUCKETS,
+)
+
+SAMPLES = Metric("csd_train_samples_total", "counter", "", ("device",), "Records trained on, repetitions counted")
+STEPS = Metric("csd_train_steps_total", "counter", "", ("device",), "Optimiser steps")
+CALIBRATED_RATE = Metric(
+    "csd_calibrated_records_per_second",
+    "gauge",
+    "",
+    ("device", "clock"),
+    "What its calibration table says of the device's last round: records per second of compute, undisturbed, at the "
+    "batch sizes it had; only where the table covers them",
+)
+BATCH_SIZE = Metric("csd_batch_size", "gauge", "", ("device",), "Records per step")
+MEMORY_BYTES = Metric("csd_memory_used_bytes", "gauge", "bytes", ("device",), "Most memory that the agent has held")
+
+NVME_BYTES = Metric("csd_nvme_read_bytes_total", "counter", "bytes", ("device",), "Records read from flash")
+RECEIVED_BYTES = Metric(
+    "csd_network_receive_bytes_total", "counter", "bytes", ("device",), "Came to the drive over the wire, without TLS"
+)
+TRANSMITTED_BYTES = Metric(
+    "csd_network_transmit_bytes_total", "counter", "bytes", ("device",), "Left the drive over the wire, without TLS"
+)
+HOST_LINK_BYTES = Metric(
+    "csd_host_link_bytes_total",
+    "counter",
+    "bytes",
+    ("device", "direction"),
+    "Crossed the link between host and drive: what training in storage saves",
+)
+
+ENERGY_JOULES = Metric(
+    "csd_energy_joules_total",
+    "counter",
+    "joules",
+    ("device", "component", "source", "clock"),
+    "Energy over device time, of drives and of the host",
+    hardware=True,
+)
+POWER_WATTS = Metric(
+    "csd_power_watts",
+    "gauge",
+    "watts",
+    ("device", "component", "source", "clock"),
+    "Mean power over the device time of the last round",
+    hardware=True,
+)
+POWER_CAP = Metric(
+    "csd_power_cap_watts",
+    "gauge",
+    "watts",
+    ("clock",),
+    "What the whole array, host included, may draw over device time: host.power_cap of the array file, if it is set",
+)
+MACHINE_JOULES = Metric(
+    "csd_machine_energy_joules_total",
+    "counter",
+    "joules",
+    ("source", "clock"),
+    "Energy of this machine's processors during the rounds, where they have RAPL counters: the cost of emulation",
+)
+
+ROUND = Metric("csd_round", "gauge", "", ("mode",), "The last round that ended; 0 before the first")
+ROUND_SECONDS = Metric(
+    "csd_round_duration_seconds",
+    "histogram",
+    "seconds",
+    ("mode", "clock"),
+    "Composed array time of a round: compute, flash and link",
+    ROUND_BUCKETS,
+)
+PARTICIPANTS = Metric(
+    "csd_round_participants", "gauge", "", ("mode",), "Devices whose weights, or gradients, the last round holds"
+)
+STRAGGLERS = Metric(
+    "csd_round_stragglers_total", "counter", "", ("mode",), "Drives that missed a round's deadline, summed over rounds"
+)
+LATE_ROUNDS = Metric(
+    "csd_late_rounds_total", "counter", "", ("device",), "Rounds whose deadline the device missed: its work was dropped"
+)
+ACCURACY = Metric("csd_accuracy_ratio", "gauge", "ratio", (), "Of the last round's weights on held-out records")
+LOSS = Metric(
+    "csd_loss", "gauge", "", ("set",), "Mean cross-entropy: test (held-out records) or train (records trained on)"
+)
+WALL_SECONDS = Metric(
+    "csd_wall_seconds_total", "counter", "seconds", ("clock",), "Wall time of the rounds: the cost of emulation"
+)
+
+REJOINS = Metric("csd_rejoins_total", "counter", "", ("device",), "Times that the drive came back", outlives=True)
+ERRORS = Metric(
+    "csd_errors_total",
+    "counter",
+    "",
+    ("device", "kind"),
+    "Times that the drive was lost, that its task failed, or that its hello was refused",
+    outlives=True,
+)
+
+REJECTED = Metric(
+    "csd_updates_rejected_total",
+    "counter",
+    "",
+    ("device", "reason"),
+    "Contributions of the drive that were not believed: not_finite, samples, seconds, norm, loss, report, direction or "
+    "other; there from the first one on",
+    outlives=True,
+)
+
+METRICS: tuple[Metric, ...] = (
+    *(BUILD_INFO, RUN_INFO, DEVICE_INFO, DEVICE_UP, DEVICE_STATE, BOOT_SECONDS, SCALE_RATIO),
+    *(DEVICE_SECONDS, COMPUTE_SECONDS, NVME_SECONDS, LINK_SECONDS, STEP_SECONDS),
+    *(SAMPLES, STEPS, CALIBRATED_RATE, BATCH_SIZE, MEMORY_BYTES),
+    *(NVME_BYTES, RECEIVED_BYTES, TRANSMITTED_BYTES, HOST_LINK_BYTES),
+    *(ENERGY_JOULES, POWER_WATTS, POWER_CAP, MACHINE_JOULES),
+    *(ROUND, ROUND_SECONDS, PARTICIPANTS, STRAGGLERS, LATE_ROUNDS, ACCURACY, LOSS, WALL_SECONDS),
+    *STEP_METRICS,
+    *SERVER_METRICS,
+    *(REJOINS, ERRORS, REJECTED),
+)
+
+
+def _old_name(name: str, metric: Metric) -> Metric:
+    return replace(metric, name=name, help=f"Deprecated: the old name of {metric.name}, for one release")
+
+
+# Metrics that were renamed, each as it was: both are exported, with the same values.
+OLD_NAMES: dict[Metric, Metric] = {
+    CALIBRATED_RATE: _old_name("csd_calibrated_images_per_second", CALIBRATED_RATE),
+    POSSIBLE_RATE: _old_name("csd_possible_images_per_second", POSSIBLE_RATE),
+}

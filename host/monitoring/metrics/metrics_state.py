@@ -1,0 +1,291 @@
+"""Metrics of a run: series that grow with its records and events.
+
+**Drives that are gone.** A drive that has no session at the end of two rounds in a row (the one in which it was lost,
+and the next) is gone: its series are no longer served, as Prometheus' practice is for what no longer exists. Of a gone
+drive remain `csd_device_up` 0, `csd_device_state` lost and the counts of its errors and rejoins, for alerts need them;
+and energy, power and elapsed time as long as the records charge energy to it, for a drive that does not answer still
+draws power. When it rejoins, all its series are back and its counters go on where they were.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+
+from host.core.records import EventKind, EventRecord, RoundRecord
+from host.monitoring.metrics import metric_names as names
+from host.monitoring.metrics.calibrated import Calibrated
+from host.monitoring.metrics.metric import Metric
+from host.monitoring.metrics.round_counting import (
+    WALL,
+    DeviceFacts,
+    add_round,
+    begin_array,
+    begin_device,
+    charged_nodes,
+)
+from host.monitoring.metrics.series_store import MetricsSnapshot, Store
+from host.monitoring.metrics.server_counting import ServerCounts, add_server_steps, begin_servers
+from host.monitoring.metrics.server_names import RENDEZVOUS, SERVER_INFO, SERVERS
+from host.training.contributions import reason_of
+
+DEFINED, BOOTING, READY, TRAINING, LOST = STATES = ("defined", "booting", "ready", "training", "lost")
+_ERRORS = {EventKind.LOST: "lost", EventKind.FAILED: "failed", EventKind.REFUSED: "refused"}
+_UNKNOWN = "unknown"
+_GONE_AFTER_ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What stays the same in a run, and the names of its drives.
+
+    Attributes:
+        power_cap_watts: None for none.
+        server: name of the server that the host is; empty for the array's name.
+    """
+
+    array: str
+    engine: str
+    model: str
+    mode: str
+    devices: tuple[str, ...]
+    power_cap_watts: float | None = None
+    server: str = ""
+
+
+@dataclass
+class _Device:
+    """What the state remembers of a drive; `missed` counts the rounds that ended without a session, in a row."""
+
+    up: bool = False
+    was_up: bool = False
+    chosen: bool = True
+    missed: int = 0
+    facts: DeviceFacts | None = None
+
+    @property
+    def gone(self) -> bool:
+        return not self.up and self.missed >= _GONE_AFTER_ROUNDS
+
+
+@dataclass
+class _Progress:
+    """How far the run is, and to whom its last round charged energy."""
+
+    booting: bool = False
+    begun: bool = False
+    resting: bool = False
+    ended: bool = False
+    charged: Collection[str] = field(default_factory=tuple)
+
+
+class MetricsState:
+    """All metrics of one run. Each method is one step for a scrape: it sees all of it or nothing."""
+
+    def __init__(self, run: RunFacts) -> None:
+        """Begin with drives that are merely defined."""
+        self._run, self._store, self._lock = run, Store(), threading.Lock()
+        self._devices = {device: _Device() for device in run.devices}
+        self._progress = _Progress()
+        self._calibrated = Calibrated()
+        self._servers: ServerCounts | None = None
+        self.revision = 0
+        self._store.set(names.BUILD_INFO, (metadata.version("csd-emu"), platform.python_version()), 1)
+        self._store.set(names.RUN_INFO, (run.array, run.engine, run.model, run.mode), 1)
+        self._store.set(SERVER_INFO, (run.server or run.array,), 1)
+        for device in run.devices:
+            self._store.add(names.REJOINS, (device,))
+            for kind in _ERRORS.values():
+                self._store.add(names.ERRORS, (device, kind))
+        self._show_states()
+
+    def start_booting(self) -> None:
+        """Note that the drives are being started."""
+        with self._lock:
+            self._progress.booting = True
+            self._show_states()
+
+    def set_boot_seconds(self, seconds: Mapping[str, float]) -> None:
+        """Note how long each drive took from its start to its hello, in wall seconds."""
+        with self._lock:
+            for device, value in seconds.items():
+                self._store.set(names.BOOT_SECONDS, (device, WALL), value)
+
+    def begin(self, devices: Iterable[DeviceFacts], clock: str, calibrated: Calibrated | None = None) -> None:
+        """Begin to train on drives that have a session: all counters are there, at 0 or where past rounds left them.
+
+        `clock` is that of the array's seconds; `calibrated` knows what rounds from now on should cost.
+        """
+        with self._lock:
+            self._describe(devices, clock)
+            self._calibrated = calibrated or Calibrated()
+            self._progress.begun = True
+            begin_array(self._store, self._run.mode, clock, self._run.power_cap_watts)
+            for device in self._devices.values():
+                device.missed = 0 if device.up else _GONE_AFTER_ROUNDS
+            self._show_states()
+            self.revision += 1
+
+    def describe(self, devices: Iterable[DeviceFacts], clock: str) -> None:
+        """Take what drives with a session said of themselves; the counters of a new one begin at 0."""
+        with self._lock:
+            self._describe(devices, clock)
+
+    def add_event(self, event: EventRecord) -> None:
+        """Note what happened to a device."""
+        with self._lock:
+            if self._progress.ended:
+                return
+            known = self._devices.get(event.device)
+            if event.what in _ERRORS:
+                self._store.add(names.ERRORS, (event.device if known else _UNKNOWN, _ERRORS[event.what]), 1)
+            if known is None:
+                return
+            if event.what is EventKind.REJECTED:
+                self._store.add(names.REJECTED, (event.device, reason_of(event.detail)), 1)
+            if event.what in (EventKind.JOINED, EventKind.REJOINED):
+                known.up, known.was_up, known.missed = True, True, 0
+                self._store.add(names.REJOINS, (event.device,), float(event.what == EventKind.REJOINED))
+            elif event.what == EventKind.LEFT:
+                known.up = False
+                if self._progress.resting:
+                    known.missed = _GONE_AFTER_ROUNDS
+            # Of a drive that dialled again the loss of its old session may be told last: the new one counts.
+            elif event.what == EventKind.LOST and not known.up:
+                known.was_up = True
+            self._show_state(event.device, known)
+
+    def count_event(self, event: EventRecord) -> None:
+        """Note an event that is listed nowhere: here all count."""
+        self.add_event(event)
+
+    def add_round(self, record: RoundRecord) -> None:
+        """Count what the array did in a round."""
+        with self._lock:
+            add_round(self._store, self._run.mode, record, self._calibrated)
+            self._count_servers()
+            self._progress.charged = charged_nodes(record)
+            for name, device in self._devices.items():
+                device.missed = 0 if device.up else device.missed + 1
+                device.chosen = name not in record.idle
+            self._show_states()
+            self.revision += 1
+
+    def begin_servers(self, expected: int, clock: str, past: Iterable[RoundRecord] = ()) -> None:
+        """Begin to train together with other servers: their series are there, at 0 or where past rounds left them.
+
+        Args:
+            expected: all servers, this one included.
+            clock: that of the seconds which their steps will tell.
+            past: rounds of a resumed run.
+        """
+        with self._lock:
+            self._servers = ServerCounts(clock)
+            begin_servers(self._store, expected, clock)
+            for servers in (step.servers for record in past for step in record.steps if step.servers is not None):
+                self._servers.add(servers.sent_bytes, servers.reduce_seconds, servers.waited_seconds)
+                self._store.add(RENDEZVOUS, (), servers.meetings)
+            self._count_servers()
+
+    def _count_servers(self) -> None:
+        if self._servers is not None:
+            add_server_steps(self._store, self._servers)
+            self._servers = ServerCounts(self._servers.clock)
+
+    def count_servers(self, record: RoundRecord) -> None:
+        """Count what a round's steps had to do with other servers."""
+        for step in record.steps:
+            if (servers := step.servers) is not None:
+                for _ in range(servers.meetings):
+                    self.add_rendezvous(len(servers.present))
+                costs = servers.sent_bytes, servers.reduce_seconds, servers.waited_seconds
+                self.add_servers_step(len(servers.present), *costs)
+
+    def add_servers_step(self, present: int, reduced_bytes: int, reduce_seconds: float, waited_seconds: float) -> None:
+        """Count a step that was taken together; counters move with the next `add_round`, as all others do.
+
+        Args:
+            present: servers that took it, this one included.
+            reduced_bytes: that this server sent to others for it.
+            reduce_seconds: device time of adding up the gradients.
+            waited_seconds: device time in which this server was ready and another was not.
+
+        Raises:
+            RuntimeError: `begin_servers` was not called.
+        """
+        with self._lock:
+            if self._servers is None:
+                raise RuntimeError("a step of several servers was counted before there were any")
+            self._servers.add(reduced_bytes, reduce_seconds, waited_seconds)
+            self._store.set(SERVERS, (), present)
+
+    def add_rendezvous(self, present: int) -> None:
+        """Count that the servers have met anew, `present` of them, this one included: at once, for alerts."""
+        with self._lock:
+            self._store.add(RENDEZVOUS, (), 1)
+            self._store.set(SERVERS, (), present)
+
+    def rest(self) -> None:
+        """Train no more, but go on to watch who is there: a drive that leaves now is gone at once."""
+        with self._lock:
+            self._progress.resting, self._progress.begun = True, False
+            self._show_states()
+
+    def end(self) -> None:
+        """Keep everything as it is: that drives are switched off now is no fault of theirs."""
+        with self._lock:
+            self._progress.ended, self._progress.begun = True, False
+            self._show_states()
+            self.revision += 1
+
+    def devices(self) -> dict[str, tuple[str, DeviceFacts | None]]:
+        """Return for each drive the state that it is in, and what is known of it, if anything yet."""
+        with self._lock:
+            return {name: (self._state_of(device), device.facts) for name, device in self._devices.items()}
+
+    def snapshot(self) -> MetricsSnapshot:
+        """Return all series that are served at this moment."""
+        with self._lock:
+            gone = frozenset(name for name, device in self._devices.items() if device.gone)
+            uncharged = gone.difference(self._progress.charged)
+            return self._store.snapshot(lambda metric: _hidden(metric, gone, uncharged))
+
+    @property
+    def version(self) -> int:
+        """It is another one after every change."""
+        with self._lock:
+            return self._store.version
+
+    def _show_states(self) -> None:
+        for name, device in self._devices.items():
+            self._show_state(name, device)
+
+    def _show_state(self, name: str, device: _Device) -> None:
+        self._store.set(names.DEVICE_UP, (name,), device.up)
+        now = self._state_of(device)
+        for state in STATES:
+            self._store.set(names.DEVICE_STATE, (name, state), state == now)
+
+    def _state_of(self, device: _Device) -> str:
+        if device.up:
+            return TRAINING if self._progress.begun and device.chosen else READY
+        if device.was_up or self._progress.begun:
+            return LOST
+        return BOOTING if self._progress.booting else DEFINED
+
+    def _describe(self, devices: Iterable[DeviceFacts], clock: str) -> None:
+        for facts in devices:
+            known = self._devices[facts.device]
+            if known.facts != facts:
+                known.facts = facts
+                begin_device(self._store, self._run.mode, facts, clock)
+
+
+def _hidden(metric: Metric, gone: frozenset[str], uncharged: frozenset[str]) -> frozenset[str]:
+    """Return of which devices the metric's series are not served: of those that are `gone`, or at least `uncharged`."""
+    if metric.outlives or "device" not in metric.labels:
+        return frozenset()
+    return uncharged if metric.hardware else gone

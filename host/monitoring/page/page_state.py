@@ -1,0 +1,210 @@
+"""Answer of `/api/state`: all that the live page shows, as one JSON object. Version: `VERSION`.
+
+Seconds of drives and of the array are device time, of the clock that is named beside them; what is named ``wall`` is
+the cost of emulation. Numbers that are not known, or not finite, are null.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from csd_emu.util.renamed import Renamed, old_name_of
+from host.core.failures import Failure
+
+VERSION = 1
+STARTING: Final = "starting"
+TRAINING: Final = "training"
+FINISHED: Final = "finished"
+Phase = Literal["starting", "training", "finished"]
+
+
+class RunNow(msgspec.Struct, frozen=True, kw_only=True):
+    """What stays the same in a run, and where it stands.
+
+    Attributes:
+        array, engine, model, mode: what trains what, and how.
+        phase: drives start, rounds are trained, or all are done.
+        clock: of the array's seconds; empty before training begins.
+        rounds: how many are planned at most.
+        target_accuracy: at which the run ends early; null without one.
+        run_directory: what it writes into; empty before there is one.
+        program: version of csd-emu.
+        changed_unix_seconds: when anything last happened, by the host's own calendar.
+    """
+
+    array: str
+    engine: str
+    model: str
+    mode: str
+    phase: Phase
+    clock: str
+    rounds: int
+    target_accuracy: float | None
+    run_directory: str
+    program: str
+    changed_unix_seconds: float
+
+
+class RunSoFar(Renamed, frozen=True, kw_only=True):
+    """The run so far; `last` figures are of the last round.
+
+    Attributes:
+        round: rounds done.
+        steps: synchronous steps done; 0 in a federated run.
+        accuracy, test_loss, train_loss: after the last round.
+        records: records trained on in time.
+        records_per_device_second: mean rate of a device, last round.
+        records_per_array_second: of the whole array, flash, link and waiting included, last round.
+        array_seconds: device time of all rounds.
+        wall_seconds: the cost of emulating them.
+        last_array_seconds, last_wall_seconds: the same of the last round.
+        watts: of everything in the array, last round; modelled.
+        joules: of everything, all rounds; modelled.
+        machine_joules: that this machine's processors drew meanwhile (wall); null without counters.
+    """
+
+    round: int = 0
+    steps: int = 0
+    accuracy: float | None = None
+    test_loss: float | None = None
+    train_loss: float | None = None
+    records: int = 0
+    records_per_device_second: float | None = None
+    records_per_array_second: float | None = None
+    array_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    last_array_seconds: float | None = None
+    last_wall_seconds: float | None = None
+    watts: float | None = None
+    joules: float = 0.0
+    machine_joules: float | None = None
+    images: Annotated[int, old_name_of("records")] = 0
+    images_per_device_second: Annotated[float | None, old_name_of("records_per_device_second")] = None
+    images_per_array_second: Annotated[float | None, old_name_of("records_per_array_second")] = None
+
+
+class DriveNow(Renamed, frozen=True, kw_only=True):
+    """A drive, or the ``host`` if it trains.
+
+    Attributes:
+        name, kind, profile: what it is; kind and profile are empty before it has said hello.
+        state: ``defined``, ``booting``, ``ready``, ``training`` or ``lost``.
+        clock: of its device seconds.
+        rounds: from which it returned in time.
+        records: records trained on in time.
+        records_per_device_second: over its compute seconds of the last round; null if it did not take part in time.
+        compute_seconds: device seconds in which it computed, in time.
+        batch_size: records per step.
+        watts: mean over the last round's array seconds; modelled.
+        joules: charged to it so far; modelled.
+        slowdown: observed over expected seconds of its last synchronous step; null without a table.
+        straggler: its last part came too late.
+    """
+
+    name: str
+    kind: str
+    profile: str
+    state: str
+    clock: str
+    rounds: int
+    records: int
+    records_per_device_second: float | None
+    compute_seconds: float
+    batch_size: int | None
+    watts: float | None
+    joules: float
+    slowdown: float | None
+    straggler: bool
+    images: Annotated[int, old_name_of("records")] = 0
+    images_per_device_second: Annotated[float | None, old_name_of("records_per_device_second")] = None
+
+
+class EventNow(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened; `number` counts from 1 and is never used again in a run."""
+
+    number: int
+    device: str
+    what: str
+    detail: str
+    wall_seconds: float
+    array_seconds: float
+
+
+class RoundNow(Renamed, frozen=True, kw_only=True):
+    """A round, for tables. `drives` returned in time; `records_per_array_second` is null for a round without length."""
+
+    round: int
+    accuracy: float | None
+    test_loss: float | None
+    train_loss: float | None
+    drives: int
+    records_per_device_second: float | None
+    records_per_array_second: float | None
+    watts: float | None
+    joules: float
+    batch_size: int | None
+    array_seconds: float
+    wall_seconds: float
+    images_per_device_second: Annotated[float | None, old_name_of("records_per_device_second")] = None
+    images_per_array_second: Annotated[float | None, old_name_of("records_per_array_second")] = None
+
+
+class SeriesNow(msgspec.Struct, frozen=True):
+    """A curve, thinned: `x` are array seconds, null in `y` is a gap."""
+
+    x: list[float]
+    y: list[float | None]
+
+
+class TimelineNow(msgspec.Struct, frozen=True, kw_only=True):
+    """Who did what when, in the last rounds or steps.
+
+    Attributes:
+        title: such as ``steps 5 to 8``.
+        clock: of the array's seconds.
+        note: what else a reader must know, or empty.
+        begins: when its rounds or steps begin, in array seconds.
+        rows: names of drives, from above.
+        phases: names of phases, in the order in which a drive does them.
+        bars: row, phase, begin and end in array seconds.
+    """
+
+    title: str
+    clock: str
+    note: str
+    begins: list[float]
+    rows: list[str]
+    phases: list[str]
+    bars: list[tuple[int, int, float, float]]
+
+
+class PageState(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the page shows.
+
+    Attributes:
+        version: of this object's shape.
+        revision: grows with every change; of one `instance` of the host's process.
+        failures: of the user's code, in the order in which they came first.
+        events: the last ones, newest first.
+        rounds: the last ones, newest first.
+        series: by name; those without points are left out.
+        batches: device -> its batch over time, of those that changed most often.
+        hidden_batches: how many drives have batches that are not in `batches`.
+    """
+
+    version: int
+    instance: str
+    revision: int
+    run: RunNow
+    totals: RunSoFar
+    states: dict[str, int]
+    drives: list[DriveNow]
+    failures: list[Failure]
+    events: list[EventNow]
+    rounds: list[RoundNow]
+    series: dict[str, SeriesNow]
+    batches: dict[str, SeriesNow]
+    hidden_batches: int
+    timeline: TimelineNow | None

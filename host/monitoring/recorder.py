@@ -1,0 +1,178 @@
+"""Recorder of a run: what happens goes to its directory, to its checkpoint, to Prometheus and to the live page."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from csd_emu.util.node_names import HOST
+from firmware_agent.common.errors import shorten
+from host.core.event_budget import EventBudget
+from host.core.failures import Failure, FailureRecord
+from host.core.json_logs import tell
+from host.core.records import EventKind, EventRecord, RoundRecord, SliceRecord
+from host.core.states.training_state import TrainingState
+from host.fleet.checkpoint import Checkpoint
+from host.monitoring.run_directory import RunDirectory
+from host.training.accounting import Accountant
+from host.training.training_protocol import Training
+
+# Of what is written down of a drive's event.
+_MOST_CHARACTERS = 4000
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """What a resumed run goes on from.
+
+    Attributes:
+        directory: open, with nothing in its records behind the last round.
+        last_round: number of the last that is done; 0 if none is.
+        checkpoint: after the last of them; None if the run ended before its first checkpoint.
+        failures: of the user's code, in these rounds.
+    """
+
+    directory: RunDirectory
+    last_round: int = 0
+    checkpoint: Checkpoint | None = None
+    failures: Sequence[Failure] = ()
+
+    @property
+    def state(self) -> TrainingState | None:
+        """Where the training stood."""
+        return self.checkpoint.state if self.checkpoint is not None else None
+
+
+class RunListener(Protocol):
+    """Somebody who is shown what happens in a run as it happens."""
+
+    def add_event(self, event: EventRecord) -> None:
+        """Take an event."""
+
+    def count_event(self, event: EventRecord) -> None:
+        """Take an event that is one too many of its kind to be listed."""
+
+    def add_round(self, record: RoundRecord) -> None:
+        """Take a round that has ended."""
+
+
+class Recorder:
+    """Records one run, from its beginning or from its `past` on. Events that come before there is a directory wait.
+
+    Attributes:
+        last_round: number of the last that has ended; 0 before the first.
+        directory: None until `open`.
+    """
+
+    def __init__(self, followers: Sequence[RunListener], job: str, every: int, past: ResumePoint | None) -> None:
+        """Begin the run's wall time.
+
+        Args:
+            followers: shown every event and round; of a resumed run its past rounds first.
+            job: hash of the job, for checkpoints.
+            every: rounds between checkpoints; 0 for none.
+            past: of a resumed run.
+        """
+        self.last_round = past.last_round if past is not None else 0
+        self._followers, self._job, self._every = list(followers), job, every
+        spent_seconds = past.checkpoint.wall_seconds if past is not None and past.checkpoint is not None else 0.0
+        self._begin = time.monotonic() - spent_seconds
+        self._early: list[EventRecord] = []
+        self._budget = EventBudget()
+        self.directory: RunDirectory | None = None
+        self._accountant: Accountant | None = None
+        if past is not None:
+            for record in past.directory.read_rounds():  # so that counters go on where they were
+                self._show_round(record)
+            self.open(past.directory)
+            self.add_event(HOST, EventKind.RESUMED, f"after round {self.last_round}")
+
+    @property
+    def wall_seconds(self) -> float:
+        """Wall time of the run, that of the parts before it was resumed included."""
+        return time.monotonic() - self._begin
+
+    def open(self, directory: RunDirectory) -> None:
+        """Record into `directory` from now on, the events that have waited first."""
+        self.directory = directory
+        tell(run=directory.path.name)
+        for event in self._early:
+            directory.append(event)
+        self._early.clear()
+
+    def follow(self, accountant: Accountant) -> None:
+        """Give events the array time of `accountant` from now on."""
+        self._accountant = accountant
+
+    def add_event(self, device: str, what: EventKind, detail: str) -> None:
+        """Record an event; once the directory is closed, for the followers alone.
+
+        Of a drive's events of one kind the first in each minute are listed and the others counted: a drive that does
+        not cease fills neither disk nor page. The host's own are all listed.
+        """
+        self.list_counted(at_once=False)
+        if device == HOST:
+            self._list(device, what, detail)
+        elif self._budget.admits(device, what):
+            self._list(device, what, shorten(detail, _MOST_CHARACTERS))
+        else:
+            event = self._event(device, what, detail)
+            for follower in self._followers:
+                follower.count_event(event)
+
+    def list_counted(self, at_once: bool = True) -> None:
+        """Write down how many events were only counted in the minute that is over, or `at_once` in this one."""
+        for (device, what), count in self._budget.take_counted(at_once).items():
+            self._list(device, EventKind.NOTE, f"{what}: and {count:,} more in this minute")
+
+    def _list(self, device: str, what: EventKind, detail: str) -> None:
+        event = self._event(device, what, detail)
+        for follower in self._followers:
+            follower.add_event(event)
+        if self.directory is None:
+            self._early.append(event)
+        elif not self.directory.closed:
+            self.directory.append(event)
+
+    def add_failure(self, failure: Failure) -> None:
+        """Record a failure of the user's code that came for the first time."""
+        array_seconds = self._accountant.array_seconds if self._accountant is not None else 0.0
+        record = FailureRecord(failure=failure, wall_seconds=self.wall_seconds, array_seconds=array_seconds)
+        if self.directory is not None and not self.directory.closed:
+            self.directory.append(record)
+
+    def _event(self, device: str, what: EventKind, detail: str) -> EventRecord:
+        array_seconds = self._accountant.array_seconds if self._accountant is not None else 0.0
+        return EventRecord(device, what, detail, self.wall_seconds, array_seconds)
+
+    def add_slices(self, slices: Iterable[SliceRecord]) -> None:
+        """Record what became of the slices of a device's step."""
+        if self.directory is not None and not self.directory.closed:
+            self.directory.append_slices(slices)
+
+    async def add_round(self, record: RoundRecord, training: Training, last: bool = False) -> None:
+        """Record a round, and write a checkpoint if one is due: the last round, of a run that is done, always has one.
+
+        Raises:
+            EnvironmentUnfit: the disk is full; the checkpoint before is intact.
+        """
+        directory = self._open_directory()
+        self.list_counted(at_once=False)
+        directory.append(record)
+        self.last_round = record.round
+        self._show_round(record)
+        if self._every and (record.round % self._every == 0 or training.done or last):
+            checkpoint = Checkpoint(training.state(), self.wall_seconds)
+            await asyncio.to_thread(directory.save_checkpoint, checkpoint, self._job)
+
+    def _show_round(self, record: RoundRecord) -> None:
+        for follower in self._followers:
+            follower.add_round(record)
+
+    def _open_directory(self) -> RunDirectory:
+        if self.directory is None:
+            raise RuntimeError("a round was recorded before there was a run directory")
+        return self.directory

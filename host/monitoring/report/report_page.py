@@ -1,0 +1,237 @@
+"""Fills the page: a run's figures into one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import jinja2
+import msgspec
+import yaml
+from markupsafe import Markup
+
+from csd_emu.profiles.figure_entry import FigureEntry
+from csd_emu.util.node_names import HOST
+from firmware_agent.common.errors import EnvironmentUnfit
+from firmware_agent.common.units import format_bytes
+from host.core.owned_files import replace_file
+from host.core.records import EventKind, EventRecord
+from host.monitoring.report.charts.gantt import timeline_chart
+from host.monitoring.report.charts.plan_chart import plan_chart
+from host.monitoring.report.charts.resource_charts import link_chart, power_chart
+from host.monitoring.report.charts.step_charts import step_charts
+from host.monitoring.report.charts.svg import Chart
+from host.monitoring.report.charts.training_charts import progress_charts, throughput_chart
+from host.monitoring.report.compare_baseline import compare
+from host.monitoring.report.comparison import Comparison
+from host.monitoring.report.formats import format_number, format_quantity, format_seconds, format_share
+from host.monitoring.report.load_run import RunData, load_run
+from host.monitoring.report.run_figures import DeviceTotals, node_energy, total_devices, total_run
+from host.monitoring.report.sync_report import describe_steps, step_tiles
+from host.monitoring.report.tiles import describe_status, list_tiles
+from host.monitoring.run_directory import REPORT_FILE, SLICES_FILE, TRACE_FILE
+
+
+class ReportOutput(msgspec.Struct, frozen=True):
+    """`csd-emu report`: the file, how far the run came, and how it compares with a host that trains alone."""
+
+    report: str
+    run_directory: str
+    finished: bool
+    rounds: int
+    events: int
+    notes: list[str]
+    comparison: Comparison
+
+
+_MOST_EVENTS, _MOST_ROUNDS, _MOST_DEVICES = 200, 60, 128
+# Events of an ordinary life; a table of them says nothing.
+_ORDINARY = (EventKind.JOINED, EventKind.LEFT)
+_TRACES = {
+    TRACE_FILE: "what each device did when, in all rounds",
+    SLICES_FILE: "when each slice became ready, left, and was read at the other end, by device and direction",
+}
+_CLOCKS = {
+    "counted": "counted from the instructions that the emulated drive executed, times the scales of its profile",
+    "modelled": "looked up in a calibration table: simulated, not measured in this run",
+    "wall": "a stopwatch of the machine on which the agent ran; of an emulated drive it says nothing of a real one",
+}
+
+
+def write_report(directory: Path, output: Path | None = None, trusted: bool = False) -> ReportOutput:
+    """Write the report of the run in `directory`, by default into it, and return what is in it.
+
+    One of another user's must be `trusted`.
+
+    Raises:
+        ConfigurationError: it is no run directory, or a file in it is damaged.
+        EnvironmentUnfit: the report cannot be written.
+    """
+    run = load_run(directory, trusted)
+    comparison = compare(run)
+    path = output if output is not None else directory / REPORT_FILE
+    _replace(path, render(run, comparison, path.parent))
+    return ReportOutput(
+        report=str(path),
+        run_directory=str(directory),
+        finished=run.summary is not None,
+        rounds=len(run.rounds),
+        events=len(run.events),
+        notes=run.notes,
+        comparison=comparison,
+    )
+
+
+def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> str:
+    """Return the page as HTML; `folder` is where it will lie, by default the run directory."""
+    totals = total_run(run.rounds)
+    devices = total_devices(run.devices, run.rounds)
+    energy = _energy(run, devices)
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            run=run,
+            name=str(run.array.get("name") or run.path.name),
+            totals=totals,
+            tiles=list_tiles(run, totals, comparison, step_tiles(run.rounds, totals.clock)),
+            status=describe_status(run),
+            clocks={
+                clock: _CLOCKS.get(clock, "of a kind that this version does not know")
+                for clock in totals.clock.split("+")
+                if clock
+            },
+            charts=_charts(run, [device.device for device in devices]),
+            traces=_traces(run, folder or run.path),
+            devices=devices[:_MOST_DEVICES],
+            hidden_devices=max(0, len(devices) - _MOST_DEVICES),
+            energy=energy,
+            columns={
+                "band": [(f"{each.ratio:g} newport drives", "n") for each in comparison.band],
+                "energy": [(component, "n") for component in energy.get("components", [])],
+            },
+            rounds=run.rounds[-_MOST_ROUNDS:],
+            sync=describe_steps(run.rounds),
+            plan=run.plan if run.rounds else None,
+            host_trains=any(device.device == HOST for device in devices),
+            comparison=comparison,
+            events=_events(run.events)[-_MOST_EVENTS:],
+            hidden_events=max(0, len(_events(run.events)) - _MOST_EVENTS),
+            configuration={
+                name: yaml.safe_dump(dict(part), sort_keys=False)
+                for name, part in (("array.yaml", run.array), ("job.yaml", run.job))
+                if part
+            },
+            versions=_versions(run.versions),
+            profiles=_profiles(run),
+        )
+    )
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_clean,
+    )
+    environment.filters |= {
+        "number": format_number,
+        "quantity": format_quantity,
+        "bytes": lambda value: format_bytes(value),
+        "seconds": format_seconds,
+        "share": format_share,
+        "svg": lambda text: Markup(text),
+    }
+    return environment
+
+
+def _clean(value: Any) -> Any:
+    """Return text without characters that a file must not hold: a name or a message can bring any."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in value)
+
+
+def _traces(run: RunData, folder: Path) -> list[tuple[str, str, str]]:
+    """Return link, name and meaning of each trace that the run directory holds."""
+    found = [(name, text) for name, text in _TRACES.items() if (run.path / name).is_file()]
+    return [(quote(os.path.relpath(run.path / name, folder)), name, text) for name, text in found]
+
+
+def _charts(run: RunData, devices: Sequence[str]) -> dict[str, Chart]:
+    if not run.rounds:
+        return {}
+    target = run.job.get("target")
+    accuracy = target.get("accuracy") if isinstance(target, Mapping) else None
+    charts: list[Chart | None] = [
+        *progress_charts(run.rounds, accuracy if isinstance(accuracy, float | int) else None),
+        throughput_chart(run.rounds, [name for name in devices if name != HOST]),
+        power_chart(run.rounds),
+        link_chart(run.rounds),
+        timeline_chart(run.rounds, devices),
+        plan_chart(run.plan),
+        *step_charts(run.rounds, total_run(run.rounds).clock),
+    ]
+    return {chart.name: chart for chart in charts if chart is not None}
+
+
+def _energy(run: RunData, devices: Sequence[DeviceTotals]) -> dict[str, Any]:
+    """Return the components and the rows of the table of energy; empty if nothing is known of it."""
+    nodes = node_energy(run.rounds)
+    components = list(dict.fromkeys(component for parts in nodes.values() for component in parts))
+    shown = {device.device for device in devices[:_MOST_DEVICES]}
+    hidden = {device.device for device in devices[_MOST_DEVICES:]}
+    rows = {node: parts for node, parts in nodes.items() if node in shown or node not in hidden}
+    total = {name: math.fsum(parts.get(name, 0.0) for parts in nodes.values()) for name in components}
+    return {"components": components, "rows": rows, "total": total} if nodes else {}
+
+
+def _events(events: Sequence[EventRecord]) -> list[EventRecord]:
+    return [event for event in events if event.what not in _ORDINARY or event.detail]
+
+
+def _versions(versions: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return who -> package -> version; devices with the same versions share a row."""
+    host = versions.get("host")
+    found = {"host": {str(key): str(value) for key, value in host.items()}} if isinstance(host, Mapping) else {}
+    same: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    devices = versions.get("devices")
+    for name, facts in devices.items() if isinstance(devices, Mapping) else ():
+        if isinstance(facts, Mapping):
+            same.setdefault(tuple((str(key), str(value)) for key, value in facts.items()), []).append(str(name))
+    for facts_of, names in same.items():
+        title = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more with the same"
+        found[title] = dict(facts_of)
+    return found
+
+
+def _profiles(run: RunData) -> dict[str, list[FigureEntry]]:
+    known = {name: profile for name in dict.fromkeys(run.devices.values()) if (profile := run.profiles.get(name))}
+    if run.host is not None and run.array:
+        known[run.host.name] = run.host
+    return {
+        name: [
+            FigureEntry(key, figure.value, figure.unit, figure.source, figure.assumed)
+            for key, figure in profile.sources().items()
+        ]
+        for name, profile in known.items()
+    }
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write the file at once or not at all, so that an earlier report is never half gone."""
+    try:
+        replace_file(path, text.encode("utf-8", "replace"))
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"{path}: the report cannot be written ({error}); free space, or give another file with --output"
+        ) from error

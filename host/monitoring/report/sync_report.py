@@ -1,0 +1,125 @@
+"""Part of the report on a synchronous run: phases, retunes, steps that were out of the ordinary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from firmware_agent.common.units import format_bytes
+from host.core.records import RetuneRecord, RoundRecord, StepRecord
+from host.monitoring.report.formats import format_number, format_seconds
+from host.monitoring.report.step_spans import (
+    StepSpan,
+    list_phases,
+    list_retunes,
+    list_steps,
+    mean_imbalance,
+    share_of_possible,
+)
+from host.monitoring.report.tiles import Tile
+from host.monitoring.retune_text import describe_batches
+
+_MOST_ROWS = 60
+_MOST_NAMES = 8
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """A synchronous run in figures; of long tables the last rows.
+
+    Attributes:
+        steps: in all.
+        phases: before, during and after disturbances, or between retunes.
+        hidden_phases: how many earlier ones are left out, as are the next two.
+        retunes: with what changed, for people.
+        hidden_retunes: see above.
+        unusual: steps with devices that were late or lost, or with slices of such.
+        hidden_unusual: see above.
+        late_devices: device -> steps in which it was late.
+    """
+
+    steps: int
+    phases: list[StepSpan]
+    hidden_phases: int
+    retunes: list[tuple[RetuneRecord, str]]
+    hidden_retunes: int
+    unusual: list[StepRecord]
+    hidden_unusual: int
+    late_devices: dict[str, int]
+
+
+def describe_steps(rounds: Sequence[RoundRecord]) -> SyncReport | None:
+    """Return what there is to say of the steps; None of a run without any."""
+    steps, retunes = list_steps(rounds), list_retunes(rounds)
+    if not steps:
+        return None
+    phases = list_phases(rounds)
+    unusual = [step for step in steps if step.late or step.lost or step.mixed]
+    late: dict[str, int] = {}
+    for name in (name for step in steps for name in step.late):
+        late[name] = late.get(name, 0) + 1
+    return SyncReport(
+        steps=len(steps),
+        phases=phases[-_MOST_ROWS:],
+        hidden_phases=max(0, len(phases) - _MOST_ROWS),
+        retunes=[(retune, describe_batches(retune, _MOST_NAMES)) for retune in retunes[-_MOST_ROWS:]],
+        hidden_retunes=max(0, len(retunes) - _MOST_ROWS),
+        unusual=unusual[-_MOST_ROWS:],
+        hidden_unusual=max(0, len(unusual) - _MOST_ROWS),
+        late_devices=late,
+    )
+
+
+def step_tiles(rounds: Sequence[RoundRecord], clock: str) -> list[Tile]:
+    """Return the headline figures of the steps; none of a run without any."""
+    steps, retunes = list_steps(rounds), list_retunes(rounds)
+    if not steps:
+        return []
+    share = share_of_possible(steps)
+    worst = max(step.imbalance for step in steps)
+    disturbed = sum(bool(step.disturbed) for step in steps)
+    return [
+        *([_possible_tile(share, clock)] if share is not None else []),
+        Tile(
+            "imbalance of steps",
+            f"{mean_imbalance(steps):.1%}",
+            f"of the slowest device's compute ({clock})",
+            f"mean of {len(steps):,} steps; at worst {worst:.1%}",
+        ),
+        *_placement_tiles(steps),
+        Tile(
+            "retunes",
+            str(len(retunes)),
+            "times batch sizes changed",
+            f"{format_number(disturbed)} steps with competing work",
+        ),
+    ]
+
+
+def _placement_tiles(steps: Sequence[StepRecord]) -> list[Tile]:
+    """Return what the host had of the model, and what crossed for it; nothing of a model that was whole."""
+    placed = [step.placement for step in steps if step.placement is not None]
+    if not placed:
+        return []
+    last = placed[-1]
+    up, down = (sum(getattr(each, way) for each in placed) for way in ("up_bytes", "down_bytes"))
+    seconds = sum(each.tail_seconds for each in placed)
+    return [
+        Tile(
+            "layers on the host",
+            str(last.layers),
+            f"from {last.layer or 'its own tensors'} on, {format_bytes(last.state_bytes)}",
+            f"{format_seconds(seconds)} of computing ({last.clock}) in {len(placed):,} steps",
+        ),
+        Tile(
+            "across the cut",
+            format_bytes(up + down),
+            "counted on the wire",
+            f"{format_bytes(up)} of activations and labels, {format_bytes(down)} of gradients back",
+        ),
+    ]
+
+
+def _possible_tile(share: float, clock: str) -> Tile:
+    basis = "by tables, scaled by speeds observed"
+    return Tile("of what was possible", f"{share:.1%}", f"records, by compute ({clock})", basis)

@@ -1,0 +1,101 @@
+"""The headline figures of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from firmware_agent.common.units import format_bytes
+from host.monitoring.report.comparison import Comparison
+from host.monitoring.report.formats import format_number, format_seconds
+from host.monitoring.report.load_run import RunData
+from host.monitoring.report.run_figures import RunTotals
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A headline figure: what it is, its value, its unit or clock, and what else must be known of it."""
+
+    label: str
+    value: str
+    unit: str
+    note: str = ""
+
+
+def list_tiles(run: RunData, totals: RunTotals, comparison: Comparison, steps: Sequence[Tile] = ()) -> list[Tile]:
+    """Return the headline figures, none if there was no round; `steps` are those of synchronous steps."""
+    if not run.rounds:
+        return []
+    last, clock = run.rounds[-1], totals.clock
+    tiles = [
+        Tile("accuracy", f"{last.accuracy:.4f}", "of held-out records, 0 to 1", f"after round {last.round}"),
+        *([] if steps else [_drive_tile(totals)]),
+        Tile(
+            "speed of the array",
+            format_number(totals.records_per_array_second),
+            f"records per array second ({clock})",
+            f"{format_seconds(totals.array_seconds)} of compute, flash and link, composed",
+        ),
+        *steps,
+    ]
+    if totals.energy_joules and totals.samples:
+        tiles.append(_energy_tile(totals))
+    if comparison.band:
+        ends = [format_number(each.speedup, 2) for each in (comparison.band[-1], comparison.band[0])]
+        tiles.append(
+            Tile(
+                "against the host alone",
+                "\N{EN DASH}".join(ends),
+                "times the speed of a host that trains (modelled)",
+                "a band, see below",
+            )
+        )
+    wall = run.summary.wall_seconds if run.summary is not None else totals.wall_seconds
+    return [
+        *tiles,
+        Tile(
+            "over the host link",
+            format_bytes(totals.link_bytes),
+            "counted on the wire",
+            f"{format_bytes(totals.sent_bytes)} to the drives, {format_bytes(totals.received_bytes)} back",
+        ),
+        Tile(
+            "cost of emulation",
+            format_seconds(wall),
+            "wall time of this machine",
+            "the whole command; no drive's speed" if run.summary else "the rounds; no drive's speed",
+        ),
+    ]
+
+
+def _drive_tile(totals: RunTotals) -> Tile:
+    return Tile(
+        "speed of a drive",
+        format_number(totals.records_per_device_second),
+        f"records per device second ({totals.clock})",
+        f"{totals.samples:,} records in {format_seconds(totals.device_seconds)} of compute",
+    )
+
+
+def _energy_tile(totals: RunTotals) -> Tile:
+    return Tile(
+        "energy per record",
+        format_number(totals.joules_per_record * 1e3),
+        "mJ (modelled)",
+        f"{format_number(totals.energy_joules)} J, host and chassis included",
+    )
+
+
+def describe_status(run: RunData) -> str:
+    """Return how the run ended, in a sentence."""
+    if not run.rounds:
+        return "No round was finished."
+    if run.failures:
+        return f"Failed; {len(run.rounds)} round{'s were' if len(run.rounds) != 1 else ' was'} finished."
+    count = f"{len(run.rounds)} round" + ("s" if len(run.rounds) != 1 else "")
+    if run.summary is None:
+        return f"Ended early, after {count}."
+    if run.summary.target_accuracy is None:
+        return f"Finished after {count}; no target was set."
+    verdict = "reached" if run.summary.reached else "missed"
+    return f"Finished after {count}; the target accuracy {run.summary.target_accuracy:g} was {verdict}."

@@ -1,1 +1,0 @@
-"""Layers where they are cheapest: from a model, an array and a job to what `csd_emu.placement` decides from."""

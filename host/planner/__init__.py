@@ -1,1 +1,0 @@
-"""Which devices should train: configurations of a cluster, by time, power, energy or energy-delay product."""

@@ -1,0 +1,86 @@
+"""FedAdam: the host runs Adam on the drives' mean update."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Ge, Gt, Le, Lt
+
+from firmware_agent.common.slices import Array
+from host.config.plugins.kinds import STRATEGY
+from host.core.weighted_mean import weighted_mean
+from host.policies.aggregation.strategy import Contribution, check_names, mean_of_buffers
+
+_FIRST, _SECOND = "m/", "v/"
+Moment = npt.NDArray[np.float64]
+
+
+@STRATEGY.register("fedadam", "Adam on the host; `tau` is its degree of adaptivity.")
+class FedAdam:
+    """Reddi et al., "Adaptive federated optimization" (ICLR 2021), Algorithm 2, FedAdam.
+
+    ``Delta = mean_k(w_k) - w`` is the round's pseudo-gradient, its sign turned; then
+
+        ``m <- beta1 m + (1 - beta1) Delta``,  ``v <- beta2 v + (1 - beta2) Delta^2``,
+        ``w <- w + learning_rate m / (sqrt(v) + tau)``,
+
+    with ``m`` from 0 and ``v`` from ``tau^2``. As in the paper there is no correction of the bias towards these first
+    values. The mean is weighted by samples. Moments are float64.
+    """
+
+    proximal = 0.0
+    least_contributions = 1
+
+    def __init__(
+        self,
+        learning_rate: Annotated[float, Gt(0), Le(100)] = 0.01,
+        beta1: Annotated[float, Ge(0), Lt(1)] = 0.9,
+        beta2: Annotated[float, Ge(0), Lt(1)] = 0.99,
+        tau: Annotated[float, Gt(0), Le(1)] = 1e-3,
+        *,
+        parameters: Collection[str],
+    ) -> None:
+        """Step `parameters`; `tau` is the paper's degree of adaptivity, in units of the weights."""
+        self._learning_rate, self._beta1, self._beta2, self._tau = learning_rate, beta1, beta2, tau
+        self._parameters = frozenset(parameters)
+        self._first: dict[str, Moment] = {}
+        self._second: dict[str, Moment] = {}
+
+    def aggregate(self, global_weights: Mapping[str, Array], contributions: Sequence[Contribution]) -> dict[str, Array]:
+        """Return the new weights, and move the moments on (see `Strategy.aggregate`)."""
+        buffers = mean_of_buffers(contributions, self._parameters)
+        means = weighted_mean([(part.samples, self._doubled(part.weights)) for part in contributions])
+        return {
+            name: buffers[name] if name in buffers else self._stepped(name, before, means[name])
+            for name, before in global_weights.items()
+        }
+
+    def state(self) -> dict[str, Array]:
+        """Return both moments of every parameter; nothing before the first round."""
+        first: dict[str, Array] = {_FIRST + name: moment for name, moment in self._first.items()}
+        return first | {_SECOND + name: moment for name, moment in self._second.items()}
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Go on with these moments (see `Strategy.load_state`)."""
+        if state:
+            check_names(state, {prefix + name for name in self._parameters for prefix in (_FIRST, _SECOND)})
+        self._first = {n.removeprefix(_FIRST): a.astype(np.float64) for n, a in state.items() if n.startswith(_FIRST)}
+        self._second = {
+            n.removeprefix(_SECOND): a.astype(np.float64) for n, a in state.items() if n.startswith(_SECOND)
+        }
+
+    def _doubled(self, weights: Mapping[str, Array]) -> Mapping[str, Array]:
+        return {name: weights[name].astype(np.float64) for name in weights if name in self._parameters}
+
+    def _stepped(self, name: str, before: Array, mean: Array) -> Array:
+        start = before.astype(np.float64)
+        delta = mean.astype(np.float64) - start
+        first = self._first.get(name, np.zeros_like(delta))
+        second = self._second.get(name, np.full_like(delta, self._tau**2))
+        self._first[name] = first = np.asarray(self._beta1 * first + (1.0 - self._beta1) * delta)
+        self._second[name] = second = np.asarray(self._beta2 * second + (1.0 - self._beta2) * delta**2)
+        after = start + self._learning_rate * first / (np.sqrt(second) + self._tau)
+        return np.asarray(after, before.dtype)

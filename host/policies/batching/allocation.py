@@ -1,0 +1,98 @@
+"""The batches that make an array fastest, given how slow its devices are; none larger than at the start. Pure.
+
+With slowdowns s_i, a target T gives every device ``b_i(T) = max{b <= cap_i : s_i tau_i(b) <= T}``, and the array the
+rate ``X(T) = sum b_i(T) / (max_i s_i tau_i(b_i(T)) + sync)``. Between two T at which some b_i grows, X is constant, so
+the best T is one of the ``s_i tau_i(b)``: all are tried. A device whose batch is 0 there is parked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from host.core.tuning.batch_tuner import Batches, Floats
+from host.core.tuning.speed_table import SpeedTable
+
+# A batch that takes exactly the target must not be lost to rounding.
+_ROUNDING = 1 + 1e-9
+
+
+class Allocator:
+    """Answers for one array, of which it knows tables and largest batches."""
+
+    def __init__(self, tables: Sequence[SpeedTable], sync_seconds: float, most_targets: int = 64) -> None:
+        """Take the array's devices.
+
+        Args:
+            tables: of each device, in participant order; devices of a class share one.
+            sync_seconds: what the exchange adds to each step.
+            most_targets: so many targets of each device are tried, spread over its batches.
+        """
+        classes = list({id(table): table for table in tables}.values())
+        self.sync_seconds, self._most = sync_seconds, most_targets
+        self._curves = [table.step_seconds for table in classes]
+        self._class_of = np.array([next(n for n, own in enumerate(classes) if own is table) for table in tables])
+        self._members = [np.flatnonzero(self._class_of == number) for number in range(len(classes))]
+        self._lookup = np.full((len(classes), max(map(len, self._curves)) + 1), np.inf)
+        for row, curve in zip(self._lookup, self._curves, strict=True):
+            row[0], row[1 : len(curve) + 1] = 0.0, curve
+
+    def table_seconds(self, batches: Batches) -> Floats:
+        """Return tau_i(b_i), (..., devices); 0 for a batch of 0."""
+        seconds: Floats = self._lookup[self._class_of, batches]
+        return seconds
+
+    def step_seconds(self, batches: Batches, slowdowns: Floats) -> Floats:
+        """Return the length of a step, (...): the slowest device's seconds, and the exchange."""
+        seconds: Floats = (self.table_seconds(batches) * slowdowns).max(axis=-1) + self.sync_seconds
+        return seconds
+
+    def rate(self, batches: Batches, slowdowns: Floats) -> float:
+        """Return records per second; 0 if no device has any."""
+        total = int(batches.sum())
+        return total / float(self.step_seconds(batches, slowdowns)) if total else 0.0
+
+    def fill(self, target_seconds: float, slowdowns: Floats, caps: Batches) -> Batches:
+        """Return b_i(T), (devices,)."""
+        batches = np.zeros_like(caps)
+        for curve, members in zip(self._curves, self._members, strict=True):
+            limits = target_seconds * _ROUNDING / slowdowns[members]
+            batches[members] = np.minimum(np.searchsorted(curve, limits, side="right"), caps[members])
+        return batches
+
+    def best_target(self, slowdowns: Floats, caps: Batches) -> float:
+        """Return the T with the highest rate, the largest of several; 0 if there is no device."""
+        curves = [
+            (self._curves[number][:cap] * slow, count) for number, slow, cap, count in self._groups(slowdowns, caps)
+        ]
+        if not curves:
+            return 0.0
+        targets = np.unique(np.concatenate([self._thin(curve) for curve, _ in curves]))
+        # Records that are done by T: every point of a curve up to T stands for one record of each of its devices.
+        points = np.concatenate([curve for curve, _ in curves])
+        order = np.argsort(points)
+        counts = np.repeat([count for _, count in curves], [len(curve) for curve, _ in curves])
+        done = np.concatenate([[0], np.cumsum(counts[order])])
+        totals = done[np.searchsorted(points[order], targets * _ROUNDING, side="right")]
+        rates = totals / (targets + self.sync_seconds)
+        return float(targets[len(rates) - 1 - int(rates[::-1].argmax())])
+
+    def _groups(self, slowdowns: Floats, caps: Batches) -> Iterator[tuple[int, float, int, int]]:
+        """Yield class, slowdown, largest batch and number of equal devices that have any; most are not slowed."""
+        usual = slowdowns == 1
+        width = int(caps.max(initial=0)) + 1
+        counts = np.bincount((self._class_of * width + caps)[usual])
+        for key in np.flatnonzero(counts).tolist():
+            if key % width:
+                yield key // width, 1.0, key % width, int(counts[key])
+        others = (values[~usual].tolist() for values in (self._class_of, slowdowns, caps))
+        for (number, slow, cap), count in Counter(zip(*others, strict=True)).items():
+            if cap:
+                yield number, slow, cap, count
+
+    def _thin(self, curve: Floats) -> Floats:
+        if len(curve) <= self._most:
+            return curve
+        return curve[np.linspace(0, len(curve) - 1, self._most).round().astype(np.int64)]

@@ -1,0 +1,267 @@
+"""HyperTune's decision rule, for many arrays at once: the same code runs in training (one array) and simulation. Pure.
+
+After HyperTune (Heydarigorji et al., ICCAD 2020), whose algorithm could not be read; the rules are ours. See
+docs/hypertune.md for them and for the statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from host.core.tuning.batch_tuner import Batches, Floats
+from host.core.tuning.speed_table import SpeedTable
+from host.policies.batching.allocation import Allocator
+from host.policies.batching.detector import Detector, Flags
+from host.policies.batching.forecast import Drifts, Durations
+
+# The plan's target is kept, and devices that did not change are left alone, unless more than this is lost by it.
+PREFERENCE = 0.01
+# A retune has to make the array faster by this share at least, unless devices are back at their tables' speeds.
+MIN_GAIN = 0.005
+# The present batches are judged by levels that are so many standard errors lower.
+DOUBT = 2.0
+# A level so near the table's, and within so many standard errors of it, is the table's.
+SNAP, SNAP_DEVIATIONS = 0.02, 2.0
+# So long after a change an array is thought over again (estimates are better, and it has lasted), then twice as long.
+RECHECK_STEPS = 16
+_STATE = {
+    "": ("batches", "alive", "dirty", "recheck"),
+    "_durations": ("steps", "ends"),
+    "_drifts": ("slowed_at", "slowed_by", "lead"),
+}
+
+
+@dataclass(frozen=True)
+class RetuneRules:
+    """When a retune is made (see `host.config.sync_section.TuningSection`).
+
+    Attributes:
+        threshold: a step that takes this share longer or shorter than believed is a deviation.
+        window: so many in a row, the same way, are a change.
+        cost_steps: what a retune costs, in steps of the present length.
+        probe_steps: a parked device computes a record every so many steps, to be seen when it recovers.
+    """
+
+    threshold: float = 0.08
+    window: int = 3
+    cost_steps: float = 0.1
+    probe_steps: int = 8
+
+
+@dataclass(frozen=True)
+class RetuneDecision:
+    """A retune of one array.
+
+    Attributes:
+        row: which array.
+        before, after: (devices,) batches.
+        gain_steps: expected, in steps of the present length.
+    """
+
+    row: int
+    before: Batches
+    after: Batches
+    gain_steps: float
+
+
+class Retuner:
+    """Batches of `rows` equal arrays, each on its own. Arrays are (rows, devices).
+
+    Attributes:
+        batches: records per step as of now.
+        alive: devices that are there.
+        detector: what is believed of their speeds.
+        total_steps: of the run; None if nobody knows.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[SpeedTable],
+        batches: Batches,
+        rules: RetuneRules,
+        total_steps: int | None = None,
+        sync_seconds: float = 0.0,
+        rows: int = 1,
+    ) -> None:
+        """Begin with the plan's batches, (devices,), which are also the largest that any device ever gets."""
+        shape = (rows, len(tables))
+        self.allocator = Allocator(tables, sync_seconds)
+        self._rules, self.total_steps, self._initial = rules, total_steps, batches.copy()
+        self._target = float(self.allocator.table_seconds(batches).max())
+        shares = batches / max(1, int(batches.sum()))
+        self._quantiles = np.array([_newsvendor(float(share)) for share in shares])
+        self.batches = np.broadcast_to(batches, shape).copy()
+        self.alive = np.ones(shape, dtype=np.bool_)
+        self.detector = Detector(shape, rules.threshold, rules.window)
+        # Levels that are new since the last plan.
+        self.dirty = np.zeros(shape, dtype=np.bool_)
+        self._durations, self._drifts = Durations(rows), Drifts(shape)
+        # The step after which a row is thought over without a new cause, and how long after the one before.
+        self.recheck = np.full((rows, 2), RECHECK_STEPS, dtype=np.int64)
+        self._expected = np.empty(shape)
+        self._refresh()
+
+    @property
+    def slowdowns(self) -> Floats:
+        """(rows, devices) believed."""
+        slowdowns: Floats = np.exp(self.detector.estimate())
+        return slowdowns
+
+    @property
+    def expected_seconds(self) -> Floats:
+        """(rows, devices) believed compute seconds of the present batches; 0 for a batch of 0."""
+        seconds: Floats = np.where(self.batches > 0, self._expected * self.slowdowns, 0.0)
+        return seconds
+
+    def probes(self, step: int) -> Batches:
+        """Return (rows, devices) records that parked devices should compute beside this step, to be seen.
+
+        One whose last probe deviates is probed in every step until it is clear whether it has changed.
+        """
+        due = (step % self._rules.probe_steps == 0) | self.detector.deviating
+        parked = self.alive & (self.batches == 0) & (self._initial > 0)
+        probes: Batches = (parked & due).astype(np.int64)
+        return probes
+
+    def observe(self, step: int, compute_seconds: Floats) -> list[RetuneDecision]:
+        """Take what a step cost, NaN where nothing came; return what is decided, in force already.
+
+        Args:
+            step: its number, from 1.
+            compute_seconds: (rows, devices), positive or NaN; of a parked device those of its probe.
+        """
+        log_ratio = np.log(np.where(self.alive, compute_seconds, np.nan) / self._expected)
+        before = self.detector.level.copy()
+        changes = self.detector.observe(log_ratio)
+        changed = changes.any
+        if changed.any():
+            self._settle(changed)
+        over = self._drifts.observe(step, changed, self.detector.level - before)
+        self._durations.observe(before != 0, self.detector.level != 0, self.alive)
+        self.dirty |= changed | over
+        due = self._due(np.any(changed, axis=1), step) | over.any(axis=1)
+        decided = [self._decide(int(row), step) for row in np.flatnonzero(due)]
+        return [decision for decision in decided if decision is not None]
+
+    def leave(self, which: Flags) -> None:
+        """Take devices away, (rows, devices); where only parked ones are left they get their first batches again."""
+        self.alive &= ~which
+        self.batches[which] = 0
+        stranded = ~self.batches.any(axis=1)
+        self.batches[stranded] = np.where(self.alive, self._initial, 0)[stranded]
+        self.detector.reset(which)
+        self._drifts.reset(which)
+        self.dirty |= which
+        self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
+        self._refresh()
+
+    def join(self, which: Flags) -> None:
+        """Take devices back, with their first batches and their tables' speeds."""
+        self.alive |= which
+        self.batches = np.where(which, self._initial, self.batches)
+        self.detector.reset(which)
+        self._drifts.reset(which)
+        self.dirty |= which
+        self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
+        self._refresh()
+
+    def dump(self) -> dict[str, Any]:
+        """Return what has been learnt of the first array, in JSON's types."""
+        own = {name: array[0].tolist() for name, array in self._arrays()}
+        return own | {"detector": self.detector.state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take what `dump` returned."""
+        for name, array in self._arrays():
+            array[0] = state[name]
+        self.detector.load_state(state["detector"])
+        self._refresh()
+
+    def _arrays(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        for part, names in _STATE.items():
+            owner = getattr(self, part) if part else self
+            yield from ((name, getattr(owner, name)) for name in names)
+
+    def best_rate(self, row: int) -> float:
+        """Return the records per second that the believed speeds allow, by compute alone: without the exchange."""
+        slowdowns, caps = np.exp(self.detector.estimate(row)), np.where(self.alive[row], self._initial, 0)
+        batches = self.allocator.fill(self.allocator.best_target(slowdowns, caps), slowdowns, caps)
+        seconds = float((self.allocator.table_seconds(batches) * slowdowns).max(initial=0.0))
+        return float(batches.sum()) / seconds if seconds else 0.0
+
+    def _due(self, news: Flags, step: int) -> Flags:
+        """Return which rows to think over: those with news, and those whose time has come."""
+        self.recheck[news] = step + RECHECK_STEPS, RECHECK_STEPS
+        come = step >= self.recheck[:, 0]
+        self.recheck[come, 1] *= 2
+        self.recheck[come, 0] = step + self.recheck[come, 1]
+        due: Flags = news | come
+        return due
+
+    def _settle(self, changed: Flags) -> None:
+        """Take levels near the tables' for the tables'."""
+        error = self.detector.standard_error()
+        self.detector.snap(changed & (np.abs(self.detector.level) < np.maximum(SNAP, SNAP_DEVIATIONS * error)))
+
+    def _decide(self, row: int, step: int) -> RetuneDecision | None:
+        present, slowdowns = self.batches[row].copy(), np.exp(self.detector.estimate(row))
+        batches = self._choose(row, slowdowns)
+        if np.array_equal(batches, present):
+            self.dirty[row] = False
+            return None
+        # What is known of few steps may be wrong: the present batches get the benefit of the doubt.
+        lenient = slowdowns * np.exp(-DOUBT * self.detector.standard_error(row))
+        now, then = self.allocator.rate(present, lenient), self.allocator.rate(batches, slowdowns)
+        share = 1 - now / then if then > 0 else 0.0
+        gain = share * self._horizon(row, present, batches, step)
+        going_home = not self.detector.level[row][present != batches].any()
+        if share <= (0.0 if going_home else MIN_GAIN) or gain <= self._rules.cost_steps:
+            return None
+        self.batches[row] = batches
+        self.dirty[row] = False
+        self._refresh()
+        return RetuneDecision(row, present, batches, gain)
+
+    def _choose(self, row: int, slowdowns: Floats) -> Batches:
+        """Return the best batches, or others that are nearly as good and change less."""
+        allocator, caps = self.allocator, np.where(self.alive[row], self._initial, 0)
+        safe = np.exp(
+            self.detector.estimate(row) + self._quantiles * self.detector.standard_error(row) + self._drifts.lead[row]
+        )
+        plan = allocator.fill(self._target, safe, caps)
+        if not self.detector.level[row][self.alive[row]].any():
+            return plan
+        rest = ~self.dirty[row]
+        others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]
+        kept = allocator.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
+        kept[rest] = self.batches[row][rest]
+        free = allocator.fill(allocator.best_target(slowdowns, caps), safe, caps)
+        best = kept
+        for other in (plan, free):
+            if allocator.rate(other, slowdowns) > (1 + PREFERENCE) * allocator.rate(best, slowdowns):
+                best = other
+        return best
+
+    def _horizon(self, row: int, before: Batches, after: Batches, step: int) -> float:
+        """Return for how many steps a retune is expected to help."""
+        disturbed = bool(self.detector.level[row][before != after].any())
+        steps = self._durations.expected_steps(row, disturbed)
+        return steps if self.total_steps is None else min(steps, float(self.total_steps - step))
+
+    def _refresh(self) -> None:
+        # A parked device's probe is one record.
+        self._expected = self.allocator.table_seconds(np.maximum(self.batches, 1))
+
+
+def _newsvendor(share: float) -> float:
+    """Return how many standard errors above its mean a slowdown is taken for: the quantile 1 - h, 0.5 at least.
+
+    A record too many makes everyone wait, one too few costs the device's share h of it: the newsvendor's problem.
+    """
+    return NormalDist().inv_cdf(min(max(0.5, 1 - share), 0.999))

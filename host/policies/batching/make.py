@@ -1,0 +1,72 @@
+"""From what a job file says to the batch tuner of a run or of a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from firmware_agent.common.errors import PluginError
+from host.config.plugins.kinds import TUNER
+from host.config.plugins.plugin_loading import Plugin
+from host.config.plugins.plugin_options import accepted
+from host.config.plugins.plugin_section import UserSection
+from host.config.sync_section import TuningSection
+from host.config.tuner_section import TunerSection
+from host.core.tuning.batch_tuner import Batches, BatchTuner
+from host.core.tuning.speed_table import SpeedTable
+from host.policies.batching.fixed import FixedBatches
+from host.policies.batching.hypertune_rule import RetuneRules
+from host.policies.batching.user_tuner import make_user_tuner
+
+# What a tuner of the user's own is given beside the tables.
+_USER = ("batches", "names", "total_steps", "sync_seconds", "tuning_rules")
+
+
+@dataclass(frozen=True)
+class TunerArguments:
+    """What a run gives its tuner; a tuner takes of it what its constructor names.
+
+    Attributes:
+        tables: speed table of each device; None if there are none, and then batches stay.
+        batches: (devices,) records per step to begin with.
+        names: of the devices.
+        total_steps: of the run, if batches stay.
+        sync_seconds: what the exchange adds to each step.
+        tuning_rules: when a retune is made.
+    """
+
+    tables: Sequence[SpeedTable] | None
+    batches: Batches
+    names: Sequence[str]
+    total_steps: int
+    sync_seconds: float
+    tuning_rules: RetuneRules
+
+
+def make_rules(tuning: TuningSection) -> RetuneRules:
+    """Return the rules of retunes that a job file has."""
+    return RetuneRules(window=tuning.window, threshold=tuning.threshold, cost_steps=tuning.cost_steps)
+
+
+def make_tuner(section: TunerSection, arguments: TunerArguments, plugin: Plugin | None = None) -> BatchTuner:
+    """Return the tuner that a job file names, at its beginning.
+
+    Args:
+        section: of the job file.
+        arguments: of the run.
+        plugin: the tuner that `section` names, if it is one of the user's own.
+
+    Raises:
+        PluginError: the user's own cannot be made, or is no tuner.
+    """
+    tables, given = arguments.tables, vars(arguments)
+    if tables is None:
+        return FixedBatches(arguments.batches, None, arguments.names)
+    if plugin is not None:
+        return make_user_tuner(plugin, tables, *(given[name] for name in _USER))
+    if isinstance(section, UserSection):
+        raise PluginError(f"tuner {section.name!r} is not built in, and was not loaded")
+    name, options = (section, {}) if isinstance(section, str) else (section.name, section.options)
+    kind = TUNER.load(name)
+    tuner: BatchTuner = kind(**options, **accepted(kind, given))
+    return tuner

@@ -1,0 +1,197 @@
+"""Observations from trials, as the model takes them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from firmware_agent.common.errors import ConfigurationError
+from host.core.tuning.speed_table import SpeedTable
+from host.policies.selection.beliefs.belief import Data
+from host.policies.selection.beliefs.outliers import find_spikes
+from host.policies.selection.cluster import Cluster, Configuration, Floats, Trial, TrialStep
+from host.policies.selection.costs.speed_curves import NodeLog, NodeSteps, SecondsCurve, Spread, fit_curve, spread_of
+from host.policies.selection.costs.step_costs import Points
+
+# Relative standard deviations of a step's seconds and watts before anything is seen, and for how many steps they count.
+_NOISE, _WORTH = (0.02, 0.008), 4.0
+# A table's shape is never quite right, nor is a clock.
+_LEAST_ERROR, _NOT_SEEN = 0.002, 1e3
+# Batches that differ by no more than this share are as good as the same.
+_SAME_BATCH = 0.03
+_Key = tuple[Configuration, tuple[int, ...]]
+
+
+@dataclass
+class _Row:
+    """Steps of one configuration with its batches.
+
+    Attributes:
+        steps: of each, node -> logarithm of its seconds over the table's; and the logarithms of the step's seconds and
+            watts, None if some device returned nothing.
+        nodes: what each did, without spikes.
+        outputs: of the steps that nothing disturbed.
+    """
+
+    steps: list[tuple[dict[str, float], tuple[float, float] | None]] = field(default_factory=list)
+    nodes: dict[str, NodeSteps] = field(default_factory=dict)
+    outputs: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def whole(self) -> int:
+        """In how many steps each device returned."""
+        return sum(output is not None for _, output in self.steps)
+
+    def settle(self) -> None:
+        """Work out `nodes` and `outputs`."""
+        whole = {number: output for number, (_, output) in enumerate(self.steps) if output is not None}
+        disturbed = find_spikes({number: output[0] for number, output in whole.items()})
+        for node in {node: None for ratios, _ in self.steps for node in ratios}:
+            own = {number: ratios[node] for number, (ratios, _) in enumerate(self.steps) if node in ratios}
+            spikes = find_spikes(own)
+            disturbed |= spikes
+            self.nodes[node] = NodeSteps.of([ratio for number, ratio in own.items() if number not in spikes])
+        calm = [output for number, output in whole.items() if number not in disturbed]
+        self.outputs = calm or list(whole.values())
+
+
+class Observations:
+    """All steps of all trials; equal trials are one."""
+
+    def __init__(self, cluster: Cluster, tables: Sequence[SpeedTable]) -> None:
+        """Take what they are compared with."""
+        self._cluster, self._tables = cluster, tables
+        self._kind_of = {node: number for number, kind in enumerate(cluster.kinds) for node in kind.nodes}
+        self._rows: dict[_Key, _Row] = {}
+        # Of each node what it did, and how it deviates from its kind; None if that is to be worked out anew.
+        self._known: tuple[dict[str, NodeLog], dict[str, float]] | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything was seen."""
+        return bool(self._rows)
+
+    def steps_of(self, configuration: Configuration, batches: tuple[int, ...]) -> int:
+        """Return how many whole steps of it were seen, with these batches or hardly other ones."""
+        steps = 0
+        for (counts, own), row in self._rows.items():
+            if counts == configuration and all(
+                abs(one - other) <= max(1, _SAME_BATCH * other) for one, other in zip(batches, own, strict=True)
+            ):
+                steps += row.whole
+        return steps
+
+    def add(self, trial: Trial, seen: Sequence[TrialStep]) -> None:
+        """Take the steps of a trial; only steps in which each device returned say what a step costs.
+
+        Raises:
+            ConfigurationError: a figure is not positive, or of a node that there is not; nothing is taken then.
+        """
+        for each in seen:
+            self._check(each, trial)
+        if not seen:
+            return
+        row = self._rows.setdefault((trial.configuration, trial.batches), _Row())
+        for each in seen:
+            ratios = {node: self._log_ratio(node, seconds, trial) for node, seconds in each.compute_seconds.items()}
+            whole = len(each.compute_seconds) == sum(trial.configuration)
+            output = math.log(each.step_seconds), math.log(each.joules / each.step_seconds)
+            row.steps.append((ratios, output if whole else None))
+        row.settle()
+        self._known = None
+
+    def _log_ratio(self, node: str, seconds: float, trial: Trial) -> float:
+        kind = self._kind_of[node]
+        return math.log(seconds / self._tables[kind].seconds(trial.batches[kind]))
+
+    def _check(self, seen: TrialStep, trial: Trial) -> None:
+        for node, seconds in seen.compute_seconds.items():
+            if node not in self._kind_of or not trial.batches[self._kind_of[node]]:
+                raise ConfigurationError(f"planner: {node!r} takes no part in this trial, but was seen in it")
+            _positive(f"compute seconds of {node}", seconds)
+        _positive("seconds of a step", seen.step_seconds)
+        _positive("joules of a step", seen.joules)
+
+    def spreads(self, nodes: Sequence[Sequence[str]]) -> list[Spread]:
+        """Return how the nodes of each kind differ, in the order given."""
+        logs, _ = self._look()
+        return [spread_of([logs.get(node, []) for node in each]) for each in nodes]
+
+    def _look(self) -> tuple[dict[str, NodeLog], dict[str, float]]:
+        """Return what each node did, and its deviation from the typical device of its kind."""
+        if self._known is None:
+            self._known = self._work_out()
+        return self._known
+
+    def _work_out(self) -> tuple[dict[str, NodeLog], dict[str, float]]:
+        logs: dict[str, NodeLog] = {}
+        deviations: dict[str, float] = {}
+        # Levels of trials depend on who took part, and who deviates on the levels: twice is enough.
+        for _ in range(2):
+            logs = {}
+            for row in self._rows.values():
+                levels = self._levels(row, deviations)
+                for node, steps in row.nodes.items():
+                    logs.setdefault(node, []).append((steps, levels[self._kind_of[node]]))
+            for kind in self._cluster.kinds:
+                seen = [node for node in kind.nodes if node in logs]
+                spread = spread_of([logs[node] for node in seen])
+                deviations.update(zip(seen, spread.deviations.tolist(), strict=True))
+        return logs, deviations
+
+    def _levels(self, row: _Row, deviations: dict[str, float]) -> dict[int, float]:
+        """Return what a typical device of each kind did in a trial."""
+        values: dict[int, list[float]] = {}
+        for node, steps in row.nodes.items():
+            values.setdefault(self._kind_of[node], []).append(steps.mean - deviations.get(node, 0.0))
+        return {kind: sum(each) / len(each) for kind, each in values.items()}
+
+    def curves(self, reference: Floats) -> tuple[SecondsCurve, ...]:
+        """Return what is believed of each kind's curve; `reference` are batches at which tables are best."""
+        _, deviations = self._look()
+        levels = [self._levels(row, deviations) for row in self._rows.values()]
+        drive = np.array([not kind.local for kind in self._cluster.kinds])
+        all_drives = max(1, int(np.array(self._cluster.counts) @ drive))
+        curves = []
+        for number, (kind, table) in enumerate(zip(self._cluster.kinds, self._tables, strict=True)):
+            seen = [
+                (key[1][number], float(np.array(key[0]) @ drive) / all_drives, level[number], self._error(row, number))
+                for (key, row), level in zip(self._rows.items(), levels, strict=True)
+                if number in level
+            ]
+            columns = np.array(seen, np.float64).reshape(-1, 4).T
+            curves.append(fit_curve(kind, table, float(reference[number]), *columns))
+        return tuple(curves)
+
+    def _error(self, row: _Row, kind: int) -> float:
+        """Return the standard deviation of a trial's level of a kind."""
+        count = sum(steps.steps for node, steps in row.nodes.items() if self._kind_of[node] == kind)
+        return _NOISE[0] / math.sqrt(count)
+
+    def data(self) -> Data | None:
+        """Return what steps cost, for the model; None if nothing was seen."""
+        if not self._rows:
+            return None
+        keys, rows = list(self._rows), list(self._rows.values())
+        steps = np.array([len(row.outputs) for row in rows], np.int64)
+        outputs = np.array([np.mean(row.outputs, axis=0) if row.outputs else (0.0, 0.0) for row in rows])
+        counts, batches = np.array([key[0] for key in keys], np.int64), np.array([key[1] for key in keys], np.int64)
+        return Data(Points(counts, batches), outputs, self._output_errors(rows, steps), steps)
+
+    def _output_errors(self, rows: Sequence[_Row], steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:
+        squares, freedom = _WORTH * np.array(_NOISE) ** 2, _WORTH
+        for row in rows:
+            if row.outputs:
+                values = np.array(row.outputs)
+                squares = squares + ((values - values.mean(axis=0)) ** 2).sum(axis=0)
+                freedom += len(values) - 1
+        noise = np.sqrt(squares / freedom)
+        errors = np.hypot(noise / np.sqrt(np.maximum(steps, 1))[:, None], _LEAST_ERROR)
+        return np.asarray(np.where(steps[:, None] > 0, errors, _NOT_SEEN))
+
+
+def _positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ConfigurationError(f"planner: {name} are {value!r}; a step takes some, measure it again")

@@ -1,0 +1,1 @@
+"""What a configuration of devices costs by the model: seconds, energy, records."""

@@ -1,0 +1,292 @@
+"""The planner: which configuration to try next, and which is best. Pure and sequential.
+
+After Gu et al. (ICPADS 2019): a few pre-training steps give the seconds t of a step and its watts P, and with S steps
+left T = S t, E = P T, EDP = E T. They run every configuration; here a fitted model (`belief.Belief`) says what
+the others cost and how sure that is; only what could change the decision is run. Every step counts as training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from firmware_agent.common.errors import ConfigurationError
+from host.policies.selection.beliefs.belief import Belief
+from host.policies.selection.beliefs.observations import Observations
+from host.policies.selection.blas_threads import on_one_thread
+from host.policies.selection.cluster import Cluster, Configuration, Counts, Floats, Trial, TrialStep
+from host.policies.selection.costs.cost_model import Model
+from host.policies.selection.costs.planned_records import TotalWork
+from host.policies.selection.costs.speed_curves import PaceTables, table_of
+from host.policies.selection.costs.step_costs import Figures, Points
+from host.policies.selection.reasons import explain, pareto_rows
+from host.policies.selection.search.best_configurations import find_configurations
+from host.policies.selection.search.configuration_search import MOST_ENUMERATED, Space
+from host.policies.selection.search.information import Candidates, contenders, most_promising, most_telling
+from host.policies.selection.search.planned_batches import (
+    check_batch,
+    keep_batches,
+    knees,
+    subset_batches,
+    subset_numbers,
+    sync_seconds,
+)
+from host.policies.selection.search.ranking import Ranking, goal_of
+from host.policies.selection.selection_rules import MeasuredTrial, SelectionPlan, SelectionRules
+
+__all__ = ["Planner", "SelectionPlan"]
+_MOST_TRIALS, _MOST_RANKED, _MOST_OF_SHARE = 16, 200, 0.2
+# Of several servers: batches are worked out for each subset of kinds.
+_MOST_KINDS = 12
+# Where nothing is expected to keep to the constraints, a chance to that is worth a trial.
+_DOUBTFUL = 0.05
+
+
+class Planner:
+    """Chooses trials one after the other, learns from each, and decides."""
+
+    def __init__(
+        self, cluster: Cluster, rules: SelectionRules, records: float, private: Mapping[str, float] | None = None
+    ) -> None:
+        """Take what there is, and what is wanted.
+
+        Args:
+            cluster: all that might train.
+            rules: what is best, what must hold, what may be spent.
+            records: that the job trains on in all, whatever the batches, if every node takes part.
+            private: node -> how many of them nobody trains on without it; None for none of any.
+
+        Raises:
+            ConfigurationError: there is no device, a batch does not fit, a node is unknown, or there is no record.
+        """
+        self.cluster, self.rules, self.records = cluster, rules, records
+        self._private = dict(private or {})
+        if not 0 < records < math.inf:
+            raise ConfigurationError(f"planner: {records!r} records to train on; give the job data and steps")
+        names = [node for kind in cluster.kinds for node in kind.nodes]
+        wanted = rules.constraints
+        for word, nodes in (("include", wanted.include), ("exclude", wanted.exclude)):
+            if unknown := sorted(nodes - set(names)):
+                raise ConfigurationError(f"{word}: {unknown[0]!r} is no device here; there are {', '.join(names)}")
+        self._bare = self._find_bare(names)
+        if idle := sorted(wanted.include & self._bare):
+            raise ConfigurationError(f"include: {idle[0]} has no record to train on; leave it out, or share records")
+        self._lost: set[str] = set()
+        self._figures = Figures.of(cluster)
+        self._tables = [table_of(kind) for kind in cluster.kinds]
+        check_batch(self._tables, rules.batch_size)
+        self._reference = knees(self._tables, rules)
+        self._observations = Observations(cluster, self._tables)
+        self._trials: list[MeasuredTrial] = []
+        self._attempts = 0
+        self._spent: list[tuple[float, float]] = []
+        self._ranking: Ranking | None = None
+        self._batches: Counts | None = None
+        self._refuse_nothing()
+        self._refuse_too_many()
+
+    def next_trial(self) -> Trial | None:
+        """Return what to run next, or None: enough is known, or what may be spent is spent."""
+        if not self.rules.steps or self._attempts >= _MOST_TRIALS:
+            return None
+        with on_one_thread():
+            return self._next_trial(self._look())
+
+    def _next_trial(self, ranking: Ranking) -> Trial | None:
+        if not self._observations:
+            every = int(ranking.points.counts.sum(axis=1).argmax())
+            if (first := self._trial(ranking, every, "all devices, to see each of them")) is not None:
+                return first
+        if not ranking.feasible.any():
+            return self._hopeful(ranking)
+        rows = contenders(ranking)
+        candidates = Candidates(
+            ranking.score[rows],
+            ranking.covariance(rows),
+            self._costs(ranking, rows),
+            self._steps(ranking, rows),
+            self.rules,
+        )
+        kept = most_telling(candidates, self._left(ranking))
+        misses, chances = ranking.near_misses()
+        gains = ranking.score[ranking.best] - ranking.score[misses]
+        doubtful = most_promising(self.rules, gains, chances, self._doubtful_costs(ranking, misses))
+        if doubtful is not None and (kept is None or doubtful.worth > kept.worth):
+            why = "it would be better, and may keep to the constraints after all"
+            return self._trial(ranking, int(misses[doubtful.number]), why)
+        if kept is None:
+            return None
+        why = "it may be the best" if kept.number else "it is the best by all that is known"
+        return self._trial(ranking, int(rows[kept.number]), why)
+
+    def _doubtful_costs(self, ranking: Ranking, rows: Counts) -> Floats:
+        """Return what trials cost, as shares of the whole training; infinite for what is measured, or too dear."""
+        costs = self._costs(ranking, rows)
+        steps = self._affordable(costs, self._left(ranking))
+        closed = (steps < 1) | (self._steps(ranking, rows) >= self.rules.steps)
+        return np.where(closed, np.inf, costs * steps)
+
+    def _hopeful(self, ranking: Ranking) -> Trial | None:
+        """Return a trial of what likeliest keeps to the constraints where nothing is expected to; None if none may."""
+        rows, chances = ranking.likeliest()
+        rows = rows[chances > _DOUBTFUL]
+        why = "nothing is expected to keep to the constraints; it may after all"
+        open_rows = rows[self._steps(ranking, rows) < self.rules.steps]
+        trials = (self._trial(ranking, int(row), why) for row in open_rows)
+        return next((trial for trial in trials if trial is not None), None)
+
+    def observe(self, trial: Trial, seen: Sequence[TrialStep]) -> None:
+        """Learn from the steps of a trial; fewer than asked for where a device failed.
+
+        Raises:
+            ConfigurationError: what was seen is not positive, or of a node that there is not.
+        """
+        self._observations.add(trial, seen)
+        self._attempts += 1
+        if seen:
+            seconds = float(np.mean([each.step_seconds for each in seen]))
+            joules = float(np.mean([each.joules for each in seen]))
+            self._trials.append(MeasuredTrial(trial, len(seen), seconds, joules))
+            records = float(np.dot(trial.configuration, trial.batches)) * len(seen)
+            self._spent.append((seconds * len(seen), records))
+        self._ranking = None
+
+    def lose(self, node: str) -> None:
+        """Note that a node failed: it takes part in nothing any more.
+
+        Raises:
+            ConfigurationError: there is no such node, or none is left.
+        """
+        if not any(node in kind.nodes for kind in self.cluster.kinds):
+            raise ConfigurationError(f"{node!r} is no device of this plan; it cannot be lost")
+        self._lost.add(node)
+        self._ranking = None
+        self._refuse_nothing()
+
+    def choose_nodes(self, configuration: Configuration) -> tuple[str, ...]:
+        """Return which nodes take part: of each kind the first that are left, included ones first."""
+        pairs = zip(self._nodes(), configuration, strict=True)
+        return tuple(node for nodes, count in pairs for node in nodes[:count])
+
+    def decide(self) -> SelectionPlan:
+        """Return what is best by all that is known.
+
+        Raises:
+            ConfigurationError: no configuration keeps to the constraints: which one binds, and by how much.
+        """
+        with on_one_thread():
+            return self._decide(self._look())
+
+    def _decide(self, ranking: Ranking) -> SelectionPlan:
+        ranking.refuse_infeasible(lambda rows: self._steps(ranking, rows))
+        rows = ranking.order[:_MOST_RANKED]
+        front = pareto_rows(ranking)
+        both = np.concatenate([rows, front[~np.isin(front, rows)]])
+        estimates = dict(zip(both.tolist(), ranking.estimates(both, self._steps(ranking, both)), strict=True))
+        chosen, *_ = ranked = tuple(estimates[row] for row in rows.tolist())
+        sure, trials = ranking.sure(), tuple(self._trials)
+        reasons = explain(ranking, chosen.steps_measured, sure, trials, sorted(self._lost))
+        fronts = tuple(estimates[row] for row in front.tolist())
+        feasible = int(ranking.feasible.sum())
+        return SelectionPlan(chosen, ranked, fronts, reasons, sure, float(np.expm1(ranking.gap)), trials, feasible)
+
+    def _nodes(self) -> list[list[str]]:
+        """Return the nodes of each kind that may take part, in the order in which they are taken."""
+        wanted = self.rules.constraints
+        out = wanted.exclude | self._lost | self._bare
+        left = [[node for node in kind.nodes if node not in out] for kind in self.cluster.kinds]
+        return [sorted(nodes, key=lambda node: node not in wanted.include) for nodes in left]
+
+    def _find_bare(self, names: Sequence[str]) -> frozenset[str]:
+        """Return nodes that have nothing to train on: no record is public, and none is theirs."""
+        if sum(self._private.values()) < self.records:
+            return frozenset()
+        return frozenset(node for node in names if not self._private.get(node, 0))
+
+    def _refuse_nothing(self) -> None:
+        if any(self._nodes()):
+            return
+        excluded, every = len(self.rules.constraints.exclude), sum(len(kind.nodes) for kind in self.cluster.kinds)
+        causes = [f"{excluded} of {every} excluded"] if excluded else []
+        causes += [f"{', '.join(sorted(self._lost))} lost"] if self._lost else []
+        causes += [f"{', '.join(sorted(self._bare))} without a record"] if self._bare else []
+        cause = f" ({'; '.join(causes)})" if causes else ""
+        remedy = "exclude fewer" if excluded else "add one to the array"
+        raise ConfigurationError(f"planner: there is no device to train with{cause}; {remedy}")
+
+    def _refuse_too_many(self) -> None:
+        """Bounds of what is not looked at are those of one server."""
+        servers, size = len(self.cluster.sides), math.prod(len(nodes) + 1 for nodes in self._nodes())
+        if servers and (size > MOST_ENUMERATED or len(self.cluster.kinds) > _MOST_KINDS):
+            raise ConfigurationError(
+                f"planner: {size} configurations of {len(self.cluster.kinds)} kinds of drives on {servers} servers are "
+                f"more than it looks at, {MOST_ENUMERATED} of {_MOST_KINDS}; exclude drives, or plan with fewer servers"
+            )
+
+    def _look(self) -> Ranking:
+        if self._ranking is None:
+            self._ranking = self._believe()
+        return self._ranking
+
+    def _believe(self) -> Ranking:
+        nodes = self._nodes()
+        # Lost ones come last: they took part in trials.
+        lost = [[node for node in kind.nodes if node in self._lost] for kind in self.cluster.kinds]
+        spreads = self._observations.spreads([[*left, *gone] for left, gone in zip(nodes, lost, strict=True)])
+        wanted = self.rules.constraints
+        curves = self._observations.curves(self._reference)
+        paces = PaceTables.of(spreads)
+        model = Model(self._figures, curves, paces, self._overhead_unit(), wanted.unused_powered)
+        belief = Belief(model, self._observations.data())
+        devices = tuple(len(each) for each in nodes)
+        goal = goal_of(self.rules)
+        sync = sync_seconds(belief, devices)
+        fresh = subset_batches(model.tables, devices, self.rules, sync)
+        table = self._batches = keep_batches(belief, self._batches, fresh, devices)
+        least = tuple(sum(node in wanted.include for node in each) for each in nodes)
+        work = TotalWork.of(self.records, self._private, nodes)
+        found = find_configurations(Space(least, devices, table, work), model, belief.mode, goal)
+        subsets = subset_numbers(found.counts)
+        points = Points(found.counts, table[subsets], subsets)
+        return Ranking.of(self.cluster, self.rules, belief, points, work.records(found.counts), found.gap)
+
+    def _overhead_unit(self) -> float:
+        """Return the seconds of a table's step at the knee: what overhead and such are measured in."""
+        pairs = zip(self._tables, self._reference, strict=True)
+        return max(table.seconds(min(int(batch), table.largest_batch)) for table, batch in pairs)
+
+    def _steps(self, ranking: Ranking, rows: Counts) -> Counts:
+        """Return how many steps of these were measured."""
+        return np.array([self._observations.steps_of(*ranking.configuration(int(row))) for row in rows], np.int64)
+
+    def _trial(self, ranking: Ranking, number: int, why: str) -> Trial | None:
+        """Return a trial, of fewer steps if what is left allows no more; None if it allows none."""
+        steps = int(self._affordable(self._costs(ranking, np.array([number])), self._left(ranking))[0])
+        configuration, batches = ranking.configuration(number)
+        return Trial(configuration, batches, steps, why) if steps else None
+
+    def _affordable(self, costs: Floats, left: float) -> Counts:
+        """Return how many steps a trial has, of what one step costs; 0 where `left` buys none."""
+        if left < 0:
+            return np.zeros(len(costs), np.int64)
+        # Where windows of steps are dear, fewer say enough.
+        window = self.rules.window
+        each = np.maximum(costs, 1e-12) * window
+        dear = np.maximum(1.0, _MOST_OF_SHARE * self.rules.most_share / each)
+        steps = np.minimum(self.rules.steps // window, dear).astype(np.int64) * window
+        return np.asarray(np.where(costs * steps <= left, steps, (left / each).astype(np.int64) * window))
+
+    def _costs(self, ranking: Ranking, rows: Counts) -> Floats:
+        """Return what one step costs beyond what the best would have cost, as shares of the whole training."""
+        best = ranking.best
+        fastest = ranking.seconds[best] / ranking.work[best]
+        extra = ranking.step_seconds[rows] - ranking.records[rows] * fastest
+        return np.asarray(np.maximum(extra, 0.0) / ranking.seconds[best])
+
+    def _left(self, ranking: Ranking) -> float:
+        """Return the share of the whole training that trials may still cost."""
+        whole, work = ranking.seconds[ranking.best], ranking.work[ranking.best]
+        spent = sum(seconds - records * whole / work for seconds, records in self._spent)
+        return float(self.rules.most_share - max(0.0, spent) / whole)

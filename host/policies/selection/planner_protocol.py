@@ -1,0 +1,65 @@
+"""Protocol between a run's planning and a planner, and the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from host.core.tuning.batch_tuner import BatchTuner
+from host.policies.selection.cluster import Cluster, Configuration, Trial, TrialStep
+from host.policies.selection.selection_rules import SelectionPlan
+
+
+class Decider(Protocol):
+    """What a `PlanningTuner` asks of a planner (see `host.policies.selection.planner.Planner`)."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """What it chooses from."""
+
+    def next_trial(self) -> Trial | None:
+        """Return what to measure next; None if enough is known."""
+
+    def observe(self, trial: Trial, seen: Sequence[TrialStep]) -> None:
+        """Take the steps of a trial."""
+
+    def lose(self, node: str) -> None:
+        """Note that a node takes part in nothing any more."""
+
+    def decide(self) -> SelectionPlan:
+        """Return what is best; ConfigurationError: nothing is feasible."""
+
+    def choose_nodes(self, configuration: Configuration) -> tuple[str, ...]:
+        """Return which nodes train in a configuration."""
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """A trial that was taken, and what its steps cost."""
+
+    trial: Trial
+    seen: tuple[TrialStep, ...]
+
+
+@dataclass(frozen=True)
+class TrialDecision:
+    """What came of planning.
+
+    Attributes:
+        plan: ranked configurations.
+        batches: node -> records per step, of those that train.
+        tried: what was measured.
+        step: after which it was decided, or taken over from another server.
+        lost: nodes that were lost meanwhile.
+    """
+
+    plan: SelectionPlan
+    batches: Mapping[str, int]
+    tried: tuple[TrialResult, ...]
+    step: int
+    lost: tuple[str, ...] = ()
+
+
+MakeInner = Callable[[Sequence[int], Sequence[int]], BatchTuner]
+"""Makes what tunes the nodes of these numbers, given their batches to begin with."""

@@ -1,0 +1,312 @@
+"""A tuner that first finds out which devices should train, in steps that count, and hands over to another. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from csd_emu.util.node_names import HOST
+from firmware_agent.common.errors import ConfigurationError
+from host.core.tuning.batch_tuner import Batches, BatchTuner, Floats, Retune, StepCost
+from host.policies.selection.planner_protocol import Decider, MakeInner, TrialDecision
+from host.policies.selection.selection_rules import SelectionPlan
+from host.policies.selection.trials import Trials
+
+
+class PlanningTuner:
+    """A `host.core.tuning.batch_tuner.BatchTuner` and `Chooser`. Devices that were not chosen rest: no batch, no probe.
+
+    Planning begins when it is first asked or told something, not before: a resumed run restores what was decided.
+    """
+
+    def __init__(
+        self,
+        first: Mapping[str, int],
+        make_planner: Callable[[], Decider],
+        make_inner: MakeInner,
+        on_decided: Callable[[TrialDecision], None],
+        on_note: Callable[[str], None] = lambda _: None,
+        cold: Collection[str] = (),
+        handed_over: bool = False,
+    ) -> None:
+        """Prepare; the first trial begins with the first question.
+
+        Args:
+            first: batches of the job's plan, by node, in participant order: for as long as nothing can be decided on.
+            make_planner: makes a planner that has seen nothing.
+            make_inner: makes the tuner that goes on.
+            on_decided: told what was decided, and again if all that was chosen is lost.
+            on_note: told what people should know, in sentences.
+            cold: nodes whose first step says nothing, a stopwatch having seen torch warm up in it.
+            handed_over: whether its state has all of a planning that is under way: other servers plan alike, and one
+                that takes over the state of another goes on as that one does.
+        """
+        self._nodes, self._first = list(first), np.array(list(first.values()), np.int64)
+        self._new_planner, self._make_inner, self._handed_over = make_planner, make_inner, handed_over
+        self._on_decided, self._on_note = on_decided, on_note
+        self._tell: Callable[[Callable[[], None]], object] = _at_once
+        self._cold = frozenset(cold)
+        self._trials = self._new_trials()
+        self._here = np.ones(len(self._nodes), bool)
+        # Nodes for whose sake planning was begun anew: once for each, or one that comes and goes would keep it going.
+        self._came: set[str] = set()
+        self._inner: BatchTuner | None = None
+        # Numbers of the nodes that train, and their batches to begin with.
+        self._chosen: dict[int, int] = {}
+        self._step = 0
+        self._begun = False
+
+    @property
+    def error(self) -> ConfigurationError | None:
+        """Why nothing could be decided on; None if it could, or may yet."""
+        self.begin()
+        return self._trials.error
+
+    @property
+    def decided(self) -> bool:
+        """Whether it is clear who trains, or that nobody can as was asked for."""
+        return self.error is not None or self._inner is not None
+
+    @property
+    def batches(self) -> Batches:
+        """(devices,) records per step as of now; 0 for a device that does not take part."""
+        self.begin()
+        if self._inner is not None:
+            batches: Batches = self._spread(self._inner.batches, np.zeros(len(self._nodes), np.int64))
+            return batches
+        if (wanted := self._trials.wanted) is None:
+            lost = [node in self._trials.lost for node in self._nodes]
+            return np.where(self._here & ~np.array(lost), self._first, 0)
+        return np.where(self._here, np.array([wanted.get(node, 0) for node in self._nodes], np.int64), 0)
+
+    @property
+    def slowdowns(self) -> Floats:
+        """(devices,) observed over expected seconds; infinite while planning: every device is waited for."""
+        self.begin()
+        if self._inner is None:
+            return np.full(len(self._nodes), np.inf)
+        slowdowns: Floats = self._spread(self._inner.slowdowns, np.ones(len(self._nodes)))
+        return slowdowns
+
+    @property
+    def resting(self) -> frozenset[int]:
+        """Devices that were not chosen, as of now: this begins nothing, for `isinstance` of a protocol asks it too."""
+        if self._inner is None:
+            return frozenset()
+        return frozenset(range(len(self._nodes))).difference(self._chosen)
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether it is still to be decided who trains; this begins nothing, see `resting`."""
+        return self._inner is None and self._trials.error is None
+
+    def idle(self) -> list[str]:
+        """Return the names of the drives that take no part as of now."""
+        pairs = zip(self._nodes, self.batches, strict=True)
+        return [node for node, batch in pairs if not batch and node != HOST]
+
+    def begin(self) -> None:
+        """Begin the first trial, or decide without one, unless that was done or restored."""
+        if not self._begun:
+            self._begun = True
+            self._go_on()
+
+    @contextmanager
+    def telling_later(self) -> Iterator[None]:
+        """Collect notifications inside the block and send them at its end; after an error they are dropped."""
+        untold: list[Callable[[], None]] = []
+        self._tell = untold.append
+        yield
+        self._tell = _at_once
+        for tell in untold:
+            tell()
+
+    def probes(self, step: int) -> Batches:
+        """Return (devices,) records that parked ones of the chosen devices compute beside this step."""
+        self.begin()
+        nothing = np.zeros(len(self._nodes), np.int64)
+        return nothing if self._inner is None else self._spread(self._inner.probes(step), nothing)
+
+    def watch(self, cost: StepCost) -> None:
+        """Count a step for the trial under way if it had its batches; end the trial if one of its devices failed."""
+        self.begin()
+        self._trials.watch(cost)
+
+    def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
+        """Take what a step cost; return the batches of the next trial, or of what is decided, when they are due."""
+        self.begin()
+        self._step = step
+        if self._inner is not None:
+            retune = self._inner.observe(step, np.asarray(compute_seconds)[list(self._chosen)], steps_left)
+            return None if retune is None else self._widen(retune)
+        if self._trials.error is not None:
+            return None
+        before = self.batches
+        last = self._trials.is_odd() or steps_left == 0
+        if last or self._trials.is_full():
+            self._trials.end()
+        reason = self._go_on(last)
+        return self._retune(before, reason) if reason else None
+
+    def meet(self, here: Collection[int]) -> None:
+        """Take who is there, before those who left and came are told one by one: a whole server's, as a rule.
+
+        A trial that one of those who left was part of ends; they take part in no other.
+        """
+        self.begin()
+        gone = self._here.copy()
+        gone[list(here)] = False
+        self._here[:] = False
+        self._here[list(here)] = True
+        if self.is_computing:
+            self._lose(np.flatnonzero(gone), "left in pre-training")
+
+    def leave(self, device: int) -> Retune:
+        """Note that a device is gone; a trial that it was part of ends, and it takes part in no other."""
+        before, node = self.batches, self._nodes[device]
+        self._here[device] = False
+        if self._inner is not None:
+            return self._leave_chosen(device)
+        self._lose([device], "left in pre-training")
+        reason = self._go_on()
+        return self._retune(before, f"{node} left{'; ' * bool(reason)}{reason}")
+
+    def join(self, device: int) -> Retune:
+        """Note that a device is back: it trains if it was chosen."""
+        self.begin()
+        self._here[device] = True
+        if self._inner is not None and device in self._chosen:
+            return self._widen(self._inner.join(list(self._chosen).index(device)))
+        node = self._nodes[device]
+        if self._handed_over and self._inner is None and node in self._trials.lost and node not in self._came:
+            return self._begin_again(device)
+        return self._retune(self.batches, f"{node} is back; it was not chosen")
+
+    def possible_records_per_second(self) -> float:
+        """Return what the inner tuner says; 0 while planning."""
+        self.begin()
+        return 0.0 if self._inner is None else self._inner.possible_records_per_second()
+
+    def finish(self) -> None:
+        """Decide with what is known, if that was not done yet: the run has ended."""
+        if not self.decided:
+            self._trials.end()
+            self._go_on(last=True)
+
+    def state(self) -> dict[str, Any]:
+        """Return what was decided; planning that is under way begins again, unless it is to be handed over."""
+        here: dict[str, Any] = {"here": self._here.tolist()}
+        if (planning := self._trials.state()) is not None:
+            here["planning"] = planning
+            here |= {"came": sorted(self._came), "step": self._step, "begun": self._begun}
+        if self._inner is None:
+            return here
+        chosen = {"nodes": list(self._chosen), "batches": list(self._chosen.values())}
+        return here | {"chosen": chosen, "inner": self._inner.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`; what another server decided meanwhile is told here too."""
+        decided = self._inner is not None
+        self._here = np.array(state["here"], bool)
+        self._trials, self._inner = self._new_trials(), None
+        self._begun = "chosen" in state
+        if self._handed_over:
+            self._trials.load_state(state["planning"])
+            self._came, self._step, self._begun = set(state["came"]), int(state["step"]), bool(state["begun"])
+        else:
+            self._lose_absent()
+        if "chosen" not in state:
+            return
+        chosen = state["chosen"]
+        inner = self._hand_over(dict(zip(map(int, chosen["nodes"]), map(int, chosen["batches"]), strict=True)))
+        inner.load_state(state["inner"])
+        if self._handed_over and not decided and (plan := self._trials.decide()) is not None:
+            self._tell_decided(plan)
+
+    def _new_trials(self) -> Trials:
+        return Trials(self._new_planner(), self._cold, self._note, self._handed_over)
+
+    def _lose_absent(self) -> None:
+        self._lose(np.flatnonzero(~self._here), "was lost before")
+
+    def _begin_again(self, device: int) -> Retune:
+        """Plan anew with a device, and others that came with it, when planning was under way."""
+        before = self.batches
+        here = {node for node, there in zip(self._nodes, self._here, strict=True) if there}
+        self._came |= here.intersection(self._trials.lost)
+        self._trials = self._new_trials()
+        self._lose_absent()
+        reason = self._go_on()
+        return self._retune(before, f"{self._nodes[device]} came{'; ' * bool(reason)}{reason}")
+
+    def _go_on(self, last: bool = False) -> str:
+        """Begin the next trial, or decide, unless a trial is under way; return what was begun, for people."""
+        if self._trials.wanted is not None or self._trials.error is not None:
+            return ""
+        return ("" if last else self._trials.begin()) or self._decide()
+
+    def _decide(self) -> str:
+        self._inner = None
+        if (plan := self._trials.decide()) is None:
+            return f"nothing was chosen: {self._trials.error}"
+        batches = self._trials.by_node(plan.chosen.configuration, plan.chosen.batches)
+        numbers = {self._nodes.index(node): batch for node, batch in batches.items()}
+        self._hand_over(dict(sorted(numbers.items())))
+        self._tell_decided(plan)
+        name = self._trials.planner.cluster.name(plan.chosen.configuration)
+        return "; ".join([f"{name} was chosen", *plan.reasons[:1]])
+
+    def _tell_decided(self, plan: SelectionPlan) -> None:
+        trials = self._trials
+        batches = trials.by_node(plan.chosen.configuration, plan.chosen.batches)
+        decided = TrialDecision(plan, batches, tuple(trials.tried), self._step, tuple(trials.lost))
+        self._tell(partial(self._on_decided, decided))
+
+    def _hand_over(self, chosen: dict[int, int]) -> BatchTuner:
+        self._chosen = chosen
+        self._inner = inner = self._make_inner(list(chosen), list(chosen.values()))
+        return inner
+
+    def _leave_chosen(self, device: int) -> Retune:
+        """Note that a device is gone; if nobody of the chosen is left, decide again among the others."""
+        before, node = self.batches, self._nodes[device]
+        if device not in self._chosen or self._inner is None:
+            return self._retune(before, f"{node} left; it was not chosen")
+        retune = self._widen(self._inner.leave(list(self._chosen).index(device)))
+        if self._here[list(self._chosen)].any():
+            return retune
+        self._lose(self._chosen, "was chosen and left")
+        self._lose(np.flatnonzero(~self._here), "left")
+        reason = self._decide() if self._trials.error is None else str(self._trials.error)
+        return self._retune(before, f"all that were chosen are gone; {reason}")
+
+    def _lose(self, devices: Iterable[int], why: str) -> None:
+        self._trials.lose([self._nodes[device] for device in devices], why)
+        if self._trials.error is not None:
+            self._inner = None
+
+    def _note(self, text: str) -> None:
+        self._tell(partial(self._on_note, text))
+
+    def _spread(self, own: Any, others: Any) -> Any:
+        others[list(self._chosen)] = own
+        return others
+
+    def _widen(self, retune: Retune) -> Retune:
+        """Return a retune of the chosen devices as one of all."""
+        numbers = list(self._chosen)
+        changed = tuple(numbers[number] for number in retune.changed)
+        return replace(retune, batches=self.batches, changed=changed, slowdowns=self.slowdowns)
+
+    def _retune(self, before: Batches, reason: str) -> Retune:
+        changed = np.flatnonzero(before != self.batches)
+        return Retune(self.batches, tuple(map(int, changed)), np.ones(len(self._nodes)), reason, 0.0)
+
+
+def _at_once(tell: Callable[[], None]) -> None:
+    tell()

@@ -1,0 +1,1 @@
+"""The best of all configurations of devices, and which trial to take next."""

@@ -1,0 +1,179 @@
+"""The trials of a run's planning: the one under way, what came of those before, and who failed in them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from firmware_agent.common.errors import ConfigurationError
+from host.core.tuning.batch_tuner import StepCost
+from host.policies.selection.cluster import Configuration, Trial, TrialStep
+from host.policies.selection.planner_protocol import Decider, TrialResult
+from host.policies.selection.replay import RecordedPlanner
+from host.policies.selection.selection_rules import SelectionPlan
+
+# A trial whose steps are others than it asked for, by the way of epochs that end, is given up after so many of them.
+_MOST_ODD = 8
+
+
+@dataclass
+class _Trying:
+    """The trial under way.
+
+    Attributes:
+        trial: it.
+        wanted: node -> records per step.
+        seen: its steps so far.
+        odd: steps since it began that had other batches.
+    """
+
+    trial: Trial
+    wanted: dict[str, int]
+    seen: list[TrialStep] = field(default_factory=list)
+    odd: int = 0
+
+
+class Trials:
+    """Asks a planner for trials, and tells it what their steps cost.
+
+    Attributes:
+        planner: it.
+        tried: what was measured.
+        lost: nodes that take part in nothing any more.
+        error: why nothing can be decided on, as far as is known.
+    """
+
+    def __init__(self, planner: Decider, cold: frozenset[str], note: Callable[[str], None], handed_over: bool) -> None:
+        """Begin with a planner that has seen nothing.
+
+        Args:
+            planner: it.
+            cold: nodes whose first step says nothing.
+            note: told what people should know.
+            handed_over: whether another server may go on from the `state`.
+        """
+        self._recorded = RecordedPlanner(planner) if handed_over else None
+        self.planner: Decider = self._recorded or planner
+        self.tried: list[TrialResult] = []
+        self.lost: list[str] = []
+        self.error: ConfigurationError | None = None
+        self._trying: _Trying | None = None
+        self._cold, self._note = cold, note
+
+    @property
+    def wanted(self) -> Mapping[str, int] | None:
+        """Node -> records per step of the trial under way; None if there is none."""
+        return None if self._trying is None else self._trying.wanted
+
+    def begin(self) -> str:
+        """Begin the next trial; return what was begun, for people, or nothing if enough is known."""
+        trial = self.planner.next_trial()
+        if trial is None:
+            return ""
+        self._trying = _Trying(trial, self.by_node(trial.configuration, trial.batches))
+        self._note(f"pre-training of {self._name(trial)} for {trial.steps} steps: {trial.why}")
+        return f"pre-training of {self._name(trial)}"
+
+    def watch(self, cost: StepCost) -> None:
+        """Count a step for the trial under way if it had its batches; end the trial if one of its devices failed."""
+        cold, self._cold = self._cold, self._cold - cost.compute_seconds.keys()
+        trying = self._trying
+        if trying is None:
+            return
+        if failed := [node for node in trying.wanted if node in cost.missing]:
+            self.lose(failed, "failed in pre-training")
+        elif dict(cost.records) == trying.wanted:
+            if cold.isdisjoint(trying.wanted):
+                trying.seen.append(TrialStep(dict(cost.compute_seconds), cost.array_seconds, sum(cost.joules.values())))
+        else:
+            trying.odd += 1
+
+    def is_odd(self) -> bool:
+        """Whether the trial under way does not get the steps that it asks for; people are told."""
+        trying = self._trying
+        if trying is None or trying.odd <= _MOST_ODD + 2 * trying.trial.steps:
+            return False
+        self._note(_told_odd(trying, self._name(trying.trial)))
+        return True
+
+    def is_full(self) -> bool:
+        """Whether the trial under way has all the steps that it asked for."""
+        return self._trying is not None and len(self._trying.seen) >= self._trying.trial.steps
+
+    def end(self) -> None:
+        """End the trial under way, if there is one, with the steps that it has."""
+        trying, self._trying = self._trying, None
+        if trying is not None and trying.seen:
+            self.tried.append(TrialResult(trying.trial, tuple(trying.seen)))
+            self.planner.observe(trying.trial, trying.seen)
+
+    def decide(self) -> SelectionPlan | None:
+        """End trials for good and return what is best; None if nothing is (see `error`)."""
+        self._trying = None
+        try:
+            return self.planner.decide()
+        except ConfigurationError as error:
+            self.error = error
+            return None
+
+    def lose(self, nodes: Sequence[str], why: str) -> None:
+        """Have these take part in nothing any more; a trial that one of them was part of ends."""
+        if self._trying is not None and not self._trying.wanted.keys().isdisjoint(nodes):
+            self.end()
+        for node in nodes:
+            if node in self.lost:
+                continue
+            self.lost.append(node)
+            self._note(f"{node} {why}: it is in no plan any more")
+            try:
+                self.planner.lose(node)
+            except ConfigurationError as error:  # nobody is left of those who may train
+                self.error, self._trying = error, None
+
+    def by_node(self, configuration: Configuration, batches: Sequence[int]) -> dict[str, int]:
+        """Return node -> records per step, of those that take part."""
+        kinds = self.planner.cluster.kinds
+        of_kind = {node: batch for kind, batch in zip(kinds, batches, strict=True) for node in kind.nodes}
+        return {node: of_kind[node] for node in self.planner.choose_nodes(configuration)}
+
+    def state(self) -> dict[str, Any] | None:
+        """Return where planning stands, as JSON takes it; None if it cannot be handed over."""
+        if self._recorded is None:
+            return None
+        return {
+            "calls": self._recorded.state(),
+            "trying": None if self._trying is None else msgspec.to_builtins(self._trying),
+            "tried": msgspec.to_builtins(self.tried),
+            "lost": list(self.lost),
+            "cold": sorted(self._cold),
+            "error": None if self.error is None else str(self.error),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with the planning of another server, if this one can be handed over, and nothing was tried yet.
+
+        Raises:
+            KeyError, msgspec.ValidationError: it is no `state`.
+        """
+        if self._recorded is None:
+            return
+        self._recorded.load_state(state["calls"])
+        self._trying = None if state["trying"] is None else msgspec.convert(state["trying"], _Trying)
+        self.tried[:] = msgspec.convert(state["tried"], list[TrialResult])
+        self.lost[:] = map(str, state["lost"])
+        self._cold = frozenset(state["cold"])
+        self.error = None if state["error"] is None else ConfigurationError(str(state["error"]))
+
+    def _name(self, trial: Trial) -> str:
+        return self.planner.cluster.name(trial.configuration)
+
+
+def _told_odd(trying: _Trying, name: str) -> str:
+    return (
+        f"pre-training of {name}: {trying.odd} steps had other batches than it asked for (an epoch has too few records "
+        f"for its {sum(trying.wanted.values())}, or devices came and went): what is known by now decides; have smaller "
+        "batches, with batch_size or sync.tuning"
+    )

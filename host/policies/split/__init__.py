@@ -1,0 +1,1 @@
+"""Split of a model: the layers that run on the host."""

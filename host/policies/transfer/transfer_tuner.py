@@ -1,0 +1,178 @@
+"""Protocol of a transfer tuner, and what a run tells it about each step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from csd_emu.perfmodel.overlap.layer_work import Costs
+from firmware_agent.common.errors import ConfigurationError, DeviceError
+from firmware_agent.common.frames.frame_fields import MAX_SLICE_BYTES
+from firmware_agent.common.send_queue import TransferSettings
+from host.config.plugins.kinds import TRANSFER_TUNER
+
+# Step k+1 is announced before step k has ended, but its gradients leave later, and those of its weights that wait are
+# cut anew: what is learnt from step k holds from its end on.
+LEAST_AHEAD_STEPS = 1
+
+
+@dataclass(frozen=True)
+class StepSeen:
+    """What the host measured of one step. NaN stands for what was not measured.
+
+    Attributes:
+        step: its number, from 1.
+        step_seconds: from its first forward pass to the next step's, of the slowest participant.
+        sending: what it was sent with.
+        costs: bytes and compute seconds of each layer of the slowest participant, as measured in this step.
+        bytes_per_second: of each participant, while it had slices under way: what the link gave it, storage traffic
+            taken off. Gaps that credit made are not the link's.
+        rtt_seconds: of each participant, from a slice put on the wire to its acknowledgement, its transfer taken off.
+        slice_seconds: what a slice costs beside its bytes.
+        queue_bytes: that waited to be sent, mean over the step, all participants together.
+        load: compute seconds of this step over those that `costs` say: 2 where other work took half of the drive.
+    """
+
+    step: int
+    step_seconds: float
+    sending: TransferSettings
+    costs: Costs
+    bytes_per_second: tuple[float, ...]
+    rtt_seconds: tuple[float, ...]
+    slice_seconds: float = math.nan
+    queue_bytes: float = math.nan
+    load: float = 1.0
+
+    @property
+    def participants(self) -> int:
+        """How many drives took part."""
+        return len(self.bytes_per_second)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Another setting, announced.
+
+    Attributes:
+        step: the first one that is sent with it; it may be announced already, by other settings.
+        sending: the setting.
+        reason: for people.
+        gain: log of expected step seconds with the present setting over those with this one; NaN if nobody knows.
+    """
+
+    step: int
+    sending: TransferSettings
+    reason: str
+    gain: float = math.nan
+
+
+class TransferTuner(Protocol):
+    """Decides on `TransferSettings` while a run goes on. It is asked and told in the order of the steps."""
+
+    learns: bool
+    """Whether it needs steps whose slices really cross while drives compute."""
+
+    def sending(self, step: int) -> TransferSettings:
+        """Return the setting of a step, from 1; of one that was asked for already the same, but for a `Change`."""
+
+    def observe(self, seen: StepSeen) -> Change | None:
+        """Take what a step cost; return the change that it leads to, which `sending` then knows, or None.
+
+        Raises:
+            DeviceError: a figure is one that no step has; nothing has changed.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs, as JSON can hold it."""
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned.
+
+        Raises:
+            CheckpointError: it is not the state of this tuner.
+        """
+
+
+class FixedSending:
+    """A `TransferTuner` that never changes anything."""
+
+    learns = False
+
+    def __init__(self, sending: TransferSettings) -> None:
+        """Keep the setting."""
+        self._sending = sending
+
+    def sending(self, step: int) -> TransferSettings:
+        """Return the setting."""
+        return self._sending
+
+    def observe(self, seen: StepSeen) -> Change | None:
+        """Check the figures; return None."""
+        check_seen(seen)
+        return None
+
+    def state(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+
+@TRANSFER_TUNER.register("fifo", "Whole tensors, as they become ready.")
+class WholeTensors(FixedSending):
+    """Whole tensors without a limit."""
+
+    def __init__(self) -> None:
+        """Take nothing."""
+        super().__init__(TransferSettings())
+
+
+@TRANSFER_TUNER.register("priority", "Slices, those first that the next forward pass needs first.")
+class FixedSlices(FixedSending):
+    """Slices of one size, with one credit."""
+
+    def __init__(self, first: TransferSettings) -> None:
+        """Keep the slice size and the credit of `first`."""
+        super().__init__(first)
+
+
+def check_seen(seen: StepSeen) -> None:
+    """Refuse figures that no step has.
+
+    Raises:
+        DeviceError: a number is negative, a step took no time or for ever, or nobody took part.
+    """
+    if seen.step < 1 or not seen.participants or len(seen.rtt_seconds) != seen.participants:
+        raise DeviceError(
+            f"step {seen.step} with {seen.participants} bandwidths and {len(seen.rtt_seconds)} round trips: a step has "
+            "a number from 1 and at least one participant, each with both"
+        )
+    positive = {"seconds": seen.step_seconds, "load": seen.load}
+    wrong = [f"{name} {value:g}" for name, value in positive.items() if not 0 < value < math.inf]
+    measured = {"bandwidth": seen.bytes_per_second, "round trip": seen.rtt_seconds}
+    measured |= {"seconds per slice": (seen.slice_seconds,), "queue": (seen.queue_bytes,)}
+    wrong += [
+        f"{name} {value:g}"
+        for name, values in measured.items()
+        for value in values
+        if value < 0 or math.isinf(value) or (name == "bandwidth" and value == 0)
+    ]
+    if wrong:
+        raise DeviceError(f"step {seen.step} was measured with {', '.join(wrong)}; no step is like that")
+
+
+def check_tunable(sending: TransferSettings) -> None:
+    """Refuse a setting that a tuner cannot begin with.
+
+    Raises:
+        ConfigurationError: it has no slices and no credit, or slices that the wire does not take.
+    """
+    if sending.slice_bytes is None or sending.credit_bytes is None:
+        raise ConfigurationError("a tuner needs a slice size and a credit to begin with; give both")
+    if sending.slice_bytes > MAX_SLICE_BYTES:
+        raise ConfigurationError(
+            f"slices of {sending.slice_bytes} bytes are larger than the wire's frames; give at most {MAX_SLICE_BYTES}"
+        )

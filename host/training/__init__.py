@@ -1,0 +1,1 @@
+"""Training: federated, synchronous, with a split model, on several servers."""

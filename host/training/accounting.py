@@ -1,0 +1,332 @@
+"""From what devices returned to time, bytes and energy of a round of the array."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from csd_emu.config.array_file import ArrayConfig
+from csd_emu.perfmodel.cut_timeline import Crossed, compose_cut
+from csd_emu.perfmodel.host_node import host_activity, link_of, storage_of
+from csd_emu.perfmodel.overlap.overlapped_step import OverlapComposer
+from csd_emu.perfmodel.power import MEASURED, add_up, device_energy, host_energy, sum_energy
+from csd_emu.perfmodel.timeline import AGGREGATE, READ, RECEIVE, SEND, Activity, Link, Span, compose, shift
+from csd_emu.profiles import Profile, get_profile
+from csd_emu.util.node_names import HOST
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from firmware_agent.common.frames.session_frames import Trained
+from firmware_agent.common.send_queue import TransferSettings
+from host.core.device_time import WALL, DeviceTime, StepModel, batch_counts, micro_batch_counts
+from host.core.records import DeviceRound
+
+
+@dataclass(frozen=True)
+class DeviceReport:
+    """What one device returned from a round, before anything is composed.
+
+    Attributes:
+        device: its name.
+        hello_clock: what its stopwatch shows.
+        trained: its own report.
+        epochs: passes over its shard.
+        batch_size: records per step.
+        sent_bytes: host to device.
+        received_bytes: device to host.
+        micro_batch: of one synchronous step: so many records were computed at a time; None of a federated round.
+    """
+
+    device: str
+    hello_clock: str
+    trained: Trained
+    epochs: int
+    batch_size: int
+    sent_bytes: int
+    received_bytes: int
+    micro_batch: int | None = None
+
+    @property
+    def batches(self) -> dict[int, int]:
+        """Batch size -> how many batches of it were computed."""
+        if self.micro_batch is not None:
+            return micro_batch_counts(self.trained.samples, self.micro_batch)
+        return batch_counts(self.trained.samples, self.epochs, self.batch_size)
+
+
+@dataclass(frozen=True)
+class StepAccount:
+    """A round of the array.
+
+    Attributes:
+        devices: who returned what, with time and energy.
+        array_seconds: composed time of the round, up to the deadline if a device missed it.
+        finish_seconds: device -> when it was done, from the round's beginning.
+        spans: who did what when, in the array's time.
+        energy_joules: of the host and of drives that returned nothing, per component.
+    """
+
+    devices: list[DeviceRound]
+    array_seconds: float
+    finish_seconds: Mapping[str, float]
+    spans: list[Span]
+    energy_joules: dict[str, dict[str, float]]
+
+
+class Accountant:
+    """Composes rounds, and keeps the array's time. One instance per run."""
+
+    def __init__(
+        self,
+        time: DeviceTime,
+        profiles: Mapping[str, Profile],
+        host: Profile,
+        link: Link,
+        overlap: OverlapComposer | None = None,
+    ) -> None:
+        """Begin at array time 0.
+
+        Args:
+            time: turns stopwatches into device seconds.
+            profiles: device -> its profile, for all devices of the array.
+            host: the server's figures.
+            link: between host and drives.
+            overlap: composes steps whose exchange overlaps what drives compute; None if no step's does.
+        """
+        self.time = time
+        self.array_seconds = self._start_seconds = 0.0
+        # Names of drives that are switched off as of now: they draw nothing.
+        self.powered_off: Callable[[], Collection[str]] = tuple
+        self._profiles, self._host, self._link, self._overlap = dict(profiles), host, link, overlap
+        self._storage = storage_of(host, [profile for device, profile in profiles.items() if device != HOST])
+
+    def account(
+        self,
+        returned: Sequence[DeviceReport],
+        deadline_seconds: float | None = None,
+        host_seconds: float = 0.0,
+        beside: Sequence[DeviceReport] = (),
+        stragglers: Collection[str] | None = None,
+        sending: TransferSettings | None = None,
+        crossed: Crossed | None = None,
+        ended: Mapping[str, PhaseSeconds] | None = None,
+    ) -> StepAccount:
+        """Return the round, or step, made of what devices returned, and move the array's time on by its length.
+
+        A device whose part takes longer than `deadline_seconds` is marked as a straggler, and the round ends then: the
+        device is taken to stop, so that its spans and its energy end there too. The host's own `host_seconds` follow.
+        What devices did `beside` takes no time of the array's; they are marked too. `stragglers`, if given, are late
+        whenever they were done, and nobody else is.
+
+        A step with settings of its own for `sending` is composed as `csd_emu.perfmodel.overlap.overlapped_step` says,
+        if it can
+        be: the accountant has what that takes, a drive takes part, and nobody can turn out to be late, for what is
+        known only at a step's end lets no next step begin before it. Any other step of a model that is cut, where
+        `crossed` is what crossed, is composed by `csd_emu.perfmodel.cut_timeline`. With `ended` devices are taken to
+        have computed for so long, per phase, and not as long as they did.
+        """
+        parts = [self._device(part) for part in returned]
+        activities = [self._activity(part) for part in (_as_ended(parts, ended) if ended else parts)]
+        drives = any(part.device != HOST for part in parts)
+        in_time = deadline_seconds is None and not stragglers
+        whole = crossed is None or crossed.is_of({part.device for part in parts} - {HOST})
+        if self._overlap is not None and sending is not None and drives and in_time and whole:
+            composed = self._overlap.compose(activities, self._link, sending, host_seconds, crossed)
+            host_seconds = 0.0  # it is composed with the rest
+        elif crossed is not None:
+            composed = compose_cut(activities, self._link, crossed)
+        else:
+            composed = compose(activities, self._link)
+        late = {d for d, s in composed.finish_seconds.items() if deadline_seconds is not None and s > deadline_seconds}
+        if stragglers is not None:
+            late = set(stragglers)
+        seconds = deadline_seconds if late and deadline_seconds is not None else composed.seconds
+        spans = _cut(composed.spans, seconds) if late else list(composed.spans)
+        if host_seconds:
+            spans.append(Span(HOST, AGGREGATE, seconds, seconds + host_seconds))
+            seconds += host_seconds
+        for part in map(self._device, beside):
+            parts.append(part)
+            late.add(part.device)
+            spans += _cut(compose([self._activity(part)], self._link).spans, seconds)
+        own = _by_device(spans)
+        self._start_seconds = start_seconds = self.array_seconds
+        self.array_seconds += seconds
+        return StepAccount(
+            devices=[self._finished(part, own[part.device], seconds, part.device in late) for part in parts],
+            array_seconds=seconds,
+            finish_seconds=composed.finish_seconds,
+            spans=list(shift(spans, start_seconds)),
+            energy_joules=self._others(parts, own, seconds),
+        )
+
+    def extend(self, accounted: StepAccount, seconds: float, reduce_seconds: float) -> StepAccount:
+        """Return the step accounted last as one of so many `seconds`, for it waits for other servers.
+
+        Meanwhile everything idles; the last `reduce_seconds` of them the host adds up with the others.
+        """
+        more, end = seconds - accounted.array_seconds, self._start_seconds + seconds
+        self.array_seconds = end
+        return replace(
+            accounted,
+            devices=[part if part.device == HOST else self._idled(part, more) for part in accounted.devices],
+            array_seconds=seconds,
+            spans=[*accounted.spans, *([Span(HOST, AGGREGATE, end - reduce_seconds, end)] if reduce_seconds else [])],
+            energy_joules={
+                node: sum_energy([joules, self._idle_joules(node, more)])
+                for node, joules in accounted.energy_joules.items()
+            },
+        )
+
+    def idle_watts(self) -> dict[str, float]:
+        """Return what each drive, and the host, draws when it does nothing."""
+        return {node: sum(self._idle_joules(node, 1.0).values()) for node in {*self._profiles, HOST}}
+
+    def _idled(self, part: DeviceRound, seconds: float) -> DeviceRound:
+        joules = sum_energy([part.energy_joules, self._idle_joules(part.device, seconds)])
+        return msgspec.structs.replace(part, energy_joules=joules)
+
+    def _idle_joules(self, node: str, seconds: float) -> dict[str, float]:
+        if node == HOST:
+            return host_energy(self._host, seconds, 0.0, 0.0, 0)
+        return device_energy(self._profiles[node].power, seconds, 0.0, 0.0, 0, 0)
+
+    def compute_seconds(self, part: DeviceReport) -> float:
+        """Return the device seconds in which a device computed its part."""
+        return self.device_seconds(part).total
+
+    def device_seconds(self, part: DeviceReport) -> PhaseSeconds:
+        """Return the same, per phase."""
+        return self._device(part).device_seconds
+
+    def predict_seconds(self, returned: Sequence[DeviceReport], expected: Mapping[str, PhaseSeconds]) -> float:
+        """Return how long a step of what devices returned would take if they computed for the `expected` seconds."""
+        parts = _as_ended([self._device(part) for part in returned], expected)
+        return compose([self._activity(part) for part in parts], self._link).seconds
+
+    def _device(self, part: DeviceReport) -> DeviceRound:
+        trained = part.trained
+        seconds = self.time.seconds(part.device, part.hello_clock, trained.seconds, part.batches)
+        if part.micro_batch is not None:  # the host's to do, but a table's step has it
+            seconds = msgspec.structs.replace(seconds, update=0.0)
+        return DeviceRound(
+            device=part.device,
+            clock=self.time.clock(part.device, part.hello_clock),
+            samples=trained.samples,
+            steps=trained.steps,
+            batch_size=part.batch_size,
+            loss=trained.loss,
+            stopwatch_seconds=trained.seconds,
+            device_seconds=seconds,
+            flash_read_bytes=trained.read_bytes,
+            sent_bytes=part.sent_bytes,
+            received_bytes=part.received_bytes,
+            peak_memory_bytes=trained.peak_memory_bytes,
+            metered=trained.metered if part.hello_clock == WALL else None,
+        )
+
+    def _activity(self, part: DeviceRound) -> Activity:
+        profile = self._profiles[part.device]
+        if part.device == HOST:
+            record_bytes = part.flash_read_bytes // part.samples
+            return host_activity(part.samples, record_bytes, phases(part.device_seconds), self._storage)
+        return Activity(
+            device=part.device,
+            receive_bytes=part.sent_bytes,
+            read_bytes=part.flash_read_bytes,
+            read_operations=part.steps if part.flash_read_bytes else 0,
+            phases=phases(part.device_seconds),
+            send_bytes=part.received_bytes,
+            flash_bytes_per_second=profile.flash_bytes_per_second.value,
+            flash_latency_seconds=profile.flash_latency_seconds.value,
+            link_bytes_per_second=profile.link_bytes_per_second.value,
+            link_latency_seconds=profile.link_latency_seconds.value,
+        )
+
+    def _finished(self, part: DeviceRound, spans: Sequence[Span], elapsed_seconds: float, late: bool) -> DeviceRound:
+        """Return the part with what its `spans` in the composed round say of it."""
+        profile = self._profiles[part.device]
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for span in spans:
+            seconds[span.phase] += span.seconds
+        did = add_up(profile, spans)
+        joules = device_energy(
+            *(profile.power, elapsed_seconds, did.busy_core_seconds, did.busy_seconds, did.read_bytes, did.link_bytes)
+        )
+        if part.metered is not None:  # the sensor saw the task; what the drive drew beside it remains the model's
+            rest_seconds = max(0.0, elapsed_seconds - part.metered.seconds)
+            joules = {MEASURED: part.metered.joules, "idle": profile.power.idle_watts.value * rest_seconds}
+        if part.device == HOST:  # what the whole server draws stands beside the devices (see `_others`)
+            joules = {}
+        return msgspec.structs.replace(
+            part,
+            receive_seconds=seconds[RECEIVE],
+            read_seconds=seconds[READ],
+            send_seconds=seconds[SEND],
+            energy_joules=joules,
+            straggler=late,
+        )
+
+    def _others(
+        self, parts: Sequence[DeviceRound], spans: Mapping[str, Sequence[Span]], elapsed_seconds: float
+    ) -> dict[str, dict[str, float]]:
+        """Return the energy of the host, its own training included, and of drives that did nothing but are powered."""
+        link_bytes = sum(part.host_link_bytes for part in parts)
+        none = {part.device for part in parts} | set(self.powered_off()) | {HOST}
+        did = add_up(self._host, spans.get(HOST, ()))
+        idle = {
+            device: device_energy(profile.power, elapsed_seconds, 0.0, 0.0, 0, 0)
+            for device, profile in self._profiles.items()
+            if device not in none
+        }
+        server = host_energy(self._host, elapsed_seconds, did.busy_core_seconds, did.busy_seconds, link_bytes)
+        return {HOST: server, **idle}
+
+
+def _as_ended(parts: Iterable[DeviceRound], seconds: Mapping[str, PhaseSeconds]) -> list[DeviceRound]:
+    """Return the parts with other seconds of computing."""
+    return [msgspec.structs.replace(part, device_seconds=seconds[part.device]) for part in parts]
+
+
+def _cut(spans: Iterable[Span], end_seconds: float) -> list[Span]:
+    """Return what of the spans lies before `end_seconds`; of a span that is cut, its share of the bytes."""
+    return [
+        _shortened(span, end_seconds)
+        for span in spans
+        if span.start_seconds < end_seconds or span.end_seconds <= end_seconds
+    ]
+
+
+def _shortened(span: Span, end_seconds: float) -> Span:
+    if span.end_seconds <= end_seconds:
+        return span
+    share = (end_seconds - span.start_seconds) / span.seconds
+    return replace(span, end_seconds=end_seconds, bytes=round(span.bytes * share))
+
+
+def _by_device(spans: Iterable[Span]) -> defaultdict[str, list[Span]]:
+    grouped: defaultdict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        grouped[span.device].append(span)
+    return grouped
+
+
+def phases(seconds: PhaseSeconds) -> dict[str, float]:
+    """Return compute seconds per phase, in the order in which they come."""
+    return {phase: getattr(seconds, phase) for phase in seconds.__struct_fields__}
+
+
+def make_accountant(
+    config: ArrayConfig, models: Mapping[str, StepModel] | None = None, overlap: OverlapComposer | None = None
+) -> Accountant:
+    """Return what composes the time and energy of a run.
+
+    Args:
+        config: the array.
+        models: device -> what its steps cost, for devices without a counted clock (see `find_models`).
+        overlap: see `Accountant`.
+    """
+    profiles = {device.name: get_profile(device.profile) for device in config.list_nodes()}
+    host = get_profile(config.host.profile)
+    return Accountant(DeviceTime(profiles, models or {}), profiles, host, link_of(config.link, host), overlap)

@@ -1,0 +1,98 @@
+"""Refusals of drives in a run: how often in a row each was refused, and which are set aside until they reconnect."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+
+from csd_emu.util.node_names import HOST
+from firmware_agent.common.errors import ContributionRefused, CsdError, Diverged
+from host.config.job_file import JobConfig
+from host.core.records import EventKind, OnEvent
+from host.fleet.device_session import DeviceSession
+from host.training.contributions import Refusal
+
+# Number of refusals in a row after which a drive is set aside.
+MOST_REFUSALS = 3
+
+
+class Conduct:
+    """Reports refusals and counts them by session; a device that reconnects starts again at zero."""
+
+    def __init__(self, on_event: OnEvent) -> None:
+        """Begin with nobody refused."""
+        self._on_event = on_event
+        self._running: weakref.WeakKeyDictionary[DeviceSession, int] = weakref.WeakKeyDictionary()
+        self._aside: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
+        # Where each device was last accepted, and the devices already reported as diverging since then.
+        self._good: dict[str, str] = {}
+        self._diverging: set[str] = set()
+
+    def usable(self, session: DeviceSession) -> bool:
+        """Whether a session may take part: it is not set aside."""
+        return session not in self._aside
+
+    def without_aside(self, sessions: Mapping[str, DeviceSession]) -> dict[str, DeviceSession]:
+        """Return those who may take part."""
+        return {device: session for device, session in sessions.items() if session not in self._aside}
+
+    def accept(self, session: DeviceSession, where: str, loss: float) -> None:
+        """Note that a contribution was taken; `where` names its round or step."""
+        self._running.pop(session, None)
+        self._good[session.device] = f"{where}, with a loss of {loss:.4g}"
+        self._diverging.discard(session.device)
+
+    def refuse(
+        self, session: DeviceSession, refusal: Refusal, where: str, at_once: bool = False
+    ) -> ContributionRefused:
+        """Tell that a contribution was refused, and return the error that takes its place.
+
+        A drive refused `MOST_REFUSALS` times running, or `at_once`, is set aside.
+        """
+        device = session.device
+        self._on_event(device, EventKind.REJECTED, refusal.told(where))
+        if refusal.diverging and device not in self._diverging:
+            self._diverging.add(device)
+            since = (
+                f"what was taken of it last was of {self._good[device]}" if device in self._good else "from the start"
+            )
+            self._on_event(device, EventKind.DIVERGING, f"since {where}: {refusal.detail}; {since}")
+        count = self._running[session] = self._running.get(session, 0) + 1
+        if (at_once or count >= MOST_REFUSALS) and self.usable(session):
+            self._aside.add(session)
+            times = refusal.reason if at_once else f"refused {count} times running"
+            self._on_event(device, EventKind.SET_ASIDE, f"{times}; it takes part again once it has dialled anew")
+        return refused(device, refusal, where)
+
+
+def refused(device: str, refusal: Refusal, where: str) -> ContributionRefused:
+    """Return the error that takes the place of a contribution."""
+    return ContributionRefused(f"{device}: refused {refusal.told(where)}", refusal.diverging)
+
+
+def all_diverge(errors: Sequence[CsdError]) -> bool:
+    """Whether everybody's contribution was refused, as of a training that diverges; others may have been lost."""
+    refused = [error for error in errors if isinstance(error, ContributionRefused)]
+    return bool(refused) and all(error.diverging for error in refused)
+
+
+def diverged(
+    on_event: OnEvent, job: JobConfig, where: str, errors: Sequence[CsdError] = (), what: str = ""
+) -> Diverged:
+    """Tell that the training diverges, and return the error that ends the run, with what may help."""
+    why = what or str(next(error for error in errors if isinstance(error, ContributionRefused)))
+    whole = f"{where}: the training has diverged{'' if what else ', on all drives'}: {why}; {advice(job)}"
+    on_event(HOST, EventKind.DIVERGING, whole)
+    return Diverged(whole)
+
+
+def advice(job: JobConfig) -> str:
+    """Return what to change in a job that diverges, with the values that it has."""
+    steps = [f"lower learning_rate (it is {job.learning_rate:g})"]
+    if job.momentum:
+        steps.append(f"momentum ({job.momentum:g})")
+    more = [f"raise batch_size (it is {job.batch_size})"]
+    if job.mode == "sync":
+        clip = job.sync.clip_norm
+        more.append("clip gradients: sync.clip_norm is not set" if clip is None else f"lower sync.clip_norm ({clip:g})")
+    return f"{' or '.join(steps)}, {', or '.join(more)}; the last checkpoint is from before"

@@ -1,0 +1,184 @@
+"""Federated training: in each round drives are chosen and train, and the strategy makes new weights of theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from csd_emu.util.node_names import HOST
+from firmware_agent.common.slices import Array
+from host.config.job_file import JobConfig
+from host.config.participation import choose_devices
+from host.config.plugins.plugin_loading import Plugin
+from host.core.evaluation import WeightsJudge
+from host.core.records import EventKind, OnEvent, RoundRecord
+from host.core.states.training_state import TrainingState
+from host.core.weighted_mean import round_weights
+from host.policies.aggregation import Contribution, Directions, make_strategy
+from host.policies.aggregation.update_direction import AWAY_ROUNDS
+from host.training.accounting import Accountant, StepAccount
+from host.training.device_conduct import diverged
+from host.training.round_exchange import RoundAnswer, RoundExchange
+from host.training.training_protocol import is_done, round_totals
+
+
+class FederatedTraining:
+    """A federated job on the devices of an array; one instance per run."""
+
+    def __init__(
+        self,
+        job: JobConfig,
+        devices: Sequence[str],
+        exchange: RoundExchange,
+        accountant: Accountant,
+        evaluator: WeightsJudge,
+        on_event: OnEvent,
+        plugin: Plugin | None = None,
+    ) -> None:
+        """Prepare; nothing is sent yet.
+
+        Args:
+            job: what to train.
+            devices: names of all drives of the array, in order.
+            exchange: reaches them.
+            accountant: composes time and energy of the rounds.
+            evaluator: builds the first weights and judges the others.
+            on_event: called with device, what happened, and more about it.
+            plugin: the job's strategy, if it is one of the user's own.
+        """
+        self._job, self._devices = job, list(devices)
+        self._exchange, self._accountant, self._evaluator = exchange, accountant, evaluator
+        self._on_event = on_event
+        self._round, self._accuracy = 0, 0.0
+        self._weights = evaluator.initial_weights()
+        self._buffers = frozenset(evaluator.structure().buffers)
+        parameters = frozenset(self._weights).difference(self._buffers)
+        self._strategy = make_strategy(job.strategy, job.momentum, parameters, plugin)
+        # Of a strategy that leaves drives out, so that its weights tell who points away from the others.
+        self._directions = Directions(parameters) if self._strategy.least_contributions > 1 else None
+        # A strategy of the user's own may keep or return what it was given.
+        self._recycles = plugin is None
+
+    @property
+    def weights(self) -> Mapping[str, Array]:
+        """The global weights; a round makes new arrays."""
+        return self._weights
+
+    @property
+    def done(self) -> bool:
+        """Whether the target is reached, or the rounds are done."""
+        return is_done(self._job, self._round, self._accuracy)
+
+    def state(self) -> TrainingState:
+        """Return where the training stands; the arrays are not copied, and no round changes them in place."""
+        seconds = self._accountant.array_seconds
+        progress: dict[str, Any] = {"screen": self._exchange.screen.state()}
+        if self._directions is not None:
+            progress["directions"] = self._directions.state()
+        return TrainingState(self._round, self._accuracy, seconds, self.weights, self._strategy.state(), progress)
+
+    def restore(self, state: TrainingState) -> None:
+        """Go on from `state`.
+
+        Raises:
+            CheckpointError: it is of another model or strategy.
+        """
+        weights = state.weights_like(self.weights)
+        self._strategy.load_state(state.strategy)
+        self._round, self._accuracy, self._weights = state.round, state.accuracy, weights
+        self._accountant.array_seconds = state.array_seconds
+        self._exchange.screen.load_state(state.progress.get("screen", {}))
+        if self._directions is not None:
+            self._directions.load_state(state.progress.get("directions", {}))
+
+    async def run_round(self) -> RoundRecord:
+        """Train one more round.
+
+        Raises:
+            DeviceLost: no device is left.
+            DeviceFailed: no device returned its weights, and one said why.
+            PluginFailed: a strategy of the user's own failed.
+            Diverged: no weights or losses are finite numbers any more, or all explode; the weights stay.
+        """
+        begin, number, job = time.monotonic(), self._round + 1, self._job
+        choice = choose_devices(self._devices, job.participation, job.seed, number)
+        visited = await self._exchange.visit(number, self.weights, choice, self._buffers)
+        start_seconds = self._accountant.array_seconds
+        deadline_seconds = job.straggler.deadline if job.straggler is not None else None
+        accounted = self._accountant.account([answer.returned for answer in visited.answers], deadline_seconds)
+        self._report_stragglers(number, accounted)
+        contributions = _contributions(visited.answers, accounted)
+        if self._are_enough(number, contributions):
+            weights, bad = await asyncio.to_thread(self._aggregate, list(contributions.values()))
+            if bad:
+                what = f"the drives' weights are finite, but what the strategy makes of {bad} is not"
+                raise diverged(self._on_event, job, f"round {number}", what=what)
+            await self._report_directions(number, contributions, weights)
+            self._weights = weights
+        for answer in visited.answers if self._recycles else ():
+            answer.session.recycle(answer.weights)
+        self._accuracy, loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
+        self._round = number
+        returned = {part.device for part in accounted.devices}
+        return RoundRecord(
+            round=number,
+            accuracy=self._accuracy,
+            test_loss=loss,
+            start_seconds=start_seconds,
+            wall_seconds=time.monotonic() - begin,
+            array_seconds=accounted.array_seconds,
+            devices=accounted.devices,
+            spans=accounted.spans,
+            energy_joules=accounted.energy_joules,
+            lost=[device for device in self._devices if device in visited.asked and device not in returned],
+            idle=[device for device in self._devices if device not in visited.asked],
+            **round_totals(accounted.devices),
+        )
+
+    def _report_stragglers(self, number: int, accounted: StepAccount) -> None:
+        limit = f"the deadline is {accounted.array_seconds:g} s"
+        for part in accounted.devices:
+            if part.straggler:
+                seconds = accounted.finish_seconds[part.device]
+                self._on_event(part.device, EventKind.STRAGGLER, f"in round {number}: it took {seconds:g} s, {limit}")
+        if all(part.straggler for part in accounted.devices):
+            self._on_event(HOST, EventKind.NOTE, f"round {number}: every device was late, {limit}; the weights stay")
+
+    async def _report_directions(
+        self, number: int, contributions: Mapping[str, Contribution], weights: Mapping[str, Array]
+    ) -> None:
+        if self._directions is None:
+            return
+        returned = {device: part.weights for device, part in contributions.items()}
+        away = await asyncio.to_thread(self._directions.watch, self.weights, weights, returned)
+        for device, cosine in away.items():
+            what = (
+                f"its updates point away from what {self._job.strategy.name} makes of all, {AWAY_ROUNDS} rounds running"
+            )
+            self._on_event(device, EventKind.NOTE, f"in round {number}: {what} (cosine {cosine:.2f})")
+
+    def _aggregate(self, contributions: Sequence[Contribution]) -> tuple[dict[str, Array], str]:
+        """Return the new weights, and the first of them that is not finite; empty if all are."""
+        weights = self._strategy.aggregate(self.weights, contributions)
+        return weights, self._exchange.screen.first_not_finite(weights)
+
+    def _are_enough(self, number: int, contributions: Collection[object]) -> bool:
+        """Whether the strategy can keep what it promises with these; the weights stay if not, and an event says so."""
+        count, least = len(contributions), self._strategy.least_contributions
+        if 0 < count < least:
+            needed = f"strategy {self._job.strategy.name} needs {least}; the weights stay"
+            self._on_event(HOST, EventKind.NOTE, f"round {number}: {count} drives' weights can be used, and {needed}")
+        return count >= least
+
+
+def _contributions(answers: Sequence[RoundAnswer], accounted: StepAccount) -> dict[str, Contribution]:
+    """Return device -> what it adds to the round, of those that were in time."""
+    late = {part.device for part in accounted.devices if part.straggler}
+    answers = [answer for answer in answers if answer.returned.device not in late]
+    counts = round_weights([answer.returned.trained.samples for answer in answers])
+    return {
+        answer.returned.device: Contribution(answer.weights, count, answer.returned.trained.steps)
+        for answer, count in zip(answers, counts, strict=True)
+    }

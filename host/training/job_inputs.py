@@ -1,0 +1,44 @@
+"""A job with its data and model loaded: the input of split learning, the planner and a run's request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from csd_emu.config.array_file import ArrayConfig
+from csd_emu.util.record_shape import Shape
+from firmware_agent.common.models import ModelSpec
+from host.config.job_file import JobConfig
+from host.core.datasets import Dataset
+from host.core.device_time import StepModel
+from host.core.evaluation import Evaluator
+
+
+@dataclass(frozen=True)
+class JobInputs:
+    """A job on an array, with its data and its model.
+
+    Attributes:
+        config, job, spec: what was asked for.
+        dataset: that is trained on.
+        evaluator: of its held-out records.
+        models: device -> what its steps cost, of those whose seconds are modelled.
+    """
+
+    config: ArrayConfig
+    job: JobConfig
+    spec: ModelSpec
+    dataset: Dataset
+    evaluator: Evaluator
+    models: Mapping[str, StepModel]
+
+    @property
+    def shape(self) -> Shape:
+        """Channels, height and width of a record."""
+        channels, height, width = self.dataset.images.shape[1:]
+        return channels, height, width
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of an image with its label."""
+        return (self.dataset.images.nbytes + self.dataset.labels.nbytes) // len(self.dataset.labels)

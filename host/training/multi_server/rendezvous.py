@@ -1,0 +1,177 @@
+"""Rendezvous of workers: the list of the next group's members is one value in the store, replaced as a whole.
+
+A meeting is open until enough servers are there and no other came for a while; then it is complete, and its members are
+the group. Whoever comes later opens the next one, which ends the group: its workers see another number, and come too.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from threading import Event
+
+import msgspec
+
+from firmware_agent.common.errors import ProtocolError
+from host.training.multi_server.heartbeat import beat_key, host_key
+from host.training.multi_server.store.store_messages import Book, Texts
+
+# Time to wait for missing servers once enough have joined. The longer limit is for a server whose host still sends
+# heartbeats: its worker ended with the previous group and is being restarted.
+LAST_CALL_SECONDS, LIVING_CALL_SECONDS = 3.0, 30.0
+_LOOK_SECONDS = 0.25
+_MARK_BYTES = 8
+
+
+class RendezvousResult(msgspec.Struct, frozen=True):
+    """One meeting.
+
+    Attributes:
+        number: grows with each.
+        members: server -> mark of its worker, of those who have come.
+        complete: nobody is waited for any more.
+    """
+
+    number: int = 0
+    members: dict[str, str] = {}
+    complete: bool = True
+
+    def joined(self, server: str, mark: str) -> RendezvousResult:
+        """Return the meeting with one who comes; of a complete one the next."""
+        if self.complete:
+            return RendezvousResult(self.number + 1, {server: mark}, complete=False)
+        return msgspec.structs.replace(self, members={**self.members, server: mark})
+
+    def without(self, servers: Sequence[str]) -> RendezvousResult:
+        """Return the meeting without those of whom nothing is heard."""
+        return msgspec.structs.replace(self, members={n: m for n, m in self.members.items() if n not in servers})
+
+
+class Attendance:
+    """Judges an open meeting by what is heard of its members. Pure: counters and a clock in."""
+
+    def __init__(self, servers: Sequence[str], least: int, silence_seconds: float) -> None:
+        """Prepare.
+
+        Args:
+            servers: all, in the order of the servers file.
+            least: with fewer nobody begins.
+            silence_seconds: one of whom nothing was heard for so long is not waited for.
+        """
+        self._servers, self._least, self._silence_seconds = servers, least, silence_seconds
+        # By server and mark: its counter, when that moved last, and whether it ever did.
+        self._heard: dict[tuple[str, str], tuple[int, float, bool]] = {}
+        self._same: tuple[frozenset[str], float] = (frozenset(), 0.0)
+        # By server: its host's counter, and when that moved last.
+        self._hosts: dict[str, tuple[int, float | None]] = {}
+
+    @property
+    def servers(self) -> Sequence[str]:
+        """All servers, in the order of their file."""
+        return self._servers
+
+    def silent(self, meeting: RendezvousResult, counts: Mapping[str, int], now: float) -> list[str]:
+        """Take everyone's counters, and return who is silent for too long."""
+        heard = {}
+        for member in meeting.members.items():
+            told = counts[member[0]]
+            count, last, alive = self._heard.get(member, (told, now, False))
+            heard[member] = (told, last, alive) if told == count else (told, now, True)
+        self._heard = heard
+        return [server for (server, _), (_, last, _) in heard.items() if now - last > self._silence_seconds]
+
+    def hear_hosts(self, counts: Mapping[str, int], now: float) -> None:
+        """Take what the servers' hosts have counted."""
+        for server, count in counts.items():
+            before, moved = self._hosts.get(server, (count, None))
+            self._hosts[server] = count, (moved if count == before else now)
+
+    def ready(self, meeting: RendezvousResult, now: float) -> bool:
+        """Return whether the meeting is complete: all have joined, or enough have and no new one for a while.
+
+        Everyone in it must have been heard (see `silent`): one that ended meanwhile is not waited for in the group.
+        """
+        missing = [moved for server, (_, moved) in self._hosts.items() if server not in meeting.members]
+        living = any(moved is not None and now - moved <= LAST_CALL_SECONDS for moved in missing)
+        call_seconds = LIVING_CALL_SECONDS if living else LAST_CALL_SECONDS
+        there = frozenset(meeting.members.values())
+        if there != self._same[0]:
+            self._same = (there, now)
+        enough = len(there) >= self._least and now - self._same[1] >= call_seconds
+        alive = all(self._heard[member][2] for member in meeting.members.items())
+        return alive and (enough or len(there) == len(self._servers))
+
+
+def meeting_key(run: str) -> str:
+    """Return the key of the text that says who meets."""
+    return f"{run}/meeting"
+
+
+def group_prefix(run: str) -> str:
+    """Return with what the keys of all groups begin, in which gloo keeps its addresses."""
+    return f"{run}/group/"
+
+
+def meet(
+    store: Book,
+    run: str,
+    server: str,
+    attendance: Attendance,
+    pause: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> RendezvousResult:
+    """Come to the next meeting, wait until it is complete, and return it.
+
+    Raises:
+        ProtocolError: what is written there is no meeting.
+        StoreLost: the store has gone.
+    """
+    mark, key = secrets.token_hex(_MARK_BYTES), meeting_key(run)
+    while True:
+        text, found = _read(store, key)
+        mine = found.members.get(server) == mark
+        if mine and found.complete:
+            return found
+        if not mine:
+            _exchange(store, key, text, found.joined(server, mark))
+            continue
+        store.add(_waits_key(run, server), 1)
+        counts = {name: store.add(_waits_key(run, name), 0) for name in found.members}
+        attendance.hear_hosts({name: store.add(host_key(run, name), 0) for name in attendance.servers}, clock())
+        if silent := attendance.silent(found, counts, clock()):
+            _exchange(store, key, text, found.without(silent))
+        elif attendance.ready(found, clock()):
+            store.forget(group_prefix(run))  # of groups that are over
+            _exchange(store, key, text, msgspec.structs.replace(found, complete=True))
+        else:
+            pause(_LOOK_SECONDS)
+
+
+def wait_for_next(store: Texts, run: str, number: int, over: Event) -> None:
+    """Return when a later meeting than this has been opened, or `over` is set."""
+    while not over.wait(_LOOK_SECONDS):
+        (text,) = store.read([meeting_key(run)])
+        if _decode(text).number != number:
+            return
+
+
+def _waits_key(run: str, server: str) -> str:
+    return beat_key(run, f"waits/{server}")
+
+
+def _read(store: Texts, key: str) -> tuple[str, RendezvousResult]:
+    (text,) = store.read([key])
+    return (text or b"").decode(errors="replace"), _decode(text)
+
+
+def _decode(text: bytes | None) -> RendezvousResult:
+    try:
+        return msgspec.json.decode(text, type=RendezvousResult) if text else RendezvousResult()
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"store: what is written there is no meeting ({error}); start the store anew") from error
+
+
+def _exchange(store: Book, key: str, text: str, wanted: RendezvousResult) -> None:
+    """Write a meeting if the text is still the one found; who is too late looks again."""
+    store.compare_set(key, text, msgspec.json.encode(wanted).decode())

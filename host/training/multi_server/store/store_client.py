@@ -1,0 +1,117 @@
+"""A server's end of the store."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+from csd_emu.config.servers_file import StoreSection
+from firmware_agent.common.errors import ProtocolError
+from host.training.multi_server.store.store_key import client_context
+from host.training.multi_server.store.store_messages import (
+    LENGTH_BYTES,
+    Add,
+    Forget,
+    Read,
+    Request,
+    StoreLost,
+    StoreReply,
+    Write,
+    frame,
+    message_bytes,
+    read_answer,
+)
+
+PATIENCE_SECONDS = 10.0
+
+
+class StoreClient:
+    """Asks the store, one request after the other; several threads may share it."""
+
+    def __init__(self, connection: socket.socket, place: str) -> None:
+        """Take a connection on which both ends have shown the key."""
+        self._connection, self._place, self._lock = connection, place, threading.Lock()
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Add to a counter, which begins at 0, and return it."""
+        return self._ask(Add(key, amount)).number
+
+    def set(self, key: str, text: str | bytes, /) -> None:
+        """Set a text; an empty one is none."""
+        self._ask(Write(key, text.encode() if isinstance(text, str) else text))
+
+    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
+        """Set a text if it is the expected one, or if there is none and none is expected; return what is there then."""
+        (value,) = self._ask(Write(key, desired.encode(), expected.encode())).values
+        return value or b""
+
+    def read(self, keys: list[str], /) -> list[bytes | None]:
+        """Return the texts of these keys, None where there is none."""
+        return self._ask(Read(keys)).values
+
+    def forget(self, prefix: str, /) -> None:
+        """Remove all whose keys begin with `prefix`."""
+        self._ask(Forget(prefix))
+
+    def limit(self, seconds: float | None) -> None:
+        """Take the store for lost when an answer takes longer; None: wait, as for a link that will be mended."""
+        self._connection.settimeout(seconds)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    def _ask(self, request: Request) -> StoreReply:
+        with self._lock:
+            try:
+                self._connection.sendall(frame(request))
+                answer = read_answer(self._receive(message_bytes(self._receive(LENGTH_BYTES))))
+            except (OSError, ProtocolError) as error:
+                self._connection.close()  # what comes later must not answer another request
+                raise StoreLost(f"store: {self._place} does not answer ({error}); start csd-emu store there") from error
+        if answer.error:
+            raise StoreLost(f"store: {self._place} refuses: {answer.error}")
+        return answer
+
+    def _receive(self, size: int) -> bytes:
+        content = bytearray()
+        while len(content) < size:
+            more = self._connection.recv(size - len(content))
+            if not more:
+                raise ConnectionError("the connection has ended")
+            content += more
+        return bytes(content)
+
+
+def connect(section: StoreSection, patience_seconds: float = PATIENCE_SECONDS) -> StoreClient:
+    """Return a client of the store.
+
+    Raises:
+        StoreLost: nobody answers there, or it has another key.
+        ConfigurationError: this server's key cannot be used.
+    """
+    context = client_context(section.key_path)
+    place = f"{section.address}:{section.port}"
+    with contextlib.ExitStack() as undo:
+        try:
+            plain = socket.create_connection((str(section.address), section.port), patience_seconds)
+            undo.callback(plain.close)
+        except OSError as error:
+            raise StoreLost(
+                f"store: nobody answers at {place} ({error}); start csd-emu store there, and let the network through"
+            ) from error
+        try:
+            secured = context.wrap_socket(plain)
+            undo.callback(secured.close)
+            secured.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client = StoreClient(secured, place)
+            client.read([])  # only an answer says that the other end takes our key
+        except (OSError, StoreLost) as error:
+            raise StoreLost(
+                f"store: what answers at {place} is no csd-emu store with the key {section.key_path} ({error}); copy "
+                "the key from the store's machine"
+            ) from error
+        undo.pop_all()
+    client.limit(None)
+    return client

@@ -1,0 +1,344 @@
+"""One round's exchange with the devices: weights out, local training in the drives, weights back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from csd_emu.util.deadline import Deadline
+from csd_emu.util.node_names import HOST
+from firmware_agent.common.errors import CsdError, DeviceCodeFailed, DeviceFailed, DeviceLost, ProtocolError
+from firmware_agent.common.frames.session_frames import Job, Ready, Tensors, Train, Trained
+from firmware_agent.common.models import ModelSpec
+from firmware_agent.common.slices import Array, cut_slices, spec_bytes, tensor_specs
+from firmware_agent.common.wire import encode, pack
+from host.config.job_file import JobConfig
+from host.config.participation import RoundSelection
+from host.core.failures import Failures
+from host.core.records import EventKind, OnEvent
+from host.core.scanning import Scan
+from host.fleet.device_session import DeviceSession
+from host.fleet.fleet import Fleet
+from host.training.accounting import DeviceReport
+from host.training.contributions import Refusal, ScreenedContribution, dealt_passes
+from host.training.device_conduct import Conduct, all_diverge, diverged
+from host.training.screening import Screen
+
+T = TypeVar("T")
+# How often a host that waits for its devices to dial again looks whether they still exist.
+_LOOK_SECONDS = 1.0
+# To look at fewer takes less than to have a thread do it.
+_SMALL_BYTES = 256 << 10
+# What the wire takes as a drive's own deadline.
+MAX_DEADLINE_SECONDS = 1e6
+# How often one device is asked in a round in which nobody has answered yet.
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class RoundAnswer:
+    """What one device returned from a round; the weights' memory goes back to the session once they are aggregated."""
+
+    session: DeviceSession
+    weights: dict[str, Array]
+    returned: DeviceReport
+    scan: Scan
+
+
+@dataclass(frozen=True)
+class Visited:
+    """Whom a round asked, or should have asked, and what came back, in the array's order of devices."""
+
+    asked: frozenset[str]
+    answers: list[RoundAnswer]
+
+
+def job_frame(
+    job: JobConfig,
+    spec: ModelSpec,
+    image_scale: float,
+    proximal: float = 0.0,
+    overlap: bool = False,
+    cut: str | None = None,
+) -> Job:
+    """Return the frame that tells a drive what it will train; `proximal` is the strategy's.
+
+    With `overlap` a synchronous job's slices cross while the drive computes; `cut` names the layer that the host's part
+    of the model begins with.
+    """
+    return Job(
+        model=spec.name,
+        arguments=dict(spec.arguments),
+        source=spec.source,
+        image_scale=image_scale,
+        seed=job.seed,
+        learning_rate=job.learning_rate,
+        momentum=job.momentum,
+        batch_size=job.batch_size,
+        proximal=proximal,
+        batch_norm=job.sync.batch_norm,
+        precision=job.sync.precision,
+        overlap=overlap,
+        # Longer than the host's own: it gives up whom a drive waits for, not the drive.
+        deadline_seconds=min(3 * job.watchdog, MAX_DEADLINE_SECONDS),
+        cut=cut,
+    )
+
+
+async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline) -> Ready:
+    """Have the device build the job's model.
+
+    Raises:
+        DeviceError: it was lost, or could not build the model.
+    """
+    await session.send(frame, deadline)
+    return await session.expect(Ready, deadline)
+
+
+BeforeTask = Callable[[DeviceSession, Deadline], Awaitable[None]]
+"""May speak with a device before it gets its next task; raises `DeviceError` if that device is lost."""
+
+
+ClockOf = Callable[[str, str], str]
+"""Returns the clock of a device's seconds, given its name and what its stopwatch shows."""
+
+
+async def leave_alone(session: DeviceSession, deadline: Deadline) -> None:
+    """Say nothing to a device before its task."""
+
+
+class _Attempt:
+    """One round until somebody answers: who was asked how often, and what went wrong."""
+
+    def __init__(self, number: int, choice: RoundSelection) -> None:
+        self.number, self._choice = number, choice
+        self._chosen, self.reserves = frozenset(choice.chosen), frozenset(choice.reserves)
+        self.counts: Counter[str] = Counter()
+        self.errors: list[CsdError] = []
+        self.patience: Deadline | None = None
+        self._tried: set[DeviceSession] = set()
+
+    def may_ask(self, device: str) -> bool:
+        """Whether a device that dials in again is asked again: one that is lost every time ends some time."""
+        return self.counts[device] < _ATTEMPTS
+
+    def candidates(self, sessions: Mapping[str, DeviceSession]) -> list[DeviceSession]:
+        """Return whom to ask now: the chosen ones, else as many others as were chosen; no session twice."""
+        present = {d: session for d, session in sessions.items() if session not in self._tried and self.may_ask(d)}
+        if chosen := [session for device, session in present.items() if device in self._chosen]:
+            return chosen
+        stand_ins = [device for device in self._choice.reserves if device in present][: len(self._choice.chosen)]
+        return [session for device, session in present.items() if device in stand_ins]
+
+    def begin(self, sessions: Sequence[DeviceSession]) -> None:
+        """Note that these are asked."""
+        self._tried.update(sessions)
+        self.counts.update(session.device for session in sessions)
+
+    def verdict(self) -> CsdError:
+        """Return why the round has failed: what a device said of its task, else that all are lost."""
+        failure = next((error for error in self.errors if isinstance(error, DeviceFailed)), None)
+        last = f" ({self.errors[-1]})" if self.errors else ""
+        return failure or DeviceLost(
+            f"round {self.number}: no device returned its weights{last}; csd-emu status shows what is left"
+        )
+
+
+class RoundExchange:
+    """Exchanges weights with the devices of a fleet, round by round; one instance per run.
+
+    A session takes part in a round at most once, and what a closed session still sends is never read. So an answer to
+    an old round cannot enter a newer one, whenever its device comes back.
+    """
+
+    def __init__(
+        self,
+        job: JobConfig,
+        frame: Job,
+        fleet: Fleet,
+        list_existing: Callable[[], Collection[str]],
+        on_event: OnEvent,
+        before_task: BeforeTask = leave_alone,
+        failures: Failures | None = None,
+        clock_of: ClockOf = lambda _, stopwatch: stopwatch,
+        screen: Screen | None = None,
+    ) -> None:
+        """Prepare; nothing is sent yet.
+
+        Args:
+            job: what to train.
+            frame: the same, as drives get it.
+            fleet: the drives that have dialled in.
+            list_existing: returns which devices exist and may dial again; it may block.
+            on_event: called with device, what happened, and more about it.
+            before_task: called for each device before a round's frames go to it.
+            failures: is told when the user's code fails in a device; without, the run goes on.
+            clock_of: see `host.core.device_time.DeviceTime.clock`.
+            screen: judges what comes back; without, one that has seen nothing.
+        """
+        self.screen, self._conduct, self._clock_of = screen or Screen(), Conduct(on_event), clock_of
+        self._job, self._frame, self._fleet = job, frame, fleet
+        self._list_existing, self._on_event, self._before_task = list_existing, on_event, before_task
+        self._failures = failures or Failures(goes_on=True)
+        self._prepared: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
+
+    async def visit(
+        self, number: int, weights: Mapping[str, Array], choice: RoundSelection, buffers: Collection[str] = ()
+    ) -> Visited:
+        """Train one round on the chosen devices; `buffers` are the weights that are not trained.
+
+        If none of them can be had, or believed, others stand in. If none at all can, those that still exist are given
+        the watchdog's time to dial again, and are asked again, a few times.
+
+        Raises:
+            DeviceLost: no device returned its weights, and none came back.
+            DeviceFailed: no device returned its weights, and one said why; or the user's code failed in one, and the
+                job says that the run ends then.
+            Diverged: all devices' weights or losses are no finite numbers any more, or explode.
+        """
+        frames = _encode_round(number, weights, self._job.epochs)
+        attempt = _Attempt(number, choice)
+        while True:
+            sessions = attempt.candidates(self._conduct.without_aside(self._fleet.sessions()))
+            if not sessions:
+                await self._wait_for_newcomer(attempt)
+                continue
+            if stand_ins := [session.device for session in sessions if session.device in attempt.reserves]:
+                chosen = ", ".join(choice.chosen)
+                self._tell(f"round {number}: {chosen} cannot be had; {', '.join(stand_ins)} stand in")
+            attempt.begin(sessions)
+            start = weights, buffers
+            visits = [self._visit(session, number, frames, start) for session in sessions]
+            results = self._screened(number, await _all_or_none(visits), weights)
+            if answers := [result for result in results if isinstance(result, RoundAnswer)]:
+                return Visited(frozenset({*choice.chosen, *attempt.counts}), answers)
+            attempt.errors += [result for result in results if not isinstance(result, RoundAnswer)]
+
+    def _screened(
+        self, number: int, results: Sequence[RoundAnswer | CsdError], weights: Mapping[str, Array]
+    ) -> list[RoundAnswer | CsdError]:
+        """Return what is believed of the results, and the errors; a refused drive's weights are let go."""
+        parts = {result.session: self._part(result) for result in results if isinstance(result, RoundAnswer)}
+        refused = self.screen.judge(list(parts.values()), self.screen.weight_norm(weights))
+        return [self._verdict(number, result, refused) for result in results]
+
+    def _verdict(
+        self, number: int, result: RoundAnswer | CsdError, refused: Mapping[str, Refusal]
+    ) -> RoundAnswer | CsdError:
+        if not isinstance(result, RoundAnswer):
+            return result
+        session, where = result.session, f"round {number}"
+        if (why := refused.get(session.device)) is None:
+            self._conduct.accept(session, where, result.returned.trained.loss)
+            return result
+        session.recycle(result.weights)
+        return self._conduct.refuse(session, why, where)
+
+    def _part(self, answer: RoundAnswer) -> ScreenedContribution:
+        said, session = answer.returned.trained, answer.session
+        dealt = dealt_passes(session.hello.samples, self._job.epochs, self._frame.batch_size)
+        clock = self._clock_of(session.device, session.hello.clock)
+        return ScreenedContribution(session.device, dealt, said, said.steps, answer.scan, clock)
+
+    async def _wait_for_newcomer(self, attempt: _Attempt) -> None:
+        """Return when there is a session that can be asked in this round.
+
+        Raises:
+            DeviceError: no device that can be asked still exists without a session, or patience has ended.
+        """
+        patience = attempt.patience = attempt.patience or Deadline(self._job.watchdog)
+        told = False
+        while True:
+            newcomer, sessions = self._fleet.newcomer, self._fleet.sessions()
+            if attempt.candidates(self._conduct.without_aside(sessions)):
+                return
+            existing = await asyncio.to_thread(self._list_existing)
+            awaited = sorted(device for device in set(existing) - set(sessions) if attempt.may_ask(device))
+            if not awaited or patience.expired:
+                if all_diverge(attempt.errors):
+                    raise diverged(self._on_event, self._job, f"round {attempt.number}", attempt.errors)
+                raise attempt.verdict()
+            if not told:
+                told, limit = True, f"{patience.left_seconds:.0f} s"
+                self._tell(f"round {attempt.number}: waits up to {limit} for {', '.join(awaited)} to dial in")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(newcomer.wait(), min(_LOOK_SECONDS, patience.left_seconds))
+
+    def _tell(self, note: str) -> None:
+        self._on_event(HOST, EventKind.NOTE, note)
+
+    async def _visit(
+        self, session: DeviceSession, number: int, frames: Sequence[bytes], start: Start
+    ) -> RoundAnswer | CsdError:
+        """Train one round on one device; an error, which is recorded, if the device was lost or its task failed.
+
+        Raises:
+            DeviceCodeFailed: the user's code failed, and the run ends.
+        """
+        try:
+            return await self._train_device(session, number, frames, start)
+        except DeviceFailed as error:  # the session goes on: the next round is another chance
+            self._on_event(session.device, EventKind.FAILED, f"in round {number}: {error}")
+            if isinstance(error, DeviceCodeFailed):
+                self._failures.take(error, session.device)
+                self._failures.check()
+            return error
+        except (DeviceLost, ProtocolError) as error:
+            session.close(str(error))
+            self._on_event(session.device, EventKind.LOST, f"in round {number}: {error}")
+            return error
+
+    async def _train_device(
+        self, session: DeviceSession, number: int, frames: Sequence[bytes], start: Start
+    ) -> RoundAnswer:
+        if session not in self._prepared:
+            await prepare_device(session, self._frame, Deadline(self._job.watchdog))
+            self._prepared.add(session)
+        await self._before_task(session, Deadline(self._job.watchdog))
+        sent, received = session.sent_bytes, session.received_bytes
+        for data in frames:
+            await session.send_encoded(data, Deadline(self._job.watchdog))
+        specs = tensor_specs(start[0])
+        weights, trained = await session.receive_tensors(number, specs, Trained, Deadline(self._job.watchdog))
+        if sum(map(spec_bytes, specs)) < _SMALL_BYTES:
+            scan = self.screen.scan(weights, *start)
+        else:  # beside what other drives still send
+            scan = await asyncio.to_thread(self.screen.scan, weights, *start)
+        returned = DeviceReport(
+            device=session.device,
+            hello_clock=session.hello.clock,
+            trained=trained,
+            epochs=self._job.epochs,
+            batch_size=self._job.batch_size,
+            sent_bytes=session.sent_bytes - sent,
+            received_bytes=session.received_bytes - received,
+        )
+        return RoundAnswer(session, weights, returned, scan)
+
+
+Start = tuple[Mapping[str, Array], Collection[str]]
+"""What a round begins with: the weights, and which of them are buffers."""
+
+
+async def _all_or_none(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of all; with the first error the others are cancelled."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _encode_round(number: int, weights: Mapping[str, Array], epochs: int) -> list[bytes]:
+    """Return the messages that carry a round's weights and task, encoded once for all devices."""
+    pieces = cut_slices(number, weights)
+    frames = (Tensors(number, tensor_specs(weights)), *pieces, Train(number, epochs))
+    return list(pack(encode(frame) for frame in frames))

@@ -1,0 +1,197 @@
+"""From an array and a job to what a planner chooses from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from csd_emu.config.array_file import ArrayConfig, Device
+from csd_emu.perfmodel.host_node import exchange_seconds, link_of
+from csd_emu.profiles import get_profile
+from csd_emu.util.node_names import HOST
+from firmware_agent.common.errors import ConfigurationError
+from host.config.planner_section import PlannerSection
+from host.config.preference import parse_preference
+from host.config.sync_section import TuningSection
+from host.policies.selection.cluster import Cluster, DeviceKind, Side
+from host.policies.selection.selection_rules import Constraints, SelectionRules
+from host.training.sync_plan import SyncPlan
+
+# Of the training's time, what trials may cost where no table knows anything: without one trial all would be a guess.
+_SHARE_OF_UNKNOWN = 0.25
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """What crosses in a step of a job.
+
+    Attributes:
+        state_bytes: that each drive receives, and sends.
+        gradient_bytes: of one gradient.
+        record_bytes: of a record.
+    """
+
+    state_bytes: int
+    gradient_bytes: int
+    record_bytes: int
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The servers that train together.
+
+    Attributes:
+        arrays: server -> its array, in the order of the servers file.
+        between_seconds: of a step, in which they add up; a part of that if they do so after several steps.
+    """
+
+    arrays: Mapping[str, ArrayConfig]
+    between_seconds: float
+
+
+def make_cluster(config: ArrayConfig, plan: SyncPlan, exchanged: Exchanged, servers: Servers | None = None) -> Cluster:
+    """Return the array as kinds of equal nodes: of one profile on one engine, and so of one memory.
+
+    With several servers `config` has all of their drives; those of two servers are of two kinds, for they do not share
+    a link.
+
+    Raises:
+        ConfigurationError: there is no node.
+    """
+    if servers is not None:
+        return _make_servers(servers, plan, exchanged)
+    kinds = _kinds(config, plan)
+    if not kinds:
+        raise ConfigurationError("planner: the array has no device to choose from; add one, or let the host train")
+    host = get_profile(config.host.profile)
+    return Cluster(
+        kinds=tuple(sorted(kinds, key=lambda kind: kind.local)),
+        host=host,
+        link=link_of(config.link, host),
+        state_bytes=exchanged.state_bytes,
+        gradient_bytes=exchanged.gradient_bytes,
+        record_bytes=exchanged.record_bytes,
+    )
+
+
+def _make_servers(servers: Servers, plan: SyncPlan, exchanged: Exchanged) -> Cluster:
+    """Return the drives of all servers as kinds of equal ones."""
+    kinds, sides = [], []
+    for number, (server, config) in enumerate(servers.arrays.items()):
+        kinds += [replace(kind, name=f"{kind.name} of {server}", server=number) for kind in _kinds(config, plan)]
+        host = get_profile(config.host.profile)
+        sides.append(Side(host, link_of(config.link, host)))
+    return Cluster(
+        *(tuple(kinds), sides[0].host, sides[0].link),
+        *(exchanged.state_bytes, exchanged.gradient_bytes, exchanged.record_bytes),
+        *(tuple(sides), servers.between_seconds),
+    )
+
+
+def _kinds(config: ArrayConfig, plan: SyncPlan) -> list[DeviceKind]:
+    grouped: dict[tuple[str, str, bool], list[Device]] = {}
+    for node in config.list_nodes():
+        grouped.setdefault((node.profile, node.engine, node.name == HOST), []).append(node)
+    names = _names(list(grouped))
+    return [_kind(name, nodes, plan) for name, nodes in zip(names, grouped.values(), strict=True)]
+
+
+def planned_records(plan: SyncPlan) -> int:
+    """Return on how many records a job trains in all, with the batches that it would begin with."""
+    if plan.job.sync.round_steps is not None:
+        return plan.steps * sum(plan.batches)
+    return plan.job.rounds * plan.job.epochs * (sum(plan.private_sizes) + plan.public_size)
+
+
+def planned_private(plan: SyncPlan) -> dict[str, int]:
+    """Return node -> how many of `planned_records` nobody trains on if that node takes no part.
+
+    None of any where a round is so many steps: it has as many records whoever takes part.
+    """
+    if plan.job.sync.round_steps is not None:
+        return {}
+    passes = plan.job.rounds * plan.job.epochs
+    return {node: passes * own for node, own in zip(plan.nodes, plan.private_sizes, strict=True) if own}
+
+
+def chosen_sync_seconds(cluster: Cluster, nodes: Sequence[str]) -> float:
+    """Return what the exchange adds to a step of these nodes alone."""
+    if cluster.sides:
+        alone = [chosen_sync_seconds(cluster.of_server(number), nodes) for number in range(len(cluster.sides))]
+        return max(alone) + cluster.between_seconds
+    drives = [kind.profile for kind in cluster.kinds if not kind.local for node in kind.nodes if node in nodes]
+    return exchange_seconds(drives, cluster.link, cluster.state_bytes, cluster.gradient_bytes, HOST in nodes)
+
+
+def planner_rules(plan: SyncPlan, window: int = 1) -> SelectionRules:
+    """Return what the planner of a job with a section ``planner`` goes by.
+
+    Where servers add up after a window of steps, who takes part is fixed for it: trials have whole multiples of it.
+    """
+    section, job = plan.job.planner, plan.job
+    if section is None:
+        raise ConfigurationError("planner: the job has no such section; add one, for example planner: {prefer: edp}")
+    chosen_by_tuner = job.tuner != "none" and bool(plan.classes)
+    rules = section_rules(section, None if chosen_by_tuner else job.batch_size, job.sync.tuning)
+    rules = replace(rules, steps=math.ceil(rules.steps / window) * window, window=window)
+    return rules if plan.classes else replace(rules, most_share=_SHARE_OF_UNKNOWN)
+
+
+def section_rules(section: PlannerSection, batch_size: int | None, tuning: TuningSection) -> SelectionRules:
+    """Return what a section ``planner`` says.
+
+    Args:
+        section: of a job.
+        batch_size: of every node that takes part, where no tuner chooses; None where one does.
+        tuning: how that one does.
+    """
+    return SelectionRules(
+        preference=parse_preference(section.prefer),
+        constraints=Constraints(
+            deadline_seconds=section.deadline,
+            watts=section.watts,
+            joules=section.joules,
+            include=frozenset(section.include),
+            exclude=frozenset(section.exclude),
+            unused_powered=section.unused == "powered",
+        ),
+        steps=section.steps,
+        batch_size=batch_size,
+        tuning=tuning,
+    )
+
+
+def _within_epoch(plan: SyncPlan) -> int | None:
+    """Return the most records that a node may have in a step so that a step of all has no more than an epoch.
+
+    None for no bound. Steps of smaller batches than planned would say nothing of the planned ones.
+    """
+    held, tuning = sum(plan.private_sizes) + plan.public_size, plan.job.sync.tuning
+    if plan.job.tuner == "none" or sum(plan.batches) <= held:
+        return None
+    return max(1, held // len(plan.nodes), tuning.slow_batch or 1)
+
+
+def _kind(name: str, nodes: Sequence[Device], plan: SyncPlan) -> DeviceKind:
+    most = _within_epoch(plan)
+    first, known, expected = nodes[0], plan.classes.get(nodes[0].name), plan.expected.get(nodes[0].name)
+    return DeviceKind(
+        name=name,
+        nodes=tuple(node.name for node in nodes),
+        profile=get_profile(first.profile),
+        speed=None if known is None else replace(known.speed, step_seconds=known.speed.step_seconds[:most]),
+        encode_seconds=0.0 if expected is None else expected.encode_seconds,
+        local=first.name == HOST,
+    )
+
+
+def _names(keys: Sequence[tuple[str, str, bool]]) -> list[str]:
+    """Return a name of each kind: its profile's, with its engine where that alone tells it from another."""
+    profiles: Mapping[str, int] = {
+        profile: sum(other[0] == profile and not other[2] for other in keys) for profile, _, _ in keys
+    }
+    return [
+        HOST if local else profile if profiles[profile] == 1 else f"{profile} ({engine})"
+        for profile, engine, local in keys
+    ]

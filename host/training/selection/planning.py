@@ -1,0 +1,180 @@
+"""Selection of a job's devices: its inputs, and the planner that decides."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from csd_emu.perfmodel.allreduce import Fabric, ring
+from csd_emu.util.node_names import HOST
+from firmware_agent.common.errors import ConfigurationError
+from host.config.server_group import ServerGroup
+from host.core.model_bytes import inspect_load
+from host.core.tuning.batch_tuner import BatchTuner
+from host.policies.selection.cluster import Cluster
+from host.policies.selection.planner_protocol import TrialDecision
+from host.policies.selection.planning_tuner import PlanningTuner
+from host.policies.selection.selection_report import SelectionReport, describe_plan
+from host.policies.selection.selection_rules import SelectionRules
+from host.training.job_inputs import JobInputs
+from host.training.optimiser_bytes import load_between
+from host.training.selection.make_cluster import (
+    Exchanged,
+    Servers,
+    chosen_sync_seconds,
+    make_cluster,
+    planned_private,
+    planned_records,
+    planner_rules,
+)
+from host.training.sync_plan import SyncPlan
+
+if TYPE_CHECKING:  # scipy: most jobs have no need of it
+    from host.policies.selection.planner import Planner
+
+
+@dataclass(frozen=True)
+class Planning:
+    """A synchronous job with a section ``planner``.
+
+    Attributes:
+        plan: with the batches that all nodes would begin with.
+        cluster: what is chosen from.
+        rules: by what.
+        records: on which the job trains in all, if every node takes part.
+        private: node -> how many of them it alone has.
+        cold: nodes whose first step is left out: its seconds are a stopwatch's.
+    """
+
+    plan: SyncPlan
+    cluster: Cluster
+    rules: SelectionRules
+    records: int
+    private: Mapping[str, int] = field(default_factory=dict)
+    cold: frozenset[str] = frozenset()
+
+    def make_planner(self) -> Planner:
+        """Return a planner that has seen nothing.
+
+        Raises:
+            ConfigurationError: what was asked for cannot be, whatever anything costs.
+        """
+        from host.policies.selection.planner import Planner  # scipy: most jobs have no need of it
+
+        return Planner(self.cluster, self.rules, self.records, self.private)
+
+    def make_tuner(self, on_decided: Callable[[TrialDecision], None], on_note: Callable[[str], None]) -> PlanningTuner:
+        """Return what plans in a run, and then leaves the chosen nodes to the job's own tuner."""
+        return PlanningTuner(
+            dict(zip(self.plan.nodes, self.plan.batches, strict=True)),
+            *(self.make_planner, self._make_inner, on_decided, on_note),
+            cold=self.cold,
+            handed_over=bool(self.cluster.sides),
+        )
+
+    def describe(self, decided: TrialDecision, clock: str) -> SelectionReport:
+        """Return what was decided, for files and people; `clock` is the run's."""
+        return describe_plan(
+            *(decided, self.cluster, self.rules),
+            clock=clock,
+            records=self.records,
+            notes=self.notes(decided.batches),
+        )
+
+    def notes(self, chosen: Collection[str]) -> list[str]:
+        """Return what must be known of a choice, in sentences."""
+        notes = self._private_notes(chosen)
+        if self.plan.job.sync.round_steps is not None:
+            notes.append(
+                "a round has as many records as sync.round_steps steps of all nodes would have; those that train "
+                "take as many steps as that needs"
+            )
+        off = not self.rules.constraints.unused_powered and not set(self.plan.nodes).issubset(chosen)
+        if HOST in chosen and off:
+            notes.append(
+                "the host's records lie on drives that count as off here: their idle power while it reads is left out"
+            )
+        limits = self.rules.constraints
+        if any(limit is not None for limit in (limits.deadline_seconds, limits.watts, limits.joules)):
+            notes.append(
+                "limits are of the whole job, from its first record to its last, also where it is decided anew on the "
+                "way: what was spent before is not taken off"
+            )
+        return notes
+
+    def _private_notes(self, chosen: Collection[str]) -> list[str]:
+        """Return what private records on nodes that take no part mean for a choice."""
+        private = dict(zip(self.plan.nodes, self.plan.private_sizes, strict=True))
+        unseen = {node: count for node, count in private.items() if count and node not in chosen}
+        if not unseen:
+            return []
+        left_out = sum(unseen.values())
+        notes = [
+            f"{left_out} private records lie on {', '.join(unseen)}, which take no part: nothing is trained on them; "
+            "planner.include has a drive take part"
+        ]
+        # Rounds of steps have as many records whoever has them.
+        if self.private:
+            held = sum(private.values()) + self.plan.public_size
+            notes.append(
+                f"an epoch has {held - left_out} of {held} records: estimates, and limits, are of the records that "
+                "each configuration can reach; configurations are compared by the time and energy of a record"
+            )
+        return notes
+
+    def _make_inner(self, numbers: Sequence[int], batches: Sequence[int]) -> BatchTuner:
+        nodes = [self.plan.nodes[number] for number in numbers]
+        return self.plan.of_nodes(numbers, batches, chosen_sync_seconds(self.cluster, nodes)).make_tuner()
+
+
+def make_planning(
+    inputs: JobInputs, plan: SyncPlan, cut_bytes: int | None = None, server_group: ServerGroup | None = None
+) -> Planning | None:
+    """Return the planning of a run whose job has the section, None of another.
+
+    Args:
+        inputs: the job, its data and its model; with several servers the array has the drives of all of them.
+        plan: of the job.
+        cut_bytes: of the tensors that a cut leaves on the drives; None for the whole model.
+        server_group: the servers that train together.
+
+    Raises:
+        ConfigurationError: a node of it is not in the array, or what it asks for cannot be.
+    """
+    section = inputs.job.planner
+    if section is None:
+        return None
+    _check_nodes("planner.include", section.include, plan.nodes)
+    _check_nodes("planner.exclude", section.exclude, plan.nodes)
+    load = inspect_load(inputs.spec, inputs.shape)
+    precise = 2 if inputs.job.sync.precision == "float64" else 1
+    state, gradient = precise * load.state_bytes, precise * load.gradient_bytes
+    if cut_bytes is not None:
+        state, gradient = cut_bytes, min(gradient, cut_bytes)
+    servers, window = None, 1
+    if server_group is not None:
+        window = plan.window_steps(server_group.config.reduce_every)
+        crossing = state + load_between(load, inputs.job, server_group.config).optimiser_bytes
+        servers = _servers_of(server_group, crossing, window)
+    cluster = make_cluster(inputs.config, plan, Exchanged(state, gradient, inputs.record_bytes), servers)
+    cold = frozenset(plan.nodes).difference(inputs.models)
+    rules = planner_rules(plan, window)
+    planning = Planning(plan, cluster, rules, planned_records(plan), planned_private(plan), cold)
+    planning.make_planner()  # what it refuses is said now
+    return planning
+
+
+def _servers_of(server_group: ServerGroup, sum_bytes: int, window: int) -> Servers:
+    link, names = server_group.config.link, server_group.config.names
+    between = ring(sum_bytes, [len(names)], Fabric(link.bandwidth, link.latency))
+    return Servers({name: server_group.array_of(name) for name in names}, between.seconds / window)
+
+
+def _check_nodes(where: str, names: Sequence[str], nodes: Sequence[str]) -> None:
+    for name in names:
+        if name not in nodes:
+            near = difflib.get_close_matches(name, nodes, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(nodes)}"
+            raise ConfigurationError(f"{where}: {name!r} does not train in this array; {hint}")

@@ -1,0 +1,191 @@
+"""Sums within a step, for batch normalisation over all participants: one array of each, the same sum to each.
+
+How many sums a step has, and of how many values each, is known from the host's own copy of the model. A participant's
+values are screened before they are added up: they are finite, count the records that it was dealt, and have a root mean
+square that is not out of proportion to the others'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from firmware_agent.common.errors import ProtocolError
+from firmware_agent.common.frames.step_frames import Reduce
+from host.core.evaluation import NormSum
+from host.core.scanning import squares
+from host.training.contributions import Reason, Refusal, not_finite
+from host.training.screening import EXPLODING, Screen
+
+_ITEM_BYTES = 8
+# Counts are products of whole numbers that float64 has; a quotient of them need not be one.
+_COUNT_TOLERANCE = 1e-9
+
+Values = npt.NDArray[np.float64]
+
+
+class _Sum:
+    """One exchange: what has come in, and the result once all who are left have sent theirs."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, Values] = {}
+        self.done = asyncio.Event()
+        self.result = b""
+
+
+class Reductions:
+    """The sums of one step.
+
+    A participant that is lost is dropped with what it sent of sums that are not done, so that nobody waits for it.
+    """
+
+    def __init__(
+        self,
+        records: Mapping[str, int],
+        sums: Sequence[NormSum] = (),
+        screen: Screen | None = None,
+        refused: dict[str, Refusal] | None = None,
+    ) -> None:
+        """Begin a step.
+
+        Args:
+            records: participant -> records dealt to it; sums run in this order.
+            sums: that a step of the job's model has; none unless it normalises over all participants.
+            screen: compares the participants' values; None for a new one.
+            refused: where to keep whose values were refused, so that nothing else of it counts; None for nowhere.
+        """
+        self._records, self._participants, self._sums = dict(records), list(records), tuple(sums)
+        self._screen, self._refused = screen or Screen(), {} if refused is None else refused
+        self._forward = sum(1 for each in sums if each.record_count)
+        self._next = dict.fromkeys(records, 0)
+        self._here = set(records)
+        self._sums_of_step: dict[int, _Sum] = {}
+        self._done = 0
+
+    async def add(self, device: str, frame: Reduce) -> bytes:
+        """Take one participant's values; return their sum when those of all who are left are there.
+
+        Values that are refused are in no sum from then on; their participant gets the others', so that its step ends.
+
+        How long that may take the others' deadlines limit: whoever owes values is given up. A caller that gives up must
+        call `leave`.
+
+        Raises:
+            ProtocolError: the device does not take part, the job has no such sum, this is not its next exchange, the
+                size is not the model's. Nothing is added up.
+        """
+        self._check(device, frame)
+        values = np.frombuffer(frame.values, "<f8")
+        if device in self._participants and (why := self._judge(device, frame.index, values)) is not None:
+            self._refused[device] = why
+            self._participants.remove(device)
+        self._next[device] += 1
+        if not self._participants:  # nobody is left whose values count
+            self._done = max(self._done, frame.index + 1)
+            self._finish_complete()  # whoever was refused before waits for nobody any more
+            return frame.values
+        pending = self._sums_of_step.setdefault(frame.index, _Sum())
+        if not pending.done.is_set():
+            pending.parts[device] = values
+            self._finish_complete()
+        await pending.done.wait()
+        return pending.result or frame.values
+
+    def leave(self, device: str) -> None:
+        """Go on without this device; if it has left already, or never was there, nothing happens."""
+        self._here.discard(device)
+        if device in self._participants:
+            self._participants.remove(device)
+            self._finish_complete()
+
+    def check_forward(self, device: str) -> None:
+        """Raise unless a device has sent all values of its forward pass.
+
+        Raises:
+            ProtocolError: it has not.
+        """
+        if self._next[device] < self._forward:
+            raise ProtocolError(
+                f"{device} handed over activations after {self._next[device]} of {self._forward} sums of batch "
+                "normalisation"
+            )
+
+    def is_backward(self, frame: Reduce) -> bool:
+        """Return whether a frame's values are of the backward pass."""
+        return frame.index >= self._forward
+
+    def check_complete(self, device: str) -> None:
+        """Raise unless a device has sent all values of the step.
+
+        Raises:
+            ProtocolError: it has not.
+        """
+        if self._next[device] < len(self._sums):
+            raise ProtocolError(
+                f"{device} reported its step after {self._next[device]} of {len(self._sums)} sums of batch "
+                "normalisation; do all drives run the same model?"
+            )
+
+    def _check(self, device: str, frame: Reduce) -> None:
+        if device not in self._here:
+            raise ProtocolError(f"{device} sent values to add up in a step that it does not take part in")
+        if frame.index >= len(self._sums):
+            raise ProtocolError(f"{device} sent values for sum {frame.index}; a step of this job has {len(self._sums)}")
+        if frame.index != self._next[device] or frame.index > self._done:
+            due = self._done if frame.index == self._next[device] else self._next[device]
+            raise ProtocolError(f"{device} sent values for sum {frame.index}, its next is {due}")
+        due_bytes = self._sums[frame.index].values * _ITEM_BYTES
+        if len(frame.values) != due_bytes:
+            raise ProtocolError(
+                f"{device} sent {len(frame.values)} bytes for sum {frame.index}, where {due_bytes} were due; "
+                "do all drives run the same model?"
+            )
+
+    def _judge(self, device: str, index: int, values: Values) -> Refusal | None:
+        name, counted = _name(index), self._sums[index].record_count * self._records[device]
+        if not squares(values).finite:
+            return not_finite(name)
+        if counted and not math.isclose(values[0], counted, rel_tol=_COUNT_TOLERANCE):
+            return Refusal(
+                Reason.SAMPLES,
+                f"its values for {name} are of {values[0]:g} places; the {self._records[device]} records that it was "
+                f"dealt have {counted:g}",
+                name,
+            )
+        return None
+
+    def _finish_complete(self) -> None:
+        for index, pending in self._sums_of_step.items():
+            if not pending.done.is_set() and all(device in pending.parts for device in self._participants):
+                self._finish(index, pending)
+
+    def _finish(self, index: int, pending: _Sum) -> None:
+        """Add up in participant order what passes the screen; whoever is refused learns that at once."""
+        name, counts = _name(index), bool(self._sums[index].record_count)
+        means = {
+            device: {name: _mean_square(pending.parts[device][int(counts) :]) / max(1, self._records[device])}
+            for device in self._participants
+        }
+        # At an epoch's end one drive may have a few records left, in whose sums little cancels out.
+        refused = self._screen.judge_activations(means, "of the sums of batch normalisation", EXPLODING)
+        self._refused.update(refused)
+        self._participants = [device for device in self._participants if device not in refused]
+        total = np.zeros(self._sums[index].values)
+        for device in self._participants:
+            total += pending.parts[device]
+        pending.result = total.astype("<f8").tobytes() if self._participants else b""
+        pending.parts.clear()
+        self._done = max(self._done, index + 1)
+        pending.done.set()
+
+
+def _name(index: int) -> str:
+    return f"sum {index} of batch normalisation"
+
+
+def _mean_square(values: Values) -> float:
+    return math.sqrt(squares(values).total / max(1, values.size))

@@ -1,0 +1,1 @@
+"""What is decided of a synchronous job before its first step."""

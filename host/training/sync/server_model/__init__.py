@@ -1,0 +1,1 @@
+"""The host's part of a model that is cut."""

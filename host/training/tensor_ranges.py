@@ -1,0 +1,68 @@
+"""The pieces in which the host steps a tensor: fixed ranges of its bytes, whatever slices it comes in. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES as BLOCK_BYTES  # what is simulated is what is done
+from csd_emu.perfmodel.overlap.stepped_ranges import tensor_block_bytes
+from firmware_agent.common.frames.frame_fields import TensorSpec
+from firmware_agent.common.slices import spec_bytes
+
+
+class TensorRange(NamedTuple):
+    """Bytes [start, end) of a tensor."""
+
+    tensor: str
+    start: int
+    end: int
+
+
+def item_blocks(items: int, item_bytes: int, block_bytes: int | None) -> list[tuple[int, int]]:
+    """Return the edges, in bytes, of a tensor's blocks: whole elements, at least one block.
+
+    Args:
+        items: elements of the tensor.
+        item_bytes: of one.
+        block_bytes: at most so long, or as `tensor_block_bytes` says of a large tensor; None leaves it whole.
+    """
+    size = items * item_bytes
+    most = size if block_bytes is None else tensor_block_bytes(size, block_bytes)
+    step = most - most % item_bytes
+    if size <= step or not step:
+        return [(0, size)]
+    return [(start, min(start + step, size)) for start in range(0, size, step)]
+
+
+def cut_blocks(specs: Sequence[TensorSpec], block_bytes: int | None) -> dict[str, list[TensorRange]]:
+    """Return each tensor's blocks, offset rising; one without a byte has one block."""
+    return {
+        spec.name: [
+            TensorRange(spec.name, *edges)
+            for edges in item_blocks(
+                spec_bytes(spec) // np.dtype(spec.dtype).itemsize, np.dtype(spec.dtype).itemsize, block_bytes
+            )
+        ]
+        for spec in specs
+    }
+
+
+def joined(blocks: Sequence[TensorRange]) -> list[TensorRange]:
+    """Return neighbours in a row, each of which ends where the next one of its tensor begins, as one block each."""
+    found: list[TensorRange] = []
+    for block in blocks:
+        last = found[-1] if found else block
+        if last.tensor == block.tensor and last.start < last.end == block.start < block.end:
+            found[-1] = TensorRange(block.tensor, last.start, block.end)
+        else:
+            found.append(block)
+    return found
+
+
+def overlapped(blocks: Sequence[TensorRange], start: int, end: int) -> Sequence[TensorRange]:
+    """Return those of a tensor's `blocks` that bytes [start, end) lie in; all but the last are equally long."""
+    length = blocks[0].end - blocks[0].start
+    return blocks[start // length : -(-end // length)] if length else blocks

@@ -1,0 +1,79 @@
+"""What modules import, each seen in a fresh interpreter."""
+
+import subprocess
+import sys
+
+from tests import ROOT
+
+HEAVY = (
+    "torch",
+    "numpy",
+    "pydantic",
+    "libvirt",
+    "grpc",
+    "msgspec",
+    "yaml",
+    "host.app.pytest_plugin.array_pool",
+    "asyncio",
+)
+
+
+def test_what_looks_after_arrays_starts_without_torch() -> None:
+    """Its import takes more than a second, of each `csd-emu status`."""
+    modules = "sys, host.app.array_actions, host.app.inject_fault"
+    program = f"import {modules}; print([name for name in sys.modules if name == 'torch'])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_fixed_setting_imports_neither_torch_nor_optuna() -> None:
+    """Each takes longer to import than the command line takes to start."""
+    program = (
+        "import sys; from host.policies.transfer.make_transfer_tuner import make_tuner; "
+        "make_tuner('priority'); make_tuner('autobyte');"
+        "print([name for name in ('torch', 'optuna') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_loading_the_plugin_imports_nothing_but_pytest() -> None:
+    program = f"""
+import sys
+import pytest
+before = set(sys.modules)
+import host.app.pytest_plugin.plugin
+print([name for name in {HEAVY} if name in set(sys.modules) - before])
+print(sorted(name for name in set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    heavy, new = done.stdout.splitlines()
+    assert heavy == "[]"
+    assert new == "['host', 'host.app', 'host.app.pytest_plugin', 'host.app.pytest_plugin.plugin']"
+
+
+def test_resolving_imports_nothing_that_trains_or_connects() -> None:
+    program = (
+        "import sys, host.config.resolve; "
+        "print(sorted({'torch', 'sklearn', 'scipy', 'grpc', 'libvirt'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_names_of_registered_classes_are_known_without_importing_them() -> None:
+    program = (
+        "import sys\nfrom csd_emu.config.engine_names import ENGINE\nfrom host.config.plugins.kinds import STRATEGY\n"
+        "assert 'qemu' in ENGINE.names and 'fedavg' in STRATEGY.names\n"
+        "print([m for m in ('numpy', 'torch', 'csd_emu.engines', 'host.policies') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_schemas_are_read_without_libvirt() -> None:
+    program = (
+        "import sys; sys.modules['libvirt'] = None; from host.cli import schemas; print(len(schemas.schema_files()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 30

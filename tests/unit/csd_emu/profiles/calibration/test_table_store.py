@@ -1,0 +1,134 @@
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from csd_emu.profiles.calibration import CalibrationKey, CalibrationStore, load_table
+from csd_emu.profiles.calibration.table_check import encode_table
+from csd_emu.profiles.calibration.table_store import SHIPPED
+from firmware_agent.common.errors import CalibrationError
+from firmware_agent.common.models import ModelSpec
+from tests.support.calibration import DIGITS, make_table
+
+SPEC, SHAPE = ModelSpec("digits_cnn"), (1, 8, 8)
+COSTS = {1: 0.1, 2: 0.15, 4: 0.25}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    (tmp_path / "shipped").mkdir()
+    return tmp_path / "user", tmp_path / "shipped"
+
+
+def snapshot(*folders: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_saved_is_found(folders: tuple[Path, Path]) -> None:
+    store, table = CalibrationStore(*folders), make_table(COSTS)
+    assert store.find(SPEC, SHAPE) is None
+    path = store.save(table)
+    assert path == folders[0] / "digits_cnn-1x8x8.json"
+    assert store.find(SPEC, SHAPE) == table
+    assert store.locate(SPEC, SHAPE) == (path, table)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert list(folders[0].iterdir()) == [path]
+
+
+def test_the_users_table_goes_before_the_shipped_one(folders: tuple[Path, Path]) -> None:
+    shipped, own = make_table(COSTS), make_table({1: 1.0, 2: 2.0})
+    store = CalibrationStore(*folders)
+    store.save(shipped, folders[1] / DIGITS.file_name)
+    assert store.find(SPEC, SHAPE) == shipped
+    store.save(own)
+    assert store.find(SPEC, SHAPE) == own
+    assert [table for _, table in store.list_tables()] == [own]
+
+
+def test_a_drives_own_table_goes_before_the_reference_core(folders: tuple[Path, Path]) -> None:
+    store = CalibrationStore(*folders)
+    drive = make_table(COSTS, CalibrationKey.of(SPEC, SHAPE, "newport"), clock="wall")
+    store.save(make_table(COSTS))
+    store.save(drive)
+    assert store.find(SPEC, SHAPE, "newport") == drive
+    assert store.require(SPEC, SHAPE, "solana") == store.find(SPEC, SHAPE) == make_table(COSTS)
+
+
+def test_a_table_that_is_missing_says_how_to_make_it(folders: tuple[Path, Path]) -> None:
+    with pytest.raises(CalibrationError, match=r"'digits_cnn'.*1x8x8; .* csd-emu calibrate digits_cnn --input 1x8x8"):
+        CalibrationStore(*folders).require(SPEC, SHAPE)
+
+
+def test_a_changed_model_file_does_not_get_the_old_files_table(folders: tuple[Path, Path]) -> None:
+    store = CalibrationStore(*folders)
+    old, new = ModelSpec("net.py:build", "x = 1"), ModelSpec("net.py:build", "x = 2")
+    store.save(make_table(COSTS, CalibrationKey.of(old, SHAPE)))
+    assert store.find(old, SHAPE) is not None
+    assert store.find(new, SHAPE) is None
+
+
+def test_a_table_under_another_ones_name_is_refused(folders: tuple[Path, Path]) -> None:
+    store = CalibrationStore(*folders)
+    other = CalibrationKey.of(ModelSpec("digits_cnn", None, {"num_classes": 3}), SHAPE)
+    store.save(make_table(COSTS, other), folders[0] / DIGITS.file_name)
+    with pytest.raises(
+        CalibrationError, match=r"digits_cnn-1x8x8\.json: is of digits_cnn .*3.* not of digits_cnn .*10"
+    ):
+        store.find(SPEC, SHAPE)
+
+
+def test_a_damaged_table_is_named_and_never_skipped(folders: tuple[Path, Path]) -> None:
+    """The user's table goes before the shipped one even if it is damaged: a figure must not change unseen."""
+    store = CalibrationStore(*folders)
+    store.save(make_table(COSTS), folders[1] / DIGITS.file_name)
+    path = store.save(make_table(COSTS))
+    path.write_bytes(path.read_bytes()[:-40])
+    before = snapshot(*folders)
+    for ask in (lambda: store.find(SPEC, SHAPE), lambda: list(store.list_tables())):
+        with pytest.raises(CalibrationError, match=r"user/digits_cnn-1x8x8\.json: is no calibration table"):
+            ask()
+    assert snapshot(*folders) == before
+
+
+def test_a_bad_table_is_not_saved_and_the_old_one_stays(folders: tuple[Path, Path]) -> None:
+    store = CalibrationStore(*folders)
+    store.save(make_table(COSTS))
+    before = snapshot(*folders)
+    for bad in (make_table({1: 1.0}), make_table({1: 1.0, 2: 0.5}), make_table({1: float("nan"), 2: 1.0})):
+        with pytest.raises(CalibrationError, match=r"digits_cnn-1x8x8\.json"):
+            store.save(bad)
+    assert snapshot(*folders) == before
+
+
+def test_a_write_that_fails_leaves_the_old_table_and_no_trace(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CalibrationStore(*folders)
+    store.save(make_table(COSTS))
+    before = snapshot(*folders)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        store.save(make_table({1: 5.0, 2: 6.0}))
+    assert snapshot(*folders) == before
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match=r"nothing\.json: cannot be read"):
+        load_table(tmp_path / "nothing.json")
+
+
+def test_every_shipped_table_is_sound_under_its_own_name() -> None:
+    store = CalibrationStore(Path(os.devnull), SHIPPED)
+    shipped = list(store.list_tables())
+    assert shipped
+    for path, table in shipped:
+        assert path.name == table.key.file_name
+        assert (table.clock, table.core) == ("counted", "reference")
+        assert path.read_bytes() == encode_table(table)
+        found = store.find(ModelSpec(table.model, None, table.arguments), table.input_shape)
+        assert found == table

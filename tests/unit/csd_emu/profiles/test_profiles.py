@@ -1,0 +1,154 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from csd_emu.config.array_file import DeviceGroup
+from csd_emu.profiles import PARALLEL_PHASES, PROFILES, Profile, Sourced, get_profile, user_profiles
+from firmware_agent.clock import PHASES
+from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+
+FLAT = get_profile("generic-a53")
+profiles = st.builds(
+    lambda cores, clock, ipc, share: dataclasses.replace(
+        FLAT,
+        cores=Sourced(cores, "assumed"),
+        clock_hertz=Sourced(clock, "assumed"),
+        instructions_per_cycle=Sourced(ipc, "assumed"),
+        parallel_efficiency=Sourced(share, "assumed"),
+    ),
+    st.integers(1, 64),
+    st.floats(1e8, 1e10),
+    st.floats(0.1, 8),
+    st.floats(0, 1),
+)
+seconds = st.builds(PhaseSeconds, **{phase: st.floats(0, 1e4) for phase in PHASES})
+
+
+@given(profile=profiles, factor=st.floats(1.1, 10))
+def test_a_faster_clock_scales_every_phase_alike(profile: Profile, factor: float) -> None:
+    faster = dataclasses.replace(profile, clock_hertz=Sourced(profile.clock_hertz.value * factor, "assumed"))
+    for phase in PHASES:
+        assert faster.scale(phase) == pytest.approx(profile.scale(phase) / factor)
+
+
+@given(profile=profiles)
+def test_cores_speed_up_parallel_phases_alone_by_at_most_their_number(profile: Profile) -> None:
+    one = dataclasses.replace(profile, cores=Sourced(1, "assumed"))
+    for phase in PHASES:
+        gain = one.scale(phase) / profile.scale(phase)
+        assert gain * (1 + 1e-12) >= 1
+        assert gain <= profile.cores.value * (1 + 1e-12)
+        if phase not in PARALLEL_PHASES:
+            assert gain == 1
+
+
+@given(profile=profiles, counted=seconds)
+def test_device_seconds_are_the_counted_ones_times_each_phases_scale(profile: Profile, counted: PhaseSeconds) -> None:
+    scaled = profile.device_seconds(counted)
+    for phase in PHASES:
+        assert getattr(scaled, phase) == getattr(counted, phase) * profile.scale(phase)
+
+
+def test_the_reference_core_is_its_own_scale() -> None:
+    counted = PhaseSeconds(1.0, 2.0, 3.0, 4.0)
+    assert get_profile("generic-a53").device_seconds(counted) == counted
+
+
+def test_newport_is_four_cores_of_a_gigahertz() -> None:
+    newport = get_profile("newport")
+    assert newport.scale("forward") == pytest.approx(1 / 3.4)
+    assert newport.scale("encode") == 1
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
+def test_every_figure_of_every_profile_has_a_unit_and_a_source(profile: Profile) -> None:
+    figures = profile.sources()
+    assert len(figures) == (19 if profile.kind == "host" else 15)
+    for name, (value, unit, source) in figures.items():
+        assert len(source) > 12, name
+        assert value >= 0
+        assert unit or name.startswith(("cores", "instructions", "parallel", "ratio")), name
+    assert PROFILES[profile.name] is profile
+
+
+def test_an_unknown_profile_is_named_with_those_there_are(tmp_path: Path) -> None:
+    known = "newport, solana, generic-a53, xeon-4108"
+    with pytest.raises(ConfigurationError, match=f"'newprot' is not known; choose one of: {known}"):
+        get_profile("newprot", tmp_path)
+
+
+def write(folder: Path, name: str, content: dict[str, object] | str) -> Path:
+    path = folder / f"{name}.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf-8")
+    return path
+
+
+def figure(value: object, source: str = "our own meter") -> dict[str, object]:
+    return {"value": value, "source": source}
+
+
+def test_a_users_profile_overrides_single_figures_of_its_base(tmp_path: Path) -> None:
+    write(tmp_path, "lab", {"base": "newport", "clock": figure("1.2 GHz"), "idle_power": figure("7500 mW")})
+    write(tmp_path, "lab-2", {"base": "lab", "cores": figure(8)})
+    lab, second = get_profile("lab", tmp_path), get_profile("lab-2", tmp_path)
+    assert lab.clock_hertz == Sourced(1.2e9, "our own meter")
+    assert lab.power.idle_watts.value == 7.5
+    newport = get_profile("newport")
+    same = dataclasses.replace(lab.power, idle_watts=newport.power.idle_watts)
+    assert dataclasses.replace(lab, name="newport", clock_hertz=newport.clock_hertz, power=same) == newport
+    assert (second.cores.value, second.clock_hertz) == (8, lab.clock_hertz)
+    assert list(user_profiles(tmp_path)) == ["lab", "lab-2"]
+    assert user_profiles(tmp_path / "absent") == {}
+
+
+def test_a_bad_profile_file_is_named_with_its_key(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for content, words in [
+        ({"base": "newport", "clock": figure(1.2e9)}, r"clock.value: 1200000000.0 is not a quantity"),
+        ({"base": "newport", "clock": figure("1.2 W")}, r"clock.value: '1.2 W' has the unit 'W'"),
+        ({"base": "newport", "clock": figure("0 GHz")}, r"clock.value: '0 GHz' is out of range"),
+        ({"base": "newport", "cores": figure("four")}, r"cores.value: 'four' is not a number"),
+        ({"base": "newport", "cores": figure(float("nan"))}, r"cores.value: nan is out of range"),
+        ({"base": "newport", "parallel_efficiency": figure(1.5)}, r"parallel_efficiency.value: 1.5 is out of range"),
+        ({"base": "newport", "clock": {"value": "1 GHz"}}, r"clock.source: is missing"),
+        ({"base": "newport", "clock": figure("1 GHz", "   ")}, r"clock.source"),
+        ({"base": "newport", "clocks": figure("1 GHz")}, r"clocks: unknown key; did you mean 'clock'"),
+        ({"base": "newport", "chassis_power": figure("1 W")}, r"chassis_power: only a host has it"),
+        ({"base": "newport", "kind": "host"}, r"kind: 'lab' cannot be a host, for its base 'newport' is a drive"),
+        ({"base": "nothing"}, r"profile 'nothing' is not known"),
+        ({"base": "../lab"}, r"profile '../lab' is not known"),
+        ({"base": "lab"}, r"profiles lead in a circle: lab -> lab"),
+        ({"cores": figure(4)}, r"clock: is missing; add it, or name a base"),
+        ({"base": "xeon-4108", "ratio_low": figure(20)}, r"ratio_middle: must lie between"),
+        ("- 1\n", r"must be a mapping"),
+    ]:
+        with subtests.test(content=content, words=words):
+            path = write(tmp_path, "lab", content)
+            with pytest.raises(ConfigurationError, match=words) as caught:
+                get_profile("lab", tmp_path)
+            assert str(path) in str(caught.value) or "not known" in words
+
+
+def test_a_built_in_profile_is_never_hidden_by_a_file(tmp_path: Path) -> None:
+    write(tmp_path, "newport", {"base": "solana"})
+    assert get_profile("newport", tmp_path) is PROFILES["newport"]
+    with pytest.raises(ConfigurationError, match="'newport' is a built-in profile; choose another name"):
+        user_profiles(tmp_path)
+
+
+def test_a_hosts_speed_is_the_middle_of_its_ratio_to_a_newport() -> None:
+    host, newport = get_profile("xeon-4108"), get_profile("newport")
+    assert host.ratio is not None
+    assert newport.scale("forward") / host.scale("forward") == pytest.approx(host.ratio.middle.value, rel=0.01)
+    assert newport.ratio is None
+    assert newport.chassis_watts is None
+
+
+def test_a_host_is_no_drive_of_an_array() -> None:
+    with pytest.raises(ValidationError, match="profile 'xeon-4108' is a host, not a drive; choose one of: newport"):
+        DeviceGroup(profile="xeon-4108")

@@ -1,0 +1,77 @@
+"""Published placement beside ours: bytes by the formula, and rows that say what they are."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
+from csd_lab.cli.tables.placement_reproduction import print_placement_reproduction
+from csd_lab.reproduce.output import write_placement
+from csd_lab.reproduce.placement_result import PlacementReport, RanPlacement
+from csd_lab.reproduce.reproduce_placement import NOTES, describe_traffic, first_linear, place_one, put_beside
+from firmware_agent.common.errors import EnvironmentUnfit
+from firmware_agent.common.models import ZOO, ModelSpec
+from host.training.split.layer_exchange import LayerExchange, inspect_layers
+
+STORE = CalibrationStore(SHIPPED)
+
+
+@pytest.fixture(scope="module")
+def report() -> PlacementReport:
+    layers = inspect_layers(ModelSpec("mobilenet_v2"), ZOO["mobilenet_v2"].input_shape, LayerExchange(buffers=False))
+    rows = [place_one("mobilenet_v2", layers, STORE, drives, 32, rate) for drives in (1, 36) for rate in (2e9, 12.5e6)]
+    traffic = [describe_traffic("mobilenet_v2", layers)]
+    return PlacementReport("modelled", False, put_beside(rows), traffic, rows, list(NOTES), [], 1.0)
+
+
+@pytest.mark.slow
+def test_traffic_is_the_derived_one(report: PlacementReport) -> None:
+    row = report.traffic[0]
+    assert row.parameters == 3_504_872
+    assert (row.layer, row.crossing_bytes) == ("22", 5120)
+    assert row.ratio == pytest.approx(1.55, abs=0.005)
+    assert row.counted_ratio is None
+
+
+@pytest.mark.slow
+def test_a_slow_link_moves_the_classifier_and_a_fast_one_nothing(report: PlacementReport) -> None:
+    assert [row.layer for row in report.placing] == [None, "22", None, "22"]
+    assert all(row.speedup >= 1 for row in report.placing)
+    assert max(row.speedup for row in report.placing) == report.beside[0].ours_high
+    assert report.beside[0].ours_low == 1
+
+
+def test_the_linear_layers_are_found() -> None:
+    layers = inspect_layers(ModelSpec("digits_cnn"), (1, 8, 8), LayerExchange())
+    assert layers[first_linear(layers)].name == "6"
+
+
+def test_it_is_printed_and_written(report: PlacementReport, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = write_placement(report, tmp_path / "out")
+    print_placement_reproduction(written)
+    shown = capsys.readouterr().out
+    assert "up to 2.3" in shown
+    assert "mobilenet_v2" in shown
+    assert all(Path(file).stat().st_size for file in written.files)
+    decoded = msgspec.json.decode((tmp_path / "out" / "placement.json").read_bytes(), type=PlacementReport)
+    assert decoded.placing == report.placing
+
+
+def test_runs_of_scaled_models_name_their_clock(
+    report: PlacementReport, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = RanPlacement("vgg (scaled)", 3, 32, 5, 1e7, 4.0, "fc0", 1.2, 0.6, 2.0, 1.9)
+    written = write_placement(msgspec.structs.replace(report, ran=[ran]), tmp_path / "out")
+    print_placement_reproduction(written)
+    shown = capsys.readouterr().out
+    assert "(wall)" in shown
+    assert "2.00x" in shown
+    assert (tmp_path / "out" / "ran.csv").read_text().splitlines()[1].endswith(",wall")
+    assert not report.ran
+
+
+def test_a_folder_that_cannot_be_written_is_said(report: PlacementReport, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentUnfit, match="--output"):
+        write_placement(report, tmp_path / "file")

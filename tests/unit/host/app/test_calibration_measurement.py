@@ -1,0 +1,282 @@
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from csd_emu.profiles import get_profile
+from csd_emu.profiles.calibration import CalibrationKey, CalibrationStore, CalibrationTable
+from csd_emu.util.progress import Silent
+from csd_emu.util.record_shape import parse_shape
+from firmware_agent.common.errors import CalibrationError, ConfigurationError, DataError, DeviceFailed, ModelError
+from firmware_agent.common.frames.frame_fields import MEASURES_LAYERS, PhaseSeconds
+from firmware_agent.common.frames.measure_frames import Measure, Measured
+from firmware_agent.common.frames.session_frames import Failed, Job
+from firmware_agent.common.models import ZOO, ModelSpec
+from host.app.calibration_measurement import MAX_STEPS, MEASURE_SECONDS, machine_request, measure_table
+from host.app.calibration_report import VerifiedRow, make_report
+from host.config.calibration_request import CalibrationRequest, make_request, read_request, read_spec
+from host.core.datasets import check_source, load_dataset
+from host.core.model_facts import ModelFacts, inspect_model
+from host.fleet.device_session import DeviceSession
+from tests.support.calibration import layer_times
+from tests.support.fakes import FACTS, Answer, FakeDrive, hello
+from tests.support.outputs import checked
+
+IMAGE = "0123456789abcdef"
+SHAPE = (1, 8, 8)
+NET = """
+from torch import nn
+
+def build(width: int = 4):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 6))
+
+def grid():
+    return nn.Conv2d(1, 3, 3)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "net.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def request(*batches: int, steps: int | None = None) -> CalibrationRequest:
+    return make_request(ModelSpec("digits_cnn"), SHAPE, batches, steps, seed=7)
+
+
+def read(
+    model: str = "digits_cnn", classes: int | None = None, arguments: Sequence[str] = (), **changes: object
+) -> CalibrationRequest:
+    texts = {"shape": None, "batches": "1,2", "steps": None, "memory": None, "seed": 0}
+    return read_request(read_spec(model, classes, arguments), **(texts | changes))  # type: ignore[arg-type]
+
+
+async def measured(drive: FakeDrive, wanted: CalibrationRequest) -> list[Measure]:
+    """The tasks that a drive gets when a table is measured on it."""
+    drive.pump()
+    await measure_table(drive.session, wanted, IMAGE, Silent())
+    return [frame for frame in drive.frames if isinstance(frame, Measure)]
+
+
+async def test_a_table_holds_what_the_drive_measured_and_what_it_is_of() -> None:
+    drive = FakeDrive(clock="counted")
+    drive.pump()
+    table = await measure_table(drive.session, request(4, 1, 2, steps=3), IMAGE, Silent())
+    assert [(row.batch_size, len(row.steps), row.seconds.total) for row in table.rows] == [
+        (1, 3, 2),
+        (2, 3, 3),
+        (4, 3, 5),
+    ]
+    assert table.key == CalibrationKey.of(ModelSpec("digits_cnn"), SHAPE)
+    assert (table.clock, table.image, table.seed, table.core) == ("counted", IMAGE, 7, "reference")
+    assert (table.classes, table.parameters) == (10, 38282)
+    assert {name: getattr(table.versions, name) for name in FACTS} == FACTS
+    assert table.encode_seconds == (0.25,) * 3
+    assert (table.memory_source, table.rows[0].peak_memory_bytes) == ("VmHWM", 10**8 + 3)
+    assert table.step_seconds(100).total == pytest.approx(101)
+    assert all(row.of == table.row_mark for row in table.rows)
+
+
+async def test_a_measured_table_can_be_kept(tmp_path: Path) -> None:
+    drive = FakeDrive(clock="counted")
+    drive.pump()
+    table = await measure_table(drive.session, request(1, 2), IMAGE, Silent())
+    store = CalibrationStore(tmp_path / "own", tmp_path / "none")
+    store.save(table)
+    assert store.find(ModelSpec("digits_cnn"), SHAPE) == table
+
+
+async def test_the_drive_builds_the_model_that_was_asked_for() -> None:
+    drive = FakeDrive()
+    await measured(drive, make_request(ModelSpec("squeezenet", None, {"num_classes": 5}), (3, 32, 32), (1, 2), seed=9))
+    (job,) = [frame for frame in drive.frames if isinstance(frame, Job)]
+    assert (job.model, job.arguments, job.seed, job.image_scale) == ("squeezenet", {"num_classes": 5}, 9, 1 / 255)
+
+
+async def test_short_steps_are_warmed_up_at_their_own_batch_long_ones_at_the_smallest() -> None:
+    tasks = await measured(FakeDrive(), request(1, 2, 64))
+    assert [task.warm_up_batch_size for task in tasks] == [None, None, 1]
+    assert [task.warm_up_steps for task in tasks] == [5, 5, 1]
+    assert all((task.steps, task.device_seconds) == (MAX_STEPS, MEASURE_SECONDS) for task in tasks)
+    assert not any(task.restore for task in tasks)
+
+
+class Layered(FakeDrive):
+    """Has an agent that can measure layers, and says so."""
+
+    def __init__(self, forward: float = 0.25) -> None:
+        super().__init__(clock="counted")
+        facts = {**FACTS, MEASURES_LAYERS: "yes"}
+        self.session = DeviceSession(msgspec.structs.replace(hello(clock="counted"), facts=facts), self)
+        self.forward = forward
+
+    def measure(self, task: Measure) -> Iterator[Answer]:
+        (measured,) = super().measure(task)
+        assert isinstance(measured, Measured)
+        if task.layers:
+            times = layer_times(["0", "2"], measured.step_seconds[0], [(self.forward, 1), (1 - self.forward, 2)])
+            measured = msgspec.structs.replace(measured, layers=times)
+        yield measured
+
+
+async def layered_table(drive: FakeDrive, layers: bool = True) -> CalibrationTable:
+    drive.pump()
+    return await measure_table(drive.session, replace(request(1, 2, 4), layers=layers), IMAGE, Silent())
+
+
+async def test_layers_are_in_the_table_if_the_drive_can_measure_them(tmp_path: Path) -> None:
+    table = await layered_table(Layered())
+    store = CalibrationStore(tmp_path)
+    store.save(table)
+    assert store.find(ModelSpec("digits_cnn"), SHAPE) == table
+    layers = table.layer_seconds(3)
+    assert layers is not None
+    assert layers[0].forward_seconds == pytest.approx(table.step_seconds(3).forward / 4)
+    report = make_report(table, Path("x.json"), [], 1.0)
+    assert [row.layers for row in report.rows] == [row.layers for row in table.rows]
+    checked("calibrate", msgspec.json.encode(report).decode())
+
+
+@pytest.mark.parametrize(("drive", "layers"), [(FakeDrive, True), (Layered, False)])
+async def test_layers_are_not_asked_of_an_agent_of_before_nor_unasked(drive: type[FakeDrive], layers: bool) -> None:
+    asked = drive(clock="counted") if drive is FakeDrive else drive()
+    table = await layered_table(asked, layers)
+    assert table.layer_seconds(2) is None
+    assert not any(frame.layers for frame in asked.frames if isinstance(frame, Measure))
+    assert [row.layers for row in make_report(table, Path("x.json"), [], 1.0).rows] == [None] * 3
+
+
+async def test_layers_that_do_not_make_up_their_step_are_not_kept(tmp_path: Path) -> None:
+    class Wrong(Layered):
+        def measure(self, task: Measure) -> Iterator[Answer]:
+            for measured in super().measure(task):
+                assert isinstance(measured, Measured)
+                yield msgspec.structs.replace(measured, step_seconds=[PhaseSeconds(9.0, 9.0, 9.0)] * measured.steps)
+
+    with pytest.raises(CalibrationError, match=r"row 1 \(batch 1\): its layers take .* they must add up"):
+        CalibrationStore(tmp_path / "own").save(await layered_table(Wrong()))
+    assert not (tmp_path / "own").exists()
+
+
+async def test_steps_that_are_asked_for_are_taken_whatever_time_they_need() -> None:
+    tasks = await measured(FakeDrive(), request(1, 64, steps=2))
+    assert [task.steps for task in tasks] == [2, 2]
+    assert all(task.device_seconds == 3600 for task in tasks)
+
+
+async def test_a_batch_that_fails_in_the_drive_is_an_error() -> None:
+    class Small(FakeDrive):
+        def measure(self, task: Measure) -> Iterator[Answer]:
+            yield Failed("Measure", "out of memory")
+
+    with pytest.raises(DeviceFailed, match="out of memory"):
+        await measured(Small(), request(1, 2))
+
+
+async def test_the_report_shows_both_cores_and_what_was_measured_again() -> None:
+    drive = FakeDrive(clock="counted")
+    drive.pump()
+    table = await measure_table(drive.session, request(1, 2, 4), IMAGE, Silent())
+    for off, confirmed in ((0.019, True), (-0.019, True), (0.021, False), (-0.021, False)):
+        again = VerifiedRow(2, 3.0, 3.0 * (1 + off), off)
+        report = make_report(table, Path("x.json"), [again], 1.0)
+        assert report.confirmed is confirmed
+    assert make_report(table, Path("x.json"), [], 1.0).confirmed
+    for row in report.rows:
+        assert row.profile_seconds == get_profile("newport").device_seconds(row.reference_seconds)
+    assert [row.error_estimate for row in report.rows] == [table.error_estimate()[batch] for batch in (1, 2, 4)]
+    checked("calibrate", msgspec.json.encode(report).decode())
+
+
+@pytest.mark.parametrize("name", ["digits_cnn", "squeezenet", "mobilenet_v2"])
+def test_what_is_known_of_a_built_in_model_without_training_it(name: str) -> None:
+    facts = inspect_model(ModelSpec(name), ZOO[name].input_shape)
+    assert facts.classes == ZOO[name].classes
+    assert facts.parameters > 30_000
+    assert facts.activations > 5_000
+
+
+def test_memory_grows_with_the_model_and_the_batch() -> None:
+    facts = ModelFacts(10, 10**6, 10**6)
+    assert facts.memory_bytes(1) > 4 * 4 * 10**6
+    assert facts.memory_bytes(2) > facts.memory_bytes(1)
+    assert ModelFacts(10, 2 * 10**6, 10**6).memory_bytes(1) > facts.memory_bytes(1)
+
+
+def test_a_machine_has_one_of_a_few_sizes_or_the_one_asked_for() -> None:
+    assert request(1, 2).machine_bytes == 2 << 30
+    vgg16 = CalibrationRequest(ModelSpec("vgg16"), ModelFacts(1000, 138_357_544, 28_701_160), (3, 224, 224), (1, 8))
+    assert vgg16.machine_bytes == 8 << 30
+    with pytest.raises(ConfigurationError, match=r"'vgg16' at batch 512 seems to need .*take smaller batches"):
+        assert replace(vgg16, batches=(1, 512)).machine_bytes
+    array = machine_request(read(memory="3 GiB")).config
+    assert (array.memory, array.engine, len(array.list_devices())) == (3 << 30, "qemu", 1)
+
+
+def test_a_users_model_is_asked_for_its_classes(folder: Path) -> None:
+    wanted = read("net.py:build", shape="1x8x8", arguments=["width=8"])
+    assert wanted.facts.classes == 6
+    assert wanted.facts.parameters == 64 * 8 + 8 + 8 * 6 + 6
+    assert wanted.key.source_sha256 is not None
+    assert dict(wanted.key.arguments) == {"width": 8}
+
+
+@pytest.mark.slow
+def test_a_wrong_command_line_is_one_clear_error(folder: Path, subtests: pytest.Subtests) -> None:
+    for changes, error, match in [
+        ({"batches": "4"}, ConfigurationError, "--batches 4: a table needs two or more different batch sizes"),
+        ({"batches": "2,2,4"}, ConfigurationError, "--batches 2,2,4"),
+        ({"batches": "0,1"}, ConfigurationError, "each between 1 and 65536"),
+        ({"batches": "1,65537"}, ConfigurationError, "each between 1 and 65536"),
+        ({"batches": "1,two"}, ConfigurationError, "write batch sizes with commas"),
+        ({"batches": ""}, ConfigurationError, "write batch sizes with commas"),
+        ({"batches": "1,²"}, ConfigurationError, "write batch sizes with commas"),
+        ({"shape": "3x224"}, ConfigurationError, "'3x224' is no shape of images; .*3x224x224"),
+        ({"shape": "3x0x8"}, ConfigurationError, "no shape of images"),
+        ({"shape": "1x12x12"}, ModelError, "'digits_cnn' does not take images of 1x12x12"),
+        ({"arguments": ["width"]}, ConfigurationError, "--argument 'width': write NAME=VALUE"),
+        ({"arguments": ["a b=1"]}, ConfigurationError, "write NAME=VALUE"),
+        ({"arguments": ["width=[1]"]}, ConfigurationError, "write NAME=VALUE"),
+        ({"arguments": ["width={"]}, ConfigurationError, "write NAME=VALUE"),
+        ({"arguments": ["width=3"]}, ModelError, "building it with .*width"),
+        ({"memory": "8"}, ConfigurationError, "--memory: '8' has no unit"),
+        ({"memory": "32 GiB"}, ConfigurationError, "between 1 GiB and 16 GiB"),
+        ({"model": "net.py:build"}, ConfigurationError, "not built in; name the shape of its images: --input"),
+        ({"model": "net.py:grid", "shape": "1x8x8"}, ModelError, "not one row of logits each"),
+        (
+            {"batches": "1,65536", "arguments": ["num_classes=1000000"]},
+            ConfigurationError,
+            "seems to need .*take smaller",
+        ),
+    ]:
+        with subtests.test(changes=changes, error=error, match=match):
+            with pytest.raises(error, match=match) as caught:
+                read(**changes)  # type: ignore[arg-type]
+            assert caught.value.exit_code == 2
+
+
+def test_synthetic_images_have_the_shape_asked_for_and_depend_on_the_seed_alone() -> None:
+    one, same, other = (load_dataset("synthetic:3x5x6:4", seed) for seed in (1, 1, 2))
+    assert one.images.shape[1:] == one.test_images.shape[1:] == (3, 5, 6)
+    assert one.images.dtype == np.uint8
+    assert len(one.images) == len(one.labels) >= 16
+    assert set(one.labels) | set(one.test_labels) <= set(range(4))
+    assert np.array_equal(one.images, same.images)
+    assert not np.array_equal(one.images, other.images)
+
+
+@pytest.mark.parametrize(
+    "source", ["synthetic:", "synthetic:3x5:4", "synthetic:3x5x6", "synthetic:3x5x6:0", "synthetic:1x1x1:x"]
+)
+def test_a_synthetic_source_that_cannot_be_read_is_named(source: str) -> None:
+    with pytest.raises(DataError, match=rf"job\.yaml: data\.source: '{source}'.* for example synthetic:3x224x224:1000"):
+        check_source(source, "job.yaml: data.source")
+
+
+def test_a_shape_is_read_as_it_is_written() -> None:
+    assert parse_shape("3x224x224") == (3, 224, 224)

@@ -1,0 +1,69 @@
+"""What a person sees of a run's rounds."""
+
+import pytest
+
+from host.app.round_table import RoundTable
+from host.core import console
+from host.core.console import print_summary
+from host.core.records import RetuneRecord
+from host.core.summary import SYNC, summarise
+from host.monitoring.retune_text import describe_batches
+from tests.support.records import array_rounds
+from tests.support.sync_records import SyncRun
+from tests.unit.host.core.test_summary import FACTS
+
+
+@pytest.fixture(autouse=True)
+def pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output goes to a pipe, wherever the tests are started."""
+    monkeypatch.setattr(console.console, "_force_terminal", False)
+
+
+def test_plain_lines_of_a_synchronous_run(capsys: pytest.CaptureFixture[str]) -> None:
+    rounds = SyncRun(steps=100).make()
+    with RoundTable("counted+modelled", mode=SYNC) as table:
+        for record in rounds:
+            for retune in record.retunes:
+                table.add_retune(retune)
+            table.add(record)
+    header, first, retune, second = capsys.readouterr().out.splitlines()  # type: ignore[assignment]
+    assert header.split()[:5] == ["round", "accuracy", "loss", "steps", "batch"]
+    assert "records/array s (counted+modelled)" in header
+    assert first.split()[3:5] == ["50", "642"]
+    assert retune == "from step 64: csd-01 32 -> 15 (csd-01 slower since step 60)"
+    assert second.split()[3:5] == ["50", "625"]
+    assert second.split()[7] == "1"
+    assert len({len(line) for line in (header, first, second)}) == 1
+
+
+def test_plain_lines_of_a_federated_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with RoundTable("counted") as table:
+        table.add(array_rounds(1, ["csd-00"])[0])
+    header, row = capsys.readouterr().out.splitlines()
+    assert "drives" in header
+    assert "steps" not in header
+    assert len(header) == len(row)
+
+
+def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with RoundTable("counted", quiet=True, mode=SYNC) as table:
+        table.add_retune(RetuneRecord(step=2, reason="r", before={"a": 1}, after={"a": 2}))
+        table.add(SyncRun(steps=2).make()[0])
+    assert capsys.readouterr().out == ""
+
+
+def test_many_changes_are_shortened_and_devices_that_come_or_go_are_named() -> None:
+    before = {f"csd-{number:02d}": 32 for number in range(6)}
+    retune = RetuneRecord(step=2, reason="", before=before, after=dict.fromkeys(before, 16))
+    assert describe_batches(retune).endswith("csd-03 32 -> 16 and 2 more")
+    assert describe_batches(RetuneRecord(step=2, reason="", before={"a": 4}, after={"b": 3})) == "a 4 -> 0, b 0 -> 3"
+    assert describe_batches(RetuneRecord(step=2, reason="", before={"a": 4}, after={"a": 4})) == "no batch changes"
+
+
+def test_the_summary_names_steps_and_figures_per_record(capsys: pytest.CaptureFixture[str]) -> None:
+    print_summary(summarise(SyncRun().make(), **FACTS))
+    out = capsys.readouterr().out
+    assert "200 synchronous steps, batch sizes retuned 4 times" in out
+    assert "records per array second (counted+modelled); per record 0.1388 J and 2.1 kB over the link" in out
+    print_summary(summarise(array_rounds(2, ["csd-00"]), **FACTS))
+    assert "synchronous" not in capsys.readouterr().out

@@ -1,0 +1,72 @@
+"""The table of configurations: the best ones, the whole Pareto front, and intervals as they are."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from host.cli.placement_report import PlanReport
+from host.cli.tables.planner_table import SHOWN, print_devices, shown_rows
+from host.policies.selection.selection_report import ConfigurationRow, EstimateInterval, LimitsRow, SelectionReport
+
+RANKED = 20
+NARROW = EstimateInterval(10.0, 9.9, 10.1)
+
+
+def row(number: int, seconds: EstimateInterval, work: float = 100.0) -> ConfigurationRow:
+    one = EstimateInterval(1.0, 1.0, 1.0)
+    fields = {"count": {"newport": number}, "batch": {"newport": 4}, "step_seconds": 1.0, "steps_measured": 0}
+    fields["trained_records"] = work
+    return ConfigurationRow(name=f"{number} newport", seconds=seconds, watts=one, joules=one, edp=one, **fields)
+
+
+def plan(
+    front: list[int], seconds: EstimateInterval = NARROW, feasible: int = RANKED, private: float = 0.0
+) -> SelectionReport:
+    ranked = [row(number, seconds, 100.0 + private * number) for number in range(1, RANKED + 1)]
+    return SelectionReport(
+        **{"clock": "modelled", "prefer": "time", "confidence": 0.95, "records": 100.0, "limits": LimitsRow()},
+        **{"kinds": {}, "nodes": {"csd-00": 4}, "resting": [], "chosen": ranked[0], "ranked": ranked},
+        **{"feasible": feasible, "front": [ranked[number] for number in front], "reasons": [], "sure": 1.0, "gap": 0.0},
+        **{"trials": [], "trial_seconds": 0.0, "trial_joules": 0.0, "trial_steps": 0, "step": 0},
+    )
+
+
+def printed(one: SelectionReport, capsys: pytest.CaptureFixture[str]) -> str:
+    print_devices(PlanReport(model="m", input_shape=[1, 8, 8], array="lab", placement=None, devices=one))
+    return capsys.readouterr().out
+
+
+@given(st.sets(st.integers(0, RANKED - 1)))
+def test_the_best_are_shown_once_and_all_of_the_front(front: set[int]) -> None:
+    shown = [each.name for each in shown_rows(plan(sorted(front)))]
+    best = [f"{number} newport" for number in range(1, SHOWN + 1)]
+    assert shown[:SHOWN] == best
+    assert shown[SHOWN:] == [f"{number + 1} newport" for number in sorted(front) if number >= SHOWN]
+
+
+def test_rows_of_the_front_far_below_are_printed_and_the_others_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(plan([0, 14, 19], feasible=500), capsys)
+    assert re.search(r"20 newport .*Pareto front", out)
+    assert "19 newport" not in out
+    assert f"{500 - SHOWN - 2} more keep to the limits" in out
+
+
+def test_a_wide_interval_has_its_ends_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "10 ±1.0%" in printed(plan([0]), capsys)
+    out = printed(plan([0], EstimateInterval(10.0, 3.0, 30.0)), capsys)
+    assert "3 .. 30" in out
+    assert "±" not in out
+
+
+def test_records_have_a_column_where_not_all_are_within_reach_of_everyone(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = printed(plan([0]), capsys)
+    assert "for 100 records" in whole
+    assert not re.search(r"devices +records +records/step", whole)
+    out = printed(plan([0], private=7.0), capsys)
+    assert "for the records that each can reach" in out
+    assert re.search(r"devices +records +records/step", out)
+    assert re.search(r"2 newport +114 +8 ", out)

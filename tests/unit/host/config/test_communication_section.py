@@ -1,0 +1,156 @@
+"""The job file's communication: what is refused, what is meant by a word alone, and where overlap can be."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from csd_emu.config.array_file import ArrayConfig
+from csd_emu.util.config_files import parse_config
+from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.send_queue import TransferSettings
+from host.app.prepare import prepare_run
+from host.config.communication_section import CommunicationSection
+from host.config.job_file import JobConfig, check_mode
+from host.config.resolve import JobChanges, resolve_run
+from host.core.device_time import TableModel
+from host.fleet.checkpoint import job_sha256
+from host.policies.transfer.make_transfer_tuner import make_tuner
+from host.training.transfer_policy import choose_communication
+from tests.support.fakes import FakeEvaluator
+
+MODEL_BYTES = 1 << 21
+
+
+def job(communication: Any = None, mode: str = "sync") -> JobConfig:
+    content: dict[str, Any] = {"model": "digits_cnn", "data": {"source": "digits"}, "mode": mode}
+    return parse_config(content | ({} if communication is None else {"communication": communication}), JobConfig, "j")
+
+
+@pytest.mark.parametrize("word", ["fifo", "priority", "search", "autobyte"])
+def test_a_word_alone_is_a_schedule(word: str) -> None:
+    assert job(word).communication == job({"schedule": word}).communication
+    assert job(word).communication.overlap == "auto"
+
+
+def test_without_the_key_nothing_is_changed() -> None:
+    assert job().communication == CommunicationSection()
+    assert job().communication.sending(MODEL_BYTES) == TransferSettings()
+
+
+def test_sizes_that_cannot_be_are_refused_and_named(subtests: pytest.Subtests) -> None:
+    for key in ["slice", "credit"]:
+        for size in ["0 B", "-1 KiB", "0.5 B", "9 GiB", "nan B"]:
+            with (
+                subtests.test(size=size, key=key),
+                pytest.raises(ConfigurationError, match=rf"j: communication.*{key}|j: communication\.{key}"),
+            ):
+                job({"schedule": "priority", key: size})
+
+
+@pytest.mark.parametrize("schedule", ["fifo", "search", "autobyte"])
+@pytest.mark.parametrize("key", ["slice", "credit"])
+def test_a_schedule_that_has_no_such_size_refuses_it(schedule: str, key: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{key} is of schedule: priority; {schedule} .*leave it out"):
+        job({"schedule": schedule, key: "1 MiB"})
+
+
+@pytest.mark.parametrize("wrong", ["fastest", {"schedule": "lifo"}, {"slices": "1 KiB"}, {"overlap": "maybe"}, 5, []])
+def test_what_is_unknown_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="communication"):
+        job(wrong)
+
+
+@pytest.mark.parametrize("key", ["slice", "credit"])
+def test_a_size_larger_than_the_model_is_refused_and_a_usual_one_is_made_to_fit(key: str) -> None:
+    section = job({"schedule": "priority", key: f"{MODEL_BYTES + 1} B"}).communication
+    with pytest.raises(ConfigurationError, match=rf"communication\.{key}: .* more than the {MODEL_BYTES}"):
+        section.sending(MODEL_BYTES)
+    assert job({"schedule": "priority", key: f"{MODEL_BYTES} B"}).communication.sending(MODEL_BYTES)
+    assert job("priority").communication.sending(1000) == TransferSettings("priority", 1000, 1000)
+    assert job("priority").communication.sending(MODEL_BYTES) == TransferSettings("priority", 256 << 10, 1 << 20)
+
+
+def test_it_is_a_key_of_synchronous_jobs_and_survives_being_written_down() -> None:
+    with pytest.raises(ConfigurationError, match="communication is for mode: sync"):
+        check_mode(job("priority", "federated"), "j")
+    written = job({"schedule": "priority", "slice": "10001 B", "overlap": True})
+    again = yaml.safe_load(yaml.safe_dump(written.model_dump(mode="json")))
+    assert parse_config(again, JobConfig, "j") == written
+
+
+def test_checkpoints_of_jobs_without_the_key_stay_good() -> None:
+    array = ArrayConfig.model_validate({"name": "lab", "devices": [{"profile": "newport", "count": 1}]})
+    hashes = [job_sha256(array, each, None, []) for each in (job(), job("fifo"), job("priority"))]
+    assert hashes[0] == hashes[1] != hashes[2]
+    # As it was made before there was the key.
+    newer = {"communication": True, "on_failure": True, "strategy": {"update_norm"}}
+    left_out: Any = dict.fromkeys(("rounds", "target", "checkpoint", "watchdog", "planner"), True) | newer
+    old = job().model_dump(mode="json", exclude=left_out)
+    old["sync"]["patience"] = old["sync"].pop("straggler_factor")
+    devices = array.model_dump(mode="json", exclude={"hypervisors", "spread", "memory", "host"})
+    host = array.host.model_dump(mode="json", exclude={"address", "port", "metrics_port", "names", "power_cap"})
+    assert hashlib.sha256(msgspec.json.encode([devices, host, old, None, []], order="sorted")).hexdigest() == hashes[0]
+
+
+ARRAYS: dict[str, dict[str, Any]] = {
+    "qemu": {"engine": "qemu"},
+    "wall": {"engine": "native", "clock": "wall"},
+    "modelled": {"engine": "native"},
+}
+
+
+@pytest.mark.parametrize("kind", list(ARRAYS))
+def test_overlap_is_real_on_the_clock_wall_and_composed_on_the_others(kind: str) -> None:
+    array = ArrayConfig.model_validate({"name": "lab", "devices": [{"profile": "newport", "count": 2}]} | ARRAYS[kind])
+    models: dict[str, Any] = {"csd-00": TableModel, "csd-01": TableModel} if kind == "modelled" else {}
+
+    def chosen(communication: Any) -> tuple[bool, bool]:
+        found = choose_communication(array, job(communication), models, FakeEvaluator())
+        return found.overlap, found.composed
+
+    assert chosen("fifo") == (False, False)
+    assert chosen("priority") == (False, True)
+    assert chosen({"schedule": "priority", "overlap": False}) == (False, False)
+    assert chosen({"overlap": True}) == (kind == "wall", True)
+    if kind == "modelled":
+        del models["csd-01"]
+        with pytest.raises(ConfigurationError, match=r"csd-00 are counted or modelled, and those of csd-01"):
+            chosen({"overlap": True})
+
+
+@pytest.mark.parametrize("schedule", ["search", "autobyte"])
+@pytest.mark.parametrize("kind", list(ARRAYS))
+def test_tuners_are_refused_where_no_slice_crosses_while_drives_compute(kind: str, schedule: str) -> None:
+    array = ArrayConfig.model_validate({"name": "lab", "devices": [{"profile": "newport", "count": 2}]} | ARRAYS[kind])
+    models: dict[str, Any] = {"csd-00": TableModel, "csd-01": TableModel} if kind == "modelled" else {}
+    with pytest.raises(ConfigurationError, match=f"{schedule} learns from slices that really cross"):
+        choose_communication(array, job(schedule), models, FakeEvaluator())
+    if kind == "wall":
+        found = choose_communication(array, job({"schedule": schedule, "overlap": True}), models, FakeEvaluator())
+        assert found.overlap
+        assert found.tuner.sending(1).schedule == "priority"
+
+
+def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
+    file, array = tmp_path / "job.yaml", tmp_path / "array.yaml"
+    array.write_text("{name: lab, engine: native, clock: wall, devices: [{profile: newport, count: 2}]}")
+    text = "{model: digits_cnn, data: {source: digits}, mode: %s, communication: {schedule: priority, slice: 2 kB}}"
+    file.write_text(text % "sync")
+    assert prepare_run(resolve_run(file, array)).communication.sending(1).slice_bytes == 2000
+    priority, fifo = JobChanges(schedule="priority"), JobChanges(schedule="fifo")
+    assert prepare_run(resolve_run(file, array, changes=priority)).communication.sending(1).slice_bytes == 2000
+    assert prepare_run(resolve_run(file, array, changes=fifo)).communication.sending(1) == TransferSettings()
+    file.write_text("{model: digits_cnn, data: {source: digits}}")
+    with pytest.raises(ConfigurationError, match=r"--comm: communication is for mode: sync"):
+        prepare_run(resolve_run(file, array, changes=priority))
+
+
+def test_fixed_schedules_stay_as_they_are() -> None:
+    sending = TransferSettings("priority", 5, 7)
+    assert make_tuner("priority", sending, 0).sending(10**6) == sending

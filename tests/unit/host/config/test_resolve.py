@@ -1,0 +1,49 @@
+"""Files of a run become plain values, and no data set is loaded for that."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from firmware_agent.common.errors import ConfigurationError, DataError
+from host.app.prepare import prepare_run
+from host.config.resolve import JobChanges, resolve_run
+
+ARRAY: dict[str, Any] = {
+    "name": "lab",
+    "engine": "native",
+    "host": {"profile": "xeon-4108"},
+    "devices": [{"profile": "newport"}],
+}
+JOB: dict[str, Any] = {"model": "digits_cnn", "data": {"source": "./empty"}, "mode": "sync", "rounds": 1}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """Job and array; the folder of the data set holds nothing."""
+    (tmp_path / "empty").mkdir()
+    for name, content in (("job", JOB), ("array", ARRAY)):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    return tmp_path / "job.yaml", tmp_path / "array.yaml"
+
+
+def test_data_are_loaded_when_a_run_is_prepared_and_not_before(files: tuple[Path, Path]) -> None:
+    resolved = resolve_run(*files)
+    assert (resolved.config.name, resolved.whole, resolved.server_group) == ("lab", resolved.config, None)
+    with pytest.raises(DataError, match="empty"):
+        prepare_run(resolved)
+
+
+def test_what_the_command_line_says_replaces_what_the_files_say(files: tuple[Path, Path]) -> None:
+    changes = JobChanges("stannis", "priority", "auto", {"prefer": "time", "steps": 3})
+    resolved = resolve_run(*files, changes=changes)
+    job = resolved.job
+    assert (job.tuner, job.communication.schedule, job.placement) == ("stannis", "priority", "auto")
+    assert job.planner is not None
+    assert (job.planner.prefer, job.planner.steps) == ("time", 3)
+
+
+def test_neither_an_array_nor_servers_is_no_run(files: tuple[Path, Path]) -> None:
+    with pytest.raises(ConfigurationError, match="neither an array nor servers"):
+        resolve_run(files[0], None)

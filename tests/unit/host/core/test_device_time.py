@@ -1,0 +1,71 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from csd_emu.profiles import get_profile
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from host.core.device_time import DeviceTime, batch_counts
+
+MEASURED = PhaseSeconds(forward=1.0, backward=2.0, update=0.5, encode=0.25)
+NEWPORT = get_profile("newport")
+
+
+class Line:
+    """A table whose steps take 1 ms and 1 ms per record, half of it forward and half backward."""
+
+    encode_seconds = 0.125
+
+    def step_seconds(self, batch_size: int) -> PhaseSeconds:
+        half = (1 + batch_size) * 0.5e-3
+        return PhaseSeconds(forward=half, backward=half)
+
+    def covers(self, batch_size: int) -> bool:
+        return True
+
+
+def device_time(model: Line | None = None) -> DeviceTime:
+    return DeviceTime({"csd-00": NEWPORT}, {} if model is None else {"csd-00": model})
+
+
+def test_counted_seconds_are_scaled_and_wall_seconds_are_not() -> None:
+    time = device_time()
+    assert time.seconds("csd-00", "counted", MEASURED, {8: 1}) == NEWPORT.device_seconds(MEASURED)
+    assert time.seconds("csd-00", "wall", MEASURED, {8: 1}) == MEASURED
+    assert [time.clock("csd-00", clock) for clock in ("counted", "wall")] == ["counted", "wall"]
+
+
+@given(st.dictionaries(st.integers(1, 512), st.integers(1, 1000), min_size=1, max_size=4))
+def test_modelled_seconds_are_the_sum_over_the_steps_whatever_was_measured(batches: dict[int, int]) -> None:
+    time = device_time(Line())
+    assert [time.clock("csd-00", clock) for clock in ("counted", "wall")] == ["counted", "modelled"]
+    steps = sum(count * (1 + size) * 1e-3 for size, count in batches.items())
+    for measured in (MEASURED, PhaseSeconds()):
+        seconds = time.seconds("csd-00", "wall", measured, batches)
+        assert seconds.total == pytest.approx(steps + 0.125)
+    # A counted device needs no model.
+    assert time.seconds("csd-00", "counted", MEASURED, batches) == NEWPORT.device_seconds(MEASURED)
+
+
+@given(st.integers(1, 10_000))
+def test_a_competitor_takes_its_share_of_a_modelled_device_until_it_ends(weight: int) -> None:
+    time = device_time(Line())
+    before = time.seconds("csd-00", "wall", MEASURED, {4: 3})
+    time.set_competitor("csd-00", weight)
+    slowed = time.seconds("csd-00", "wall", MEASURED, {4: 3})
+    assert slowed.total == pytest.approx(before.total * (100 + weight) / 100)
+    time.set_competitor("csd-00", 0)
+    assert time.seconds("csd-00", "wall", MEASURED, {4: 3}) == before
+
+
+@given(st.integers(1, 3000), st.integers(1, 7), st.integers(1, 300))
+def test_batch_counts_are_what_a_trainer_does(shard: int, epochs: int, batch_size: int) -> None:
+    counts: dict[int, int] = {}
+    for _ in range(epochs):
+        for start in range(0, shard, batch_size):
+            size = min(batch_size, shard - start)
+            counts[size] = counts.get(size, 0) + 1
+    assert batch_counts(shard * epochs, epochs, batch_size) == counts
+
+
+def test_a_round_without_training_has_no_batches() -> None:
+    assert batch_counts(0, 0, 32) == {}

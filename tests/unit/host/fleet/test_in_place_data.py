@@ -1,0 +1,157 @@
+"""Records that a drive holds in place: what the host accepts of them, and deals out beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import stat
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+import pytest
+
+from csd_emu.config.array_file import ArrayConfig, Device
+from firmware_agent.common.atomic_files import shared_mode
+from firmware_agent.common.errors import ConfigurationError, DataError, ProtocolError
+from firmware_agent.common.frames.session_frames import Hello, Holding
+from host.app.prepare import prepare_run
+from host.config.data_section import DataSection
+from host.config.job_file import read_job
+from host.config.resolve import resolve_run
+from host.core.datasets import check_source, load_dataset
+from host.fleet.certificates import HostKeys
+from host.fleet.fleet import ExpectedDevice, Fleet
+from host.fleet.in_place_data import WantedRecords
+from host.fleet.shards import deal_out, write_shards
+from tests.support.fakes import Aborted, FakeCall, hello
+from tests.unit.firmware_agent.common.datafiles.test_datafiles import noise, write_folder, write_idx
+
+WANTED = WantedRecords((1, 8, 8), "|u1", 10)
+FITS = Holding("npz", (1, 8, 8), "|u1", 10)
+
+
+def told(device: str = "csd-00", holding: Holding | None = FITS, **changes: Any) -> Hello:
+    return msgspec.structs.replace(hello(device), holding=holding, **changes)
+
+
+@pytest.mark.parametrize(
+    ("holding", "message"),
+    [
+        (Holding("npz", (3, 8, 8), "|u1", 10), r"holds images of 3x8x8 \(\|u1\), the job's are 1x8x8"),
+        (Holding("npz", (1, 8, 8), "<f4", 10), r"1x8x8 \(<f4\), the job's are 1x8x8 \(\|u1\)"),
+        (Holding("npz", (1, 8, 8), "|u1", 11), "holds 11 classes, the job's data have 10"),
+        (None, "was to train on records in place and has a shard"),
+    ],
+)
+def test_records_that_do_not_fit_are_named(holding: Holding | None, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        WANTED.check("csd-00", holding)
+
+
+def test_fewer_classes_are_a_drive_that_has_not_seen_all() -> None:
+    WANTED.check("csd-00", Holding("npz", (1, 8, 8), "|u1", 3))
+
+
+@pytest.fixture
+def fleet(host_keys: HostKeys) -> Fleet:
+    return Fleet({name: ExpectedDevice(1, "", WANTED) for name in ("csd-00", "csd-01")}, host_keys, 0)
+
+
+async def refusal(fleet: Fleet, greeting: Hello) -> str:
+    """Have a drive say hello; return why it was refused, or nothing."""
+    call = FakeCall(greeting.device, greeting)
+    task = asyncio.ensure_future(fleet._serve(None, cast(Any, call)))
+    await asyncio.wait({task}, timeout=0.05)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError, Aborted):
+        await task
+    return call.refusal
+
+
+async def test_what_a_drive_held_first_it_has_to_go_on_holding(fleet: Fleet) -> None:
+    assert await refusal(fleet, told()) == ""
+    other = told(incarnation=2, manifest_sha256="b" * 64)
+    assert "csd-00 holds other records than before" in await refusal(fleet, other)
+    assert await refusal(fleet, told(incarnation=2)) == ""
+
+
+async def test_drives_have_to_agree_on_the_names_of_classes(fleet: Fleet) -> None:
+    assert await refusal(fleet, told(holding=msgspec.structs.replace(FITS, class_names=["cat", "dog"]))) == ""
+    second = told("csd-01", msgspec.structs.replace(FITS, class_names=["dog"]))
+    assert "csd-01's classes are dog, those of csd-00 are cat, dog; give all drives" in await refusal(fleet, second)
+
+
+def test_drives_with_records_of_their_own_are_dealt_none(tmp_path: Path) -> None:
+    nodes = [Device(name=f"csd-{n}", number=n, profile="newport", data="/own" if n == 1 else None) for n in range(3)]
+    data = DataSection.model_validate({"source": "digits", "private": 1.0})
+    dataset = load_dataset("digits", 0)
+    dealt = deal_out(dataset, data, nodes, 0)
+    assert [len(part) > 0 for part in dealt.private] == [True, False, True]
+    assert sum(map(len, dealt.private)) == len(dataset.labels)
+    records = write_shards(nodes, data, 0, tmp_path, dataset)
+    assert [record.path.exists() for record in records] == [True, False, True]
+    assert (records[1].samples, records[1].manifest_sha256) == (0, "")
+    all_own = [node.model_copy(update={"data": "/own"}) for node in nodes]
+    assert [len(part) for part in deal_out(dataset, data, all_own, 0).private] == [0, 0, 0]
+
+
+def test_a_synchronous_job_needs_to_know_the_records_before(tmp_path: Path) -> None:
+    (tmp_path / "array.yaml").write_text(
+        "name: lab\nengine: native\ndevices: [{profile: newport}, {profile: newport, data: /own}]\n"
+    )
+    (tmp_path / "job.yaml").write_text("model: digits_cnn\ndata: {source: digits}\nmode: sync\n")
+    with pytest.raises(ConfigurationError, match="csd-01: how many records lie there in place is known only when"):
+        prepare_run(resolve_run(tmp_path / "job.yaml", tmp_path / "array.yaml"))
+
+
+def test_clocks_that_differ_are_said(tmp_path: Path) -> None:
+    groups = "[{profile: newport, count: 2}, {profile: newport, engine: native}]"
+    (tmp_path / "array.yaml").write_text(f"name: lab\nclock: wall\ndevices: {groups}\n")
+    (tmp_path / "job.yaml").write_text("model: digits_cnn\ndata: {source: digits}\n")
+    (note,) = prepare_run(resolve_run(tmp_path / "job.yaml", tmp_path / "array.yaml")).notes
+    assert note.startswith("its drives have different clocks (counted: csd-00, csd-01; wall: csd-02)")
+
+
+def test_a_source_may_be_a_path_from_the_jobs_folder(tmp_path: Path) -> None:
+    images, labels = noise(30, (1, 8, 8))
+    (tmp_path / "own").mkdir()
+    write_idx(tmp_path / "own", images[:, 0], labels)
+    (tmp_path / "job.yaml").write_text("model: digits_cnn\ndata: {source: ./own}\n")
+    source = read_job(tmp_path / "job.yaml").data.source
+    assert source == str(tmp_path / "own")
+    dataset = load_dataset(source, 3)
+    assert (dataset.images.shape, dataset.test_images.shape) == ((24, 1, 8, 8), (6, 1, 8, 8))
+    assert (dataset.image_scale, dataset.classes) == (1 / 255, 3)
+    assert np.bincount(dataset.test_labels).tolist() == [2, 2, 2]
+    seen = np.concatenate([dataset.images, dataset.test_images]).reshape(30, -1)
+    np.testing.assert_array_equal(np.unique(seen, axis=0), np.unique(images.reshape(30, -1), axis=0))
+    np.testing.assert_array_equal(load_dataset(source, 3).test_images, dataset.test_images)
+
+
+def test_what_the_makers_held_out_is_held_out(tmp_path: Path) -> None:
+    images, labels = noise(6)
+    for part, count in (("train", 6), ("test", 3)):
+        write_folder(tmp_path / "x" / part, images[:count], labels[:count], ["a", "b", "c", "d"])
+    dataset = load_dataset(str(tmp_path / "x"), 0)
+    assert (len(dataset.labels), len(dataset.test_labels), dataset.classes) == (6, 3, 4)
+
+
+def test_a_source_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.source: ./missing is not there"):
+        check_source("./missing", "data.source")
+    with pytest.raises(DataError, match="or a path with a / in it"):
+        check_source("xyzzy", "data.source")
+    np.savez(tmp_path / "x.npz", images=noise(2)[0], labels=np.array([0, 1]))
+    with pytest.raises(DataError, match="2 images are too few to hold a fifth of each class out"):
+        load_dataset(str(tmp_path / "x.npz"), 0)
+    config = {"name": "lab", "engine": "native", "devices": [{"profile": "newport", "data": "/own"}]}
+    assert ArrayConfig.model_validate(config).list_devices()[0].data == "/own"
+
+
+def test_qemus_user_passes_the_folder_of_devices_and_enters_none(tmp_path: Path) -> None:
+    nodes = [Device(name="csd-00", number=0, profile="newport")]
+    folder = tmp_path / "devices"
+    write_shards(nodes, DataSection.model_validate({"source": "digits"}), 0, folder, load_dataset("digits", 0))
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "csd-00")] == [shared_mode(), 0o700]

@@ -1,0 +1,117 @@
+"""The table of metrics: it is what is exported, what is documented, and it keeps Prometheus' rules."""
+
+import re
+from itertools import pairwise
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from csd_lab.generate.metrics_documentation import PATH, render
+from csd_lab.generate.promql_queries import QUERIES, TARGET
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from host.core.records import EventKind, EventRecord, SendingRecord
+from host.monitoring.metrics.calibrated import Calibrated
+from host.monitoring.metrics.metric_names import METRICS, OLD_NAMES
+from tests.support.metrics import DEVICES, TABLE, begun, exposed, facts
+from tests.support.records import device_round, round_record
+from tests.support.sync_records import SyncRun
+
+UNITS = {"seconds", "bytes", "joules", "watts", "ratio"}
+# Their unit does not say that they are made of seconds.
+MADE_OF_SECONDS = {"csd_device_slowdown_ratio", "csd_step_imbalance_ratio", "csd_possible_records_per_second"} | {
+    "csd_calibrated_records_per_second"
+}
+# What would be unbounded, or names a thing of another kind.
+FORBIDDEN_LABELS = {"tensor", "layer", "pid", "round", "step", "le", "quantile", "incarnation"}
+
+
+def full() -> str:
+    """A scrape of a run of which everything is known."""
+    state = begun(calibrated=Calibrated(dict.fromkeys(DEVICES, TABLE)), power_cap_watts=400.0)
+    state.set_boot_seconds(dict.fromkeys(DEVICES, 2.5))
+    state.begin_servers(2, "modelled")
+    state.add_servers_step(2, 1, 1.0, 1.0)
+    state.add_event(EventRecord(DEVICES[0], EventKind.REJECTED, "in round 1: it is no number [not_finite]"))
+    joules = {"idle": 1.0}
+    parts = [
+        device_round(name, 10, PhaseSeconds(forward=1.0), energy_joules=joules, peak_memory_bytes=1) for name in DEVICES
+    ]
+    sent = {step: {"sending": SendingRecord("priority", 1 << 16, 1 << 18)} for step in range(1, 5)}
+    state.add_round(SyncRun(drives=3, steps=4, spoiled=sent).make()[0])
+    state.add_round(round_record(parts, energy_joules={"host": joules}, machine_joules=5.0))
+    return exposed(state)
+
+
+def test_what_is_exported_is_the_table_and_nothing_else() -> None:
+    families = {family.name: family for family in text_string_to_metric_families(full())}
+    table = {metric.name.removesuffix("_total"): metric for metric in (*METRICS, *OLD_NAMES.values())}
+    assert families.keys() == table.keys()
+    for name, family in families.items():
+        metric = table[name]
+        assert (family.type, family.documentation) == (metric.kind, metric.help)
+        for sample in family.samples:
+            assert sample.labels.keys() - {"le"} == set(metric.labels)
+            assert not sample.name.endswith("_created")
+
+
+def test_names_keep_the_rules(subtests: pytest.Subtests) -> None:
+    for metric in METRICS:
+        with subtests.test(metric=metric):
+            assert re.fullmatch(r"csd(_[a-z0-9]+)+", metric.name)
+            assert metric.name.endswith("_total") == (metric.kind == "counter")
+            assert metric.unit in UNITS | {""}
+            last = metric.name.removesuffix("_total").rpartition("_")[2]
+            assert last == metric.unit if metric.unit else last not in UNITS
+            assert not set(metric.labels) & FORBIDDEN_LABELS
+            assert metric.help
+            assert not metric.help.endswith(".")
+            assert bool(metric.buckets) == (metric.kind == "histogram")
+            assert all(low < high for low, high in pairwise(metric.buckets))
+
+
+def test_an_old_name_has_the_values_of_the_new_one() -> None:
+    families = {family.name: family for family in text_string_to_metric_families(full())}
+    assert {metric.name: old.name for metric, old in OLD_NAMES.items()} == {
+        "csd_calibrated_records_per_second": "csd_calibrated_images_per_second",
+        "csd_possible_records_per_second": "csd_possible_images_per_second",
+    }
+    for metric, old in OLD_NAMES.items():
+        values = [[(each.labels, each.value) for each in families[name.name].samples] for name in (metric, old)]
+        assert values[0]
+        assert values[0] == values[1]
+        assert metric.name in families[old.name].documentation
+
+
+def test_every_figure_that_rests_on_time_names_its_clock(subtests: pytest.Subtests) -> None:
+    for metric in METRICS:
+        with subtests.test(metric=metric):
+            rests_on_time = metric.unit in {"seconds", "joules", "watts"} or metric.name in MADE_OF_SECONDS
+            assert ("clock" in metric.labels) == rests_on_time or metric.name == "csd_device_info"
+
+
+def test_no_two_metrics_have_a_name() -> None:
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+
+
+def test_the_published_page_is_that_of_the_code() -> None:
+    assert PATH.read_text(encoding="utf-8") == render(), "run python -m csd_lab.generate.metrics_files"
+
+
+def test_queries_ask_for_what_is_exported_with_labels_that_it_has() -> None:
+    samples = {
+        sample.name: sample.labels.keys() for f in text_string_to_metric_families(full()) for sample in f.samples
+    }
+    for query in QUERIES:
+        asked = re.findall(r"csd_\w+", query.expression)
+        assert asked
+        assert set(asked) <= samples.keys(), query.question
+        for group in re.findall(r"by \(([\w, ]+)\)", query.expression):
+            own = set(group.split(", ")) - set(TARGET)  # those are Prometheus' own
+            assert all(own <= samples[name] for name in asked), query.question
+
+
+def test_a_drive_is_described_by_what_it_said() -> None:
+    (first, *_) = [line for line in full().splitlines() if line.startswith("csd_device_info{")]
+    for label in ('kind="emulated"', 'profile="newport"', 'cores="4"', 'clock="counted"', 'torch_version="2.9.1"'):
+        assert label in first
+    assert facts("csd-00").info[0] == "csd-00"

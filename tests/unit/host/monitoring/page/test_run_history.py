@@ -1,0 +1,261 @@
+"""What the live page remembers of a run: bounded, and true to the records."""
+
+import math
+import statistics
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from csd_emu.perfmodel.timeline import HOST_READER
+from csd_emu.util.node_names import HOST
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from host.core.records import EventKind, EventRecord, RoundRecord
+from host.monitoring.page.curve import Point, ThinnedCurve, thin
+from host.monitoring.page.drive_history import MOST_CHANGES, DriveLog
+from host.monitoring.page.page_state import FINISHED, STARTING, TRAINING, PageState
+from host.monitoring.page.page_timeline import MOST_DRIVES, make_timeline
+from host.monitoring.page.page_view import MOST_BATCH_CURVES, Presence, make_state
+from host.monitoring.page.run_history import MOST_EVENTS, MOST_ROUNDS, History, HistorySnapshot, RunPlan
+from host.monitoring.recorder import Recorder, ResumePoint
+from host.monitoring.report.charts.gantt_choice import MOST_BARS
+from host.monitoring.run_directory import RunDirectory
+from tests.support.records import array_rounds, device_round, round_record
+from tests.support.sync_records import Disturbed, SyncRun
+
+NAMES = tuple(f"csd-{number:02d}" for number in range(4))
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False, width=32) | st.just(math.nan)
+
+
+def plan(devices: tuple[str, ...] = NAMES, rounds: int = 12) -> RunPlan:
+    return RunPlan("lab", "qemu", "digits_cnn", "federated", devices, rounds, 0.95)
+
+
+def played(records: list[RoundRecord], devices: tuple[str, ...] = NAMES) -> HistorySnapshot:
+    history = History(plan(devices))
+    history.begin("counted", "runs/lab")
+    for record in records:
+        history.add_round(record)
+    return history.snapshot()
+
+
+def shown(now: HistorySnapshot, devices: tuple[str, ...] = NAMES, state: str = "training") -> PageState:
+    return make_state(plan(devices), now, {name: Presence(state) for name in devices}, "0a", "0.1.0")
+
+
+@given(st.lists(NUMBERS, max_size=10) | st.lists(NUMBERS, min_size=20, max_size=100), st.integers(4, 30))
+def test_a_thinned_curve_is_part_of_it_with_both_ends_and_both_extremes(values: list[float], most: int) -> None:
+    points = [(float(x), y) for x, y in enumerate(values)]
+    kept = thin(points, most)
+    assert len(kept) <= max(most, 4)
+    check_part(points, kept)
+
+
+@given(st.lists(NUMBERS, min_size=10, max_size=100), st.integers(8, 20))
+def test_a_curve_stays_bounded_however_long_it_grows(values: list[float], most: int) -> None:
+    curve = ThinnedCurve(most)
+    for x, y in enumerate(values):
+        curve.add(float(x), y)
+        assert len(curve.points()) <= most
+    check_part([(float(x), y) for x, y in enumerate(values)], curve.points())
+
+
+def check_part(points: list[Point], kept: list[Point]) -> None:
+    xs = [x for x, _ in kept]
+    assert xs == sorted(set(xs))
+    assert {x for x, _ in points} >= set(xs)
+    if not points:
+        return
+    assert (xs[0], xs[-1]) == (points[0][0], points[-1][0])
+    finite, found = ([y for _, y in each if math.isfinite(y)] for each in (points, kept))
+    if finite:
+        assert (min(found), max(found)) == (min(finite), max(finite))
+
+
+def test_what_never_ends_is_remembered_in_part() -> None:
+    history = History(plan())
+    for number in range(3 * MOST_EVENTS):
+        history.add_event(EventRecord(NAMES[0], EventKind.NOTE, str(number)))
+        history.add_round(round_record([device_round(NAMES[0], 64, PhaseSeconds(forward=1.0), batch_size=1 + number)]))
+    now = history.snapshot()
+    assert [event.detail for event in now.events] == [str(number) for number in range(2 * MOST_EVENTS, 3 * MOST_EVENTS)]
+    assert [event.number for event in now.events] == list(range(2 * MOST_EVENTS + 1, 3 * MOST_EVENTS + 1))
+    assert len(now.rounds) == MOST_ROUNDS
+    assert len(now.drives[NAMES[0]].batches) == MOST_CHANGES
+    assert now.drives[NAMES[0]].batches[-1][1] == 3 * MOST_EVENTS
+    assert len(now.last) == 3
+
+
+def test_totals_and_drives_are_those_of_the_records() -> None:
+    rounds = array_rounds(7, NAMES)
+    now = played(rounds)
+    assert now.totals.round == 7
+    assert now.totals.records == sum(part.samples for record in rounds for part in record.devices)
+    assert now.totals.array_seconds == pytest.approx(math.fsum(record.array_seconds for record in rounds))
+    assert now.totals.wall_seconds == pytest.approx(7 * 9.0)
+    assert now.totals.joules == pytest.approx(math.fsum(record.total_joules for record in rounds))
+    assert now.totals.watts == pytest.approx(rounds[-1].total_joules / rounds[-1].array_seconds)
+    for number, name in enumerate(NAMES):
+        parts = [record.devices[number] for record in rounds]
+        log, last = now.drives[name], parts[-1]
+        assert (log.rounds, log.samples, log.clock, log.batch_size) == (7, sum(p.samples for p in parts), "counted", 32)
+        assert log.joules == pytest.approx(math.fsum(v for part in parts for v in part.energy_joules.values()))
+        assert log.records_per_device_second == pytest.approx(last.samples / last.device_seconds.total)
+        assert log.watts == pytest.approx(sum(last.energy_joules.values()) / rounds[-1].array_seconds)
+    ends = [record.start_seconds + record.array_seconds for record in rounds]
+    assert now.curves["accuracy"] == [(end, r.accuracy) for end, r in zip(ends, rounds, strict=True)]
+    power = [drives + host for (_, drives), (_, host) in zip(*(now.curves[n] for n in CURVES), strict=True)]
+    assert power == pytest.approx([record.total_joules / record.array_seconds for record in rounds])
+
+
+CURVES = ("drive_watts", "host_watts")
+
+
+def test_who_is_late_or_missing_has_no_rate_and_is_still_charged_energy() -> None:
+    first, second = array_rounds(2, NAMES[:2])
+    late = msgspec.structs.replace(second.devices[0], straggler=True)
+    second = msgspec.structs.replace(
+        second, devices=[late], energy_joules={NAMES[1]: {"idle": 2.0}, HOST: {"idle": 1.0}}, lost=[NAMES[1]]
+    )
+    before, now = played([first]), played([first, second])
+    for name in NAMES[:2]:
+        assert now.drives[name].samples == before.drives[name].samples
+        assert now.drives[name].records_per_device_second is None
+    assert now.drives[NAMES[0]].straggler
+    assert now.drives[NAMES[1]].joules == pytest.approx(before.drives[NAMES[1]].joules + 2.0)
+    assert now.drives[NAMES[1]].watts == pytest.approx(2.0 / second.array_seconds)
+    assert now.rounds[-1].drives == 0
+
+
+def test_batches_of_a_synchronous_run_follow_its_retunes() -> None:
+    run = SyncRun(drives=4, steps=200, round_steps=50)
+    records = run.make()
+    nodes = (*run.names, HOST)
+    now = played(records, nodes)
+    starts, at = {}, 0.0
+    for step in (step for record in records for step in record.steps):
+        starts[step.step] = at
+        at += step.array_seconds
+    for name in run.names:
+        expected = [(0.0, run.batches(1)[name])]
+        for retune in (retune for record in records for retune in record.retunes):
+            if retune.after[name] != expected[-1][1]:
+                expected.append((starts[retune.step], retune.after[name]))
+        assert [batch for _, batch in now.drives[name].batches] == [batch for _, batch in expected]
+        assert [x for x, _ in now.drives[name].batches] == pytest.approx([x for x, _ in expected])
+    assert len({batch for _, batch in now.drives["csd-01"].batches}) > 1
+    assert now.totals.steps == 200
+    last = records[-1].steps[-1].devices[0]
+    assert now.drives["csd-00"].slowdown == pytest.approx(last.slowdown)
+    median = statistics.median_low(run.batches(70)[name] for name in run.names)
+    assert median in {y for _, y in now.curves["batch_median"]}
+    state = shown(now, nodes)
+    assert set(state.batches) == set(run.names), "the host's own batch would dwarf them"
+
+
+def test_of_many_drives_the_batches_of_those_are_drawn_that_changed() -> None:
+    run = SyncRun(drives=12, steps=100, disturbed=[Disturbed("csd-05", 20, 30, 100), Disturbed("csd-07", 60, 20, 200)])
+    state = shown(played(run.make(), tuple(run.names)), tuple(run.names))
+    assert set(state.batches) == {"csd-05", "csd-07"}
+    assert len(state.batches) <= MOST_BATCH_CURVES
+    assert state.hidden_batches == 10
+
+
+def test_phases_and_revisions() -> None:
+    moments = iter(range(100))
+    history = History(plan(), lambda: float(next(moments)))
+    seen = [history.revision]
+    assert history.phase == STARTING
+    history.begin("counted", "runs/lab")
+    seen.append(history.revision)
+    assert history.phase == TRAINING
+    history.add_event(EventRecord(NAMES[0], EventKind.LOST))
+    seen.append(history.revision)
+    history.add_round(round_record([]))
+    seen.append(history.revision)
+    history.end()
+    seen.append(history.revision)
+    assert history.phase == FINISHED
+    history.add_event(EventRecord(NAMES[1], EventKind.LEFT))
+    seen.append(history.revision)
+    assert seen == sorted(set(seen))
+    now = history.snapshot()
+    assert (now.run_directory, now.clock, now.changed_unix_seconds) == ("runs/lab", "counted", 5.0)
+
+
+def test_a_snapshot_never_changes() -> None:
+    history = History(plan())
+    rounds = array_rounds(2, NAMES)
+    history.add_round(rounds[0])
+    now = history.snapshot()
+    kept = msgspec.json.encode(shown(now))
+    history.add_round(rounds[1])
+    assert msgspec.json.encode(shown(now)) == kept
+
+
+def test_a_run_that_diverged_has_gaps_and_its_json_is_valid() -> None:
+    rounds = array_rounds(3, NAMES, test_loss=math.nan, train_loss=math.inf)
+    text = msgspec.json.encode(shown(played(rounds)))
+    state = msgspec.json.decode(text, type=PageState)
+    assert state.totals.test_loss is None
+    assert state.series["test_loss"].y == [None, None, None]
+    assert state.series["train_loss"].y == [None, None, None]
+    assert None not in state.series["accuracy"].y
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [0, 1, 1000])
+def test_any_number_of_drives_before_and_after_the_first_round(count: int) -> None:
+    names = tuple(f"csd-{number:04d}" for number in range(count))
+    for rounds in ([], array_rounds(1, names) if names else []):
+        state = shown(played(rounds, names), names, "ready")
+        again = msgspec.json.decode(msgspec.json.encode(state), type=PageState)
+        assert [drive.name for drive in again.drives] == list(names)
+        assert again.states == ({"ready": count} if count else {})
+
+
+def test_the_timeline_has_the_drives_that_matter_and_no_more_than_can_be_read() -> None:
+    names = tuple(f"csd-{number:03d}" for number in range(100))
+    rounds = array_rounds(3, names)
+    drives = {name: DriveLog(straggler=name == "csd-050") for name in names}
+    timeline = make_timeline(rounds, drives)
+    assert timeline is not None
+    assert len(timeline.rows) <= MOST_DRIVES + 2
+    assert "csd-050" in timeline.rows
+    assert timeline.rows[-1] == HOST
+    assert len(timeline.bars) <= MOST_BARS
+    assert "of 100 drives" in timeline.note
+    last = {span.device: span.end_seconds for span in rounds[-1].spans if span.device != HOST}
+    slowest = max(last, key=lambda name: last[name])
+    assert slowest in timeline.rows
+    for row, phase, begin, end in timeline.bars:
+        assert timeline.rows[row]
+        assert timeline.phases[phase]
+        assert timeline.begins[0] - 1e-9 <= begin <= end
+
+
+def test_the_timeline_of_a_synchronous_run_is_of_its_last_steps() -> None:
+    records = SyncRun(drives=3, steps=100, round_steps=50).make()
+    timeline = make_timeline(records, {})
+    assert timeline is not None
+    assert timeline.title == "steps 97 to 100"
+    assert timeline.rows == ["csd-00", "csd-01", "csd-02", HOST]
+    assert HOST_READER not in timeline.rows
+    assert make_timeline([], {}) is None
+    assert make_timeline([round_record([])], {}) is None
+
+
+def test_a_resumed_run_shows_its_past_rounds_and_counts_on(tmp_path: Path) -> None:
+    history = History(plan())
+    with RunDirectory.create(tmp_path, "lab") as directory:
+        for record in array_rounds(5, NAMES):
+            directory.append(record)
+        recorder = Recorder([history], "sha", 1, ResumePoint(directory, 5))
+        now = history.snapshot()
+        assert (now.totals.round, len(now.rounds), len(now.curves["accuracy"])) == (5, 5, 5)
+        assert [(event.device, event.what) for event in now.events] == [(HOST, "resumed")]
+        recorder.add_event(NAMES[0], EventKind.LOST, "gone")
+    recorder.add_event(NAMES[0], EventKind.REJOINED, "")  # when the directory is closed, for the page alone
+    assert [event.what for event in history.snapshot().events] == ["resumed", "lost", "rejoined"]

@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firmware_agent.common.errors import ConfigurationError
+from host.config.sync_section import TuningSection
+from host.core.tuning.speed_table import SpeedTable
+from host.core.tuning.stannis_rule import BALANCED
+from host.policies.batching.stannis import evaluate, plan_batches, plan_equal, plan_shards
+from tests.support.tuning import line, speed_tables
+
+SETTINGS = st.builds(TuningSection, knee=st.floats(0, 0.5), margin=st.floats(0, 0.5))
+
+
+@given(st.lists(speed_tables(), min_size=1, max_size=6), SETTINGS, st.floats(0, 10))
+def test_nobody_takes_longer_than_the_pace_allows(
+    tables: list[SpeedTable], settings: TuningSection, sync_seconds: float
+) -> None:
+    plan = plan_batches(tables, settings, sync_seconds)
+    pace = plan.compute_seconds[plan.pace]
+    assert plan.compute_seconds.max() == pace
+    assert plan.step_seconds == pace + sync_seconds
+    assert plan.records_per_second == pytest.approx(sum(plan.batches) / plan.step_seconds)
+    slowest = max(range(len(tables)), key=lambda n: tables[n].seconds(tables[n].knee(settings.knee)))
+    target = (1 - settings.margin) * plan.compute_seconds[slowest]
+    for table, batch, seconds in zip(tables, plan.batches, plan.compute_seconds, strict=True):
+        assert seconds == table.seconds(int(batch))
+        assert 1 <= batch <= table.largest_batch
+        if table is not tables[slowest] and batch > 1:
+            assert seconds <= target
+        if table is not tables[slowest] and batch < table.largest_batch:
+            assert table.seconds(int(batch) + 1) > target
+
+
+@given(st.lists(st.floats(1, 30), min_size=1, max_size=5), st.floats(0, 5), st.floats(1e-3, 1))
+def test_devices_that_differ_in_speed_alone_finish_together(speeds: list[float], fixed: float, slope: float) -> None:
+    tables = [line(f"x{speed}", fixed * slope / speed, slope / speed, 8192) for speed in speeds]
+    plan = plan_batches(tables, TuningSection())
+    # A whole record is the least that can be added; the slow batch is the only one that is chosen freely.
+    assert plan.imbalance <= max(BALANCED, 1 / plan.batches.min())
+    assert plan.batches[plan.pace] >= tables[plan.pace].knee(0.05)
+    # Everybody at the knee or above: 95 % of what all could do at best.
+    assert plan.records_per_second >= 0.95 * 0.95 * sum(
+        (np.arange(1, 8193) / table.step_seconds).max() for table in tables
+    ) * (1 - plan.imbalance)
+    assert plan.records_per_second >= plan_equal(tables, int(plan.batches.sum())).records_per_second * (1 - 1e-9)
+
+
+def test_small_batches_grow_until_whole_records_fit() -> None:
+    slow, fast = line("slow", 0.0, 1.0), line("fast", 0.0, 1 / 1.3)
+    plan = plan_batches([slow, fast, slow], TuningSection())
+    # One record each would leave the fast one 23 % early; 7 take 1 % longer than 9, fewer never fit so well.
+    assert plan.batches.tolist() == [7, 9, 7]
+    assert plan.imbalance <= BALANCED
+    given_outright = plan_batches([slow, fast], TuningSection(slow_batch=1))
+    assert given_outright.batches.tolist() == [1, 1]
+    assert given_outright.imbalance == pytest.approx(1 - 1 / 1.3)
+
+
+def test_a_jump_beyond_the_knee_is_not_crossed() -> None:
+    seconds = np.where(np.arange(1, 65) < 16, 0.1, 0.15) * np.arange(1, 65) + 0.05
+    plan = plan_batches([SpeedTable("jumps", seconds), line("fast", 0.001, 0.09)], TuningSection())
+    assert plan.batches[0] < 16
+
+
+def test_a_device_whose_largest_batch_is_done_early_is_reported() -> None:
+    plan = plan_batches([line("slow", 1.0, 1.0), line("fast", 0.01, 0.01, largest=16)], TuningSection())
+    assert plan.bounded == (1,)
+    assert plan.batches[1] == 16
+
+
+def test_a_slow_batch_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="a batch of 65 is not between 0 and 64"):
+        plan_batches([line("slow", 1.0, 1.0, largest=64)], TuningSection(slow_batch=65))
+    with pytest.raises(ConfigurationError, match="no device"):
+        plan_batches([], TuningSection())
+
+
+@pytest.mark.parametrize("bad", [0.0, float("nan"), float("inf"), -1.0])
+def test_a_speed_of_zero_or_nan_makes_no_table(bad: float) -> None:
+    with pytest.raises(ConfigurationError, match="csd: seconds per step must be positive numbers"):
+        SpeedTable("csd", np.array([bad, 1.0]))
+
+
+@pytest.mark.slow
+@given(st.lists(speed_tables(), min_size=1, max_size=6), st.integers(1, 300))
+def test_the_equal_baseline_deals_the_global_batch_out(tables: list[SpeedTable], total: int) -> None:
+    plan = plan_equal(tables, total)
+    assert all(1 <= b <= table.largest_batch for b, table in zip(plan.batches, tables, strict=True))
+    if total >= len(tables) and all(table.largest_batch > total // len(tables) for table in tables):
+        assert plan.batches.sum() == total
+        assert plan.batches.max() - plan.batches.min() <= 1
+    assert evaluate(tables, plan.batches.tolist()).step_seconds == plan.step_seconds
+
+
+DEVICES = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 2000)), min_size=1, max_size=8)
+
+
+@given(DEVICES, st.integers(0, 5000))
+def test_feasible_shards_give_equal_steps_and_each_record_once(devices: list[tuple[int, int]], public: int) -> None:
+    b, p = np.array(devices).T
+    records = int(p.sum()) + public
+    if records == 0:
+        with pytest.raises(ConfigurationError, match="no record"):
+            plan_shards(b, p, public, "repeat")
+        return
+    b = np.where(p + public > 0, b, 0)
+    k = records / b.sum()
+    for overflow in ("repeat", "subsample"):
+        plan = plan_shards(b, p, public, overflow)  # type: ignore[arg-type]
+        assert (plan.overflowing == ()) == all(pi * b.sum() <= records * bi for pi, bi in zip(p, b, strict=True))
+        if plan.overflowing:
+            continue
+        assert plan.steps == -(-records // b.sum())
+        assert plan.public.sum() == public
+        assert np.all(plan.public >= 0)
+        assert np.all(np.abs(p + plan.public - k * b) < 1)
+        assert not plan.left_out.any()
+        assert plan.action == ""
+
+
+@given(DEVICES, st.integers(0, 5000))
+def test_infeasible_shards_say_what_was_done(devices: list[tuple[int, int]], public: int) -> None:
+    b, p = np.array(devices).T
+    b = np.where(p + public > 0, b, 0)
+    if not (p * b.sum() > (p.sum() + public) * b).any():
+        return
+    repeat = plan_shards(b, p, public, "repeat")
+    assert repeat.steps == max(-(-pi // bi) for pi, bi in zip(p, b, strict=True) if bi)
+    assert not repeat.left_out.any()
+    assert np.all(repeat.public >= 0)
+    if public:
+        assert np.all(p + repeat.public <= repeat.steps * b)
+        assert repeat.public.sum() - repeat.repeated == public
+        assert str(repeat.repeated) in repeat.action
+    subsample = plan_shards(b, p, public, "subsample")
+    assert subsample.public.sum() == public
+    assert subsample.repeated == 0
+    assert np.all(p + subsample.public - subsample.left_out <= subsample.steps * b)
+    assert set(np.flatnonzero(subsample.left_out)) <= set(subsample.overflowing)
+    assert str(subsample.left_out.sum()) in subsample.action
+    assert subsample.steps <= repeat.steps

@@ -1,0 +1,47 @@
+"""What an optimiser remembers, against optimisers that have taken a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from csd_emu.config.servers_file import ServersConfig
+from firmware_agent.common.models import ModelSpec, build_model
+from host.config.job_file import JobConfig
+from host.core.model_bytes import inspect_load
+from host.training.host_optimiser import HostOptimiser
+from host.training.multi_server.worker.worker_frames import join_sums
+from host.training.optimiser_bytes import load_between, optimiser_bytes
+
+SPEC = ModelSpec("digits_cnn")
+
+
+def job_with(name: str, momentum: float) -> JobConfig:
+    fields: dict[str, Any] = {"model": "digits_cnn", "data": {"source": "digits"}, "mode": "sync"}
+    return JobConfig.model_validate(fields | {"momentum": momentum, "sync": {"optimiser": {"name": name}}})
+
+
+def test_bytes_are_those_of_an_optimiser_that_has_stepped(subtests: pytest.Subtests) -> None:
+    for name in ["SGD", "Adam", "Adagrad", "RMSprop", "Adafactor"]:
+        for momentum in [0.0, 0.9]:
+            with subtests.test(momentum=momentum, name=name):
+                job = job_with(name, momentum)
+                model = build_model(SPEC)
+                weights = {key: np.ones(tuple(value.shape), np.float32) for key, value in model.named_parameters()}
+                optimiser = HostOptimiser(weights, job.sync.optimiser, 0.1, momentum)
+                optimiser.step_all({key: np.ones_like(array) for key, array in weights.items()}, 0.1)
+                crossing = join_sums(
+                    [a.astype(np.float64) if a.dtype != np.float32 else a for a in optimiser.state().values()]
+                )
+                assert optimiser_bytes(SPEC, job) == sum(part.nbytes for part in crossing)
+
+
+@pytest.mark.parametrize(("every", "tensors"), [(1, 0), (2, 1), (9, 1)])
+def test_momentum_crosses_where_servers_take_the_mean_of_weights(every: int, tensors: int) -> None:
+    config = ServersConfig.model_validate(
+        {"name": "hall", "servers": [{"name": "a", "array": "a.yaml"}], "reduce_every": every}
+    )
+    load = inspect_load(SPEC, (1, 8, 8))
+    assert load_between(load, job_with("SGD", 0.9), config).optimiser_bytes == tensors * load.gradient_bytes
