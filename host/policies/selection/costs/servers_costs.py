@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from csd_emu.perfmodel.kind_steps import Paces
 from host.policies.selection.cluster import Counts, Floats
-from host.policies.selection.costs.step_costs import Corrections, Figures, Flags, Paces, Points, StepCosts, step_costs
+from host.policies.selection.costs.step_costs import Corrections, Figures, Flags, Points, StepCosts, step_costs
 
 
 def servers_step_costs(

@@ -1,10 +1,6 @@
 """Costs of a step for many configurations at once: arrays in, arrays out. Pure.
 
-The composition is `csd_emu.perfmodel.timeline`'s, the energy `csd_emu.perfmodel.power`'s. All transfers have the same
-size s, so a shared link ends its last one at ``max over kinds j of (begin_j + s / bandwidth x drives of all kinds that
-begin at begin_j or later)``. Devices of a kind differ a little, and so do steps: a kind begins to send when its
-quickest device is ready, and its last transfer when its slowest one is (`Paces`). Without such differences a step is
-`timeline.compose`'s.
+The composition is that of `csd_emu.perfmodel.kind_steps`, the energy `csd_emu.perfmodel.power`'s.
 """
 
 from __future__ import annotations
@@ -14,18 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
 
 from csd_emu.perfmodel.fast_power import PowerFigures
 from csd_emu.perfmodel.host_node import reduce_seconds, storage_of
+from csd_emu.perfmodel.kind_steps import Paces, last_send, later
 from csd_emu.perfmodel.step import DriveFigures
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.selection.cluster import Cluster, Counts, Floats
 
 Flags = npt.NDArray[np.bool]
-
-# Standard deviations beyond which float64 knows no tail of the normal distribution.
-_FAR = 40.0
 
 
 @dataclass(frozen=True)
@@ -103,21 +96,6 @@ class Points:
         first = np.zeros(int(self.groups.max()) + 1, np.int64)
         first[self.groups] = np.arange(len(self))
         return work_out(self.batches[first])[self.groups]
-
-
-@dataclass(frozen=True)
-class Paces:
-    """How devices of a kind differ from each other, and steps from each other, (configurations, kinds) each.
-
-    Attributes:
-        late: of the slowest device of a step, over the kind's typical one, in the mean.
-        early: of the quickest one.
-        spread: standard deviation of the slowest one's, over the typical one's seconds.
-    """
-
-    late: Floats | float = 1.0
-    early: Floats | float = 1.0
-    spread: Floats | float = 0.0
 
 
 @dataclass(frozen=True)
@@ -199,8 +177,10 @@ def step_costs(
     own_reads = own_bytes / figures.storage_bytes_per_second + (own_records > 0) * figures.storage_latency_seconds
     own_late = (many * compute * paces.late) @ local
     own_spread = (many * compute * paces.spread) @ local
-    last = _exchange(figures, drives, each, compute, paces, corrections)
-    exchanged = _later(*last, np.maximum(own_reads, own_late), own_spread)
+    fixed, carry = before_computing(figures, drives @ every, each, corrections)
+    own_seconds = cluster.state_bytes / figures.path.link_bytes_per_second
+    last = last_send(fixed, compute, drives, carry, own_seconds, cluster.link, paces)
+    exchanged = later(*last, np.maximum(own_reads, own_late), own_spread)
     reduce = reduction_seconds(figures, many, corrections)
     seconds = np.asarray(exchanged[0] + reduce + (drives @ every > 0) * corrections.overhead_seconds)
 
@@ -255,35 +235,6 @@ def _read_joules(figures: Figures) -> float:
     return float((weights * (power.flash_joules_per_byte + power.link_joules_per_byte)).sum() / weights.sum())
 
 
-def _exchange(
-    figures: Figures, drives: Floats, batches: Floats, compute: Floats, paces: Paces, corrections: Corrections
-) -> tuple[Floats, Floats]:
-    """Return (configurations,) when the last drive's send has arrived, and its standard deviation."""
-    cluster, size = figures.cluster, float(figures.cluster.state_bytes)
-    present, every = drives > 0, np.ones(drives.shape[1])
-    host_latency = cluster.link.latency_seconds if size else 0.0
-    own = size / figures.path.link_bytes_per_second
-    fixed, each = before_computing(figures, drives @ every, batches, corrections)
-    typical = np.where(present, fixed + compute, -np.inf)
-    last, variance = np.zeros(len(drives)), np.zeros(len(drives))
-    for kind in np.flatnonzero(figures.drive).tolist():
-        here = present[:, kind]
-        begin = np.where(here, typical[:, kind], 0.0)
-        later = (drives * (typical >= begin[:, None])) @ every - drives[:, kind]
-        early = begin + compute[:, kind] * (_column(paces.early, kind) - 1)
-        late = begin + compute[:, kind] * (_column(paces.late, kind) - 1)
-        spread = compute[:, kind] * _column(paces.spread, kind)
-        tail = each
-        if cluster.link.shared:
-            first = early + (drives[:, kind] + later) * tail
-            end = late + np.maximum((1 + later) * tail, own[kind])
-        else:
-            first, end = early + tail, late + np.maximum(tail, own[kind])
-        last, variance = _later(last, variance, np.where(here, end + host_latency, 0.0), np.where(here, spread, 0.0))
-        last = np.maximum(last, np.where(here, first + host_latency, 0.0))
-    return last, variance
-
-
 def before_computing(
     figures: Figures, drives: Floats, batches: Floats | Counts, corrections: Corrections
 ) -> tuple[Floats, Floats]:
@@ -305,25 +256,3 @@ def before_computing(
     latency = 2 * figures.path.link_latency_seconds + cluster.link.latency_seconds if size else 0.0
     read = batches * cluster.record_bytes / figures.path.flash_bytes_per_second + figures.path.flash_latency_seconds
     return np.asarray(received + latency + read), np.asarray(each)
-
-
-def _column(values: Floats | float, kind: int) -> Floats | float:
-    return values if isinstance(values, float | int) else values[..., kind]
-
-
-def _later(first: Floats, first_spread: Floats, other: Floats, other_spread: Floats) -> tuple[Floats, Floats]:
-    """Return mean and standard deviation of the later of two moments that are independent and normal (Clark 1961)."""
-    theta = np.hypot(first_spread, other_spread)
-    if not theta.any():
-        return np.maximum(first, other), theta
-    safe = np.where(theta > 0, theta, 1.0)
-    with np.errstate(over="ignore"):  # of the smallest spreads: as far apart as can be
-        alpha = np.clip((first - other) / safe, -_FAR, _FAR)
-    share, density = ndtr(alpha), np.exp(-(alpha**2) / 2) / np.sqrt(2 * np.pi)
-    mean = first * share + other * (1 - share) + safe * density
-    # Centred on the later one, so that nothing cancels.
-    top = np.maximum(first, other)
-    a, b, m = first - top, other - top, mean - top
-    square = (a**2 + first_spread**2) * share + (b**2 + other_spread**2) * (1 - share) + (a + b) * safe * density
-    spread = np.sqrt(np.maximum(square - m**2, 0.0))
-    return np.where(theta > 0, mean, top), np.where(theta > 0, spread, 0.0)
