@@ -16,7 +16,6 @@ from csd_emu.config.servers_file import ServersConfig
 from csd_emu.util.config_files import load_config
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
-from csd_emu.util.yaml_files import LISTS
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.app.prepare import prepare_run
 from host.app.run_job import run_job
@@ -60,7 +59,7 @@ def read_planned(
     if "prefer" not in keys and read_job(job).planner is None:
         raise ConfigurationError(f"say what to plan: {what}")
     # All servers plan alike: any of them will do.
-    first = None if servers is None else (servers, load_config(servers, ServersConfig, LISTS).names[0])
+    first = None if servers is None else (servers, load_config(servers, ServersConfig).names[0])
     return prepare_run(resolve_run(job, array, engine, JobChanges(tuner, planner=keys), first))
 
 
