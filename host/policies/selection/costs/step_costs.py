@@ -6,14 +6,14 @@ The composition is that of `csd_emu.perfmodel.kind_steps`, the energy `csd_emu.p
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.perfmodel.fast_power import PowerFigures
 from csd_emu.perfmodel.host_node import reduce_seconds, storage_of
 from csd_emu.perfmodel.kind_steps import Paces, last_send, later
+from csd_emu.perfmodel.power import PowerFigures
 from csd_emu.perfmodel.step import DriveFigures
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.selection.cluster import Cluster, Counts, Floats
@@ -39,7 +39,7 @@ class Figures:
     drive: Flags
     devices: Floats
     path: DriveFigures
-    power: PowerFigures
+    power: PowerFigures[Floats]
     encode_seconds: Floats
     storage_bytes_per_second: float
     storage_latency_seconds: float
@@ -127,15 +127,12 @@ class StepCosts:
         seconds: of a step.
         joules: of a step, of everything that is counted.
         records: of a step.
-        drive_joules: (configurations, kinds) of them, what drives draw for their work, idle apart: it depends on a
-            kind's own count and batch alone.
         idle_watts: what is drawn all the time.
     """
 
     seconds: Floats
     joules: Floats
     records: Floats
-    drive_joules: Floats
     idle_watts: Floats
 
 
@@ -155,7 +152,10 @@ def step_costs(
     corrections: Corrections | None = None,
     unused_powered: bool = True,
 ) -> StepCosts:
-    """Return what a step costs.
+    """Return what a step costs, of several servers that of all together.
+
+    Each server's part is that of an array by itself. All wait for the slowest, then add up with each other, and whoever
+    waits idles. A server of which no drive takes part has nothing to do but to add up with the others.
 
     Args:
         figures: of the cluster.
@@ -167,6 +167,39 @@ def step_costs(
         unused_powered: whether drives that take no part idle.
     """
     paces, corrections = paces or Paces(), corrections or Corrections()
+    if not figures.servers:
+        return _array_costs(figures, points, compute, slowdowns, paces, corrections, unused_powered)
+    parts = []
+    for kinds, of_server in figures.servers:
+        own = Points(points.counts[:, kinds], points.batches[:, kinds])
+        slowed, active = _columns(slowdowns, kinds), _columns(corrections.active, kinds)
+        pace = Paces(*(_columns(values, kinds) for values in (paces.late, paces.early, paces.spread)))
+        believed = replace(corrections, active=active)
+        part = _array_costs(of_server, own, compute[:, kinds], slowed, pace, believed, unused_powered)
+        busy = own.counts.any(axis=1)
+        parts.append(replace(part, seconds=part.seconds * busy, joules=part.joules * busy))
+    seconds = np.max([part.seconds for part in parts], axis=0) + figures.cluster.between_seconds
+    records, idle_watts = (
+        np.sum([getattr(part, name) for part in parts], axis=0) for name in ("records", "idle_watts")
+    )
+    waiting = sum(part.idle_watts * (seconds - part.seconds) for part in parts)
+    return StepCosts(seconds, np.asarray(sum(part.joules for part in parts) + waiting), records, idle_watts)
+
+
+def _columns(values: Floats | float, kinds: Counts) -> Floats | float:
+    return values if isinstance(values, float | int) else values[..., kinds]
+
+
+def _array_costs(
+    figures: Figures,
+    points: Points,
+    compute: Floats,
+    slowdowns: Floats | float,
+    paces: Paces,
+    corrections: Corrections,
+    unused_powered: bool,
+) -> StepCosts:
+    """Return what a step costs one server."""
     cluster, host = figures.cluster, figures.cluster.host
     many, each = points.counts.astype(np.float64), points.batches.astype(np.float64)
     # Sums over kinds are products with vectors: a sum along so short an axis is slow.
@@ -177,37 +210,45 @@ def step_costs(
     own_reads = own_bytes / figures.storage_bytes_per_second + (own_records > 0) * figures.storage_latency_seconds
     own_late = (many * compute * paces.late) @ local
     own_spread = (many * compute * paces.spread) @ local
-    fixed, carry = before_computing(figures, drives @ every, each, corrections)
+    carry = np.broadcast_to(
+        cluster.state_bytes / (cluster.link.bytes_per_second * np.asarray(corrections.bandwidth)), len(many)
+    )
+    fixed = _seconds_before_computing(figures, drives @ every, each, carry)
     own_seconds = cluster.state_bytes / figures.path.link_bytes_per_second
     last = last_send(fixed, compute, drives, carry, own_seconds, cluster.link, paces)
     exchanged = later(*last, np.maximum(own_reads, own_late), own_spread)
-    reduce = reduction_seconds(figures, many, corrections)
+    optimiser, with_one = (reduce_seconds(cluster.gradient_bytes, gradients) for gradients in (0, 1))
+    reduce = (optimiser + (with_one - optimiser) * (many @ every)) * corrections.reduce
     seconds = np.asarray(exchanged[0] + reduce + (drives @ every > 0) * corrections.overhead_seconds)
 
-    active = _active_joules(figures, compute, np.asarray(slowdowns * (many > 0))) * corrections.active
-    work = _drive_joules(figures, drives, each, active)
+    power, serial = figures.power, np.minimum(compute, figures.encode_seconds * (slowdowns * (many > 0)))
+    busy_cores = power.busy_core_seconds(compute, serial)
+    joules = power.energy(0.0, busy_cores, compute, each * cluster.record_bytes, 2.0 * cluster.state_bytes)
+    active = (joules["cpu"] + joules["dram"]) * corrections.active
+    work = drives * (active + joules["flash"] + joules["link"])
     moved = 2 * (drives @ every) * float(cluster.state_bytes) + own_bytes
-    power = host.power
-    own = (many * active) @ local + reduce * (power.core_watts.value + power.dram_watts.value)
-    own = own + own_bytes * _read_joules(figures) + moved * power.link_joules_per_byte.value
+    own = (many * active) @ local + reduce * (host.power.core_watts.value + host.power.dram_watts.value)
+    own = own + own_bytes * _read_joules(figures) + moved * host.power.link_joules_per_byte.value
     always = _idle_watts(figures, drives, corrections, unused_powered)
-    joules = work @ every + own + always * seconds
-    return StepCosts(seconds, joules, (many * each) @ every, work, np.broadcast_to(always, seconds.shape))
+    total = work @ every + own + always * seconds
+    return StepCosts(seconds, total, (many * each) @ every, np.broadcast_to(always, seconds.shape))
 
 
-def _active_joules(figures: Figures, compute: Floats, slowdowns: Floats) -> Floats:
-    """Return (configurations, kinds) joules above idle of one device that computes; one core alone encodes."""
-    serial = np.minimum(compute, figures.encode_seconds * slowdowns)
-    power = figures.power
-    cores = power.cores * (compute - serial) + serial
-    return np.asarray(power.core_watts * cores + power.dram_watts * compute)
+def _seconds_before_computing(figures: Figures, drives: Floats, batches: Floats, carry_seconds: Floats) -> Floats:
+    """Return (configurations, kinds) until devices begin to send, computing apart.
 
-
-def _drive_joules(figures: Figures, drives: Floats, batches: Floats, active: Floats) -> Floats:
-    """Return (configurations, kinds) what drives draw for computing, reading and the link."""
-    cluster, power = figures.cluster, figures.power
-    flash = batches * (power.flash_joules_per_byte * cluster.record_bytes)
-    return np.asarray(drives * (active + flash + 2 * cluster.state_bytes * power.link_joules_per_byte))
+    Args:
+        figures: of the cluster.
+        drives: (configurations,) how many take part.
+        batches: (configurations, kinds) records.
+        carry_seconds: (configurations,) of one transfer over the host's side.
+    """
+    cluster, path, size = figures.cluster, figures.path, figures.cluster.state_bytes
+    carried = drives * carry_seconds if cluster.link.shared else carry_seconds
+    received = np.maximum(carried[:, None], size / path.link_bytes_per_second)
+    latency = 2 * path.link_latency_seconds + cluster.link.latency_seconds if size else 0.0
+    read = batches * cluster.record_bytes / path.flash_bytes_per_second + path.flash_latency_seconds
+    return np.asarray(received + latency + read)
 
 
 def _idle_watts(figures: Figures, drives: Floats, corrections: Corrections, unused_powered: bool) -> Floats:
@@ -219,13 +260,6 @@ def _idle_watts(figures: Figures, drives: Floats, corrections: Corrections, unus
     return np.asarray((powered @ figures.power.idle_watts) * corrections.idle_drives + always)
 
 
-def reduction_seconds(figures: Figures, counts: Floats | Counts, corrections: Corrections) -> Floats:
-    """Return (configurations,) how long the host sums and steps, see `csd_emu.perfmodel.host_node.reduce_seconds`."""
-    step = reduce_seconds(figures.cluster.gradient_bytes, 0)
-    gradient = reduce_seconds(figures.cluster.gradient_bytes, 1) - step
-    return np.asarray((step + gradient * counts @ np.ones(counts.shape[1])) * corrections.reduce)
-
-
 def _read_joules(figures: Figures) -> float:
     """Return the joules of a byte that the host reads from its drives: its records lie on all of them, equally."""
     weights = figures.devices * figures.drive
@@ -233,26 +267,3 @@ def _read_joules(figures: Figures) -> float:
         return 0.0
     power = figures.power
     return float((weights * (power.flash_joules_per_byte + power.link_joules_per_byte)).sum() / weights.sum())
-
-
-def before_computing(
-    figures: Figures, drives: Floats, batches: Floats | Counts, corrections: Corrections
-) -> tuple[Floats, Floats]:
-    """Return when devices begin to send, computing apart, and for how long the host's side carries one send.
-
-    Args:
-        figures: of the cluster.
-        drives: (configurations,) how many take part.
-        batches: (configurations, kinds) records.
-        corrections: of the link.
-
-    Returns:
-        (configurations, kinds) and (configurations,) seconds.
-    """
-    cluster, size = figures.cluster, float(figures.cluster.state_bytes)
-    each = np.broadcast_to(size / (cluster.link.bytes_per_second * np.asarray(corrections.bandwidth)), drives.shape)
-    carried = drives * each if cluster.link.shared else each
-    received = np.maximum(carried[:, None], size / figures.path.link_bytes_per_second)
-    latency = 2 * figures.path.link_latency_seconds + cluster.link.latency_seconds if size else 0.0
-    read = batches * cluster.record_bytes / figures.path.flash_bytes_per_second + figures.path.flash_latency_seconds
-    return np.asarray(received + latency + read), np.asarray(each)
