@@ -5,11 +5,13 @@ Every watt comes from a profile, with its source. What rests on an assumed figur
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Generic, TypeVar
 
+import numpy as np
+
+from csd_emu.perfmodel.sharing import Floats
 from csd_emu.perfmodel.timeline import COMMUNICATION, READ, Span
 from csd_emu.profiles import PARALLEL_PHASES, Figure, Power, Profile
 
@@ -40,6 +42,63 @@ PUBLISHED = {
 }
 
 
+Amount = TypeVar("Amount", float, Floats)
+
+
+@dataclass(frozen=True)
+class PowerFigures(Generic[Amount]):
+    """What one device draws, float, or each of many, (devices,) float64: see `csd_emu.profiles.Power`."""
+
+    cores: Amount
+    idle_watts: Amount
+    core_watts: Amount
+    dram_watts: Amount
+    flash_joules_per_byte: Amount
+    link_joules_per_byte: Amount
+
+    @staticmethod
+    def of(profiles: Sequence[Profile]) -> PowerFigures[Floats]:
+        """Return the figures of one device per profile."""
+        powers = [profile.power for profile in profiles]
+        return PowerFigures(
+            np.array([profile.cores.value for profile in profiles]),
+            np.array([power.idle_watts.value for power in powers]),
+            np.array([power.core_watts.value for power in powers]),
+            np.array([power.dram_watts.value for power in powers]),
+            np.array([power.flash_joules_per_byte.value for power in powers]),
+            np.array([power.link_joules_per_byte.value for power in powers]),
+        )
+
+    def busy_core_seconds(self, compute_seconds: Floats, serial_seconds: Floats) -> Floats:
+        """Return core seconds of devices that compute, (.., devices): one core alone in so many of the seconds."""
+        return np.asarray(self.cores * (compute_seconds - serial_seconds) + serial_seconds)
+
+    def energy(
+        self,
+        elapsed_seconds: Amount | float,
+        busy_core_seconds: Amount,
+        busy_seconds: Amount,
+        read_bytes: Amount | float,
+        link_bytes: Amount | float,
+    ) -> dict[str, Amount]:
+        """Return joules per component, of each device by itself.
+
+        Args:
+            elapsed_seconds: how long devices were on, in device seconds.
+            busy_core_seconds: sum over a device's cores of the seconds in which each was busy.
+            busy_seconds: seconds in which any core was busy.
+            read_bytes: read from flash.
+            link_bytes: sent and received.
+        """
+        return {
+            "idle": self.idle_watts * elapsed_seconds,
+            "cpu": self.core_watts * busy_core_seconds,
+            "dram": self.dram_watts * busy_seconds,
+            "flash": self.flash_joules_per_byte * read_bytes,
+            "link": self.link_joules_per_byte * link_bytes,
+        }
+
+
 def busy_core_seconds(profile: Profile, phases: Mapping[str, float]) -> float:
     """Return core seconds of compute phases: parallel ones keep all cores busy, serial ones one."""
     return sum(seconds * busy_cores(profile, phase) for phase, seconds in phases.items())
@@ -60,23 +119,13 @@ def device_energy(
     read_bytes: float,
     link_bytes: float,
 ) -> dict[str, float]:
-    """Return joules per component.
-
-    Args:
-        power: of the profile.
-        elapsed_seconds: how long the device was on, in device seconds.
-        busy_core_seconds: sum over its cores of the seconds in which each was busy.
-        busy_seconds: seconds in which any core was busy.
-        read_bytes: read from flash.
-        link_bytes: sent and received.
-    """
-    return {
-        "idle": power.idle_watts.value * elapsed_seconds,
-        "cpu": power.core_watts.value * busy_core_seconds,
-        "dram": power.dram_watts.value * busy_seconds,
-        "flash": power.flash_joules_per_byte.value * read_bytes,
-        "link": power.link_joules_per_byte.value * link_bytes,
-    }
+    """Return joules per component of one device; see `PowerFigures.energy`."""
+    figures = PowerFigures(
+        1.0,  # how many cores are busy is in the seconds already
+        *(power.idle_watts.value, power.core_watts.value, power.dram_watts.value),
+        *(power.flash_joules_per_byte.value, power.link_joules_per_byte.value),
+    )
+    return figures.energy(elapsed_seconds, busy_core_seconds, busy_seconds, read_bytes, link_bytes)
 
 
 def host_energy(
@@ -124,49 +173,6 @@ def add_up(profile: Profile, spans: Iterable[Span]) -> ActivityTotals:
     return ActivityTotals(cores, busy, read, link)
 
 
-@dataclass(frozen=True)
-class PowerSteps:
-    """Power over time as a step function: ``watts[component][i]`` holds from ``edges[i]`` to ``edges[i + 1]``.
-
-    Attributes:
-        edges: seconds, rising, one more than there are steps.
-        watts: component -> watts of each step.
-    """
-
-    edges: tuple[float, ...]
-    watts: Mapping[str, tuple[float, ...]]
-
-    def energy(self) -> dict[str, float]:
-        """Return the integral, in joules per component: what `device_energy` says for the same spans."""
-        lengths = [end - begin for begin, end in pairwise(self.edges)]
-        return {
-            component: math.fsum(length * watts for length, watts in zip(lengths, steps, strict=True))
-            for component, steps in self.watts.items()
-        }
-
-    def total_watts(self) -> tuple[float, ...]:
-        """Return the watts of all components together, step by step."""
-        return tuple(map(math.fsum, zip(*self.watts.values(), strict=True)))
-
-
-def power_over_time(profile: Profile, spans: Sequence[Span], elapsed_seconds: float) -> PowerSteps:
-    """Return the power of one device or host from 0 to `elapsed_seconds`; bytes are spread evenly over their span.
-
-    A host's chassis is a component too. A span beyond `elapsed_seconds` extends the time shown, idle power included.
-    """
-    end = max((span.end_seconds for span in spans), default=0.0)
-    edges = sorted({0.0, max(elapsed_seconds, end)} | {edge for span in spans for edge in _edges(span)})
-    always = {"idle": profile.power.idle_watts.value}
-    if profile.chassis_watts is not None:
-        always[CHASSIS] = profile.chassis_watts.value
-    steps: dict[str, list[float]] = {component: [] for component in (*COMPONENTS, *always)}
-    for active in _active_spans(spans, edges):
-        drawn = [_span_watts(profile, span) for span in active]
-        for component, watts in steps.items():
-            watts.append(always.get(component, 0.0) + sum(each.get(component, 0.0) for each in drawn))
-    return PowerSteps(tuple(edges), {component: tuple(watts) for component, watts in steps.items()})
-
-
 def list_assumed(profile: Profile) -> list[tuple[str, Figure]]:
     """Return the figures of a profile that nothing published supports, with their names."""
     return [(name, figure) for name, figure in profile.sources().items() if figure.assumed]
@@ -185,35 +191,3 @@ def needed_drive_watts(speedup: float, energy_factor: float, baseline_watts: flo
         drives: how many compute.
     """
     return baseline_watts * (speedup / energy_factor - 1) / drives
-
-
-def _edges(span: Span) -> tuple[float, float]:
-    begin, end = span.start_seconds, span.end_seconds
-    if not span.bytes:
-        return begin, end
-    # Bytes that took next to no time still have their energy; it is drawn over a nanosecond.
-    return begin, max(end, begin + 1e-9, math.nextafter(begin, math.inf))
-
-
-def _span_watts(profile: Profile, span: Span) -> dict[str, float]:
-    begin, end = _edges(span)
-    power = profile.power
-    if span.phase == READ:
-        return {"flash": power.flash_joules_per_byte.value * span.bytes / (end - begin)}
-    if span.phase in COMMUNICATION:
-        return {"link": power.link_joules_per_byte.value * span.bytes / (end - begin)}
-    cores = busy_cores(profile, span.phase)
-    return {"cpu": power.core_watts.value * cores, "dram": power.dram_watts.value}
-
-
-def _active_spans(spans: Sequence[Span], edges: Sequence[float]) -> Iterator[list[Span]]:
-    """Yield the spans in progress between each edge and the next; a device has few at a time."""
-    order = sorted(spans, key=lambda span: span.start_seconds)
-    active: list[Span] = []
-    position = 0
-    for begin, _ in pairwise(edges):
-        while position < len(order) and order[position].start_seconds <= begin:
-            active.append(order[position])
-            position += 1
-        active = [span for span in active if _edges(span)[1] > begin]
-        yield active

@@ -8,7 +8,7 @@ have a closed form, for arrays with any leading axes:
   ``sum over j <= k of (s_j - s_{j-1}) (n - j + 1) / bandwidth`` later (`Link.carry_together`).
 * The last of transfers that begin at any time ends at ``max over t of t + (bytes that begin at t or later) /
   bandwidth``: so does any link that never idles while it has work (Reich, "On the integrodifferential equation of
-  Takacs", Annals of Mathematical Statistics 29, 1958; `Link.carry_last`).
+  Takacs", Annals of Mathematical Statistics 29, 1958; `Link.carry_last`, and `queued` for the bytes).
 
 When each of transfers ends that begin at any time takes one pass over these events (`Link.carry_each`).
 """
@@ -90,6 +90,16 @@ def one_size(sizes: Floats) -> float | None:
     """Return the size that all transfers have which are not empty, 0 if all are; None if they have several."""
     size = float(sizes.max(initial=0.0))
     return size if np.all((sizes == size) | (sizes == 0)) else None
+
+
+def queued(amounts: Floats, begins: Floats) -> Floats:
+    """Return (.., groups) how much of the `amounts`, (.., groups), begins at each group's begin or later, its own too.
+
+    It compares all with each other: for groups of equal transfers, of which there are few.
+    """
+    every = np.ones(begins.shape[-1])
+    columns = [(amounts * (begins >= begins[..., [place]])) @ every for place in range(len(every))]
+    return np.stack(columns, axis=-1)
 
 
 def _share(sizes: Sequence[float], begins: Sequence[float], rate: float) -> list[float]:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from csd_emu.perfmodel.fast_power import PowerFigures
 from csd_emu.perfmodel.host_node import reduce_seconds, storage_of
 from csd_emu.perfmodel.host_only import train_on_host
-from csd_emu.perfmodel.power import busy_core_seconds, host_energy
+from csd_emu.perfmodel.power import PowerFigures, busy_core_seconds, host_energy
 from csd_emu.perfmodel.timeline import AGGREGATE
 from csd_lab.simulate.nodes import Nodes
 

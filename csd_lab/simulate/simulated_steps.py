@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from csd_emu.perfmodel.fast_power import PowerFigures
 from csd_emu.perfmodel.host_node import host_activity, reduce_seconds, storage_of
-from csd_emu.perfmodel.power import host_energy, sum_energy
+from csd_emu.perfmodel.power import PowerFigures, host_energy, sum_energy
 from csd_emu.perfmodel.step import DriveFigures, StepWork, time_step
 from csd_lab.simulate.nodes import Nodes
 from host.core.tuning.batch_tuner import Batches, Floats
@@ -97,9 +96,8 @@ class ArrayStepModel:
         serial = np.minimum(compute, self._encode * slowdowns * (batches > 0))
         plain = own.read_bytes / drives  # the host's records lie on all drives
         link_bytes = 2 * float(exchange.sum()) + own.read_bytes
-        joules = self._power.energy(
-            seconds, compute[:drives] - serial[:drives], serial[:drives], read + plain, 2 * exchange + plain
-        )
+        cores = self._power.busy_core_seconds(compute[:drives], serial[:drives])
+        joules = self._power.energy(seconds, cores, compute[:drives], read + plain, 2 * exchange + plain)
         of_drives = {component: float(each.sum()) for component, each in joules.items()}
         of_host = self._host_joules(seconds, compute, serial, reduce, link_bytes)
         return SimulatedStepCost(seconds, int(batches.sum()), compute, sum_energy([of_drives, of_host]), link_bytes)

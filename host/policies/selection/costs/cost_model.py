@@ -11,7 +11,6 @@ import numpy as np
 
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.selection.cluster import Counts, Floats
-from host.policies.selection.costs.servers_costs import servers_step_costs
 from host.policies.selection.costs.speed_curves import PaceTables, SecondsCurve
 from host.policies.selection.costs.step_costs import Corrections, Figures, Points, StepCosts, step_costs, table_seconds
 
@@ -112,8 +111,7 @@ class Model:
         theta = np.atleast_2d(theta)
         middle, paces = self.paces.paces(points.counts)
         slowdowns = np.exp(self.log_slowdowns(theta, points)) * middle
-        cost = servers_step_costs if self.figures.cluster.sides else step_costs
-        return cost(
+        return step_costs(
             self.figures,
             points,
             table_seconds(self.tables, points.batches) * slowdowns,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
+from csd_emu.perfmodel.kind_steps import Paces
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.selection.cluster import Counts, DeviceKind, Floats
-from host.policies.selection.costs.step_costs import Paces
 
 # Relative standard deviations before anything is seen, and for how many values they count: of a node's steps, of the
 # nodes of a kind.

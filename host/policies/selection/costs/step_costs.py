@@ -1,31 +1,24 @@
 """Costs of a step for many configurations at once: arrays in, arrays out. Pure.
 
-The composition is `csd_emu.perfmodel.timeline`'s, the energy `csd_emu.perfmodel.power`'s. All transfers have the same
-size s, so a shared link ends its last one at ``max over kinds j of (begin_j + s / bandwidth x drives of all kinds that
-begin at begin_j or later)``. Devices of a kind differ a little, and so do steps: a kind begins to send when its
-quickest device is ready, and its last transfer when its slowest one is (`Paces`). Without such differences a step is
-`timeline.compose`'s.
+The composition is that of `csd_emu.perfmodel.kind_steps`, the energy `csd_emu.perfmodel.power`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
 
-from csd_emu.perfmodel.fast_power import PowerFigures
 from csd_emu.perfmodel.host_node import reduce_seconds, storage_of
+from csd_emu.perfmodel.kind_steps import Paces, last_send, later
+from csd_emu.perfmodel.power import PowerFigures
 from csd_emu.perfmodel.step import DriveFigures
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.selection.cluster import Cluster, Counts, Floats
 
 Flags = npt.NDArray[np.bool]
-
-# Standard deviations beyond which float64 knows no tail of the normal distribution.
-_FAR = 40.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ class Figures:
     drive: Flags
     devices: Floats
     path: DriveFigures
-    power: PowerFigures
+    power: PowerFigures[Floats]
     encode_seconds: Floats
     storage_bytes_per_second: float
     storage_latency_seconds: float
@@ -106,21 +99,6 @@ class Points:
 
 
 @dataclass(frozen=True)
-class Paces:
-    """How devices of a kind differ from each other, and steps from each other, (configurations, kinds) each.
-
-    Attributes:
-        late: of the slowest device of a step, over the kind's typical one, in the mean.
-        early: of the quickest one.
-        spread: standard deviation of the slowest one's, over the typical one's seconds.
-    """
-
-    late: Floats | float = 1.0
-    early: Floats | float = 1.0
-    spread: Floats | float = 0.0
-
-
-@dataclass(frozen=True)
 class Corrections:
     """What is believed beyond the profiles, (configurations,) or (configurations, kinds), or one number for all.
 
@@ -149,15 +127,12 @@ class StepCosts:
         seconds: of a step.
         joules: of a step, of everything that is counted.
         records: of a step.
-        drive_joules: (configurations, kinds) of them, what drives draw for their work, idle apart: it depends on a
-            kind's own count and batch alone.
         idle_watts: what is drawn all the time.
     """
 
     seconds: Floats
     joules: Floats
     records: Floats
-    drive_joules: Floats
     idle_watts: Floats
 
 
@@ -177,7 +152,10 @@ def step_costs(
     corrections: Corrections | None = None,
     unused_powered: bool = True,
 ) -> StepCosts:
-    """Return what a step costs.
+    """Return what a step costs, of several servers that of all together.
+
+    Each server's part is that of an array by itself. All wait for the slowest, then add up with each other, and whoever
+    waits idles. A server of which no drive takes part has nothing to do but to add up with the others.
 
     Args:
         figures: of the cluster.
@@ -189,6 +167,39 @@ def step_costs(
         unused_powered: whether drives that take no part idle.
     """
     paces, corrections = paces or Paces(), corrections or Corrections()
+    if not figures.servers:
+        return _array_costs(figures, points, compute, slowdowns, paces, corrections, unused_powered)
+    parts = []
+    for kinds, of_server in figures.servers:
+        own = Points(points.counts[:, kinds], points.batches[:, kinds])
+        slowed, active = _columns(slowdowns, kinds), _columns(corrections.active, kinds)
+        pace = Paces(*(_columns(values, kinds) for values in (paces.late, paces.early, paces.spread)))
+        believed = replace(corrections, active=active)
+        part = _array_costs(of_server, own, compute[:, kinds], slowed, pace, believed, unused_powered)
+        busy = own.counts.any(axis=1)
+        parts.append(replace(part, seconds=part.seconds * busy, joules=part.joules * busy))
+    seconds = np.max([part.seconds for part in parts], axis=0) + figures.cluster.between_seconds
+    records, idle_watts = (
+        np.sum([getattr(part, name) for part in parts], axis=0) for name in ("records", "idle_watts")
+    )
+    waiting = sum(part.idle_watts * (seconds - part.seconds) for part in parts)
+    return StepCosts(seconds, np.asarray(sum(part.joules for part in parts) + waiting), records, idle_watts)
+
+
+def _columns(values: Floats | float, kinds: Counts) -> Floats | float:
+    return values if isinstance(values, float | int) else values[..., kinds]
+
+
+def _array_costs(
+    figures: Figures,
+    points: Points,
+    compute: Floats,
+    slowdowns: Floats | float,
+    paces: Paces,
+    corrections: Corrections,
+    unused_powered: bool,
+) -> StepCosts:
+    """Return what a step costs one server."""
     cluster, host = figures.cluster, figures.cluster.host
     many, each = points.counts.astype(np.float64), points.batches.astype(np.float64)
     # Sums over kinds are products with vectors: a sum along so short an axis is slow.
@@ -199,35 +210,45 @@ def step_costs(
     own_reads = own_bytes / figures.storage_bytes_per_second + (own_records > 0) * figures.storage_latency_seconds
     own_late = (many * compute * paces.late) @ local
     own_spread = (many * compute * paces.spread) @ local
-    last = _exchange(figures, drives, each, compute, paces, corrections)
-    exchanged = _later(*last, np.maximum(own_reads, own_late), own_spread)
-    reduce = reduction_seconds(figures, many, corrections)
+    carry = np.broadcast_to(
+        cluster.state_bytes / (cluster.link.bytes_per_second * np.asarray(corrections.bandwidth)), len(many)
+    )
+    fixed = _seconds_before_computing(figures, drives @ every, each, carry)
+    own_seconds = cluster.state_bytes / figures.path.link_bytes_per_second
+    last = last_send(fixed, compute, drives, carry, own_seconds, cluster.link, paces)
+    exchanged = later(*last, np.maximum(own_reads, own_late), own_spread)
+    optimiser, with_one = (reduce_seconds(cluster.gradient_bytes, gradients) for gradients in (0, 1))
+    reduce = (optimiser + (with_one - optimiser) * (many @ every)) * corrections.reduce
     seconds = np.asarray(exchanged[0] + reduce + (drives @ every > 0) * corrections.overhead_seconds)
 
-    active = _active_joules(figures, compute, np.asarray(slowdowns * (many > 0))) * corrections.active
-    work = _drive_joules(figures, drives, each, active)
+    power, serial = figures.power, np.minimum(compute, figures.encode_seconds * (slowdowns * (many > 0)))
+    busy_cores = power.busy_core_seconds(compute, serial)
+    joules = power.energy(0.0, busy_cores, compute, each * cluster.record_bytes, 2.0 * cluster.state_bytes)
+    active = (joules["cpu"] + joules["dram"]) * corrections.active
+    work = drives * (active + joules["flash"] + joules["link"])
     moved = 2 * (drives @ every) * float(cluster.state_bytes) + own_bytes
-    power = host.power
-    own = (many * active) @ local + reduce * (power.core_watts.value + power.dram_watts.value)
-    own = own + own_bytes * _read_joules(figures) + moved * power.link_joules_per_byte.value
+    own = (many * active) @ local + reduce * (host.power.core_watts.value + host.power.dram_watts.value)
+    own = own + own_bytes * _read_joules(figures) + moved * host.power.link_joules_per_byte.value
     always = _idle_watts(figures, drives, corrections, unused_powered)
-    joules = work @ every + own + always * seconds
-    return StepCosts(seconds, joules, (many * each) @ every, work, np.broadcast_to(always, seconds.shape))
+    total = work @ every + own + always * seconds
+    return StepCosts(seconds, total, (many * each) @ every, np.broadcast_to(always, seconds.shape))
 
 
-def _active_joules(figures: Figures, compute: Floats, slowdowns: Floats) -> Floats:
-    """Return (configurations, kinds) joules above idle of one device that computes; one core alone encodes."""
-    serial = np.minimum(compute, figures.encode_seconds * slowdowns)
-    power = figures.power
-    cores = power.cores * (compute - serial) + serial
-    return np.asarray(power.core_watts * cores + power.dram_watts * compute)
+def _seconds_before_computing(figures: Figures, drives: Floats, batches: Floats, carry_seconds: Floats) -> Floats:
+    """Return (configurations, kinds) until devices begin to send, computing apart.
 
-
-def _drive_joules(figures: Figures, drives: Floats, batches: Floats, active: Floats) -> Floats:
-    """Return (configurations, kinds) what drives draw for computing, reading and the link."""
-    cluster, power = figures.cluster, figures.power
-    flash = batches * (power.flash_joules_per_byte * cluster.record_bytes)
-    return np.asarray(drives * (active + flash + 2 * cluster.state_bytes * power.link_joules_per_byte))
+    Args:
+        figures: of the cluster.
+        drives: (configurations,) how many take part.
+        batches: (configurations, kinds) records.
+        carry_seconds: (configurations,) of one transfer over the host's side.
+    """
+    cluster, path, size = figures.cluster, figures.path, figures.cluster.state_bytes
+    carried = drives * carry_seconds if cluster.link.shared else carry_seconds
+    received = np.maximum(carried[:, None], size / path.link_bytes_per_second)
+    latency = 2 * path.link_latency_seconds + cluster.link.latency_seconds if size else 0.0
+    read = batches * cluster.record_bytes / path.flash_bytes_per_second + path.flash_latency_seconds
+    return np.asarray(received + latency + read)
 
 
 def _idle_watts(figures: Figures, drives: Floats, corrections: Corrections, unused_powered: bool) -> Floats:
@@ -239,13 +260,6 @@ def _idle_watts(figures: Figures, drives: Floats, corrections: Corrections, unus
     return np.asarray((powered @ figures.power.idle_watts) * corrections.idle_drives + always)
 
 
-def reduction_seconds(figures: Figures, counts: Floats | Counts, corrections: Corrections) -> Floats:
-    """Return (configurations,) how long the host sums and steps, see `csd_emu.perfmodel.host_node.reduce_seconds`."""
-    step = reduce_seconds(figures.cluster.gradient_bytes, 0)
-    gradient = reduce_seconds(figures.cluster.gradient_bytes, 1) - step
-    return np.asarray((step + gradient * counts @ np.ones(counts.shape[1])) * corrections.reduce)
-
-
 def _read_joules(figures: Figures) -> float:
     """Return the joules of a byte that the host reads from its drives: its records lie on all of them, equally."""
     weights = figures.devices * figures.drive
@@ -253,77 +267,3 @@ def _read_joules(figures: Figures) -> float:
         return 0.0
     power = figures.power
     return float((weights * (power.flash_joules_per_byte + power.link_joules_per_byte)).sum() / weights.sum())
-
-
-def _exchange(
-    figures: Figures, drives: Floats, batches: Floats, compute: Floats, paces: Paces, corrections: Corrections
-) -> tuple[Floats, Floats]:
-    """Return (configurations,) when the last drive's send has arrived, and its standard deviation."""
-    cluster, size = figures.cluster, float(figures.cluster.state_bytes)
-    present, every = drives > 0, np.ones(drives.shape[1])
-    host_latency = cluster.link.latency_seconds if size else 0.0
-    own = size / figures.path.link_bytes_per_second
-    fixed, each = before_computing(figures, drives @ every, batches, corrections)
-    typical = np.where(present, fixed + compute, -np.inf)
-    last, variance = np.zeros(len(drives)), np.zeros(len(drives))
-    for kind in np.flatnonzero(figures.drive).tolist():
-        here = present[:, kind]
-        begin = np.where(here, typical[:, kind], 0.0)
-        later = (drives * (typical >= begin[:, None])) @ every - drives[:, kind]
-        early = begin + compute[:, kind] * (_column(paces.early, kind) - 1)
-        late = begin + compute[:, kind] * (_column(paces.late, kind) - 1)
-        spread = compute[:, kind] * _column(paces.spread, kind)
-        tail = each
-        if cluster.link.shared:
-            first = early + (drives[:, kind] + later) * tail
-            end = late + np.maximum((1 + later) * tail, own[kind])
-        else:
-            first, end = early + tail, late + np.maximum(tail, own[kind])
-        last, variance = _later(last, variance, np.where(here, end + host_latency, 0.0), np.where(here, spread, 0.0))
-        last = np.maximum(last, np.where(here, first + host_latency, 0.0))
-    return last, variance
-
-
-def before_computing(
-    figures: Figures, drives: Floats, batches: Floats | Counts, corrections: Corrections
-) -> tuple[Floats, Floats]:
-    """Return when devices begin to send, computing apart, and for how long the host's side carries one send.
-
-    Args:
-        figures: of the cluster.
-        drives: (configurations,) how many take part.
-        batches: (configurations, kinds) records.
-        corrections: of the link.
-
-    Returns:
-        (configurations, kinds) and (configurations,) seconds.
-    """
-    cluster, size = figures.cluster, float(figures.cluster.state_bytes)
-    each = np.broadcast_to(size / (cluster.link.bytes_per_second * np.asarray(corrections.bandwidth)), drives.shape)
-    carried = drives * each if cluster.link.shared else each
-    received = np.maximum(carried[:, None], size / figures.path.link_bytes_per_second)
-    latency = 2 * figures.path.link_latency_seconds + cluster.link.latency_seconds if size else 0.0
-    read = batches * cluster.record_bytes / figures.path.flash_bytes_per_second + figures.path.flash_latency_seconds
-    return np.asarray(received + latency + read), np.asarray(each)
-
-
-def _column(values: Floats | float, kind: int) -> Floats | float:
-    return values if isinstance(values, float | int) else values[..., kind]
-
-
-def _later(first: Floats, first_spread: Floats, other: Floats, other_spread: Floats) -> tuple[Floats, Floats]:
-    """Return mean and standard deviation of the later of two moments that are independent and normal (Clark 1961)."""
-    theta = np.hypot(first_spread, other_spread)
-    if not theta.any():
-        return np.maximum(first, other), theta
-    safe = np.where(theta > 0, theta, 1.0)
-    with np.errstate(over="ignore"):  # of the smallest spreads: as far apart as can be
-        alpha = np.clip((first - other) / safe, -_FAR, _FAR)
-    share, density = ndtr(alpha), np.exp(-(alpha**2) / 2) / np.sqrt(2 * np.pi)
-    mean = first * share + other * (1 - share) + safe * density
-    # Centred on the later one, so that nothing cancels.
-    top = np.maximum(first, other)
-    a, b, m = first - top, other - top, mean - top
-    square = (a**2 + first_spread**2) * share + (b**2 + other_spread**2) * (1 - share) + (a + b) * safe * density
-    spread = np.sqrt(np.maximum(square - m**2, 0.0))
-    return np.where(theta > 0, mean, top), np.where(theta > 0, spread, 0.0)

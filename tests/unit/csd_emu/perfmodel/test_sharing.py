@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.sharing import Link
+from csd_emu.perfmodel.sharing import Link, queued
 
 links = st.builds(Link, st.floats(1e6, 1e10), st.just(0.0), st.booleans())
 sizes = st.integers(0, 10**9) | st.just(0) | st.just(14_000_000)
@@ -71,6 +71,9 @@ def test_the_last_of_transfers_ends_when_the_last_of_the_events_does(
     for row, when, end in zip(table, begins, last, strict=True):
         each = [done for done, size in zip(link.carry_each(row, when), row, strict=True) if size]
         assert end == pytest.approx(max(each, default=-np.inf), rel=1e-12)
+    if link.shared:
+        ends = filled + queued(np.array(table, np.float64), filled) / link.bytes_per_second
+        assert last == pytest.approx(ends.max(axis=1).tolist(), rel=1e-12)
 
 
 def test_no_transfers_end_at_no_time() -> None:

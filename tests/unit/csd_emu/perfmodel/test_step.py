@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.fast_power import PowerFigures
 from csd_emu.perfmodel.host_node import host_activity, reduce_seconds, storage_of
-from csd_emu.perfmodel.power import add_up, device_energy
+from csd_emu.perfmodel.power import PowerFigures, add_up, device_energy
 from csd_emu.perfmodel.step import DriveFigures, StepTimes, StepWork, finish_seconds, time_step
 from csd_emu.perfmodel.timeline import Activity, Link, compose
 from csd_emu.profiles import PROFILES
@@ -92,10 +91,12 @@ def test_its_energy_is_what_the_power_model_says_of_the_composed_spans(data: st.
         for n in range(len(profiles))
     ]
     spans = compose(array, Link(1e9, 1e-4)).spans
-    joules = PowerFigures.of(profiles).energy(
+    power, encode = PowerFigures.of(profiles), np.array([part.phases["encode"] for part in array])
+    compute = np.array([part.compute_seconds for part in array])
+    joules = power.energy(
         elapsed,
-        np.array([part.phases["forward"] for part in array]),
-        np.array([part.phases["encode"] for part in array]),
+        power.busy_core_seconds(compute, encode),
+        compute,
         column(array, "read_bytes"),
         column(array, "receive_bytes") + column(array, "send_bytes"),
     )

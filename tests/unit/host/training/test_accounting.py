@@ -1,3 +1,4 @@
+from dataclasses import astuple
 from typing import Any
 
 import pytest
@@ -5,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
-from csd_emu.perfmodel.power import power_over_time
-from csd_emu.perfmodel.timeline import Span, shift
+from csd_emu.perfmodel.power import add_up, device_energy
 from csd_emu.profiles import get_profile
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Trained
@@ -64,15 +64,14 @@ def test_rounds_follow_each_other_in_the_arrays_time(first: list[Any], second: l
 
 
 @given(returned_parts)
-def test_a_devices_energy_is_the_integral_of_its_power(values: list[Any]) -> None:
+def test_a_devices_energy_is_that_of_its_spans(values: list[Any]) -> None:
     books = accountant()
     books.account(parts_of(values))
-    begin = books.array_seconds
     result = books.account(parts_of(values))
     for part in result.devices:
-        spans: tuple[Span, ...] = shift([s for s in result.spans if s.device == part.device], -begin)
-        steps = power_over_time(NEWPORT, spans, result.array_seconds)
-        assert sum(steps.energy().values()) == pytest.approx(sum(part.energy_joules.values()), rel=1e-4, abs=1e-6)
+        did = astuple(add_up(NEWPORT, [span for span in result.spans if span.device == part.device]))
+        want = device_energy(NEWPORT.power, result.array_seconds, *did)
+        assert part.energy_joules == pytest.approx(want, rel=1e-4, abs=1e-6)
 
 
 def test_a_device_past_the_deadline_is_a_straggler_and_the_round_ends_then() -> None:

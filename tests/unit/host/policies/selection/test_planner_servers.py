@@ -15,7 +15,6 @@ from firmware_agent.common.errors import ConfigurationError
 from host.config.preference import parse_preference
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.selection.cluster import Cluster, Side
-from host.policies.selection.costs.servers_costs import servers_step_costs
 from host.policies.selection.costs.step_costs import Figures, Points, step_costs, table_seconds
 from host.policies.selection.planner import Planner
 from host.policies.selection.search.branch_and_bound import BranchAndBound, find_configurations, first_boxes
@@ -64,7 +63,7 @@ def test_a_step_lasts_as_the_slowest_servers_and_the_sum_between_them(
     counts = np.array([[data.draw(st.integers(0, len(kind.nodes))) for kind in whole.kinds]])
     batches = np.array([[data.draw(st.integers(1, 64)) for _ in whole.kinds]]) * (counts > 0)
     compute = table_seconds(tables_of(whole), batches)
-    costs = servers_step_costs(Figures.of(whole), Points(counts, batches), compute, unused_powered=powered)
+    costs = step_costs(Figures.of(whole), Points(counts, batches), compute, unused_powered=powered)
     alone, joules, watts = [], 0.0, 0.0
     for number, part in enumerate(parts):
         own = whole.kinds_of(number)

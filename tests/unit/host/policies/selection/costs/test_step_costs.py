@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from csd_emu.perfmodel.kind_steps import Paces
 from csd_emu.profiles import get_profile
 from csd_emu.util.record_shape import Shape
 from csd_lab.simulate.nodes import NodeKind, Nodes
@@ -13,7 +14,7 @@ from firmware_agent.common.models import ModelSpec
 from host.core.model_bytes import Load
 from host.policies.batching.device_speeds import DeviceClass
 from host.policies.selection.cluster import Cluster
-from host.policies.selection.costs.step_costs import Corrections, Figures, Paces, Points, step_costs, table_seconds
+from host.policies.selection.costs.step_costs import Corrections, Figures, Points, step_costs, table_seconds
 from host.policies.selection.search.configuration_search import enumerate_configurations
 from tests.support.examples import examples
 from tests.support.planner_clusters import clusters, make_cluster, step
