@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import platform
 import secrets
 import threading
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 import numpy
@@ -32,7 +32,7 @@ from firmware_agent.common.folded_traceback import (
     names_user_code,
     user_error,
 )
-from firmware_agent.common.frames.frame_fields import MEASURES_LAYERS, Frame, Metered
+from firmware_agent.common.frames.frame_fields import MEASURES_LAYERS, Metered
 from firmware_agent.common.frames.measure_frames import Measure, Measured, ProbeRead, ProbeSend
 from firmware_agent.common.frames.session_frames import (
     Disturb,
@@ -49,12 +49,10 @@ from firmware_agent.common.frames.session_frames import (
     Trained,
     Welcome,
 )
-from firmware_agent.common.frames.step_frames import Reduce, Reduced, Step, Stepped
+from firmware_agent.common.frames.step_frames import Step, Stepped
 from firmware_agent.common.identity import Identity
 from firmware_agent.common.shard import Shard
-from firmware_agent.common.slices import Assembler, tensor_specs
 from firmware_agent.common.split.activations import device_number
-from firmware_agent.common.weights import load_arrays, state_arrays
 from firmware_agent.common.wire import PROTOCOL_VERSION, AnyFrame, encode, pack
 from firmware_agent.faults.competing_task import Disturbance
 from firmware_agent.faults.fault_injection import Saboteur
@@ -63,14 +61,27 @@ from firmware_agent.faults.throttle_probe import probe_read, probe_send
 from firmware_agent.host_session import HostSession
 from firmware_agent.peak_memory import high_water_bytes
 from firmware_agent.power_meter import PowerMeter
-from firmware_agent.training.cut_pass import cross_in_turn
+from firmware_agent.training.device_steps import DeviceSteps
 from firmware_agent.training.gradient_step import GradientWorker, LocalStep
-from firmware_agent.training.overlapped_steps import Overlap
 from firmware_agent.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 # Delay between two sessions; doubled, up to the longest, after each session in which the host broke the protocol.
 REDIAL_SECONDS, LONGEST_REDIAL_SECONDS = 0.25, 8.0
+
+
+class DriveJob(NamedTuple):
+    """A job that the host sent.
+
+    Attributes:
+        frame: as it came.
+        trainer: trains rounds, and is measured.
+        steps: takes the weights of rounds and steps, and computes the steps.
+    """
+
+    frame: Job
+    trainer: Trainer
+    steps: DeviceSteps
 
 
 class Agent:
@@ -104,11 +115,7 @@ class Agent:
         self._meter = meter
         self._instance = secrets.token_hex(8)
         self._stopwatch = Stopwatch()
-        self._trainer: Trainer | None = None
-        self._gradients: GradientWorker | None = None
-        self._inbound: Assembler | None = None
-        self._overlap: Overlap | None = None
-        self._job: Job | None = None
+        self._job: DriveJob | None = None
         # Records of the last step, and the most memory that was held after the first step of that size.
         self._peak = 0, 0
 
@@ -132,9 +139,9 @@ class Agent:
             finally:
                 self._disturbance.set_weight(0)
                 self._saboteur.end()
-                if self._overlap is not None:
-                    self._overlap.join()
-                self._trainer = self._gradients = self._inbound = self._overlap = None
+                if self._job is not None:
+                    self._job.steps.join()
+                self._job = None
             stop.wait(redial_seconds)
 
     def hello(self) -> Hello:
@@ -156,7 +163,7 @@ class Agent:
         if not isinstance(session.receive(), Welcome):
             raise ProtocolError("the host answered a hello with something other than a welcome")
         while True:
-            frame = session.receive() if self._overlap is None else self._overlap.receive()
+            frame = session.receive() if self._job is None else self._job.steps.receive()
             try:
                 self._handle(session, frame)
             except (AgentRefused, DeviceLost, ProtocolError):
@@ -168,21 +175,14 @@ class Agent:
 
     def _report_failure(self, session: HostSession, frame: AnyFrame, error: BaseException) -> None:
         failed = describe_failure(type(frame).__name__, error)
-        if self._overlap is not None and isinstance(frame, Step):
-            self._overlap.fail(failed)
+        if self._job is not None and isinstance(frame, Step):
+            self._job.steps.fail(failed)
         else:
             session.send(failed)
 
-    def _take_tensors(self, frame: Tensors | Slice) -> None:
-        if isinstance(frame, Slice):
-            self._assembler().add(frame)
-            return
-        arrays = state_arrays(self._ready().model)
-        self._inbound = Assembler(frame.exchange, frame.specs, tensor_specs(arrays), arrays)
-
     def _handle(self, session: HostSession, frame: AnyFrame) -> None:
         if isinstance(frame, Slice | Tensors):
-            self._take_tensors(frame)
+            self._ready().steps.take(frame)
         elif isinstance(frame, Job):
             self._begin_job(session, frame)
         elif isinstance(frame, Train | Step):
@@ -202,56 +202,35 @@ class Agent:
             raise ProtocolError(f"the host sent a {type(frame).__name__}, which only a drive sends")
 
     def _begin_job(self, session: HostSession, job: Job) -> None:
-        if self._overlap is not None:
+        if self._job is not None and self._job.frame.overlap:
             raise ProtocolError("the host sent a second job in a session whose slices overlap; dial again for it")
-        ready = self._prepare(job)
-        if job.overlap:  # ready for slices before the host is told so
-            self._overlap = Overlap(session, job, self._worker(), self._stopwatch, self._saboteur.pass_on)
-            self._overlap.start()
-        session.send(ready)
-
-    def _prepare(self, job: Job) -> Frame:
-        device = self._identity.device
-        self._trainer = Trainer(job, self._shard, device_number(device), self._stopwatch)
-        self._gradients = GradientWorker(job, self._trainer.loaded, device, self._stopwatch)
-        self._job = job
-        return Ready(sum(p.numel() for p in self._trainer.model.parameters()))
+        device, stopwatch = self._identity.device, self._stopwatch
+        trainer = Trainer(job, self._shard, device_number(device), stopwatch)
+        worker = GradientWorker(job, trainer.loaded, device, stopwatch)
+        # Ready for slices before the host is told so.
+        self._job = DriveJob(job, trainer, DeviceSteps(session, job, worker, stopwatch, self._saboteur.pass_on))
+        session.send(Ready(sum(p.numel() for p in trainer.model.parameters())))
 
     def _compute(self, session: HostSession, task: Train | Step) -> None:
-        if self._overlap is None:
-            load_arrays(self._ready().model, self._assembler().arrays())
-            self._inbound = None
+        job = self._ready()
+        job.steps.load(task)
         if self._disturbance.running:  # the scheduler owes a task that has slept, which no wait of ours shall earn
             wait_for_fresh_slice(self._stopwatch.now)
         if self._meter is not None:
             self._meter.begin()
         self._stopwatch.take()
-        if self._overlap is not None:
-            self._step_overlapping(self._overlap, task)
+        if isinstance(task, Step):
+            job.steps.finish(self._stepped(task, job.steps.compute(task)))
             return
-        for message in pack(self._train(task) if isinstance(task, Train) else self._step(session, task)):
+        for message in pack(self._train(job.trainer, task)):
             session.send_encoded(message)
 
-    def _train(self, task: Train) -> list[bytes]:
-        trainer = self._ready()
+    def _train(self, trainer: Trainer, task: Train) -> list[bytes]:
         done = trainer.train(task)
         frames = trainer.encode(task.round, self._saboteur.pass_on)
         seconds, peak_bytes = self._stopwatch.take(), high_water_bytes()
         trained = Trained(task.round, done.samples, done.steps, done.loss, seconds, done.read_bytes, peak_bytes)
         return [*frames, encode(msgspec.structs.replace(trained, metered=self._metered()))]
-
-    def _step(self, session: HostSession, task: Step) -> list[bytes]:
-        worker, pass_on = self._worker(), self._saboteur.pass_on
-        meet = functools.partial(_meet, session.send, session.receive)
-        cross = cross_in_turn(session.send_encoded, session.receive, pass_on, self._stopwatch)
-        done = worker.compute(task, meet, cross=cross)
-        frames = worker.encode(task.step, pass_on, task.sending)
-        return [*frames, encode(self._stepped(task, done))]
-
-    def _step_overlapping(self, overlap: Overlap, task: Train | Step) -> None:
-        if not isinstance(task, Step):
-            raise ProtocolError("the host sent a round to train in a session whose slices overlap")
-        overlap.finish(self._stepped(task, overlap.compute(task, _meet)))
 
     def _stepped(self, task: Step, done: LocalStep) -> Stepped:
         seconds, peak_bytes = self._stopwatch.take(), self._peak_bytes(done.samples)
@@ -268,25 +247,13 @@ class Agent:
         return self._peak[1]
 
     def _measure(self, task: Measure) -> Measured:
-        trainer = self._ready()
-        if task.bare and self._job is not None:
-            return bare_loop.run_in_process(self._job, task, self._shard)
-        return trainer.measure(task)
+        job = self._ready()
+        return bare_loop.run_in_process(job.frame, task, self._shard) if task.bare else job.trainer.measure(task)
 
-    def _ready(self) -> Trainer:
-        if self._trainer is None:
-            raise ProtocolError("the host sent a task before any job")
-        return self._trainer
-
-    def _worker(self) -> GradientWorker:
-        if self._gradients is None:
-            raise ProtocolError("the host sent a step before any job")
-        return self._gradients
-
-    def _assembler(self) -> Assembler:
-        if self._inbound is None:
-            raise ProtocolError("the host sent slices or a task before announcing tensors")
-        return self._inbound
+    def _ready(self) -> DriveJob:
+        if self._job is None:
+            raise ProtocolError("the host sent weights or a task before any job")
+        return self._job
 
 
 def describe_failure(task: str, error: BaseException) -> Failed:
@@ -301,17 +268,6 @@ def describe_failure(task: str, error: BaseException) -> Failed:
     inner = user_error(error) or error
     name = bounded(type(error if isinstance(error, DataError) else inner).__name__, 200)
     return Failed(task, describe_error(error), name, format_user_traceback(error) if user else "", user)
-
-
-def _meet(send: Callable[[Frame], None], receive: Callable[[], AnyFrame], mine: Reduce) -> bytes:
-    """Return the sum of the values in `mine` and those of all other participants."""
-    send(mine)
-    total = receive()
-    if not isinstance(total, Reduced) or (total.step, total.index) != (mine.step, mine.index):
-        raise ProtocolError(f"the host sent a {type(total).__name__} where sum {mine.index} of the step was due")
-    if len(total.values) != len(mine.values):
-        raise ProtocolError(f"the host returned {len(total.values)} bytes as the sum of {len(mine.values)}")
-    return total.values
 
 
 def device_facts() -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,12 +13,10 @@ from firmware_agent.common.errors import DeviceFailed, ProtocolError
 from firmware_agent.common.frames.frame_fields import TensorSpec
 from firmware_agent.common.frames.session_frames import Slice
 from firmware_agent.common.frames.step_frames import ActivationGradients, Activations
-from firmware_agent.common.slices import Array, Assembler, cut_slices, tensor_specs
+from firmware_agent.common.slices import Array, Assembler, tensor_specs
 from firmware_agent.common.split.activations import LABELS, RANDOM, activation_specs, gradient_specs, is_random_state
 from firmware_agent.common.split.cutting import Crossing
-from firmware_agent.common.wire import AnyFrame, encode, pack
-
-PassOn = Callable[[Iterable[Slice]], Iterable[Slice]]
+from firmware_agent.common.wire import AnyFrame
 
 
 class CrossedPart(NamedTuple):
@@ -26,11 +24,6 @@ class CrossedPart(NamedTuple):
 
     announced: Activations
     arrays: Mapping[str, Array]
-
-    def frames(self, pass_on: PassOn = iter) -> list[bytes]:
-        """Return all of it, encoded; slices go through `pass_on` first."""
-        pieces = pass_on(cut_slices(self.announced.step, self.arrays))
-        return [encode(self.announced), *map(encode, pieces)]
 
 
 class CutReply(NamedTuple):
@@ -175,38 +168,3 @@ class Coming:
         if self._assembler is None:
             raise DeviceFailed(f"step {self._wanted.step}: the host's part of the model failed: {self._error}")
         return CutReply(self._loss, self._assembler.arrays())
-
-
-def cross_in_turn(
-    send: Callable[[bytes], None], receive: Callable[[], AnyFrame], pass_on: PassOn, stopwatch: Stopwatch
-) -> Cross:
-    """Return what sends all at once and takes nothing but the answer, with the stopwatch stopped.
-
-    Args:
-        send: takes messages.
-        receive: returns the frames of the host.
-        pass_on: slices go through it before they are encoded.
-        stopwatch: charges encoding.
-    """
-
-    def cross(handed: CrossedPart, wanted: ExpectedReply) -> CutReply:
-        frames = handed.frames(pass_on)
-        stopwatch.lap("encode")
-        for message in pack(frames):
-            send(message)
-        return receive_answer(receive, wanted)
-
-    return cross
-
-
-def receive_answer(receive: Callable[[], AnyFrame], wanted: ExpectedReply) -> CutReply:
-    """Return the host's answer.
-
-    Raises:
-        DeviceFailed: the host's part failed.
-        ProtocolError: the host sent something else.
-    """
-    coming = Coming(wanted)
-    while not coming.done:
-        coming.take(receive())
-    return coming.answer()

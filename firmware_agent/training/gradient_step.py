@@ -6,8 +6,8 @@ The drive keeps no optimiser: the host steps, and sends the weights of the next 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,19 +17,16 @@ import torch
 from firmware_agent.clock import Stopwatch
 from firmware_agent.common.errors import DeviceFailed, ProtocolError
 from firmware_agent.common.first_use import forward_order
-from firmware_agent.common.frames.frame_fields import MAX_SLICE_BYTES
-from firmware_agent.common.frames.session_frames import Job, Slice, Tensors
-from firmware_agent.common.frames.step_frames import Reduce, SendingSpec, Step
-from firmware_agent.common.slices import Array, cut_slices, tensor_specs
+from firmware_agent.common.frames.session_frames import Job
+from firmware_agent.common.frames.step_frames import Reduce, Step
+from firmware_agent.common.slices import Array
 from firmware_agent.common.split.activations import step_seed
 from firmware_agent.common.sync_batch_norm import Reduction, Values, alone
-from firmware_agent.common.weights import buffer_names, state_arrays, trained_names
-from firmware_agent.common.wire import encode
+from firmware_agent.common.weights import buffer_names, trained_names
 from firmware_agent.training.cut_pass import Cross, CutPass, Ends
 from firmware_agent.training.loaded_job import LoadedJob
 
 Index = npt.NDArray[np.uint32]
-PassOn = Callable[[Iterable[Slice]], Iterable[Slice]]
 Meet = Callable[[Reduce], bytes]
 """Sends values to the host; returns their sum over all participants, little-endian float64."""
 
@@ -52,17 +49,6 @@ class PassHooks(Protocol):
 
     def backward(self, last: bool) -> None:
         """Take note that a backward pass begins, and whether it is the step's last."""
-
-
-class Still:
-    """A flow in which nothing happens: the weights are there before the step, gradients leave after it."""
-
-    def forward(self) -> AbstractContextManager[object]:
-        """Return a context in which nothing happens."""
-        return nullcontext()
-
-    def backward(self, last: bool) -> None:
-        """Do nothing."""
 
 
 class GradientWorker:
@@ -94,16 +80,16 @@ class GradientWorker:
     def compute(
         self,
         task: Step,
-        meet: Meet | None = None,
-        flow: PassHooks | None = None,
-        cross: Cross | None = None,
+        meet: Meet,
+        hooks: PassHooks,
+        cross: Cross,
     ) -> LocalStep:
         """Leave the gradient of the mean loss over the step's records in the model.
 
         Random draws, such as dropout masks, depend on the job's seed, the drive and the step's number alone. Records
         are computed in parts of nearly equal size, each of at most `task.micro_batch`; a part of m records out of b
-        counts m / b. Synchronised batch normalisation exchanges by `meet`, with the stopwatch stopped; `flow` is told
-        of the passes. What crosses the cut of a model goes by `cross`.
+        counts m / b. Synchronised batch normalisation exchanges by `meet`, with the stopwatch stopped; `hooks` are
+        told of the passes. What crosses the cut of a model goes by `cross`.
 
         Raises:
             ProtocolError: the records are no whole indices.
@@ -114,10 +100,11 @@ class GradientWorker:
         for parameter in self._parameters.values():
             parameter.grad = None
         torch.manual_seed(step_seed(self._job.seed, self._device, task.step))
-        self._loaded.meeting.reduce = alone if meet is None else self._charged(task.step, meet)
+        self._loaded.meeting.reduce = self._charged(task.step, meet)
         try:
-            crossing = self._crossing(task.step, cross)
-            return self._accumulate(index, task.micro_batch, flow or Still(), crossing)
+            point = self._loaded.point
+            crossing = None if point is None else CutPass(point.crossing, task.step, cross, self._stopwatch)
+            return self._accumulate(index, task.micro_batch, hooks, crossing)
         except ValueError as error:
             if _ONE_VALUE not in str(error):
                 raise
@@ -128,28 +115,6 @@ class GradientWorker:
             ) from error
         finally:
             self._loaded.meeting.reduce = alone
-
-    def encode(self, exchange: int, pass_on: PassOn = iter, sending: SendingSpec | None = None) -> list[bytes]:
-        """Return the frames that carry gradients and buffers; slices go through `pass_on` first.
-
-        They come in the model's order, gradients first; by a schedule of `priority` in the order of first use in the
-        forward pass, in its slices. A gradient is dropped from the model as soon as it is encoded: there is never a
-        second copy of all.
-        """
-        names = [*self.trained, *self.buffers]
-        slice_bytes = MAX_SLICE_BYTES
-        order = names
-        if sending is not None and sending.schedule == "priority":
-            slice_bytes = min(MAX_SLICE_BYTES, sending.slice_bytes or MAX_SLICE_BYTES)
-            order = sorted(names, key=self._forward_order().index)
-        self._stopwatch.mark()
-        state = state_arrays(self._loaded.model)
-        frames = [encode(Tensors(exchange, tensor_specs({name: state[name] for name in names})))]
-        for name in order:
-            array = self.take_gradient(name) if name in self._parameters else state[name]
-            frames += [encode(piece) for piece in pass_on(cut_slices(exchange, {name: array}, slice_bytes))]
-        self._stopwatch.lap("encode")
-        return frames
 
     def parameter(self, name: str) -> torch.nn.Parameter:
         """Return a parameter of the model."""
@@ -164,7 +129,7 @@ class GradientWorker:
         array: Array = gradient.to_dense().detach().numpy()
         return array
 
-    def _forward_order(self) -> list[str]:
+    def forward_order(self) -> list[str]:
         """Return the order of first use; it is found once, while the stopwatch stands still."""
         if self._order is None:
             images, _ = self._loaded.take(np.arange(1))
@@ -188,23 +153,16 @@ class GradientWorker:
             )
         return index
 
-    def _crossing(self, step: int, cross: Cross | None) -> CutPass | None:
-        if self._loaded.point is None:
-            return None
-        if cross is None:
-            raise ProtocolError(f"step {step}: the job's model is cut, and nobody takes what crosses")
-        return CutPass(self._loaded.point.crossing, step, cross, self._stopwatch)
-
-    def _accumulate(self, index: Index, micro_batch: int, flow: PassHooks, crossing: CutPass | None) -> LocalStep:
+    def _accumulate(self, index: Index, micro_batch: int, hooks: PassHooks, crossing: CutPass | None) -> LocalStep:
         loss_sum, read_bytes = 0.0, 0
         self._stopwatch.mark()
         parts = np.array_split(index, -(-len(index) // micro_batch))
         for number, part in enumerate(parts, 1):
             images, labels = self._loaded.take(part)
             self._phase = "forward"
-            ends = self._forward(images, labels, flow, crossing, last=number == len(parts))
+            ends = self._forward(images, labels, hooks, crossing, last=number == len(parts))
             self._phase = "backward"
-            flow.backward(last=number == len(parts))
+            hooks.backward(last=number == len(parts))
             share = len(part) / len(index)
             torch.autograd.backward(ends.tensors, [gradient * share for gradient in ends.gradients])
             loss_sum += ends.loss * len(part)
@@ -212,12 +170,12 @@ class GradientWorker:
             self._stopwatch.lap("backward")
         return LocalStep(len(index), loss_sum / len(index), read_bytes)
 
-    def _forward(self, images: Array, labels: Array, flow: PassHooks, crossing: CutPass | None, last: bool) -> Ends:
+    def _forward(self, images: Array, labels: Array, hooks: PassHooks, crossing: CutPass | None, last: bool) -> Ends:
         if crossing is not None:
-            with flow.forward():
+            with hooks.forward():
                 values = self._loaded.front(images)
             return crossing.ends(values, labels, last)
-        with flow.forward():
+        with hooks.forward():
             loss = self._loaded.forward(images, labels)
         return Ends([loss], [torch.ones_like(loss)], loss.item())
 

@@ -14,12 +14,13 @@ class StepTiming:
     """Takes the times of one step. Seconds of computing leave out what was waited for.
 
     Attributes:
+        number: of the step.
         resent: whether its gradients leave by other settings than the step came with.
     """
 
     def __init__(self, number: int, now: Callable[[], float] = time.monotonic) -> None:
         """Begin a step; `now` returns monotonic seconds."""
-        self._number, self._now = number, now
+        self.number, self._now = number, now
         self._begin, self._end = now(), 0.0
         self.resent = False
         self._used: dict[str, float] = {}
@@ -62,4 +63,4 @@ class StepTiming:
             TensorTimes(place, self._used.get(name, 0.0), self._complete.get(name, 0.0))
             for place, name in enumerate(names)
         ]
-        return Timed(self._number, self._now(), self._end, slices, tensors, self.resent)
+        return Timed(self.number, self._now(), self._end, slices, tensors, self.resent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -17,23 +17,26 @@ from csd_lab.bench.training.gradient_reference import ReferenceParticipant, refe
 from firmware_agent.clock import Stopwatch
 from firmware_agent.common.errors import DeviceFailed, ProtocolError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from firmware_agent.common.frames.session_frames import Job, Slice, Tensors
+from firmware_agent.common.frames.session_frames import Job, Slice
 from firmware_agent.common.frames.step_frames import ActivationGradients, Step, Stepped
 from firmware_agent.common.models import ModelSpec, build_model
 from firmware_agent.common.shard import Shard
-from firmware_agent.common.slices import Array, Assembler, cut_slices
+from firmware_agent.common.slices import Array, cut_slices
 from firmware_agent.common.split.activations import gradient_specs
 from firmware_agent.common.split.cutting import cut_model
 from firmware_agent.common.weights import state_arrays, tied_names, trained_names
-from firmware_agent.common.wire import AnyFrame, decode, unpack
+from firmware_agent.common.wire import AnyFrame, unpack
 from firmware_agent.training import client_model as lean_front
 from firmware_agent.training.client_model import build_front
-from firmware_agent.training.cut_pass import CrossedPart, CutReply, ExpectedReply, cross_in_turn, receive_answer
+from firmware_agent.training.cut_pass import Coming, CrossedPart, CutReply, ExpectedReply
+from firmware_agent.training.device_steps import DeviceSteps
 from firmware_agent.training.gradient_step import GradientWorker
 from firmware_agent.training.loaded_job import LoadedJob
 from host.training.sync.exchange.activation_exchange import ActivationExchange, ActivationReceiver, part_sizes
 from host.training.sync.gradient_mean import TensorContribution, combine
 from host.training.sync.server_model.server_model import ServerModel
+from tests.support.device_steps import KeepingSession
+from tests.support.device_steps import compute as compute_step
 from tests.support.examples import examples
 from tests.support.fakes import random_shard
 from tests.unit.firmware_agent.training.test_trainer import ticks
@@ -69,6 +72,14 @@ def worker(shard: Shard, device: str, layer: str, batch_norm: str = "device") ->
     return GradientWorker(job, LoadedJob(job, shard, watch), device, watch)
 
 
+def answered(frames: Iterator[AnyFrame], wanted: ExpectedReply) -> CutReply:
+    """What a drive takes of the host's answer."""
+    reply = Coming(wanted)
+    while not reply.done:
+        reply.take(next(frames))
+    return reply.answer()
+
+
 def cut_step(
     shard: Shard, layer: str, groups: Sequence[list[int]], micro_batch: int, number: int, batch_norm: str
 ) -> tuple[dict[str, Array], float]:
@@ -91,7 +102,8 @@ def cut_step(
             hand = crossings.hand(name)
 
             def cross(handed: CrossedPart, wanted: ExpectedReply) -> CutReply:
-                taken = [hand.take(decode(frame)) for frame in handed.frames()]
+                pieces = cut_slices(number, handed.arrays)
+                taken = [hand.take(frame) for frame in (handed.announced, *pieces)]
                 batch = taken[-1]
                 assert batch is not None
                 assert not any(taken[:-1])
@@ -101,14 +113,16 @@ def cut_step(
                 finally:
                     turn.acquire()
                 answers = iter([frame for message in hand.answer(back).messages() for frame in unpack(message)])
-                return receive_answer(answers.__next__, wanted)
+                return answered(answers, wanted)
 
             with turn:
                 drive = worker(shard, name, layer, batch_norm)
             assert list(drive.model.state_dict()) == list(tail.front)
             with turn:
-                done = drive.compute(Step(number, np.array(records, "<u4").tobytes(), micro_batch), cross=cross)
-                return arrived(drive.encode(number)), done.loss
+                done = compute_step(drive, Step(number, np.array(records, "<u4").tobytes(), micro_batch), cross=cross)
+                state = state_arrays(drive.model)
+                gradients = {trained: drive.take_gradient(trained) for trained in drive.trained}
+                return gradients | {buffer: state[buffer] for buffer in drive.buffers}, done.loss
 
         jobs = [asyncio.to_thread(compute, *each) for each in zip(names, groups, strict=True)]
         return crossings, list(await asyncio.gather(*jobs))
@@ -120,16 +134,6 @@ def cut_step(
         total[name] = combine(name, each)
     loss = sum(loss * len(r) for r, (_, loss) in zip(groups, done, strict=True)) / sum(map(len, groups))
     return total | crossings.passing.gradients() | crossings.passing.buffers(), loss
-
-
-def arrived(frames: list[bytes]) -> dict[str, Array]:
-    announced, *pieces = [decode(frame) for frame in frames]
-    assert isinstance(announced, Tensors)
-    assembler = Assembler(announced.exchange, announced.specs)
-    for piece in pieces:
-        assert isinstance(piece, Slice)
-        assembler.add(piece)
-    return assembler.arrays()
 
 
 @pytest.mark.slow
@@ -198,9 +202,9 @@ def test_a_front_that_is_not_trained_gets_no_gradient(shard: Shard) -> None:
 
     def cross(handed: CrossedPart, wanted: ExpectedReply) -> CutReply:
         empty = iter([ActivationGradients(wanted.step, wanted.part, 1.5, [])])
-        return receive_answer(empty.__next__, wanted)
+        return answered(empty, wanted)
 
-    done = drive.compute(Step(1, np.array([1, 2], "<u4").tobytes(), 10), cross=cross)
+    done = compute_step(drive, Step(1, np.array([1, 2], "<u4").tobytes(), 10), cross=cross)
     assert done.loss == 1.5
 
 
@@ -217,7 +221,7 @@ WANTED = ExpectedReply(3, 0, [])
 )
 def test_an_answer_that_is_none_is_refused(frame: AnyFrame, error: type[Exception], reason: str) -> None:
     with pytest.raises(error, match=reason):
-        receive_answer(iter([frame]).__next__, WANTED)
+        answered(iter([frame]), WANTED)
 
 
 def test_a_front_that_is_not_trained_goes_on_behind_what_the_host_has_drawn(shard: Shard) -> None:
@@ -238,9 +242,9 @@ def test_a_front_that_is_not_trained_goes_on_behind_what_the_host_has_drawn(shar
         assert len(specs) == 1 - wanted.part
         pieces = cut_slices(wanted.step, {"random": behind.numpy()}) if specs else []
         answer = iter([ActivationGradients(wanted.step, wanted.part, 1.5, specs), *pieces])
-        return receive_answer(answer.__next__, wanted)
+        return answered(answer, wanted)
 
-    drive.compute(Step(1, np.array([1, 2, 3, 4], "<u4").tobytes(), 2), cross=cross)
+    compute_step(drive, Step(1, np.array([1, 2, 3, 4], "<u4").tobytes(), 2), cross=cross)
     torch.set_rng_state(behind)
     torch.nn.functional.dropout(torch.ones(2, 4, 8, 8, dtype=torch.float64), 0.4)
     assert np.array_equal(seen[1], torch.get_rng_state().numpy())
@@ -249,7 +253,7 @@ def test_a_front_that_is_not_trained_goes_on_behind_what_the_host_has_drawn(shar
         return CutReply(1.5, {"random": np.arange(len(behind), dtype=np.uint8)})
 
     with pytest.raises(ProtocolError, match="no state of the random generator"):
-        drive.compute(Step(1, np.array([1, 2, 3, 4], "<u4").tobytes(), 2), cross=wrong)
+        compute_step(drive, Step(1, np.array([1, 2, 3, 4], "<u4").tobytes(), 2), cross=wrong)
 
 
 def test_a_missing_gradient_is_refused(shard: Shard) -> None:
@@ -259,30 +263,26 @@ def test_a_missing_gradient_is_refused(shard: Shard) -> None:
         return CutReply(1.0, {})
 
     with pytest.raises(ProtocolError, match="sent no gradient of value 0"):
-        drive.compute(Step(1, np.array([1, 2], "<u4").tobytes(), 10), cross=cross)
-    with pytest.raises(ProtocolError, match="nobody takes what crosses"):
-        drive.compute(Step(1, np.array([1, 2], "<u4").tobytes(), 10))
+        compute_step(drive, Step(1, np.array([1, 2], "<u4").tobytes(), 10), cross=cross)
 
 
 def test_what_crosses_is_encoded_once_and_charged(shard: Shard) -> None:
     watch = Stopwatch(ticks().__next__)
     job = msgspec.structs.replace(JOB, cut="second")
-    drive = GradientWorker(job, LoadedJob(job, shard, watch), "csd-00", watch)
-    seen: list[bytes] = []
-
-    crossing = drive._loaded.point.crossing  # type: ignore[union-attr]
+    loaded = LoadedJob(job, shard, watch)
+    assert loaded.point is not None
+    crossing = loaded.point.crossing
     specs = gradient_specs(crossing, 2)
     zeros = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in specs}
-    back = iter([ActivationGradients(1, 0, 1.0, specs), *cut_slices(1, zeros)])
-    cross = cross_in_turn(seen.append, back.__next__, iter, watch)
-    drive.compute(Step(1, np.array([1, 2], "<u4").tobytes(), 10), cross=cross)
+    far = KeepingSession([ActivationGradients(1, 0, 1.0, specs), *cut_slices(1, zeros)])
+    steps = DeviceSteps(far.session(), job, GradientWorker(job, loaded, "csd-00", watch), watch)
+    steps.compute(Step(1, np.array([1, 2], "<u4").tobytes(), 10))
     seconds = watch.take()
-    assert seconds.encode > 0
+    assert seconds.encode == 2 / 8  # of what crosses, and of the gradients
     assert seconds.forward > 0
-    frames = [frame for message in seen for frame in unpack(message)]
-    assert {piece.tensor for piece in frames if isinstance(piece, Slice)} == {"0", "labels", "random"}
+    assert {piece.tensor for piece in far.sent if isinstance(piece, Slice)} == {"0", "labels", "random"}
     hand = ActivationReceiver(crossing, True, 10, 1, "csd-00", (2,))
-    assert [hand.take(frame) is not None for frame in frames] == [False] * (len(frames) - 1) + [True]
+    assert [hand.take(frame) is not None for frame in far.sent] == [False] * (len(far.sent) - 1) + [True]
 
 
 def test_a_front_of_a_model_too_large_takes_memory_for_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:

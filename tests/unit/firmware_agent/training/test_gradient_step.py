@@ -15,13 +15,15 @@ from firmware_agent.clock import Stopwatch
 from firmware_agent.common.errors import DeviceFailed, DeviceLost, ProtocolError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Job, Slice, Tensors
-from firmware_agent.common.frames.step_frames import Reduce, Step
+from firmware_agent.common.frames.step_frames import Reduce, Step, Stepped
 from firmware_agent.common.shard import Shard
 from firmware_agent.common.slices import Array, Assembler
 from firmware_agent.common.weights import buffer_names, state_arrays, tied_names, trained_names
-from firmware_agent.common.wire import decode
-from firmware_agent.training.gradient_step import GradientWorker
+from firmware_agent.common.wire import AnyFrame
+from firmware_agent.training.device_steps import DeviceSteps
+from firmware_agent.training.gradient_step import GradientWorker, LocalStep
 from firmware_agent.training.loaded_job import LoadedJob
+from tests.support.device_steps import KeepingSession, compute
 from tests.support.examples import examples
 from tests.support.fakes import random_shard
 from tests.unit.firmware_agent.training.test_trainer import ticks
@@ -75,19 +77,29 @@ class Drive:
         loaded = LoadedJob(job, shard, self.watch)
         self.model = loaded.model
         self.worker = GradientWorker(job, loaded, device, self.watch)
+        self.far, self.seconds = KeepingSession(), PhaseSeconds()
+        self.steps = DeviceSteps(self.far.session(), job, self.worker, self.watch)
 
     def step(self, records: list[int], micro_batch: int = 100, number: int = 1) -> dict[str, Array]:
         """The answer's arrays."""
-        self.worker.compute(task(records, micro_batch, number))
-        return arrived(self.worker.encode(number))
+        done = self.steps.compute(task(records, micro_batch, number))
+        self.seconds = self.watch.take()
+        return self.sent(number, done)
+
+    def sent(self, number: int, done: LocalStep) -> dict[str, Array]:
+        """What the step has sent."""
+        self.steps.finish(Stepped(number, done.samples, done.loss, self.seconds, done.read_bytes))
+        *frames, _ = self.far.sent
+        self.far.sent = []
+        return arrived(frames)
 
 
 def task(records: list[int], micro_batch: int = 100, number: int = 1) -> Step:
     return Step(number, np.array(records, "<u4").tobytes(), micro_batch)
 
 
-def arrived(frames: list[bytes]) -> dict[str, Array]:
-    announced, *pieces = [decode(frame) for frame in frames]
+def arrived(frames: list[AnyFrame]) -> dict[str, Array]:
+    announced, *pieces = frames
     assert isinstance(announced, Tensors)
     assembler = Assembler(announced.exchange, announced.specs)
     for piece in pieces:
@@ -120,7 +132,7 @@ def test_the_gradient_is_that_of_the_mean_loss_whatever_the_micro_batch(
 def test_what_a_step_reports(shard: Shard) -> None:
     drive, seen = Drive(shard), []
     drive.model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
-    done = drive.worker.compute(task([3, 1, 4, 1, 5, 9, 2, 6, 5], 4))
+    done = compute(drive.worker, task([3, 1, 4, 1, 5, 9, 2, 6, 5], 4))
     assert seen == [3, 3, 3]  # no part of a single record is left over
     assert done.samples == 9
     assert done.read_bytes == 9 * (64 + 8)
@@ -132,7 +144,7 @@ def test_what_a_step_reports(shard: Shard) -> None:
 def test_seconds_are_charged_to_their_phases_and_none_to_an_update(shard: Shard) -> None:
     drive = Drive(shard)
     drive.step([1, 2, 3, 4], 2)
-    assert drive.watch.take() == PhaseSeconds(forward=0.25, backward=0.25, update=0.0, encode=0.125)
+    assert drive.seconds == PhaseSeconds(forward=0.25, backward=0.25, update=0.0, encode=0.125)
 
 
 def test_dropout_masks_depend_on_seed_device_and_step_alone(shard: Shard) -> None:
@@ -151,7 +163,7 @@ def test_a_step_does_not_depend_on_the_steps_before_it(shard: Shard) -> None:
     stayed, rejoined = Drive(shard, NORMED), Drive(shard, NORMED)
     start = copy.deepcopy(stayed.model.state_dict())
     stayed.step([5, 6, 7])
-    stayed.worker.compute(task([1, 2]))  # and its answer never left
+    compute(stayed.worker, task([1, 2]))  # and its answer never left
     stayed.model.load_state_dict(start)
     one, other = stayed.step([1, 2, 3], number=2), rejoined.step([1, 2, 3], number=2)
     assert {n: a.tobytes() for n, a in one.items()} == {n: a.tobytes() for n, a in other.items()}
@@ -196,12 +208,12 @@ def test_records_that_are_not_this_drives_are_refused_before_anything_is_compute
     drive = Drive(shard)
     drive.model.register_forward_pre_hook(lambda *_: pytest.fail("it computed"))
     with pytest.raises(DeviceFailed, match=rf"names record {max(records)}, but this drive holds {SAMPLES}"):
-        drive.worker.compute(task(records))
+        compute(drive.worker, task(records))
 
 
 def test_half_an_index_is_no_index(shard: Shard) -> None:
     with pytest.raises(ProtocolError, match="no whole indices"):
-        Drive(shard).worker.compute(Step(1, b"12345", 1))
+        compute(Drive(shard).worker, Step(1, b"12345", 1))
 
 
 def test_frozen_statistics_stay_and_no_buffer_is_sent(shard: Shard) -> None:
@@ -215,14 +227,7 @@ def test_frozen_statistics_stay_and_no_buffer_is_sent(shard: Shard) -> None:
 
 def test_synchronised_with_itself_alone_is_the_devices_own(shard: Shard) -> None:
     plain, alone = Drive(shard, NORMED), Drive(shard, NORMED, batch_norm="synchronised")
-    frames: list[Reduce] = []
-
-    def meet(frame: Reduce) -> bytes:
-        frames.append(frame)
-        return frame.values
-
-    alone.worker.compute(task([1, 2, 3]), meet)
-    want, got = plain.step([1, 2, 3]), arrived(alone.worker.encode(1))
+    want, got, frames = plain.step([1, 2, 3]), alone.step([1, 2, 3]), alone.far.sums
     assert list(got) == list(want)
     for name, array in want.items():
         np.testing.assert_allclose(got[name], array, rtol=1e-10, atol=1e-13)
@@ -238,7 +243,7 @@ def test_an_exchange_costs_the_drive_no_seconds(shard: Shard) -> None:
             drive.watch.now()
         return frame.values
 
-    drive.worker.compute(task([1, 2, 3]), meet)
+    compute(drive.worker, task([1, 2, 3]), meet)
     assert drive.watch.take() == PhaseSeconds(forward=0.25, backward=0.25)
 
 
@@ -249,18 +254,18 @@ def test_a_step_that_failed_in_an_exchange_leaves_nothing_behind(shard: Shard) -
         raise DeviceLost("cut")
 
     with pytest.raises(DeviceLost, match="cut"):
-        drive.worker.compute(task([1, 2, 3]), cut)
-    drive.worker.compute(task([1, 2, 3]))  # alone again
+        compute(drive.worker, task([1, 2, 3]), cut)
+    compute(drive.worker, task([1, 2, 3]))  # alone again
 
 
 def test_a_single_value_per_channel_is_explained(shard: Shard) -> None:
     vector = "from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64))\n"
     with pytest.raises(DeviceFailed, match=r"batch of 3 in parts of 1 .* batch_norm: synchronised or frozen"):
-        Drive(shard, vector).worker.compute(task([1, 2, 3], 1))
+        compute(Drive(shard, vector).worker, task([1, 2, 3], 1))
     with pytest.raises(ValueError, match="no such thing"):
-        Drive(shard, BROKEN).worker.compute(task([1]))
+        compute(Drive(shard, BROKEN).worker, task([1]))
 
 
 def test_synchronised_normalisation_needs_the_whole_batch_at_once(shard: Shard) -> None:
     with pytest.raises(DeviceFailed, match="3 records in parts of 2"):
-        Drive(shard, NORMED, batch_norm="synchronised").worker.compute(task([1, 2, 3], 2))
+        compute(Drive(shard, NORMED, batch_norm="synchronised").worker, task([1, 2, 3], 2))

@@ -43,7 +43,7 @@ from tests.support.examples import examples
 from tests.support.fakes import JOB, random_shard
 from tests.support.pipes import ModelEvaluator, PipeDrive, Tamper, honest
 from tests.support.sync import SyncRun
-from tests.unit.firmware_agent.training.test_overlapped_steps import Changing
+from tests.unit.firmware_agent.training.test_overlapped_passes import Changing
 
 RECORDS, STEPS = 60, 5
 # Normalises on both sides of most cuts; two values cross before `after`; a layer that no record goes through.

@@ -22,7 +22,7 @@ from host.training.transfer_policy import TransferPolicy
 from tests.support.examples import examples
 from tests.support.fakes import random_shard
 from tests.support.pipes import Tamper, honest
-from tests.unit.firmware_agent.training.test_overlapped_steps import (
+from tests.unit.firmware_agent.training.test_overlapped_passes import (
     RECORDS,
     Changing,
     Trial,

@@ -362,6 +362,20 @@ def test_a_host_that_announces_what_it_must_not_is_refused(shard: Shard) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("communication", [TransferPolicy(), PRIORITY], ids=["in turn", "overlapping"])
+def test_a_step_that_failed_in_all_drives_is_taken_again_in_the_same_sessions(
+    shard: Shard, communication: TransferPolicy
+) -> None:
+    def beyond(frame: AnyFrame) -> list[AnyFrame]:
+        return [msgspec.structs.replace(frame, records=b"\xff\xff\xff\x7f")]  # type: ignore[type-var, list-item]
+
+    run = go(shard, communication, tampers=[(once(Step, 5, beyond), honest) for _ in range(2)])
+    assert sorted(told.split(":")[0] for told in run.told(EventKind.FAILED)) == ["csd-00", "csd-01"]
+    assert not run.told(EventKind.LOST)
+    assert [[part.device for part in step.devices] for step in run.rounds[0].steps] == [["csd-00", "csd-01"]] * 6
+
+
+@pytest.mark.slow
 async def test_a_device_that_joins_in_the_middle_of_a_change_takes_part(shard: Shard) -> None:
     """It gets the settings of the step that it joins in, and the weights as they are then."""
     changing = TransferPolicy(
