@@ -10,8 +10,15 @@ from csd_emu.perfmodel.host_node import host_activity, reduce_seconds, storage_o
 from csd_emu.perfmodel.timeline import Activity, Link, compose
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.profiles.profile import Sourced
+from host.config.preference import Preference
 from host.core.tuning.speed_table import SpeedTable
-from host.policies.selection.cluster import Cluster, DeviceKind, Trial, TrialStep
+from host.policies.selection.cluster import Cluster, DeviceKind, Floats, Trial, TrialStep
+from host.policies.selection.costs.cost_model import Model, ParameterLayout
+from host.policies.selection.costs.speed_curves import PaceTables, SecondsCurve, Spread, table_of
+from host.policies.selection.costs.step_costs import Figures
+from host.policies.selection.search.configuration_search import Space
+from host.policies.selection.search.planned_batches import knees, subset_batches
+from host.policies.selection.selection_rules import SelectionRules
 
 DRIVES = ("newport", "solana", "generic-a53")
 
@@ -59,6 +66,23 @@ def clusters(most: int = 4, kinds: int = 3, host: st.SearchStrategy[bool] | None
         st.integers(1, 50_000_000),
         st.booleans(),
     )
+
+
+def model_of(cluster: Cluster, seed: int, powered: bool) -> tuple[Model, Space, Floats]:
+    """A model with devices that differ, and numbers that are off."""
+    random = np.random.default_rng(seed)
+    tables = [table_of(kind) for kind in cluster.kinds]
+    rules = SelectionRules(Preference(time=1))
+    spreads = [
+        Spread(random.normal(0, 0.05, len(kind.nodes)), np.full(len(kind.nodes), 0.005), float(random.uniform(0, 0.03)))
+        for kind in cluster.kinds
+    ]
+    knee = knees(tables, rules).tolist()
+    curves = tuple(SecondsCurve(table, at, 0.1, 0.1) for table, at in zip(tables, knee, strict=True))
+    model = Model(Figures.of(cluster), curves, PaceTables.of(spreads), 0.1, powered)
+    batches = subset_batches(tables, cluster.counts, rules, np.zeros(1 << len(tables)))
+    theta = random.normal(0, 0.1, ParameterLayout(len(tables)).size)
+    return model, Space((0,) * len(tables), cluster.counts, batches), theta
 
 
 def step(

@@ -22,8 +22,8 @@ from host.policies.selection.costs.planned_records import TotalWork
 from host.policies.selection.costs.speed_curves import PaceTables, table_of
 from host.policies.selection.costs.step_costs import Figures, Points
 from host.policies.selection.reasons import explain, pareto_rows
-from host.policies.selection.search.best_configurations import find_configurations
-from host.policies.selection.search.configuration_search import MOST_ENUMERATED, Space
+from host.policies.selection.search.branch_and_bound import find_configurations
+from host.policies.selection.search.configuration_search import Space
 from host.policies.selection.search.information import Candidates, contenders, most_promising, most_telling
 from host.policies.selection.search.planned_batches import (
     check_batch,
@@ -217,12 +217,12 @@ class Planner:
         raise ConfigurationError(f"planner: there is no device to train with{cause}; {remedy}")
 
     def _refuse_too_many(self) -> None:
-        """Bounds of what is not looked at are those of one server."""
-        servers, size = len(self.cluster.sides), math.prod(len(nodes) + 1 for nodes in self._nodes())
-        if servers and (size > MOST_ENUMERATED or len(self.cluster.kinds) > _MOST_KINDS):
+        """Batches are worked out for each subset of kinds, and several servers soon have many."""
+        servers, kinds = len(self.cluster.sides), len(self.cluster.kinds)
+        if servers and kinds > _MOST_KINDS:
             raise ConfigurationError(
-                f"planner: {size} configurations of {len(self.cluster.kinds)} kinds of drives on {servers} servers are "
-                f"more than it looks at, {MOST_ENUMERATED} of {_MOST_KINDS}; exclude drives, or plan with fewer servers"
+                f"planner: {kinds} kinds of drives on {servers} servers are more than it looks at, {_MOST_KINDS}; plan "
+                "with fewer servers, or with drives of fewer profiles"
             )
 
     def _look(self) -> Ranking:

@@ -77,7 +77,7 @@ class Goal:
         return np.where(kept, self.time * np.log(seconds) + self.power * np.log(watts), np.inf)
 
     def bound(
-        self, records: Floats, joules: Floats, idle: Floats, low: Floats, high: Floats, work: float = 1.0
+        self, records: Floats, joules: Floats, idle: Floats, low: Floats, high: Floats, work: Floats | float = 1.0
     ) -> Floats:
         """Return the least score that is possible.
 

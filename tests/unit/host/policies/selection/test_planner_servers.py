@@ -18,9 +18,11 @@ from host.policies.selection.cluster import Cluster, Side
 from host.policies.selection.costs.servers_costs import servers_step_costs
 from host.policies.selection.costs.step_costs import Figures, Points, step_costs, table_seconds
 from host.policies.selection.planner import Planner
+from host.policies.selection.search.branch_and_bound import BranchAndBound, find_configurations, first_boxes
+from host.policies.selection.search.configuration_search import Goal, enumerate_configurations
 from host.policies.selection.selection_rules import SelectionRules
 from tests.support.examples import examples
-from tests.support.planner_clusters import make_cluster, step
+from tests.support.planner_clusters import make_cluster, model_of, step
 
 TIME, RECORDS = parse_preference("time"), 1e6
 
@@ -122,8 +124,23 @@ def test_the_dearer_the_sum_between_servers_the_more_records_a_step_has(
     assert records == sorted(records)
 
 
-def test_more_than_is_looked_at_is_refused() -> None:
-    parts = [make_cluster([60], False, prefix=f"s{number}-") for number in range(3)]
-    with pytest.raises(ConfigurationError, match=r"226981 configurations of 3 kinds of drives on 3 servers"):
+def test_more_kinds_than_are_looked_at_are_refused() -> None:
+    parts = [make_cluster([1] * 3, False, prefix=f"s{number}-") for number in range(5)]
+    with pytest.raises(ConfigurationError, match=r"15 kinds of drives on 5 servers are more than it looks at, 12"):
         Planner(together(parts), SelectionRules(TIME), RECORDS)
-    Planner(together(parts[:2]), SelectionRules(TIME), RECORDS)
+    Planner(together(parts[:4]), SelectionRules(TIME), RECORDS)
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(servers(2), st.integers(0, 1000), st.floats(0, 3), st.floats(0, 3))
+def test_bounds_hold_for_all_configurations_of_servers(
+    parts: list[Cluster], seed: int, time: float, power: float
+) -> None:
+    model, space, theta = model_of(together(parts, 0.1), seed, powered=False)
+    goal = Goal(time, power)
+    best = goal.score(model.costs(theta, space.points(enumerate_configurations(space.least, space.most)))).min()
+    low, high = first_boxes(space)
+    assert BranchAndBound(space, model, theta, goal).bounds(low, high).min() <= best + 1e-9
+    found = find_configurations(space, model, theta, goal, 0)
+    assert found.gap == 0
+    assert goal.score(model.costs(theta, space.points(found.counts))).min() == pytest.approx(best, abs=1e-12)

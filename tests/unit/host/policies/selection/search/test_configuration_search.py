@@ -7,40 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host.config.preference import Preference
-from host.policies.selection.cluster import Cluster, Floats
-from host.policies.selection.costs.cost_model import Model, ParameterLayout
+from host.policies.selection.cluster import Cluster
 from host.policies.selection.costs.planned_records import TotalWork
-from host.policies.selection.costs.speed_curves import PaceTables, SecondsCurve, Spread, table_of
-from host.policies.selection.costs.step_costs import Figures
 from host.policies.selection.pareto import pareto_front
-from host.policies.selection.search.best_configurations import find_configurations
-from host.policies.selection.search.best_splits import MOST_KEPT, Splits
+from host.policies.selection.search.branch_and_bound import BranchAndBound, find_configurations, first_boxes
 from host.policies.selection.search.configuration_search import Goal, Space, enumerate_configurations
-from host.policies.selection.search.cost_bounds import seconds_bounds
-from host.policies.selection.search.planned_batches import knees, subset_batches
-from host.policies.selection.selection_rules import SelectionRules
 from tests.support.examples import examples
-from tests.support.planner_clusters import clusters
+from tests.support.planner_clusters import clusters, model_of
 
 WEIGHTS = st.floats(0, 3)
-
-
-def model_of(cluster: Cluster, seed: int, powered: bool) -> tuple[Model, Space, Floats]:
-    """A model with devices that differ, and numbers that are off."""
-    random = np.random.default_rng(seed)
-    tables = [table_of(kind) for kind in cluster.kinds]
-    rules = SelectionRules(Preference(time=1))
-    spreads = [
-        Spread(random.normal(0, 0.05, len(kind.nodes)), np.full(len(kind.nodes), 0.005), float(random.uniform(0, 0.03)))
-        for kind in cluster.kinds
-    ]
-    knee = knees(tables, rules).tolist()
-    curves = tuple(SecondsCurve(table, at, 0.1, 0.1) for table, at in zip(tables, knee, strict=True))
-    model = Model(Figures.of(cluster), curves, PaceTables.of(spreads), 0.1, powered)
-    batches = subset_batches(tables, cluster.counts, rules, np.zeros(1 << len(tables)))
-    theta = random.normal(0, 0.1, ParameterLayout(len(tables)).size)
-    return model, Space((0,) * len(tables), cluster.counts, batches), theta
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -52,7 +27,7 @@ def test_the_gap_holds(
     goal = Goal(time, power)
     every = enumerate_configurations(space.least, space.most)
     best = goal.score(model.costs(theta, space.points(every))).min()
-    found = find_configurations(space, model, theta, goal, most_looked_at)
+    found = find_configurations(space, model, theta, goal, 0, most_looked_at)
     reached = goal.score(model.costs(theta, space.points(found.counts))).min()
     assert best <= reached + 1e-12 <= best + found.gap + 1e-9
 
@@ -74,7 +49,7 @@ def test_the_gap_holds_where_work_differs_and_is_limited(
     seconds = costs.seconds / costs.records * work.records(every)
     goal = Goal(time, power, seconds=float(np.quantile(seconds, tight)))
     best = goal.score(costs, work.records(every)).min()
-    found = find_configurations(space, model, theta, goal, most_looked_at)
+    found = find_configurations(space, model, theta, goal, 0, most_looked_at)
     reached = goal.score(model.costs(theta, space.points(found.counts)), work.records(found.counts)).min()
     assert best <= reached + 1e-12
     assert reached <= best + found.gap + 1e-9
@@ -86,7 +61,7 @@ def test_the_gap_holds_where_work_differs_and_is_limited(
 def test_with_room_for_the_open_ones_it_is_exact(cluster: Cluster, seed: int, time: float, power: float) -> None:
     model, space, theta = model_of(cluster, seed, True)
     goal = Goal(time, power)
-    # One less than there are, so that classes are gone through.
+    # One less than there are, so that they are searched.
     found = find_configurations(space, model, theta, goal, int(space.size) - 1)
     every = enumerate_configurations(space.least, space.most)
     best = goal.score(model.costs(theta, space.points(every))).min()
@@ -96,18 +71,33 @@ def test_with_room_for_the_open_ones_it_is_exact(cluster: Cluster, seed: int, ti
 
 @pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
-@given(clusters(), st.integers(0, 1000))
-def test_bounds_hold_for_every_split(cluster: Cluster, seed: int) -> None:
-    model, space, theta = model_of(cluster, seed, True)
+@given(clusters(), st.integers(0, 1000), WEIGHTS, WEIGHTS, st.booleans())
+def test_bounds_hold_for_every_configuration_of_a_box(
+    cluster: Cluster, seed: int, time: float, power: float, powered: bool
+) -> None:
+    model, space, theta = model_of(cluster, seed, powered)
+    goal = Goal(time, power)
     every = enumerate_configurations(space.least, space.most)
-    every = every[(every * model.figures.drive).any(axis=1)]
-    seconds = model.costs(theta, space.points(every)).seconds
-    for row, counts in enumerate(every):
-        inside = counts > 0
-        least, most = inside.astype(int), np.array(space.most) * inside
-        low, high = seconds_bounds(model, theta, space.points(counts[None]), least.tolist(), most.tolist())
-        assert low[0] <= seconds[row] * (1 + 1e-9)
-        assert seconds[row] <= high[0] * (1 + 1e-9)
+    scores = goal.score(model.costs(theta, space.points(every)))
+    random = np.random.default_rng(seed)
+    for row in random.integers(0, len(every), 30):
+        alike = ((every > 0) == (every[row] > 0)).all(axis=1)
+        other = every[random.choice(np.flatnonzero(alike))]
+        low, high = np.minimum(every[row], other), np.maximum(every[row], other)
+        inside = alike & ((every >= low) & (every <= high)).all(axis=1)
+        bounds = BranchAndBound(space, model, theta, goal).bounds(low[None], high[None])
+        assert bounds[0] <= scores[inside].min() + 1e-9
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=4), st.data())
+def test_first_boxes_have_each_configuration_once(most: list[int], data: st.DataObject) -> None:
+    least = [data.draw(st.integers(0, each)) for each in most]
+    space = Space(tuple(least), tuple(most), np.zeros((1 << len(most), len(most)), np.int64))
+    low, high = first_boxes(space)
+    inside = [
+        ((each >= low) & (each <= high)).all(axis=1).sum() for each in enumerate_configurations(space.least, space.most)
+    ]
+    assert set(inside) <= {1}
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=4), st.data())
@@ -119,27 +109,6 @@ def test_each_configuration_is_there_once(most: list[int], data: st.DataObject) 
     assert len(every) == np.prod(sizes) - (not any(least))
     assert np.all(every >= least)
     assert np.all(every <= most)
-
-
-@settings(max_examples=examples(40), deadline=None)
-@given(st.integers(0, 1000), st.integers(1, 400), st.integers(1, 3), st.sampled_from([0.0, 1.0]))
-def test_thinning_keeps_a_bound_for_every_split(seed: int, count: int, numbers: int, idle: float) -> None:
-    """Also where more are undominated than are kept."""
-    random = np.random.default_rng(seed)
-    share = random.uniform(0, 1, count)
-    splits = Splits(
-        random.integers(0, numbers, count),
-        random.integers(0, 9, (count, 2)),
-        1 + 50 * share + random.uniform(0, 1, count),
-        1 + 30 * share**2 + random.uniform(0, 1, count),
-        1 + idle * random.uniform(0, 1, count),
-    )
-    kept = splits.thinned()
-    for row in range(count):
-        same = kept.numbers == splits.numbers[row]
-        bounded = (kept.records >= splits.records[row]) & (kept.joules <= splits.joules[row])
-        assert (same & bounded & (kept.idle <= splits.idle[row])).any()
-    assert all((kept.numbers == number).sum() <= MOST_KEPT for number in range(numbers))
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=30))
