@@ -61,7 +61,7 @@ to a drive (or the host), or in which it was left idle. It is the same for all o
 
 Use `sum by (device)` on both sides: it drops `clock`, `phase`, `component`, `instance` and `job`, so that both have the
 same labels. Do not divide across clocks. Take a window of several rounds, or the rate is of none or one: counters move
-when a round is over, by what the records of the run directory say of it.
+when a round is over (those of steps with every step), by what the records of the run directory say of it.
 
 `increase()` and `rate()` extrapolate to the edges of their window. In a quotient this cancels; alone it does not: read
 joules from the counter itself, not from `increase()`.
@@ -105,14 +105,14 @@ _TAIL = """\
 * A step's seconds are known as a mean per federated round and phase, so the sum and count of
   `csd_train_step_duration_seconds` are exact, its buckets are those of the means. Of synchronous rounds each step's
   compute is known: a phase is taken to have the same share of every step that it has of the round.
-* Metrics of steps, retunes, slowdowns and disturbances are those of synchronous runs (`mode` is `sync`). They move when
-  a round is over, like all others; gauges are of its last step. Where the host trains too it is the device `host` in
-  all of them, and its counters are there from its first round on.
+* Metrics of steps, retunes, slowdowns and disturbances are those of synchronous runs (`mode` is `sync`). They move
+  with every step, all others when a round is over; gauges are of the last step. Where the host trains too it is the
+  device `host` in all of them, and its counters are there from its first step on.
 * `csd_possible_records_per_second` knows compute alone, for the tables have neither flash nor link: hold it against
   `csd_global_batch_size` over the slowest device's seconds, or see the report of the run, which does.
 * Metrics of several servers (`csd_servers`, `csd_allreduce_...`, `csd_server_...`, `csd_rendezvous_total`) are there
-  only where several train together, but for `csd_server_info`. Their counters move when a round is over, as all do,
-  but for `csd_rendezvous_total`, which moves at once.
+  only where several train together, but for `csd_server_info`. Their counters move when a round is over, for
+  they are held against its seconds; `csd_rendezvous_total` and `csd_servers` move with every step.
 * States: `defined` until the run starts the drives, `booting` until the drive's hello, `ready`, `training` from the
   first round on (`ready` again while a round leaves it idle), `lost` when its session has ended.
 

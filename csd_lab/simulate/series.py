@@ -9,9 +9,10 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.device_time import COUNTED
 from host.core.records import EventKind, EventRecord
 from host.core.summary import SYNC
+from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.metrics.exposition import Exposition
 from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
-from host.monitoring.metrics.round_counting import DeviceFacts
+from host.monitoring.run_listener import RunStart, show_round
 
 _PLAIN = "text/plain;version=0.0.4"
 
@@ -31,7 +32,8 @@ def _count(drives: int) -> int:
         state.add_event(EventRecord(name, EventKind.JOINED))
     hello = {"machine": "aarch64", "agent": "0.1.0", "torch": "2.9.1"}
     scales = dict.fromkeys(PhaseSeconds.__struct_fields__, 0.25)
-    state.begin([DeviceFacts(name, "emulated", "newport", 4, COUNTED, scales, hello) for name in names], COUNTED)
-    state.add_round(next(list_rounds(SYNC, names, 1, 0)))
+    facts = [DeviceFacts(name, "emulated", "newport", 4, COUNTED, scales, hello) for name in names]
+    state.begin(RunStart(COUNTED, list_devices=lambda: facts))
+    show_round([state], next(list_rounds(SYNC, names, 1, 0)))
     _, text = Exposition(state).render(_PLAIN, None)
     return sum(bool(line) and not line.startswith(b"#") for line in text.splitlines())

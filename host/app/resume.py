@@ -73,7 +73,7 @@ def resume_run(
             report_run(path, progress)
             return summary
         directory.remove_end()
-        return run_job(request, paths, path.parent, progress, quiet, past, stay)
+        return run_job(request, paths, past, progress, quiet, stay)
 
 
 def _read_request(path: Path, engine: str | None) -> RunRequest:

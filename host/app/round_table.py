@@ -17,6 +17,7 @@ from host.core.console import console, print_line
 from host.core.records import RetuneRecord, RoundRecord
 from host.core.summary import FEDERATED, SYNC
 from host.monitoring.retune_text import describe_retune
+from host.monitoring.run_listener import RunListener
 
 # Of a terminal, in which the last ones are seen; records.jsonl has all.
 _MOST_ROWS = 500
@@ -32,7 +33,7 @@ class _Column:
     cell: Callable[[RoundRecord], str]
 
 
-class RoundTable:
+class RoundTable(RunListener):
     """The live table of a run; on a pipe, plain lines as rounds end. A context manager."""
 
     def __init__(self, clock: str, quiet: bool = False, mode: str = FEDERATED) -> None:
@@ -58,7 +59,7 @@ class RoundTable:
         if self._live is not None:
             self._live.stop()
 
-    def add(self, record: RoundRecord) -> None:
+    def add_round(self, record: RoundRecord) -> None:
         """Show one more round."""
         cells = [column.cell(record) for column in self._columns]
         if self._live is not None:
@@ -67,12 +68,12 @@ class RoundTable:
         elif not self._quiet:
             self._print_plain(cells)
 
-    def add_retune(self, retune: RetuneRecord) -> None:
+    def add_retune(self, record: RetuneRecord) -> None:
         """Say that batch sizes change, as soon as it is known."""
         if self._live is not None:
-            self._live.console.print(escape(describe_retune(retune)), soft_wrap=True)
+            self._live.console.print(escape(describe_retune(record)), soft_wrap=True)
         elif not self._quiet:
-            print_line(describe_retune(retune))
+            print_line(describe_retune(record))
 
     def _render(self) -> Table:
         table = Table(caption=self._caption)

@@ -15,8 +15,6 @@ from typing import IO, TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from host.core.records import EventRecord, RoundRecord
-
 log = logging.getLogger(__name__)
 
 VARIABLE = "CSD_LOG"
@@ -72,31 +70,6 @@ class JsonLines(logging.Formatter):
         if record.exc_info and record.exc_info[0] is not None:
             line["traceback"] = "".join(traceback.format_exception(*record.exc_info))
         return json.dumps(line)
-
-
-class RunLog:
-    """A `host.monitoring.recorder.RunListener` that logs each event of a run, and each round that ends."""
-
-    def __init__(self, last_round: int = 0) -> None:
-        """Begin a run, or go on behind `last_round` of one that is resumed, whose rounds are not logged again."""
-        self._last_round = last_round
-        tell(run=None, round=last_round or None)
-
-    def add_event(self, event: EventRecord) -> None:
-        """Log an event."""
-        log.info("%s", event.detail or event.what, extra={"drive": event.device, "event": str(event.what)})
-
-    def count_event(self, event: EventRecord) -> None:
-        """Leave out an event that is not to be listed."""
-
-    def add_round(self, record: RoundRecord) -> None:
-        """Log the end of a round."""
-        if record.round <= self._last_round:
-            return
-        tell(round=record.round)
-        log.info(
-            "round %d: accuracy %.4f after %.3f array seconds", record.round, record.accuracy, record.array_seconds
-        )
 
 
 class _Messages(io.TextIOBase):

@@ -6,18 +6,18 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import shorten
 from host.core.event_budget import EventBudget
 from host.core.failures import Failure, FailureRecord
 from host.core.json_logs import tell
-from host.core.records import EventKind, EventRecord, RoundRecord
+from host.core.records import EventKind, EventRecord, RetuneRecord, RoundRecord, StepRecord
 from host.core.slice_record import SliceRecord
 from host.core.states.training_state import TrainingState
 from host.fleet.checkpoint import Checkpoint
 from host.monitoring.run_directory import RunDirectory
+from host.monitoring.run_listener import RunListener, RunStart, show_round
 from host.training.accounting import Accountant
 from host.training.training_protocol import Training
 
@@ -47,47 +47,39 @@ class ResumePoint:
         return self.checkpoint.state if self.checkpoint is not None else None
 
 
-class RunListener(Protocol):
-    """Somebody who is shown what happens in a run as it happens."""
-
-    def add_event(self, event: EventRecord) -> None:
-        """Take an event."""
-
-    def count_event(self, event: EventRecord) -> None:
-        """Take an event that is one too many of its kind to be listed."""
-
-    def add_round(self, record: RoundRecord) -> None:
-        """Take a round that has ended."""
-
-
 class Recorder:
     """Records one run, from its beginning or from its `past` on. Events that come before there is a directory wait.
 
     Attributes:
         last_round: number of the last that has ended; 0 before the first.
+        listeners: shown what happens from now on.
         directory: None until `open`.
     """
 
-    def __init__(self, followers: Sequence[RunListener], job: str, every: int, past: ResumePoint | None) -> None:
+    def __init__(self, listeners: Sequence[RunListener], job: str, every: int, past: ResumePoint | None) -> None:
         """Begin the run's wall time.
 
         Args:
-            followers: shown every event and round; of a resumed run its past rounds first.
+            listeners: shown everything; of a resumed run its past rounds first.
             job: hash of the job, for checkpoints.
             every: rounds between checkpoints; 0 for none.
             past: of a resumed run.
         """
         self.last_round = past.last_round if past is not None else 0
-        self._followers, self._job, self._every = list(followers), job, every
+        self.listeners, self._job, self._every = list(listeners), job, every
         spent_seconds = past.checkpoint.wall_seconds if past is not None and past.checkpoint is not None else 0.0
         self._begin = time.monotonic() - spent_seconds
         self._early: list[EventRecord] = []
         self._budget = EventBudget()
         self.directory: RunDirectory | None = None
         self._accountant: Accountant | None = None
+        self._start: RunStart | None = None
+        self._clocks: dict[str, str] = {}
+        # Of the round under way: how many steps and retunes were shown.
+        self._shown = [0, 0]
         if past is not None:
             for record in past.directory.read_rounds():  # so that counters go on where they were
-                self._show_round(record)
+                show_round(self.listeners, record)
             self.open(past.directory)
             self.add_event(HOST, EventKind.RESUMED, f"after round {self.last_round}")
 
@@ -104,12 +96,40 @@ class Recorder:
             directory.append(event)
         self._early.clear()
 
-    def follow(self, accountant: Accountant) -> None:
-        """Give events the array time of `accountant` from now on."""
-        self._accountant = accountant
+    def start_booting(self) -> None:
+        """Note that the devices are being started."""
+        for listener in self.listeners:
+            listener.start_booting()
+
+    def begin(self, start: RunStart, accountant: Accountant) -> None:
+        """Note that training begins; from now on events have the array time of `accountant`."""
+        self._start, self._accountant = start, accountant
+        self._read_clocks(start)
+        for listener in self.listeners:
+            listener.begin(start)
+
+    def _read_clocks(self, start: RunStart) -> None:
+        self._clocks |= {facts.device: facts.clock for facts in start.list_devices()}
+
+    def end(self, stays: bool = False) -> None:
+        """Note that training is done, or, where it `stays`, that the run is over later."""
+        for listener in self.listeners:
+            listener.end(stays)
+
+    def add_step(self, record: StepRecord, end_seconds: float) -> None:
+        """Show a synchronous step that has ended at this moment of the array's time; its round's record has it too."""
+        self._shown[0] += 1
+        for listener in self.listeners:
+            listener.add_step(record, end_seconds, self._clocks)
+
+    def add_retune(self, record: RetuneRecord) -> None:
+        """Show new batch sizes; the round's record has them too."""
+        self._shown[1] += 1
+        for listener in self.listeners:
+            listener.add_retune(record)
 
     def add_event(self, device: str, what: EventKind, detail: str) -> None:
-        """Record an event; once the directory is closed, for the followers alone.
+        """Record an event; once the directory is closed, for the listeners alone.
 
         Of a drive's events of one kind the first in each minute are listed and the others counted: a drive that does
         not cease fills neither disk nor page. The host's own are all listed.
@@ -120,9 +140,7 @@ class Recorder:
         elif self._budget.admits(device, what):
             self._list(device, what, shorten(detail, _MOST_CHARACTERS))
         else:
-            event = self._event(device, what, detail)
-            for follower in self._followers:
-                follower.count_event(event)
+            self._show_event(self._event(device, what, detail), listed=False)
 
     def list_counted(self, at_once: bool = True) -> None:
         """Write down how many events were only counted in the minute that is over, or `at_once` in this one."""
@@ -131,12 +149,20 @@ class Recorder:
 
     def _list(self, device: str, what: EventKind, detail: str) -> None:
         event = self._event(device, what, detail)
-        for follower in self._followers:
-            follower.add_event(event)
+        self._show_event(event)
         if self.directory is None:
             self._early.append(event)
         elif not self.directory.closed:
             self.directory.append(event)
+
+    def _show_event(self, event: EventRecord, listed: bool = True) -> None:
+        for listener in self.listeners:
+            listener.add_event(event, listed)
+
+    def set_failures(self, failures: Sequence[Failure]) -> None:
+        """Show all failures of the user's code so far."""
+        for listener in self.listeners:
+            listener.set_failures(failures)
 
     def add_failure(self, failure: Failure) -> None:
         """Record a failure of the user's code that came for the first time."""
@@ -164,14 +190,13 @@ class Recorder:
         self.list_counted(at_once=False)
         directory.append(record)
         self.last_round = record.round
-        self._show_round(record)
+        if self._start is not None:
+            self._read_clocks(self._start)
+        show_round(self.listeners, record, *self._shown)
+        self._shown = [0, 0]
         if self._every and (record.round % self._every == 0 or training.done or last):
             checkpoint = Checkpoint(training.state(), self.wall_seconds)
             await asyncio.to_thread(directory.save_checkpoint, checkpoint, self._job)
-
-    def _show_round(self, record: RoundRecord) -> None:
-        for follower in self._followers:
-            follower.add_round(record)
 
     def _open_directory(self) -> RunDirectory:
         if self.directory is None:

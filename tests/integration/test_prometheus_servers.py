@@ -20,10 +20,11 @@ from csd_lab.generate.dashboards import Expression, list_expressions
 from csd_lab.generate.dashboards.panels import PanelNeeds
 from csd_lab.testkit.prometheus import PROGRAM, Prometheus, serve_prometheus
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.records import EventKind, EventRecord, RoundRecord
+from host.core.records import EventKind, EventRecord, RoundRecord, ServersRecord, StepRecord
+from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.exporter import Exporter
 from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
-from host.monitoring.metrics.round_counting import DeviceFacts
+from host.monitoring.run_listener import RunStart, show_round
 from host.training.multi_server.prometheus_targets import write_targets
 from tests.support.machines import REQUIRE_VARIABLE
 from tests.support.records import device_round, round_record
@@ -57,15 +58,14 @@ class Server:
 
     @classmethod
     def begun(cls, name: str, scale: float, waited_seconds: float) -> Server:
-        facts = RunFacts("lab", "qemu", "digits_cnn", "sync", DEVICES, server=name)
+        facts = RunFacts("lab", "qemu", "digits_cnn", "sync", DEVICES, server=name, servers=2)
         server = cls(name, scale, waited_seconds, MetricsState(facts))
         for device in DEVICES:
             server.state.add_event(EventRecord(device, EventKind.JOINED))
         about = [
             DeviceFacts(device, "emulated", "newport", 4, "counted", {}, {}, HYPERVISORS[device]) for device in DEVICES
         ]
-        server.state.begin(about, "counted")
-        server.state.begin_servers(2, "modelled")
+        server.state.begin(RunStart("counted", list_devices=lambda: about))
         return server
 
     def record(self) -> RoundRecord:
@@ -79,15 +79,27 @@ class Server:
             for place, device in enumerate(DEVICES)
         ]
         return round_record(
-            parts, round=self.rounds + 1, array_seconds=8.0, energy_joules={"host": {"chassis": 40.0 * self.scale}}
+            parts,
+            round=self.rounds + 1,
+            array_seconds=8.0,
+            energy_joules={"host": {"chassis": 40.0 * self.scale}},
+            steps=[self.step()] * STEPS,
         )
 
+    def step(self) -> StepRecord:
+        servers = ServersRecord(
+            server=self.name,
+            present=[f"rack-{number}" for number in range(self.present)],
+            samples=1,
+            own_seconds=1.0,
+            slowest_seconds=1.0 + self.waited_seconds,
+            reduce_seconds=REDUCE_SECONDS,
+            sent_bytes=int(REDUCED_BYTES * self.scale),
+        )
+        return StepRecord(step=1, loss=0.5, learning_rate=0.1, array_seconds=1.0, servers=servers)
+
     def train(self) -> None:
-        for _ in range(STEPS):
-            self.state.add_servers_step(
-                self.present, int(REDUCED_BYTES * self.scale), REDUCE_SECONDS, self.waited_seconds
-            )
-        self.state.add_round(self.record())
+        show_round([self.state], self.record())
         self.rounds += 1
 
 

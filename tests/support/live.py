@@ -11,7 +11,8 @@ from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
 from host.monitoring.page.page_app import PageApp
 from host.monitoring.page.page_facts import describe_presences
 from host.monitoring.page.run_history import History, RunPlan
-from tests.support.metrics import facts
+from host.monitoring.run_listener import show_round
+from tests.support.metrics import starting
 
 
 class LiveRun:
@@ -43,8 +44,8 @@ class LiveRun:
         """Let all drives join, and training begin."""
         for device in self._devices:
             self.tell(device, EventKind.JOINED)
-        self.metrics.begin([facts(device, clock) for device in self._devices], clock)
-        self.history.begin(clock, "runs/lab")
+        for listener in (self.metrics, self.history):
+            listener.begin(starting(self._devices, clock))
 
     def tell(self, device: str, what: EventKind, detail: str = "") -> None:
         """Let an event happen."""
@@ -54,8 +55,7 @@ class LiveRun:
     def add(self, *records: RoundRecord) -> None:
         """Let rounds end."""
         for record in records:
-            self.metrics.add_round(record)
-            self.history.add_round(record)
+            show_round((self.metrics, self.history), record)
 
     def lose(self, device: str) -> None:
         """Lose a drive."""

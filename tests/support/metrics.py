@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,9 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from csd_emu.profiles import PROFILES
 from host.core.device_time import TableModel
 from host.core.records import EventKind, EventRecord
+from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
-from host.monitoring.metrics.round_counting import DeviceFacts
+from host.monitoring.run_listener import RunStart
 from tests.support.calibration import make_table
 from tests.support.collector import StateCollector
 
@@ -27,6 +29,12 @@ def facts(device: str, clock: str = "counted") -> DeviceFacts:
     return DeviceFacts(device, "emulated", "newport", 4, clock, {"forward": 0.25, "encode": 1.0}, HELLO)
 
 
+def starting(devices: Iterable[str] = DEVICES, clock: str = "counted", **others: Any) -> RunStart:
+    """Return what a run begins to train with on these drives, whose own clock is `counted`."""
+    about = [facts(device) if clock == "counted+modelled" else facts(device, clock) for device in devices]
+    return RunStart(clock, "runs/lab", lambda: about, **others)
+
+
 def defined(devices: Iterable[str] = DEVICES) -> MetricsState:
     return MetricsState(RunFacts("lab", "qemu", "digits_cnn", "federated", tuple(devices)))
 
@@ -38,10 +46,11 @@ def begun(
     power_cap_watts: float | None = None,
 ) -> MetricsState:
     """A run that has just begun to train on drives that have all joined."""
-    state = MetricsState(RunFacts("lab", "qemu", "digits_cnn", "federated", tuple(devices), power_cap_watts))
+    about = RunFacts("lab", "qemu", "digits_cnn", "federated", tuple(devices), power_cap_watts)
+    state = MetricsState(about, calibrated)
     for device in devices:
         state.add_event(EventRecord(device, EventKind.JOINED))
-    state.begin([facts(device, clock) for device in devices], clock, calibrated)
+    state.begin(starting(devices, clock))
     return state
 
 

@@ -25,6 +25,7 @@ from host.core.records import EventKind, EventRecord, RoundRecord
 from host.core.states.peer_servers import PeerServers
 from host.core.tuning.batch_tuner import BatchTuner
 from host.fleet.fleet import Fleet
+from host.monitoring.recorder import Recorder
 from host.training.accounting import make_accountant
 from host.training.host_optimiser import make_optimiser
 from host.training.run_faults import RunFaults
@@ -131,6 +132,7 @@ class SyncRun:
         own: ArrayConfig | None = None,
         whole: ArrayConfig | None = None,
         together: PeerServers | None = None,
+        recorder: Recorder | None = None,
         **job: Any,
     ) -> None:
         fields: dict[str, Any] = {
@@ -141,7 +143,7 @@ class SyncRun:
         self.drives, self.fleet, self.existing = drives, FakeFleet(*drives), set(existing)
         array = {"name": "fakes", "devices": [{"profile": "newport", "count": len(drives)}]}
         self.config = own or ArrayConfig.model_validate(array)
-        self._together, whole = together, whole or self.config
+        self._together, self._recorder, whole = together, recorder, whole or self.config
         self.events: list[EventRecord] = []
         self.noted = asyncio.Event()
         self.rounds: list[RoundRecord] = []
@@ -204,8 +206,14 @@ class SyncRun:
         participants = Participants(names, fleet, lambda: self.existing, 30.0, self.on_event)
         return make_training(
             *(self.plan, participants, stepper, disturbances, judge, RunTransfers(self.communication, self.logs)),
-            RunGuide(None if self._make_tuner is None else self._make_tuner(self.plan), self._pause),
+            self._make_guide(),
         )
+
+    def _make_guide(self) -> RunGuide:
+        tuner = None if self._make_tuner is None else self._make_tuner(self.plan)
+        if self._recorder is None:
+            return RunGuide(tuner, self._pause)
+        return RunGuide(tuner, self._pause, self._recorder.add_step, self._recorder.add_retune)
 
 
 async def assert_resumes(make: Callable[[], SyncRun]) -> None:

@@ -19,13 +19,14 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Trained
 from host.core.device_time import COUNTED
 from host.core.records import EventKind, EventRecord, RoundRecord
+from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.exporter import Exporter
 from host.monitoring.metrics.info_metrics import KINDS, describe_run
 from host.monitoring.metrics.metrics_state import MetricsState
-from host.monitoring.metrics.round_counting import DeviceFacts
 from host.monitoring.page.page_app import PageApp
 from host.monitoring.page.page_facts import describe_presences, plan_run
 from host.monitoring.page.run_history import History
+from host.monitoring.run_listener import RunStart, show_round
 from host.training.accounting import Accountant, DeviceReport, make_accountant
 from host.training.training_protocol import round_totals
 
@@ -73,15 +74,14 @@ def play(config: ArrayConfig, seed: int, metrics: MetricsState, history: History
     facts = [DeviceFacts(name, KINDS[config.engine], "newport", 4, COUNTED, {}, {}) for name in names]
     for name in names:
         _tell(EventRecord(name, EventKind.JOINED), metrics, history)
-    metrics.begin(facts, COUNTED)
-    history.begin(COUNTED, "")
+    for listener in (metrics, history):
+        listener.begin(RunStart(COUNTED, list_devices=lambda: facts))
     for record in make_rounds(config, names, seed):
         if record.round == ROUNDS:
             for name in names[:: DRIVES // LOST][:LOST]:
                 _tell(EventRecord(name, EventKind.LEFT), metrics, history)
                 _tell(EventRecord(name, EventKind.LOST, "killed"), metrics, history)
-        metrics.add_round(record)
-        history.add_round(record)
+        show_round((metrics, history), record)
 
 
 def make_rounds(config: ArrayConfig, names: list[str], seed: int) -> Iterator[RoundRecord]:

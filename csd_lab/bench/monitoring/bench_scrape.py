@@ -19,9 +19,10 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.device_time import COUNTED
 from host.core.records import EventKind, EventRecord
 from host.core.summary import FEDERATED, SYNC
+from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.exporter import Exporter
 from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
-from host.monitoring.metrics.round_counting import DeviceFacts
+from host.monitoring.run_listener import RunStart, show_round
 
 DEVICES = 1000
 SCRAPES, WARM_UP = 30, 3
@@ -74,7 +75,7 @@ def _measure(mode: str, devices: int, scrapes: int, seed: int) -> tuple[dict[str
         for encoding in (GZIP, PLAIN):
             for number in range(scrapes + WARM_UP):
                 record = next(rounds)
-                state.add_round(record)
+                show_round([state], record)
                 for case in (FRESH, UNCHANGED):
                     milliseconds, text = _scrape(exporter.address, encoding)
                     _check(text, mode, record.round)
@@ -109,5 +110,6 @@ def _begun(mode: str, names: Sequence[str]) -> MetricsState:
         state.add_event(EventRecord(name, EventKind.JOINED))
     hello = {"machine": "aarch64", "agent": "0.1.0", "torch": "2.9.1"}
     scales = dict.fromkeys(PhaseSeconds.__struct_fields__, 0.25)
-    state.begin([DeviceFacts(name, "emulated", PROFILE, 4, COUNTED, scales, hello) for name in names], COUNTED)
+    facts = [DeviceFacts(name, "emulated", PROFILE, 4, COUNTED, scales, hello) for name in names]
+    state.begin(RunStart(COUNTED, list_devices=lambda: facts))
     return state

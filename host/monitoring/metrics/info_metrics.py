@@ -11,19 +11,21 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.session_frames import Hello
 from host.config.job_file import JobConfig
 from host.core.device_time import COUNTED, DeviceTime, StepModel
+from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metrics_state import RunFacts
-from host.monitoring.metrics.round_counting import PHASES, DeviceFacts
+from host.monitoring.metrics.round_counting import PHASES
 from host.training.sync_plan import SyncPlan
 
 # An engine that somebody adds is its own kind.
 KINDS = {"qemu": "emulated", "native": "native", "remote": "real"}
 
 
-def describe_run(config: ArrayConfig, job: JobConfig, server: str = "") -> RunFacts:
-    """Return what stays the same in a run; `server` is the host's name among several, empty for the array's."""
+def describe_run(config: ArrayConfig, job: JobConfig, server: str = "", servers: int = 0) -> RunFacts:
+    """Return what stays the same in a run; `server` is the host's name among several `servers`."""
     devices = tuple(device.name for device in config.list_nodes())
-    return RunFacts(config.name, config.engine_label, job.model, job.mode, devices, config.host.power_cap, server)
+    what = (config.name, config.engine_label, job.model, job.mode)
+    return RunFacts(*what, devices, config.host.power_cap, server, servers)
 
 
 def describe_tables(job: JobConfig, expected: Mapping[str, StepModel], plan: SyncPlan | None) -> Calibrated:

@@ -11,25 +11,27 @@ from __future__ import annotations
 
 import platform
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 
-from host.core.records import EventKind, EventRecord, RoundRecord
+from host.core.records import EventKind, EventRecord, RetuneRecord, RoundRecord, StepRecord
+from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.metrics import metric_names as names
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metric import Metric
 from host.monitoring.metrics.round_counting import (
     WALL,
-    DeviceFacts,
     add_round,
     begin_array,
     begin_device,
     charged_nodes,
 )
 from host.monitoring.metrics.series_store import MetricsSnapshot, Store
-from host.monitoring.metrics.server_counting import ServerCounts, add_server_steps, begin_servers
-from host.monitoring.metrics.server_names import RENDEZVOUS, SERVER_INFO, SERVERS
+from host.monitoring.metrics.server_counting import add_servers, begin_servers, show_servers
+from host.monitoring.metrics.server_names import SERVER_INFO
+from host.monitoring.metrics.step_counting import add_retune, add_step
+from host.monitoring.run_listener import RunListener, RunStart
 from host.training.contributions import reason_of
 
 DEFINED, BOOTING, READY, TRAINING, LOST = STATES = ("defined", "booting", "ready", "training", "lost")
@@ -45,6 +47,7 @@ class RunFacts:
     Attributes:
         power_cap_watts: None for none.
         server: name of the server that the host is; empty for the array's name.
+        servers: how many train together, this one included; 0 of one that is alone.
     """
 
     array: str
@@ -54,6 +57,7 @@ class RunFacts:
     devices: tuple[str, ...]
     power_cap_watts: float | None = None
     server: str = ""
+    servers: int = 0
 
 
 @dataclass
@@ -73,25 +77,26 @@ class _Device:
 
 @dataclass
 class _Progress:
-    """How far the run is, and to whom its last round charged energy."""
+    """How far the run is; `step`: the last of the round under way, `charged`: to whom the last round charged energy."""
 
     booting: bool = False
     begun: bool = False
     resting: bool = False
     ended: bool = False
     charged: Collection[str] = field(default_factory=tuple)
+    step: StepRecord | None = None
 
 
-class MetricsState:
+class MetricsState(RunListener):
     """All metrics of one run. Each method is one step for a scrape: it sees all of it or nothing."""
 
-    def __init__(self, run: RunFacts) -> None:
-        """Begin with drives that are merely defined."""
+    def __init__(self, run: RunFacts, calibrated: Calibrated | None = None) -> None:
+        """Begin with drives that are merely defined; `calibrated` knows what rounds should cost."""
         self._run, self._store, self._lock = run, Store(), threading.Lock()
         self._devices = {device: _Device() for device in run.devices}
         self._progress = _Progress()
-        self._calibrated = Calibrated()
-        self._servers: ServerCounts | None = None
+        self._calibrated = calibrated or Calibrated()
+        self._start: RunStart | None = None
         self.revision = 0
         self._store.set(names.BUILD_INFO, (metadata.version("csd-emu"), platform.python_version()), 1)
         self._store.set(names.RUN_INFO, (run.array, run.engine, run.model, run.mode), 1)
@@ -108,34 +113,24 @@ class MetricsState:
             self._progress.booting = True
             self._show_states()
 
-    def set_boot_seconds(self, seconds: Mapping[str, float]) -> None:
-        """Note how long each drive took from its start to its hello, in wall seconds."""
+    def begin(self, start: RunStart) -> None:
+        """Begin to train on drives that have a session: all counters are there, at 0 or where past rounds left them."""
         with self._lock:
-            for device, value in seconds.items():
-                self._store.set(names.BOOT_SECONDS, (device, WALL), value)
-
-    def begin(self, devices: Iterable[DeviceFacts], clock: str, calibrated: Calibrated | None = None) -> None:
-        """Begin to train on drives that have a session: all counters are there, at 0 or where past rounds left them.
-
-        `clock` is that of the array's seconds; `calibrated` knows what rounds from now on should cost.
-        """
-        with self._lock:
-            self._describe(devices, clock)
-            self._calibrated = calibrated or Calibrated()
+            self._start = start
+            self._describe(start)
+            for name, seconds in start.boot_seconds.items():
+                self._store.set(names.BOOT_SECONDS, (name, WALL), seconds)
             self._progress.begun = True
-            begin_array(self._store, self._run.mode, clock, self._run.power_cap_watts)
+            begin_array(self._store, self._run.mode, start.clock, self._run.power_cap_watts)
+            if self._run.servers:
+                begin_servers(self._store, self._run.servers, start.clock)
             for device in self._devices.values():
                 device.missed = 0 if device.up else _GONE_AFTER_ROUNDS
             self._show_states()
             self.revision += 1
 
-    def describe(self, devices: Iterable[DeviceFacts], clock: str) -> None:
-        """Take what drives with a session said of themselves; the counters of a new one begin at 0."""
-        with self._lock:
-            self._describe(devices, clock)
-
-    def add_event(self, event: EventRecord) -> None:
-        """Note what happened to a device."""
+    def add_event(self, event: EventRecord, listed: bool = True) -> None:
+        """Note what happened to a device: here all events count, `listed` or not."""
         with self._lock:
             if self._progress.ended:
                 return
@@ -158,88 +153,44 @@ class MetricsState:
                 known.was_up = True
             self._show_state(event.device, known)
 
-    def count_event(self, event: EventRecord) -> None:
-        """Note an event that is listed nowhere: here all count."""
-        self.add_event(event)
+    def add_step(self, record: StepRecord, end_seconds: float, clocks: Mapping[str, str]) -> None:
+        """Count a step as soon as it has ended; what devices did in it comes with its round."""
+        with self._lock:
+            add_step(self._store, self._run.mode, record, self._progress.step, clocks)
+            if record.servers is not None:
+                show_servers(self._store, record.servers)
+            self._progress.step = record
+
+    def add_retune(self, record: RetuneRecord) -> None:
+        """Count new batch sizes."""
+        with self._lock:
+            add_retune(self._store, record)
 
     def add_round(self, record: RoundRecord) -> None:
         """Count what the array did in a round."""
         with self._lock:
+            if self._start is not None:
+                self._describe(self._start)
             add_round(self._store, self._run.mode, record, self._calibrated)
-            self._count_servers()
-            self._progress.charged = charged_nodes(record)
+            # Shares of a round's seconds are asked for: these counters move with those of the round.
+            for servers in (step.servers for step in record.steps if step.servers is not None):
+                add_servers(self._store, servers, record.clock if self._start is None else self._start.clock)
+            self._progress.charged, self._progress.step = charged_nodes(record), None
             for name, device in self._devices.items():
                 device.missed = 0 if device.up else device.missed + 1
                 device.chosen = name not in record.idle
             self._show_states()
             self.revision += 1
 
-    def begin_servers(self, expected: int, clock: str, past: Iterable[RoundRecord] = ()) -> None:
-        """Begin to train together with other servers: their series are there, at 0 or where past rounds left them.
+    def end(self, stays: bool = False) -> None:
+        """Keep everything as it is: that drives are switched off now is no fault of theirs.
 
-        Args:
-            expected: all servers, this one included.
-            clock: that of the seconds which their steps will tell.
-            past: rounds of a resumed run.
+        Of a run that `stays` they are still watched: a drive that leaves now is gone at once.
         """
         with self._lock:
-            self._servers = ServerCounts(clock)
-            begin_servers(self._store, expected, clock)
-            for servers in (step.servers for record in past for step in record.steps if step.servers is not None):
-                self._servers.add(servers.sent_bytes, servers.reduce_seconds, servers.waited_seconds)
-                self._store.add(RENDEZVOUS, (), servers.meetings)
-            self._count_servers()
-
-    def _count_servers(self) -> None:
-        if self._servers is not None:
-            add_server_steps(self._store, self._servers)
-            self._servers = ServerCounts(self._servers.clock)
-
-    def count_servers(self, record: RoundRecord) -> None:
-        """Count what a round's steps had to do with other servers."""
-        for step in record.steps:
-            if (servers := step.servers) is not None:
-                for _ in range(servers.meetings):
-                    self.add_rendezvous(len(servers.present))
-                costs = servers.sent_bytes, servers.reduce_seconds, servers.waited_seconds
-                self.add_servers_step(len(servers.present), *costs)
-
-    def add_servers_step(self, present: int, reduced_bytes: int, reduce_seconds: float, waited_seconds: float) -> None:
-        """Count a step that was taken together; counters move with the next `add_round`, as all others do.
-
-        Args:
-            present: servers that took it, this one included.
-            reduced_bytes: that this server sent to others for it.
-            reduce_seconds: device time of adding up the gradients.
-            waited_seconds: device time in which this server was ready and another was not.
-
-        Raises:
-            RuntimeError: `begin_servers` was not called.
-        """
-        with self._lock:
-            if self._servers is None:
-                raise RuntimeError("a step of several servers was counted before there were any")
-            self._servers.add(reduced_bytes, reduce_seconds, waited_seconds)
-            self._store.set(SERVERS, (), present)
-
-    def add_rendezvous(self, present: int) -> None:
-        """Count that the servers have met anew, `present` of them, this one included: at once, for alerts."""
-        with self._lock:
-            self._store.add(RENDEZVOUS, (), 1)
-            self._store.set(SERVERS, (), present)
-
-    def rest(self) -> None:
-        """Train no more, but go on to watch who is there: a drive that leaves now is gone at once."""
-        with self._lock:
-            self._progress.resting, self._progress.begun = True, False
+            self._progress.resting, self._progress.ended, self._progress.begun = True, not stays, False
             self._show_states()
-
-    def end(self) -> None:
-        """Keep everything as it is: that drives are switched off now is no fault of theirs."""
-        with self._lock:
-            self._progress.ended, self._progress.begun = True, False
-            self._show_states()
-            self.revision += 1
+            self.revision += not stays
 
     def devices(self) -> dict[str, tuple[str, DeviceFacts | None]]:
         """Return for each drive the state that it is in, and what is known of it, if anything yet."""
@@ -276,12 +227,13 @@ class MetricsState:
             return LOST
         return BOOTING if self._progress.booting else DEFINED
 
-    def _describe(self, devices: Iterable[DeviceFacts], clock: str) -> None:
-        for facts in devices:
+    def _describe(self, start: RunStart) -> None:
+        """Take what drives with a session said of themselves; the counters of a new one begin at 0."""
+        for facts in start.list_devices():
             known = self._devices[facts.device]
             if known.facts != facts:
                 known.facts = facts
-                begin_device(self._store, self._run.mode, facts, clock)
+                begin_device(self._store, self._run.mode, facts, start.clock)
 
 
 def _hidden(metric: Metric, gone: frozenset[str], uncharged: frozenset[str]) -> frozenset[str]:

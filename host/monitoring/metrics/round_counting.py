@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 
 from csd_emu.perfmodel.power import CHASSIS, COMPONENTS, MEASURED
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import DeviceRound, RoundRecord
 from host.core.summary import SYNC
+from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.metrics import metric_names as names
 from host.monitoring.metrics.calibrated import Calibrated
-from host.monitoring.metrics.series_store import Labels, Store
-from host.monitoring.metrics.step_counting import add_steps, begin_device_steps, begin_steps, share_phase, step_seconds
+from host.monitoring.metrics.series_store import Store
+from host.monitoring.metrics.step_counting import begin_device_steps, begin_steps, share_phase, step_seconds
 
 # Where an energy figure comes from.
 MODEL, METER = "model", "meter"
@@ -23,38 +23,6 @@ TO_DEVICE, FROM_DEVICE = DIRECTIONS = ("to_device", "from_device")
 PHASES = PhaseSeconds.__struct_fields__
 # What a step consists of; weights are encoded once per round.
 STEP_PHASES = ("forward", "backward", "update")
-
-
-@dataclass(frozen=True)
-class DeviceFacts:
-    """What is known of a drive that has said hello.
-
-    Attributes:
-        device: its name.
-        kind: ``emulated``, ``native`` or ``real``.
-        profile: name of its profile.
-        cores: of its profile.
-        clock: of its compute seconds.
-        scales: phase -> factor from the reference core's seconds to the profile's; empty if there is none.
-        hello: the facts that the drive's agent sent.
-        hypervisor: name of what runs its virtual machine; empty if it is none.
-    """
-
-    device: str
-    kind: str
-    profile: str
-    cores: float
-    clock: str
-    scales: Mapping[str, float]
-    hello: Mapping[str, str]
-    hypervisor: str = ""
-
-    @property
-    def info(self) -> Labels:
-        """Labels of `csd_device_info`."""
-        machine, agent, torch = (self.hello.get(key, "") for key in ("machine", "agent", "torch"))
-        what = (self.device, self.kind, self.profile, machine, f"{self.cores:g}", self.clock)
-        return (*what, agent, torch, self.hypervisor)
 
 
 def begin_array(store: Store, mode: str, clock: str, power_cap_watts: float | None = None) -> None:
@@ -100,16 +68,18 @@ def begin_device(store: Store, mode: str, facts: DeviceFacts, clock: str) -> Non
 
 
 def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrated) -> None:
-    """Add a round: its drives, the energy of all nodes, and the array's own figures."""
+    """Add a round whose steps were added: its drives, the energy of all nodes, and the array's own figures."""
     store.clear(names.CALIBRATED_RATE)
     for labels, rate in calibrated.records_per_second(record).items():
         store.set(names.CALIBRATED_RATE, labels, rate)
     steps = step_seconds(record)
+    shown = {part.device for part in record.steps[-1].devices} if record.steps else set()
     for part in record.devices:
         _add_part(store, part)
+        if part.device not in shown:  # the others' batches are those of the last step
+            store.set(names.BATCH_SIZE, (part.device,), part.batch_size)
     for part in record.in_time:  # other work was thrown away, and is longer than the round
         _add_training(store, part, steps.get(part.device, ()))
-    add_steps(store, mode, record)
     _add_energy(store, record)
     in_time = len(record.in_time)
     store.set(names.ROUND, (mode,), record.round)
@@ -146,7 +116,6 @@ def _add_part(store: Store, part: DeviceRound) -> None:
     store.add(names.HOST_LINK_BYTES, (device, FROM_DEVICE), part.received_bytes)
     store.add(names.LINK_SECONDS, (device, TO_DEVICE, clock), part.receive_seconds)
     store.add(names.LINK_SECONDS, (device, FROM_DEVICE, clock), part.send_seconds)
-    store.set(names.BATCH_SIZE, (device,), part.batch_size)
     if part.peak_memory_bytes:
         store.set(names.MEMORY_BYTES, (device,), part.peak_memory_bytes)
 

@@ -2,28 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from host.core.records import ServersRecord
 from host.monitoring.metrics import server_names as names
 from host.monitoring.metrics.series_store import Store
-
-
-@dataclass
-class ServerCounts:
-    """What steps since the last round have added, and whose clock their seconds are of."""
-
-    clock: str
-    steps: int = 0
-    reduced_bytes: int = 0
-    reduce_seconds: float = 0.0
-    waited_seconds: float = 0.0
-
-    def add(self, reduced_bytes: int, reduce_seconds: float, waited_seconds: float) -> None:
-        """Add a step."""
-        self.steps += 1
-        self.reduced_bytes += reduced_bytes
-        self.reduce_seconds += reduce_seconds
-        self.waited_seconds += waited_seconds
 
 
 def begin_servers(store: Store, expected: int, clock: str) -> None:
@@ -36,9 +17,15 @@ def begin_servers(store: Store, expected: int, clock: str) -> None:
         store.add(metric, (clock,))
 
 
-def add_server_steps(store: Store, counts: ServerCounts) -> None:
-    """Add what a round's steps have counted."""
-    store.add(names.SERVER_STEPS, (), counts.steps)
-    store.add(names.ALLREDUCE_BYTES, (), counts.reduced_bytes)
-    store.add(names.ALLREDUCE_SECONDS, (counts.clock,), counts.reduce_seconds)
-    store.add(names.SERVER_WAIT_SECONDS, (counts.clock,), counts.waited_seconds)
+def show_servers(store: Store, servers: ServersRecord) -> None:
+    """Show who took a step, and how often they met anew, as soon as it has ended, for alerts."""
+    store.add(names.RENDEZVOUS, (), servers.meetings)
+    store.set(names.SERVERS, (), len(servers.present))
+
+
+def add_servers(store: Store, servers: ServersRecord, clock: str) -> None:
+    """Add what a step of a round that is over had to do with other servers; its seconds are of `clock`."""
+    store.add(names.SERVER_STEPS, (), 1)
+    store.add(names.ALLREDUCE_BYTES, (), servers.sent_bytes)
+    store.add(names.ALLREDUCE_SECONDS, (clock,), servers.reduce_seconds)
+    store.add(names.SERVER_WAIT_SECONDS, (clock,), servers.waited_seconds)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from csd_emu.util.node_names import HOST
+from host.core.run_stats import DeviceStats
 from host.monitoring.page.curve import Point
 from host.monitoring.page.drive_history import DriveLog
 from host.monitoring.page.page_state import VERSION, DriveNow, PageState, RunNow, SeriesNow
@@ -50,7 +52,7 @@ def make_state(
         ),
         totals=now.totals,
         states=dict(Counter(presence.state for presence in presences.values())),
-        drives=[_drive(name, presence, now.drives.get(name, DriveLog())) for name, presence in presences.items()],
+        drives=[_drive(name, presence, now) for name, presence in presences.items()],
         failures=list(now.failures),
         events=list(reversed(now.events)),
         rounds=list(reversed(now.rounds)),
@@ -61,20 +63,21 @@ def make_state(
     )
 
 
-def _drive(name: str, presence: Presence, log: DriveLog) -> DriveNow:
+def _drive(name: str, presence: Presence, now: HistorySnapshot) -> DriveNow:
+    log, sums = now.drives.get(name, DriveLog()), now.stats.devices.get(name, DeviceStats())
     return DriveNow(
         name=name,
         kind=presence.kind,
         profile=presence.profile,
         state=presence.state,
         clock=log.clock or presence.clock,
-        rounds=log.rounds,
-        records=log.samples,
+        rounds=sums.rounds - sums.stragglers,
+        records=sums.samples,
         records_per_device_second=_short(log.records_per_device_second),
-        compute_seconds=_short(log.compute_seconds) or 0.0,
+        compute_seconds=_short(now.stats.device_seconds.get(name)) or 0.0,
         batch_size=log.batch_size,
         watts=_short(log.watts),
-        joules=_short(log.joules) or 0.0,
+        joules=_short(math.fsum(now.stats.node_joules.get(name, {}).values())) or 0.0,
         slowdown=_short(log.slowdown),
         straggler=log.straggler,
     )

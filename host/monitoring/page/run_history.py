@@ -6,18 +6,19 @@ import math
 import statistics
 import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import msgspec
 
 from csd_emu.util.node_names import HOST
 from host.core.failures import Failure
-from host.core.records import EventRecord, RoundRecord
-from host.monitoring.page.curve import Point, ThinnedCurve
-from host.monitoring.page.drive_history import DriveLog, add_round
+from host.core.records import EventRecord, RetuneRecord, RoundRecord, StepRecord
+from host.core.run_stats import RunStats
+from host.monitoring.page.curve import Point
+from host.monitoring.page.drive_history import DriveLog, add_round, add_step
 from host.monitoring.page.page_state import FINISHED, STARTING, TRAINING, EventNow, Phase, RoundNow, RunSoFar
+from host.monitoring.page.run_curves import RunCurves
+from host.monitoring.run_listener import RunListener, RunStart
 
 MOST_EVENTS, MOST_ROUNDS = 200, 40
 # Rounds whose spans are kept for the timeline.
@@ -47,6 +48,7 @@ class HistorySnapshot:
     run_directory: str
     changed_unix_seconds: float
     totals: RunSoFar
+    stats: RunStats
     drives: Mapping[str, DriveLog]
     events: Sequence[EventNow]
     rounds: Sequence[RoundNow]
@@ -55,54 +57,64 @@ class HistorySnapshot:
     failures: Sequence[Failure] = ()
 
 
-class History:
+@dataclass
+class _Standing:
+    """Where a run stands: its phase and clock, the last step that ended, and when anything last changed."""
+
+    changed_unix_seconds: float
+    phase: Phase = STARTING
+    clock: str = ""
+    run_directory: str = ""
+    step: int = 0
+    revision: int = 0
+
+
+class History(RunListener):
     """The history of one run. Each method is one step for a reader: it sees all of it or nothing."""
 
     def __init__(self, plan: RunPlan, calendar: Callable[[], float] = time.time) -> None:
         """Begin with drives that have done nothing; `calendar` returns Unix seconds."""
         self.plan, self._calendar, self._lock = plan, calendar, threading.Lock()
-        self._revision, self._changed = 0, calendar()
-        self._phase: Phase = STARTING
-        self._clock, self._directory = "", ""
-        self._totals = RunSoFar()
+        self._now = _Standing(calendar())
+        self._stats, self._curves = RunStats(), RunCurves()
         self._drives = {device: DriveLog() for device in plan.devices}
         self._events: deque[EventNow] = deque(maxlen=MOST_EVENTS)
         self._rounds: deque[RoundNow] = deque(maxlen=MOST_ROUNDS)
         self._last: deque[RoundRecord] = deque(maxlen=_TIMELINE_ROUNDS)
-        self._curves: defaultdict[str, ThinnedCurve] = defaultdict(ThinnedCurve)
-        self._batches: dict[str, int] = {}
-        self._count = 0
+        # In force from a step on that has not ended yet.
+        self._retunes: list[RetuneRecord] = []
         self._failures: list[Failure] = []
 
     @property
     def revision(self) -> int:
         """A number that grows with every change."""
-        return self._revision
+        return self._now.revision
 
     @property
     def phase(self) -> Phase:
         """How far the run is."""
-        return self._phase
+        return self._now.phase
 
-    def begin(self, clock: str, run_directory: str) -> None:
-        """Note that training begins; `clock` is that of the array's seconds."""
+    def begin(self, start: RunStart) -> None:
+        """Note that training begins."""
         with self._lock:
-            self._phase, self._clock, self._directory = TRAINING, clock, run_directory
+            self._now.phase, self._now.clock, self._now.run_directory = TRAINING, start.clock, start.run_directory
             self._change()
 
-    def end(self) -> None:
+    def end(self, stays: bool = False) -> None:
         """Note that training is done; events may still come."""
         with self._lock:
-            self._phase = FINISHED
+            self._now.phase = FINISHED
             self._change()
 
-    def add_event(self, event: EventRecord) -> None:
-        """Take an event."""
+    def add_event(self, event: EventRecord, listed: bool = True) -> None:
+        """Take an event that is to be listed."""
+        if not listed:
+            return
         with self._lock:
-            self._count += 1
             self._events.append(
                 EventNow(
-                    number=self._count,
+                    number=self._events[-1].number + 1 if self._events else 1,
                     device=event.device,
                     what=str(event.what),
                     detail=event.detail,
@@ -118,78 +130,72 @@ class History:
             self._failures = list(failures)
             self._change()
 
-    def count_event(self, event: EventRecord) -> None:
-        """Leave out an event that is not to be listed."""
+    def add_retune(self, record: RetuneRecord) -> None:
+        """Take new batch sizes, which are shown from the first step on that has them."""
+        with self._lock:
+            self._retunes.append(record)
+
+    def add_step(self, record: StepRecord, end_seconds: float, clocks: Mapping[str, str]) -> None:
+        """Take a synchronous step that has ended."""
+        with self._lock:
+            known = self._curves.batches
+            batches = {part.device: part.batch_size for part in record.devices if part.device not in known}
+            self._set_batches(end_seconds - record.array_seconds, batches, record.step)
+            self._curves.add_step(record, end_seconds)
+            add_step(self._drives, record)
+            self._now.step = record.step
+            self._change()
 
     def add_round(self, record: RoundRecord) -> None:
-        """Take a round, of this process or of one that it resumes."""
+        """Take a round, of this process or of one that it resumes, whose steps were taken."""
         with self._lock:
-            row = describe_round(record)
-            self._totals = _add(self._totals, record, row)
-            add_round(self._drives, record)
-            self._rounds.append(row)
+            self._stats.add(record)
+            self._rounds.append(describe_round(record))
             self._last.append(record)
-            self._draw(record, row)
+            self._curves.add_round(record)
+            add_round(self._drives, record)
+            if record.steps:
+                self._set_batches(record.start_seconds + record.array_seconds, {}, math.inf)
+            else:
+                for part in (part for part in record.devices if part.device in self._drives):
+                    self._drives[part.device].set_batch(record.start_seconds, part.batch_size)
             self._change()
 
     def snapshot(self) -> HistorySnapshot:
         """Return the history as it is."""
         with self._lock:
+            last = self._stats.last
             return HistorySnapshot(
-                revision=self._revision,
-                phase=self._phase,
-                clock=self._clock or (self._last[-1].clock if self._last else ""),
-                run_directory=self._directory,
-                changed_unix_seconds=self._changed,
-                totals=self._totals,
+                revision=self._now.revision,
+                phase=self._now.phase,
+                clock=self._now.clock or (last.clock if last is not None else ""),
+                run_directory=self._now.run_directory,
+                changed_unix_seconds=self._now.changed_unix_seconds,
+                totals=_totals(self._stats, self._now.step, self._rounds),
+                stats=self._stats.copy(),
                 drives={name: replace(log) for name, log in self._drives.items()},
                 events=list(self._events),
                 rounds=list(self._rounds),
-                curves={name: curve.points() for name, curve in self._curves.items()},
+                curves=self._curves.points(),
                 last=list(self._last),
                 failures=self._failures,
             )
 
     def _change(self) -> None:
-        self._revision += 1
-        self._changed = self._calendar()
+        self._now.revision += 1
+        self._now.changed_unix_seconds = self._calendar()
 
-    def _draw(self, record: RoundRecord, row: RoundNow) -> None:
-        end, drives, host = record.start_seconds + record.array_seconds, *_watts(record)
-        values = {
-            "accuracy": record.accuracy,
-            "test_loss": record.test_loss,
-            "train_loss": record.train_loss,
-            "device_rate": record.records_per_device_second,
-            "drive_watts": drives,
-            "host_watts": host,
-            "wall_per_array_second": _over(record.wall_seconds, record.array_seconds),
-        }
-        if not record.steps:
-            values["array_rate"] = row.records_per_array_second
-            self._draw_batches(record.start_seconds, [part.batch_size for part in record.devices])
-        for name, value in values.items():
-            self._curves[name].add(end, math.nan if value is None else value)
-        self._draw_steps(record)
-
-    def _draw_steps(self, record: RoundRecord) -> None:
-        """Draw each step's rate, and batches where they change: an epoch's last step is smaller than these."""
-        now = record.start_seconds
-        for step in record.steps:
-            batches = {} if self._batches else {part.device: part.batch_size for part in step.devices}
-            for retune in record.retunes:
-                batches |= retune.after if retune.step == step.step else {}
-            if batches:
-                self._batches |= batches
-                self._draw_batches(now, [batch for device, batch in self._batches.items() if device != HOST])
-            now += step.array_seconds
-            self._curves["array_rate"].add(now, _over(step.samples, step.array_seconds) or math.nan)
-        self._draw_batches(now, [batch for device, batch in self._batches.items() if device != HOST])
-
-    def _draw_batches(self, now_seconds: float, batches: Collection[int]) -> None:
+    def _set_batches(self, now_seconds: float, batches: Mapping[str, int], step: float) -> None:
+        """Show `batches`, and those of all retunes up to a step, from this moment of the array's time on."""
+        batches = dict(batches)
+        for retune in [each for each in self._retunes if each.step <= step]:
+            batches |= retune.after
+            self._retunes.remove(retune)
         if batches:
-            for name, value in (("low", min), ("median", statistics.median_low), ("high", max)):
-                self._curves[f"batch_{name}"].add(now_seconds, float(value(batches)))
+            self._curves.set_batches(now_seconds, batches)
+        for device, batch in batches.items():
+            if device in self._drives:
+                self._drives[device].set_batch(now_seconds, batch)
 
 
 def describe_round(record: RoundRecord) -> RoundNow:
@@ -216,35 +222,29 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _add(totals: RunSoFar, record: RoundRecord, row: RoundNow) -> RunSoFar:
-    joules = [value for value in (totals.machine_joules, record.machine_joules) if value is not None]
-    return msgspec.structs.replace(
-        totals,
-        round=record.round,
-        steps=record.steps[-1].step if record.steps else totals.steps,
+def _totals(stats: RunStats, step: int, rounds: Sequence[RoundNow]) -> RunSoFar:
+    """Return the run so far, of which the last of `rounds` is the row of the last round."""
+    if stats.last is None:
+        return RunSoFar(steps=step)
+    row = rounds[-1]
+    return RunSoFar(
+        round=row.round,
+        steps=step,
         accuracy=row.accuracy,
         test_loss=row.test_loss,
         train_loss=row.train_loss,
-        records=totals.records + record.samples,
+        records=stats.samples,
         records_per_device_second=row.records_per_device_second,
         records_per_array_second=row.records_per_array_second,
-        array_seconds=totals.array_seconds + record.array_seconds,
-        wall_seconds=totals.wall_seconds + record.wall_seconds,
-        last_array_seconds=record.array_seconds,
-        last_wall_seconds=record.wall_seconds,
+        array_seconds=stats.array_seconds,
+        wall_seconds=stats.wall_seconds,
+        last_array_seconds=row.array_seconds,
+        last_wall_seconds=row.wall_seconds,
         watts=row.watts,
-        joules=totals.joules + row.joules,
-        machine_joules=math.fsum(joules) if joules else None,
+        joules=stats.energy_joules,
+        machine_joules=stats.machine_joules,
     )
 
 
 def _over(above: float, below: float) -> float | None:
     return above / below if below > 0 else None
-
-
-def _watts(record: RoundRecord) -> tuple[float, float]:
-    """Return the mean watts of all drives, and of host and chassis."""
-    joules = {True: 0.0, False: 0.0}
-    for node, parts in record.node_joules.items():
-        joules[node == HOST] += math.fsum(parts.values())
-    return _over(joules[False], record.array_seconds) or 0.0, _over(joules[True], record.array_seconds) or 0.0

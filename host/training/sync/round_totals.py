@@ -13,15 +13,17 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import DeviceRound, RetuneRecord, RoundRecord, StepRecord, in_time
 from host.core.tuning.batch_tuner import Batches, Retune
 from host.training.accounting import StepAccount
+from host.training.sync.run_guide import PLANNED, RunGuide
 from host.training.training_protocol import round_totals
 
 
 class RoundTotals:
     """Adds up the steps of one round."""
 
-    def __init__(self, start_seconds: float) -> None:
-        """Begin at this moment of the array's time."""
-        self.start_seconds = start_seconds
+    def __init__(self, start_seconds: float, guide: RunGuide = PLANNED) -> None:
+        """Begin at this moment of the array's time; `guide` is shown steps and retunes as they come."""
+        self.start_seconds = self._end_seconds = start_seconds
+        self._guide = guide
         self.steps: list[StepRecord] = []
         self.retunes: list[RetuneRecord] = []
         self._parts: dict[str, list[DeviceRound]] = {}
@@ -52,6 +54,8 @@ class RoundTotals:
         for node, joules in accounted.energy_joules.items():
             self._others.setdefault(node, []).append(joules)
         self._spans += accounted.spans
+        self._end_seconds += step.array_seconds
+        self._guide.on_step(step, self._end_seconds)
 
     def add_retune(self, step: int, nodes: Sequence[str], before: Batches, retune: Retune) -> list[str]:
         """Take new batches, in force from `step` on; return what changed, node by node: nothing counts if nothing did.
@@ -68,6 +72,7 @@ class RoundTotals:
         if changed:
             told = RetuneRecord(step=step, reason=retune.reason, before=old, after=new, gain_steps=retune.gain_steps)
             self.retunes.append(told)
+            self._guide.on_retune(told)
         return changed
 
     def devices(self, order: Sequence[str]) -> list[DeviceRound]:

@@ -82,7 +82,7 @@ class SyncTraining:
         statistics = any(name.endswith("running_var") for name in evaluator.structure().buffers)
         outstanding = OUTSTANDING if together is None else max(OUTSTANDING, together.reduce_every + 1)
         self._dealer = RecordSampler(plan, statistics and job.sync.batch_norm == "device", outstanding)
-        self._plan, self._pause = plan, guide.pause
+        self._plan, self._guide, self._pause = plan, guide, guide.pause
         self._tuner = guide.tuner or plan.make_tuner(lambda text: on_event(HOST, EventKind.NOTE, text))
         self._disturbances, self._evaluator = disturbances, evaluator
         self._memory = MemoryWatch(plan.classes, on_event)
@@ -153,7 +153,7 @@ class SyncTraining:
 
     def _next_ledger(self) -> RoundTotals:
         """Return the ledger of the round that goes on; of one taken over, without the steps that others have taken."""
-        ledger = RoundTotals(self._stepper.accountant.array_seconds)
+        ledger = RoundTotals(self._stepper.accountant.array_seconds, self._guide)
         self._count_missed(ledger)
         return ledger
 

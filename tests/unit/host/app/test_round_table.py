@@ -8,6 +8,7 @@ from host.core.console import print_summary
 from host.core.records import RetuneRecord
 from host.core.summary import SYNC, summarise
 from host.monitoring.retune_text import describe_batches
+from host.monitoring.run_listener import show_round
 from tests.support.records import array_rounds
 from tests.support.sync_records import SyncRun
 from tests.unit.host.core.test_summary import FACTS
@@ -23,9 +24,7 @@ def test_plain_lines_of_a_synchronous_run(capsys: pytest.CaptureFixture[str]) ->
     rounds = SyncRun(steps=100).make()
     with RoundTable("counted+modelled", mode=SYNC) as table:
         for record in rounds:
-            for retune in record.retunes:
-                table.add_retune(retune)
-            table.add(record)
+            show_round([table], record)
     header, first, retune, second = capsys.readouterr().out.splitlines()  # type: ignore[assignment]
     assert header.split()[:5] == ["round", "accuracy", "loss", "steps", "batch"]
     assert "records/array s (counted+modelled)" in header
@@ -38,7 +37,7 @@ def test_plain_lines_of_a_synchronous_run(capsys: pytest.CaptureFixture[str]) ->
 
 def test_plain_lines_of_a_federated_run(capsys: pytest.CaptureFixture[str]) -> None:
     with RoundTable("counted") as table:
-        table.add(array_rounds(1, ["csd-00"])[0])
+        table.add_round(array_rounds(1, ["csd-00"])[0])
     header, row = capsys.readouterr().out.splitlines()
     assert "drives" in header
     assert "steps" not in header
@@ -48,7 +47,7 @@ def test_plain_lines_of_a_federated_run(capsys: pytest.CaptureFixture[str]) -> N
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with RoundTable("counted", quiet=True, mode=SYNC) as table:
         table.add_retune(RetuneRecord(step=2, reason="r", before={"a": 1}, after={"a": 2}))
-        table.add(SyncRun(steps=2).make()[0])
+        table.add_round(SyncRun(steps=2).make()[0])
     assert capsys.readouterr().out == ""
 
 

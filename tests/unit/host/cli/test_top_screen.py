@@ -15,6 +15,7 @@ from host.cli.top_report import Readings, Recent, ScrapeWindow, TopReport, find_
 from host.core.records import EventKind, EventRecord
 from host.monitoring.exporter import Exporter
 from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.run_listener import show_round
 from host.monitoring.run_registry import LiveRun, announce
 from tests.support.commands import in_process
 from tests.support.metrics import begun, defined, exposed
@@ -120,7 +121,7 @@ def test_a_synchronous_run_shows_batches_and_slowdowns(width: int) -> None:
     for drive in DRIVES:
         state.add_event(EventRecord(drive, EventKind.JOINED))
     for record in SyncRun(drives=2, steps=100, disturbed=[Disturbed("csd-01", 60, 60, 100)]).make():
-        state.add_round(record)
+        show_round([state], record)
     report = report_of(state)
     assert (report.step, report.global_batch_size, report.retunes) == (100, 32 + 15 + 514, 1)
     first, second, host = report.devices

@@ -12,6 +12,7 @@ from host.monitoring import recorder as recorder_module
 from host.monitoring.page.run_history import History, RunPlan
 from host.monitoring.recorder import Recorder
 from host.monitoring.run_directory import RunDirectory
+from host.monitoring.run_listener import RunListener
 from tests.support.metrics import defined, scraped
 
 events = st.tuples(st.sampled_from(["csd-00", "csd-01"]), st.sampled_from(["refused", "left"]), st.floats(0, 20))
@@ -32,19 +33,13 @@ def test_every_event_is_listed_or_counted_and_no_more_are_listed_than_may(
     assert listed + counted == Counter((device, kind) for device, kind, _ in happened)
 
 
-class _Follower:
+class _Follower(RunListener):
     def __init__(self) -> None:
         self.listed: list[EventRecord] = []
         self.counted: list[EventRecord] = []
 
-    def add_event(self, event: EventRecord) -> None:
-        self.listed.append(event)
-
-    def count_event(self, event: EventRecord) -> None:
-        self.counted.append(event)
-
-    def add_round(self, record: object) -> None:
-        raise AssertionError
+    def add_event(self, event: EventRecord, listed: bool = True) -> None:
+        (self.listed if listed else self.counted).append(event)
 
 
 def test_a_wrong_hello_for_ever_leaves_a_few_lines_and_the_number_of_the_others(tmp_path: Path) -> None:

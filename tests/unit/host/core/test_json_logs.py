@@ -15,6 +15,7 @@ from rich.console import Console
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core import json_logs as logs
 from host.core.records import EventKind, EventRecord
+from host.monitoring.run_log import RunLog
 from tests.support.records import device_round, round_record
 
 KEYS = {"time", "level", "logger", "run", "drive", "round", "message"}
@@ -45,7 +46,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def test_events_and_rounds_of_a_run_name_run_drive_and_round(written: io.StringIO) -> None:
-    follower = logs.RunLog()
+    follower = RunLog()
     logs.tell(run="lab-1")
     follower.add_event(EventRecord("csd-01", EventKind.LOST, "its session ended"))
     follower.add_round(round_record([device_round("csd-00", 10, PhaseSeconds(forward=1.0))], round=1))
@@ -61,7 +62,7 @@ def test_events_and_rounds_of_a_run_name_run_drive_and_round(written: io.StringI
 
 
 def test_rounds_before_a_resume_are_not_logged_again(written: io.StringIO) -> None:
-    follower = logs.RunLog(last_round=2)
+    follower = RunLog(last_round=2)
     for number in (1, 2, 3):
         follower.add_round(round_record([device_round("csd-00", 10, PhaseSeconds(forward=1.0))], round=number))
     assert [line["round"] for line in lines(written)] == [3]

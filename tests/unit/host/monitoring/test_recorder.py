@@ -9,12 +9,12 @@ import pytest
 
 from host.app.round_table import RoundTable
 from host.core import console
-from host.core.json_logs import RunLog
 from host.core.records import RoundRecord
 from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
 from host.monitoring.page.run_history import History, RunPlan
 from host.monitoring.recorder import Recorder
 from host.monitoring.run_directory import RunDirectory
+from host.monitoring.run_log import RunLog
 from host.monitoring.run_trace import write_trace
 from tests.support.records import array_rounds
 
@@ -42,11 +42,10 @@ async def test_rounds_that_are_over_are_not_kept(
     metrics = MetricsState(RunFacts("lab", "native", "digits_cnn", "federated", NAMES))
     before = count_rounds()
     with RunDirectory.create(tmp_path, "lab") as directory, RoundTable("modelled") as table:
-        recorder = Recorder([history, metrics, RunLog(0)], "sha", 0, None)
+        recorder = Recorder([history, metrics, RunLog(0), table], "sha", 0, None)
         recorder.open(directory)
         for record in array_rounds(100, NAMES):
             await recorder.add_round(record, cast(Any, Done()))
-            table.add(record)
         del record
         assert count_rounds() - before <= 5  # the page draws the timeline of the last ones
         assert recorder.last_round == 100

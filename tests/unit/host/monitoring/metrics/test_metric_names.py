@@ -12,7 +12,9 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import EventKind, EventRecord, SendingRecord
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metric_names import METRICS, OLD_NAMES
-from tests.support.metrics import DEVICES, TABLE, begun, exposed, facts
+from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.run_listener import show_round
+from tests.support.metrics import DEVICES, TABLE, exposed, facts, starting
 from tests.support.records import device_round, round_record
 from tests.support.sync_records import SyncRun
 
@@ -27,17 +29,18 @@ FORBIDDEN_LABELS = {"tensor", "layer", "pid", "round", "step", "le", "quantile",
 
 def full() -> str:
     """A scrape of a run of which everything is known."""
-    state = begun(calibrated=Calibrated(dict.fromkeys(DEVICES, TABLE)), power_cap_watts=400.0)
-    state.set_boot_seconds(dict.fromkeys(DEVICES, 2.5))
-    state.begin_servers(2, "modelled")
-    state.add_servers_step(2, 1, 1.0, 1.0)
+    calibrated = Calibrated(dict.fromkeys(DEVICES, TABLE))
+    state = MetricsState(RunFacts("lab", "qemu", "digits_cnn", "federated", DEVICES, 400.0, servers=2), calibrated)
+    for device in DEVICES:
+        state.add_event(EventRecord(device, EventKind.JOINED))
+    state.begin(starting(boot_seconds=dict.fromkeys(DEVICES, 2.5)))
     state.add_event(EventRecord(DEVICES[0], EventKind.REJECTED, "in round 1: it is no number [not_finite]"))
     joules = {"idle": 1.0}
     parts = [
         device_round(name, 10, PhaseSeconds(forward=1.0), energy_joules=joules, peak_memory_bytes=1) for name in DEVICES
     ]
     sent = {step: {"sending": SendingRecord("priority", 1 << 16, 1 << 18)} for step in range(1, 5)}
-    state.add_round(SyncRun(drives=3, steps=4, spoiled=sent).make()[0])
+    show_round([state], SyncRun(drives=3, steps=4, spoiled=sent).make()[0])
     state.add_round(round_record(parts, energy_joules={"host": joules}, machine_joules=5.0))
     return exposed(state)
 

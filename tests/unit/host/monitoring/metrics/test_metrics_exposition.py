@@ -14,8 +14,9 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import EventKind, EventRecord
 from host.monitoring.metrics.exposition import Exposition
 from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.run_listener import show_round
 from tests.support.collector import StateCollector
-from tests.support.metrics import begun, defined, facts
+from tests.support.metrics import begun, defined, starting
 from tests.support.records import device_round, round_record
 from tests.support.sync_records import SyncRun
 from tests.unit.host.monitoring.metrics.test_metrics_state import rounds
@@ -67,10 +68,10 @@ def test_it_is_the_text_of_prometheus_client_at_every_moment(
 def test_synchronous_runs_too(accept: str | None) -> None:
     run = SyncRun(steps=30, round_steps=10)
     state = MetricsState(RunFacts("lab", "native", "digits_cnn", "sync", tuple(run.names)))
-    state.begin([facts(name) for name in run.names], "counted+modelled")
+    state.begin(starting(run.names, "counted+modelled"))
     exposition = Exposition(state)
     for record in run.make():
-        state.add_round(record)
+        show_round([state], record)
         assert_same(state, exposition, accept)
 
 
@@ -87,7 +88,7 @@ def test_what_is_no_number_is_written_as_prometheus_writes_it(number: float) -> 
 def test_labels_hold_any_text() -> None:
     strange = 'a "quoted" 100 % \\ back\nslash'
     state = MetricsState(RunFacts(strange, "native", "my %s model", "federated", ("csd-00",)))
-    state.begin([facts("csd-00")], "counted")
+    state.begin(starting(["csd-00"]))
     assert_same(state, Exposition(state), None)
 
 

@@ -18,8 +18,9 @@ from host.monitoring.metrics.server_names import (
     SERVER_WAIT_SECONDS,
     SERVERS,
 )
+from host.monitoring.run_listener import show_round
 from host.training.multi_server.prometheus_targets import render_targets, write_targets
-from tests.support.metrics import DEVICES, begun, defined, scraped
+from tests.support.metrics import DEVICES, begun, defined, scraped, starting
 from tests.support.records import round_record
 
 seconds = st.floats(0, 1e6)
@@ -33,24 +34,45 @@ def counters(state: MetricsState) -> list[float]:
     return [math.fsum(numbers[metric].values) for metric in COUNTERS]
 
 
+def among(servers: int = 3) -> MetricsState:
+    state = MetricsState(RunFacts("lab", "qemu", "digits_cnn", "sync", DEVICES, servers=servers))
+    state.begin(starting())
+    return state
+
+
+def servers_step(present: int, sent_bytes: int, reduce: float, waited: float, meetings: int = 0) -> StepRecord:
+    servers = ServersRecord(
+        server="a",
+        present=[str(number) for number in range(present)],
+        samples=2,
+        own_seconds=0.0,
+        slowest_seconds=waited,
+        reduce_seconds=reduce,
+        sent_bytes=sent_bytes,
+        meetings=meetings,
+    )
+    return StepRecord(step=1, loss=0.5, learning_rate=0.1, array_seconds=1.0, servers=servers)
+
+
 @given(rounds=st.lists(steps, max_size=4), unfinished=steps)
 def test_counters_are_the_sums_of_the_steps_of_rounds_that_are_over(
     rounds: list[list[tuple[int, int, float, float]]], unfinished: list[tuple[int, int, float, float]]
 ) -> None:
-    state = begun()
-    state.begin_servers(3, "modelled")
+    state = among()
     expected = [0.0, 0.0, 0.0, 0.0]
     for number, taken in enumerate(rounds, 1):
-        for step in taken:
-            state.add_servers_step(*step)
-            assert state.snapshot().numbers[SERVERS].values == (step[0],)
+        records = [servers_step(*step) for step in taken]
+        for record in records:
+            state.add_step(record, 1.0, {})
+            assert record.servers is not None
+            assert state.snapshot().numbers[SERVERS].values == (len(record.servers.present),)
         assert counters(state) == pytest.approx(expected)
-        state.add_round(round_record([], round=number))
+        show_round([state], round_record([], round=number, steps=records), len(records))
         added = [len(taken), *(math.fsum(step[place] for step in taken) for place in (1, 2, 3))]
         expected = [before + more for before, more in zip(expected, added, strict=True)]
         assert counters(state) == pytest.approx(expected)
     for step in unfinished:
-        state.add_servers_step(*step)
+        state.add_step(servers_step(*step), 1.0, {})
     assert counters(state) == pytest.approx(expected)
 
 
@@ -60,33 +82,17 @@ def test_counters_are_the_sums_of_the_steps_of_rounds_that_are_over(
 )
 def test_counters_of_a_resumed_run_go_on_where_they_were(rounds: list[list[tuple[int, float, float, int]]]) -> None:
     past = [
-        round_record([], round=number, steps=[servers_step(place, *told) for place, told in enumerate(taken, 1)])
+        round_record([], round=number, clock="counted", steps=[servers_step(2, *told) for told in taken])
         for number, taken in enumerate(rounds, 1)
     ]
-    first, resumed = begun(), begun()
-    first.begin_servers(3, "modelled")
+    first = among()
+    resumed = MetricsState(RunFacts("lab", "qemu", "digits_cnn", "sync", DEVICES, servers=3))
     for record in past:
-        first.count_servers(record)
-        first.add_round(record)
-        resumed.add_round(record)
-    resumed.begin_servers(3, "modelled", past)
+        show_round((first, resumed), record)
+    resumed.begin(starting())
     assert counters(resumed) == pytest.approx(counters(first))
     assert scraped(resumed)["csd_rendezvous_total"] == scraped(first)["csd_rendezvous_total"]
     assert scraped(resumed)["csd_servers"] == {(): 3}
-
-
-def servers_step(number: int, sent_bytes: int, reduce: float, waited: float, meetings: int) -> StepRecord:
-    servers = ServersRecord(
-        server="a",
-        present=["a", "b"],
-        samples=2,
-        own_seconds=1.0,
-        slowest_seconds=1.0 + waited,
-        reduce_seconds=reduce,
-        sent_bytes=sent_bytes,
-        meetings=meetings,
-    )
-    return StepRecord(step=number, loss=0.5, learning_rate=0.1, array_seconds=1.0, servers=servers)
 
 
 def test_what_is_of_several_servers_is_not_there_for_one() -> None:
@@ -96,18 +102,12 @@ def test_what_is_of_several_servers_is_not_there_for_one() -> None:
     assert found == {"csd_server_info"}
 
 
-def test_a_step_before_the_servers_have_met_is_a_bug() -> None:
-    with pytest.raises(RuntimeError, match="before there were any"):
-        begun().add_servers_step(2, 1, 1.0, 1.0)
-
-
 def test_servers_that_meet_anew_are_counted_at_once() -> None:
-    state = begun()
-    state.begin_servers(3, "modelled")
+    state = among()
     assert scraped(state)["csd_servers_expected"] == scraped(state)["csd_servers"] == {(): 3}
-    state.add_rendezvous(2)
+    state.add_step(servers_step(2, 1, 1.0, 1.0, meetings=1), 1.0, {})
     assert (scraped(state)["csd_rendezvous_total"], scraped(state)["csd_servers"]) == ({(): 1}, {(): 2})
-    state.add_rendezvous(3)
+    state.add_step(servers_step(3, 1, 1.0, 1.0, meetings=1), 2.0, {})
     assert (scraped(state)["csd_rendezvous_total"], scraped(state)["csd_servers"]) == ({(): 2}, {(): 3})
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import threading
 from typing import Any
 
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import DeviceRound, EventKind, EventRecord, RoundRecord
 from host.monitoring.metrics.metrics_state import STATES, MetricsState
-from tests.support.metrics import DEVICES, Samples, begun, defined, devices_of, exposed, facts, scraped
+from host.monitoring.run_listener import RunStart
+from tests.support.metrics import DEVICES, Samples, begun, defined, devices_of, exposed, facts, scraped, starting
 from tests.support.records import device_round, round_record
 
 seconds = st.floats(0, 1e4)
@@ -161,7 +163,7 @@ def test_a_resumed_run_goes_on_from_its_rounds() -> None:
         state.add_round(round_record(done, round=number))
     for device in DEVICES:
         state.add_event(EventRecord(device, EventKind.JOINED))
-    state.begin([facts(device) for device in DEVICES], "counted")
+    state.begin(starting())
     metrics = scraped(state)
     assert metrics["csd_round"] == {("federated",): 3}
     assert metrics["csd_train_samples_total"]["csd-00",] == 30
@@ -268,7 +270,7 @@ def test_a_drive_that_never_came_has_no_series_but_its_state() -> None:
     state.add_event(EventRecord("csd-02", EventKind.LOST, "before the run began"))
     for device in DEVICES[:2]:
         state.add_event(EventRecord(device, EventKind.JOINED))
-    state.begin([facts(device) for device in DEVICES[:2]], "counted")
+    state.begin(starting(DEVICES[:2]))
     assert names_of(state, "csd-02") == LASTING
     assert state_of(state, "csd-02") == "lost"
 
@@ -288,7 +290,7 @@ def test_a_drives_states_in_the_order_of_its_life() -> None:
     state.add_event(EventRecord("csd-00", EventKind.JOINED))
     assert state_of(state, "csd-00") == "ready"
     assert scraped(state)["csd_device_up"] == {("csd-00",): 1, ("csd-01",): 0, ("csd-02",): 0}
-    state.begin([facts("csd-00")], "counted")
+    state.begin(starting(DEVICES[:1]))
     assert state_of(state, "csd-00") == "training"
     state.add_round(round_record([], idle=["csd-00"]))
     assert state_of(state, "csd-00") == "ready"
@@ -318,7 +320,7 @@ def test_switching_the_drives_off_after_the_run_is_no_loss() -> None:
 def test_when_training_is_done_a_drive_that_leaves_is_still_seen_and_vanishes_at_once() -> None:
     state = begun()
     state.add_round(round_record([part(device) for device in DEVICES]))
-    state.rest()
+    state.end(stays=True)
     assert {state_of(state, device) for device in DEVICES} == {"ready"}
     before = names_of(state, DEVICES[1])
     state.add_event(EventRecord(DEVICES[1], EventKind.LEFT))
@@ -343,9 +345,11 @@ def test_who_is_not_of_the_array_makes_one_series_however_many_come() -> None:
 
 
 def test_an_agent_of_another_version_replaces_what_is_known_of_the_drive() -> None:
-    state = begun()
-    newer = facts("csd-00")
-    state.describe([type(newer)(**{**vars(newer), "hello": {**newer.hello, "agent": "0.2.0"}})], "counted")
+    state, known = defined(), [facts("csd-00")]
+    state.begin(RunStart("counted", list_devices=lambda: known))
+    known[0] = dataclasses.replace(known[0], hello={**known[0].hello, "agent": "0.2.0"})
+    state.add_round(round_record([]))
+    state.add_event(EventRecord("csd-00", EventKind.JOINED))
     versions = [labels[0] for labels in scraped(state)["csd_device_info"] if "csd-00" in labels]
     assert versions == ["0.2.0"]
 

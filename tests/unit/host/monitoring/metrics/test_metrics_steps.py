@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from host.core.records import EventKind, EventRecord, RoundRecord, SendingRecord
 from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
 from host.monitoring.metrics.step_counting import share_phase
-from tests.support.metrics import facts, scraped
+from host.monitoring.run_listener import show_round
+from tests.support.metrics import scraped, starting
 from tests.support.sync_records import SyncRun
 
 NAMES = tuple(f"csd-{number:02d}" for number in range(4))
@@ -22,14 +23,14 @@ def begun() -> MetricsState:
     state = MetricsState(RunFacts("lab", "qemu", "digits_cnn", "sync", NAMES))
     for name in NAMES:
         state.add_event(EventRecord(name, EventKind.JOINED))
-    state.begin([facts(name) for name in NAMES], CLOCK)
+    state.begin(starting(NAMES, CLOCK))
     return state
 
 
 def played(rounds: list[RoundRecord]) -> MetricsState:
     state = begun()
     for record in rounds:
-        state.add_round(record)
+        show_round([state], record)
     return state
 
 
@@ -112,11 +113,11 @@ def test_the_energy_of_a_training_host_is_that_of_its_training_and_of_the_rest()
 def test_series_of_a_drive_that_is_gone_vanish() -> None:
     state = begun()
     rounds = SyncRun(steps=30, round_steps=10).make()
-    state.add_round(rounds[0])
+    show_round([state], rounds[0])
     state.add_event(EventRecord("csd-03", EventKind.LOST))
     state.add_event(EventRecord("csd-03", EventKind.LEFT))
     for record in rounds[1:]:
-        state.add_round(record)
+        show_round([state], record)
     metrics = scraped(state)
     for name in ("csd_retunes_total", "csd_late_steps_total", "csd_disturbance_weight", "csd_device_slowdown_ratio"):
         assert not any("csd-03" in labels for labels in metrics[name]), name
@@ -140,12 +141,12 @@ def test_slices_and_credit_are_the_last_steps_and_changes_are_counted() -> None:
 
     state = begun()
     assert scraped(state)["csd_comm_tuner_changes_total"] == {(): 0}
-    state.add_round(sent(rounds[0], [large]))
+    show_round([state], sent(rounds[0], [large]))
     metrics = scraped(state)
     assert metrics["csd_comm_tuner_changes_total"] == {(): 0}
     assert metrics["csd_comm_partition_bytes"] == {(): 1 << 20}
     assert metrics["csd_comm_credit_bytes"] == {(): 4 << 20}
-    state.add_round(sent(rounds[1], [large, small]))
+    show_round([state], sent(rounds[1], [large, small]))
     assert scraped(state)["csd_comm_tuner_changes_total"] == {(): len(rounds[1].steps) - 1}
-    state.add_round(sent(rounds[2], [None]))
+    show_round([state], sent(rounds[2], [None]))
     assert "csd_comm_partition_bytes" not in scraped(state)

@@ -20,7 +20,8 @@ from host.monitoring.page.page_app import PageApp
 from host.monitoring.page.page_facts import describe_presences
 from host.monitoring.page.page_state import VERSION, PageState
 from host.monitoring.page.run_history import History
-from tests.support.metrics import DEVICES, defined, facts
+from host.monitoring.run_listener import show_round
+from tests.support.metrics import DEVICES, defined, starting
 from tests.support.records import array_rounds
 from tests.unit.host.monitoring.page.test_run_history import plan
 
@@ -50,13 +51,12 @@ class Run:
     def begin(self) -> None:
         for device in DEVICES:
             self.tell(device, EventKind.JOINED)
-        self.metrics.begin([facts(device) for device in DEVICES], "counted")
-        self.history.begin("counted", "runs/lab")
+        self.metrics.begin(starting())
+        self.history.begin(starting())
 
     def add_rounds(self, count: int) -> None:
         for record in array_rounds(count, DEVICES):
-            self.metrics.add_round(record)
-            self.history.add_round(record)
+            show_round((self.metrics, self.history), record)
 
     def get(self, path: str, method: str = "GET", **headers: str) -> Answer:
         host, _, port = self.exporter.page_address.removeprefix("http://").strip("/").partition(":")
@@ -97,7 +97,7 @@ def test_a_lost_drive_is_lost_in_the_next_answer_also_when_training_is_over(run:
     run.begin()
     run.add_rounds(1)
     run.history.end()
-    run.metrics.rest()
+    run.metrics.end(stays=True)
     assert run.state()["states"] == {"ready": 3}
     run.tell(DEVICES[1], EventKind.LEFT)
     state = run.state()

@@ -22,6 +22,7 @@ from host.monitoring.page.run_history import MOST_EVENTS, MOST_ROUNDS, History, 
 from host.monitoring.recorder import Recorder, ResumePoint
 from host.monitoring.report.charts.gantt_choice import MOST_BARS
 from host.monitoring.run_directory import RunDirectory
+from host.monitoring.run_listener import RunStart, show_round
 from tests.support.records import array_rounds, device_round, round_record
 from tests.support.sync_records import Disturbed, SyncRun
 
@@ -35,9 +36,9 @@ def plan(devices: tuple[str, ...] = NAMES, rounds: int = 12) -> RunPlan:
 
 def played(records: list[RoundRecord], devices: tuple[str, ...] = NAMES) -> HistorySnapshot:
     history = History(plan(devices))
-    history.begin("counted", "runs/lab")
+    history.begin(RunStart("counted", "runs/lab"))
     for record in records:
-        history.add_round(record)
+        show_round([history], record)
     return history.snapshot()
 
 
@@ -99,9 +100,16 @@ def test_totals_and_drives_are_those_of_the_records() -> None:
     assert now.totals.watts == pytest.approx(rounds[-1].total_joules / rounds[-1].array_seconds)
     for number, name in enumerate(NAMES):
         parts = [record.devices[number] for record in rounds]
-        log, last = now.drives[name], parts[-1]
-        assert (log.rounds, log.samples, log.clock, log.batch_size) == (7, sum(p.samples for p in parts), "counted", 32)
-        assert log.joules == pytest.approx(math.fsum(v for part in parts for v in part.energy_joules.values()))
+        log, last, sums = now.drives[name], parts[-1], now.stats.devices[name]
+        assert (sums.rounds, sums.samples, log.clock, log.batch_size) == (
+            7,
+            sum(p.samples for p in parts),
+            "counted",
+            32,
+        )
+        assert sum(now.stats.node_joules[name].values()) == pytest.approx(
+            math.fsum(v for part in parts for v in part.energy_joules.values())
+        )
         assert log.records_per_device_second == pytest.approx(last.samples / last.device_seconds.total)
         assert log.watts == pytest.approx(sum(last.energy_joules.values()) / rounds[-1].array_seconds)
     ends = [record.start_seconds + record.array_seconds for record in rounds]
@@ -121,10 +129,11 @@ def test_who_is_late_or_missing_has_no_rate_and_is_still_charged_energy() -> Non
     )
     before, now = played([first]), played([first, second])
     for name in NAMES[:2]:
-        assert now.drives[name].samples == before.drives[name].samples
+        assert now.stats.devices[name].samples == before.stats.devices[name].samples
         assert now.drives[name].records_per_device_second is None
     assert now.drives[NAMES[0]].straggler
-    assert now.drives[NAMES[1]].joules == pytest.approx(before.drives[NAMES[1]].joules + 2.0)
+    joules, earlier = (sum(each.stats.node_joules[NAMES[1]].values()) for each in (now, before))
+    assert joules == pytest.approx(earlier + 2.0)
     assert now.drives[NAMES[1]].watts == pytest.approx(2.0 / second.array_seconds)
     assert now.rounds[-1].drives == 0
 
@@ -168,7 +177,7 @@ def test_phases_and_revisions() -> None:
     history = History(plan(), lambda: float(next(moments)))
     seen = [history.revision]
     assert history.phase == STARTING
-    history.begin("counted", "runs/lab")
+    history.begin(RunStart("counted", "runs/lab"))
     seen.append(history.revision)
     assert history.phase == TRAINING
     history.add_event(EventRecord(NAMES[0], EventKind.LOST))
