@@ -10,7 +10,6 @@ from pydantic import Field, field_validator, model_validator
 
 from csd_emu.config.racks import FailuresSection, RacksSection
 from csd_emu.util.config_files import BytesPerSecond, Config, Seconds, load_config
-from csd_emu.util.yaml_files import LISTS
 
 MAX_SERVERS = 10_000
 # The rest of a drive's name of 14 characters is for its group and number.
@@ -171,6 +170,6 @@ def read_servers(path: Path) -> ServersConfig:
     Raises:
         ConfigurationError: it cannot be read, or breaks a rule.
     """
-    config = load_config(path, ServersConfig, LISTS)
+    config = load_config(path, ServersConfig)
     key = str((path.parent / config.store.key).absolute())
     return config.model_copy(update={"store": config.store.model_copy(update={"key": key})})

@@ -54,7 +54,7 @@ def compose_cut(activities: Sequence[Activity], link: Link, crossed: Crossed, ho
     front = compose([_forward(each, crossed) for each in activities], link)
     turn = front.seconds + crossed.tail_seconds
     stepping = host_seconds + crossed.step_seconds
-    rest = compose([_backward(each, crossed, turn) for each in activities], link, stepping)
+    rest = compose([_backward(each, crossed) for each in activities], link, stepping, turn)
     tail = [Span(HOST, TAIL, front.seconds, turn)] if crossed.tail_seconds else []
     exposed = {part.device: max(0.0, rest.finish_seconds[part.device] - part.work_seconds) for part in activities}
     return Composed((*front.spans, *tail, *rest.spans), rest.seconds, rest.finish_seconds, exposed)
@@ -73,7 +73,7 @@ def _forward(part: Activity, crossed: Crossed) -> Activity:
     )
 
 
-def _backward(part: Activity, crossed: Crossed, start_seconds: float) -> Activity:
+def _backward(part: Activity, crossed: Crossed) -> Activity:
     reads = part.device == HOST
     return replace(
         part,
@@ -82,5 +82,4 @@ def _backward(part: Activity, crossed: Crossed, start_seconds: float) -> Activit
         read_operations=part.read_operations if reads else 0,
         phases={phase: seconds for phase, seconds in part.phases.items() if phase != _FORWARD},
         send_bytes=part.send_bytes - crossed.up_bytes.get(part.device, 0),
-        start_seconds=start_seconds,
     )

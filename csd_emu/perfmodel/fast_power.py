@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from csd_emu.perfmodel.fast_timeline import Floats
+from csd_emu.perfmodel.sharing import Floats
 from csd_emu.profiles import Profile
 
 

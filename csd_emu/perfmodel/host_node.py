@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from csd_emu.config.array_file import LinkSection
-from csd_emu.perfmodel.fast_timeline import DriveFigures, DriveWork, StepComposer
 from csd_emu.perfmodel.host_only import Storage
-from csd_emu.perfmodel.timeline import Activity, Link
+from csd_emu.perfmodel.sharing import Link
+from csd_emu.perfmodel.step import DriveFigures, StepWork, time_step
+from csd_emu.perfmodel.timeline import Activity
 from csd_emu.profiles import Profile, Sourced
 from csd_emu.util.node_names import HOST
 
@@ -99,7 +100,6 @@ def exchange_seconds(
         gradient_bytes: of the gradients alone.
         trains: whether the host adds a gradient of its own.
     """
-    state, nothing = np.full(len(drives), float(state_bytes)), np.zeros(len(drives))
-    work = DriveWork(state, nothing, nothing, nothing, state)
-    reduce = reduce_seconds(gradient_bytes, len(drives) + trains)
-    return StepComposer(DriveFigures.of(drives), link).compose(work, 0.0, reduce).seconds
+    state = np.full(len(drives), float(state_bytes))
+    times = time_step(StepWork(state, np.zeros(len(drives)), state), DriveFigures.of(drives), link)
+    return float(times.end_seconds) + reduce_seconds(gradient_bytes, len(drives) + trains)

@@ -7,31 +7,20 @@ The host may train too, as a participant called ``host``. It gets no weights and
 from the drives by plain NVMe reads, beside the link of messages. It reads ahead: while a step lasts, the records of the
 next one come, so of reading and computing only the longer one counts.
 
-The link is full duplex. Each direction of the host's side, if it is shared, serves all transfers in progress at equal
-shares of its bandwidth and is never idle while there is one (processor sharing). The device's own side runs beside it,
-for the host buffers: a transfer ends when both have carried it. A device's latency lies between it and the host's side:
-before that in the send direction, behind it in the receive direction.
-
-So the seconds of a step never fall when a byte count, a phase or a latency grows or a bandwidth shrinks:
-
-1. Receiving. Starts are given, and each transfer's service up to a moment is the integral of bandwidth / n, with n the
-   transfers in progress. Let one transfer grow or the bandwidth shrink. Were some transfer the first to end earlier
-   than before, then up to that moment every transfer of before would still be in progress, n at least what it was, and
-   its service at most what it was: it could not have ended. So no transfer ends earlier.
-2. Reading and computing add to a device's own time alone. So no send begins earlier.
-3. Sending. A link that never idles while it has work ends its last transfer at the maximum over t of t + (bytes that
-   begin at t or later) / bandwidth. That falls in no begin and in no byte count. The own sides' ends each rise too.
-
-It is not monotone in `start_seconds`: to begin later can leave the link to a device that computes for longer.
+How long that takes is `csd_emu.perfmodel.step`; here it is one step, with spans for people and for energy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from csd_emu.perfmodel.sharing import check_numbers, share_link
+import numpy as np
+
+from csd_emu.perfmodel.sharing import Floats, check_numbers
+from csd_emu.perfmodel.sharing import Link as Link
+from csd_emu.perfmodel.step import DriveFigures, StepWork, finish_seconds, time_step
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 
@@ -39,21 +28,6 @@ from firmware_agent.common.errors import ConfigurationError
 HOST_READER = "host reader"
 RECEIVE, READ, SEND, AGGREGATE = "receive", "read", "send", "aggregate"
 COMMUNICATION = frozenset({RECEIVE, SEND})
-
-
-@dataclass(frozen=True)
-class Link:
-    """The host's side of the link.
-
-    Attributes:
-        bytes_per_second: each way.
-        latency_seconds: of every message, beside the device's own.
-        shared: by all devices; else each device has this bandwidth for itself.
-    """
-
-    bytes_per_second: float
-    latency_seconds: float
-    shared: bool = True
 
 
 @dataclass(frozen=True)
@@ -71,7 +45,6 @@ class Activity:
         flash_latency_seconds: of one read.
         link_bytes_per_second: its own side of the link, each way.
         link_latency_seconds: of one message.
-        start_seconds: when its step begins.
     """
 
     device: str
@@ -84,7 +57,6 @@ class Activity:
     flash_latency_seconds: float
     link_bytes_per_second: float
     link_latency_seconds: float
-    start_seconds: float = 0.0
 
     @property
     def read_seconds(self) -> float:
@@ -137,55 +109,36 @@ class Composed:
     exposed_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-def compose(activities: Sequence[Activity], link: Link, host_seconds: float = 0.0) -> Composed:
+def compose(
+    activities: Sequence[Activity], link: Link, host_seconds: float = 0.0, begin_seconds: float = 0.0
+) -> Composed:
     """Return when each device does what in a step, and how long the step takes.
 
     Args:
         activities: one per device, and one of the host if it trains, in any order: it does not change the result.
         link: the host's side of the link.
         host_seconds: of the host's own work once the last send has arrived.
+        begin_seconds: when all begin.
 
     Raises:
         ConfigurationError: a bandwidth is not positive, another number is negative or not finite, a device occurs
             twice, or the host is to receive or send.
     """
-    _check(activities, link, host_seconds)
-    begins = [activity.start_seconds for activity in activities]
-    received = _transfer([activity.receive_bytes for activity in activities], begins, link)
-    received = [
-        _arrive(activity, activity.receive_bytes, begin, end, link, activity.link_latency_seconds)
-        for activity, begin, end in zip(activities, begins, received, strict=True)
-    ]
-    ready = [end + act.work_seconds for act, end in zip(activities, received, strict=True)]
-    # The device's latency comes first, so that a device far away never makes the shared side end earlier.
-    entered = [
-        moment + (activity.link_latency_seconds if activity.send_bytes else 0.0)
-        for activity, moment in zip(activities, ready, strict=True)
-    ]
-    sent = _transfer([activity.send_bytes for activity in activities], entered, link)
-    finish = [
-        _arrive(activity, activity.send_bytes, begin, end, link, 0.0)
-        for activity, begin, end in zip(activities, entered, sent, strict=True)
-    ]
-    spans = [
-        span
-        for activity, got, done, end in zip(activities, received, ready, finish, strict=True)
-        for span in _spans(activity, got, done, end)
-    ]
-    last = max(finish, default=0.0)
+    _check(activities, link, host_seconds, begin_seconds)
+    figures = DriveFigures(*(_column(activities, each.name) for each in fields(DriveFigures)))
+    work = StepWork(*(_column(activities, each.name) for each in fields(StepWork)))
+    times = time_step(work, figures, link, begin_seconds)
+    columns = times.received_seconds, times.ready_seconds, finish_seconds(work, times, figures, link)
+    moments = list(zip(*(column.tolist() for column in columns), strict=True))
+    spans, finish, exposed = list[Span](), {}, {}
+    for part, (received, ready, end) in zip(activities, moments, strict=True):
+        spans += _spans(part, begin_seconds, received, ready, end)
+        exposed[part.device] = (received - begin_seconds) + (end - ready) + _only_reads(part)
+        finish[part.device] = end
+    last = max(finish.values(), default=0.0)
     if host_seconds:
         spans.append(Span(HOST, AGGREGATE, last, last + host_seconds))
-    names = [activity.device for activity in activities]
-    exposed = [
-        (got - begin) + (end - done) + _only_reads(activity)
-        for activity, begin, got, done, end in zip(activities, begins, received, ready, finish, strict=True)
-    ]
-    return Composed(
-        tuple(spans),
-        last + host_seconds,
-        dict(zip(names, finish, strict=True)),
-        dict(zip(names, exposed, strict=True)),
-    )
+    return Composed(tuple(spans), last + host_seconds, finish, exposed)
 
 
 def shift(spans: Iterable[Span], seconds: float) -> tuple[Span, ...]:
@@ -226,9 +179,13 @@ def _metadata(kind: str, row: int, name: str) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": 1, "tid": row, "args": {"name": name}}
 
 
-def _check(activities: Sequence[Activity], link: Link, host_seconds: float) -> None:
+def _column(activities: Sequence[Activity], name: str) -> Floats:
+    return np.array([getattr(part, name) for part in activities], np.float64)
+
+
+def _check(activities: Sequence[Activity], link: Link, host_seconds: float, begin_seconds: float) -> None:
     check_numbers("the link", {"bandwidth": link.bytes_per_second}, {"latency": link.latency_seconds})
-    check_numbers("the host", {}, {"seconds": host_seconds})
+    check_numbers("the host", {}, {"seconds": host_seconds, "start": begin_seconds})
     seen = set()
     for part in activities:
         if part.device in seen:
@@ -244,23 +201,8 @@ def _check(activities: Sequence[Activity], link: Link, host_seconds: float) -> N
             "send bytes": part.send_bytes,
             "flash latency": part.flash_latency_seconds,
             "link latency": part.link_latency_seconds,
-            "start": part.start_seconds,
         }
         check_numbers(part.device, rates, counts | dict(part.phases))
-
-
-def _transfer(sizes: Sequence[int], begins: Sequence[float], link: Link) -> list[float]:
-    """Return when the host's side has carried each transfer."""
-    if not link.shared:
-        return [begin + size / link.bytes_per_second for size, begin in zip(sizes, begins, strict=True)]
-    return share_link(sizes, begins, link.bytes_per_second)
-
-
-def _arrive(activity: Activity, size: int, begin: float, carried: float, link: Link, latency: float) -> float:
-    """Return when a transfer has ended on both sides of the link, and its latency is over; at once if it is empty."""
-    if not size:
-        return begin
-    return max(carried, begin + size / activity.link_bytes_per_second) + link.latency_seconds + latency
 
 
 def _only_reads(activity: Activity) -> float:
@@ -268,10 +210,10 @@ def _only_reads(activity: Activity) -> float:
     return max(0.0, activity.read_seconds - activity.compute_seconds) if activity.device == HOST else 0.0
 
 
-def _spans(activity: Activity, received: float, ready: float, finish: float) -> Iterable[Span]:
+def _spans(activity: Activity, begin: float, received: float, ready: float, finish: float) -> Iterable[Span]:
     name, now = activity.device, received
     if activity.receive_bytes:
-        yield Span(name, RECEIVE, activity.start_seconds, received, activity.receive_bytes)
+        yield Span(name, RECEIVE, begin, received, activity.receive_bytes)
     if activity.read_bytes or activity.read_operations:
         end = received + activity.read_seconds
         if name == HOST:

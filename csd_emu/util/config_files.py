@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from csd_emu.util.yaml_files import USUAL, Size, load_yaml
+from csd_emu.util.yaml_files import load_yaml
 from firmware_agent.common import units
 from firmware_agent.common.errors import ConfigurationError, UnitError
 
@@ -88,14 +88,14 @@ Joules = Annotated[float, *_JOULES]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def load_config(path: Path, kind: type[Model], size: Size = USUAL) -> Model:
-    """Read the YAML file at `path`, of that `size` at most, as a `kind`.
+def load_config(path: Path, kind: type[Model]) -> Model:
+    """Read the YAML file at `path` as a `kind`.
 
     Raises:
         ConfigurationError: the file cannot be read, is no YAML, or breaks the rules of `kind`; every broken rule is
             named with its key.
     """
-    content = load_yaml(path, special=True, size=size)
+    content = load_yaml(path, special=True)
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path}: must be a mapping of keys to values; see docs/configuration.md")
     return parse_config(content, kind, str(path))

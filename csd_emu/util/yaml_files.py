@@ -5,30 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from firmware_agent.common.atomic_files import read_file
 from firmware_agent.common.errors import ConfigurationError
 
-
-class Size(NamedTuple):
-    """Of a file at most.
-
-    Attributes:
-        most_bytes: of its text.
-        most_nodes: values and keys, each alias counting as often as what it stands for.
-    """
-
-    most_bytes: int
-    most_nodes: int
-
-
-# Reading as much as this takes a fifth of a second.
-USUAL = Size(1 << 20, 20_000)
-# Of 20,000 drives or servers, one by one: an operator's own file, which takes up to three seconds.
-LISTS = Size(4 << 20, 250_000)
+# Of a file: its text, and its values and keys, each alias counting as often as what it stands for. As many as this are
+# 3,000 drives of an inventory, one by one, and take a third of a second at most.
+MOST_BYTES, MOST_VALUES = 1 << 20, 30_000
 MOST_DEPTH = 32
 # Of one value, and of its tag or anchor; and of directives, for which libyaml takes the square of their number.
 MOST_CHARACTERS, _MOST_NAME, _MOST_DIRECTIVES = 1 << 16, 256, 16
@@ -43,27 +29,27 @@ _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeErro
 _Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def load_yaml(path: Path, *, special: bool = False, size: Size = USUAL) -> Any:
-    """Return the values in the YAML file at `path` of that `size` at most; `special` as in `read_file`.
+def load_yaml(path: Path, *, special: bool = False) -> Any:
+    """Return the values in the YAML file at `path`; `special` as in `read_file`.
 
     Raises:
         ConfigurationError: it cannot be read, is no YAML, or breaks a bound.
     """
     try:
-        text = read_file(path, size.most_bytes, special=special).decode()
+        text = read_file(path, MOST_BYTES, special=special).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read ({error}); give the path of a YAML file") from error
-    return parse_yaml(text, str(path), size)
+    return parse_yaml(text, str(path))
 
 
-def parse_yaml(text: str, where: str, size: Size = USUAL) -> Any:
+def parse_yaml(text: str, where: str) -> Any:
     """Return the values in `text`; `where` names its origin in errors (see `load_yaml`)."""
     try:
-        if len(text) > size.most_bytes:
-            raise ValueError(f"it has more than {size.most_bytes} characters")
+        if len(text) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES} characters")
         if len(_DIRECTIVE.findall(text)) > _MOST_DIRECTIVES:
             raise ValueError(f"it has more than {_MOST_DIRECTIVES} lines that begin with %; remove them")
-        bounds = _Bounds(size.most_nodes)
+        bounds = _Bounds()
         for event in yaml.parse(text, Loader=_Safe):  # counted before anything is built
             bounds.count(event)
         return yaml.load(text, Loader=_Loader)
@@ -77,8 +63,8 @@ def parse_yaml(text: str, where: str, size: Size = USUAL) -> Any:
 class _Bounds:
     """Counts nodes and depth, event after event."""
 
-    def __init__(self, most_nodes: int) -> None:
-        self._nodes, self._most_nodes = 0, most_nodes
+    def __init__(self) -> None:
+        self._nodes = 0
         self._sizes: dict[str, int] = {}
         # Of each collection that is open: its anchor, and the number of nodes when it began.
         self._opened: list[tuple[str | None, int]] = []
@@ -104,8 +90,8 @@ class _Bounds:
             raise _wrong(f"a tag or anchor has more than {_MOST_NAME} characters; shorten it", event)
         if len(self._opened) > MOST_DEPTH:
             raise _wrong(f"it is nested more than {MOST_DEPTH} deep; write it flatter", event)
-        if self._nodes > self._most_nodes:
-            told = f"it has more than {self._most_nodes} values, with those that aliases stand for; split it"
+        if self._nodes > MOST_VALUES:
+            told = f"it has more than {MOST_VALUES} values, with those that aliases stand for; split it"
             raise _wrong(told, event)
 
     def _close(self, anchor: str | None, before: int) -> None:

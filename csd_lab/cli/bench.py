@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from csd_emu.util.paths import Paths
 from host.cli.common_options import Json
 from host.cli.completion import list_beginning
 from host.cli.json_output import print_json
 from host.cli.named_text import NamedText
-from host.core.console import StageProgress
+from host.core.console import StageProgress, console
 from host.core.interrupts import INTERRUPTS
+
+if TYPE_CHECKING:
+    from csd_lab.bench.bench_report import BenchReport
 
 
 def register(app: typer.Typer) -> None:
@@ -43,8 +47,7 @@ def bench(
     with INTERRUPTS.deferred():
         from csd_lab.bench import list_benches, run_bench
         from csd_lab.bench.bench_report import BenchList
-        from csd_lab.cli.tables.bench_table import print_bench
-        from host.cli.tables.names_table import print_names
+        from host.cli.named_text import print_names
 
     if name is None:
         benches = BenchList([NamedText(*each) for each in list_benches().items()])
@@ -54,3 +57,11 @@ def bench(
         options = {"quick": quick, "cases": cases, "replay": replay, "minutes": minutes}
         report = run_bench(name, Paths.default(), progress, seed, **options)
     print_json(report) if as_json else print_bench(report)
+
+
+def print_bench(report: BenchReport) -> None:
+    """Print a bench's figures; the raw samples are in the JSON form."""
+    table = Table("figure", "value", title=f"{report.bench} ({report.engine}, clock: {report.clock})")
+    for name, value in report.figures.items():
+        table.add_row(name, f"{value:.6g}")
+    console.print(table)

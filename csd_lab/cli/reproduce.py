@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from csd_emu.util.paths import Paths
+from csd_lab.cli.simulate import print_assumed
+from firmware_agent.common.units import format_bytes
 from host.cli.common_options import Json
 from host.cli.json_output import print_json
-from host.core.console import StageProgress
+from host.core.console import StageProgress, console, print_whole
 from host.core.interrupts import INTERRUPTS
+
+if TYPE_CHECKING:
+    from csd_lab.reproduce.hypertune_result import BatchEffect, DisturbanceFigures, HypertuneReport, Scaling
+    from csd_lab.reproduce.placement_result import PlacementReport, Placing, RanPlacement
+    from csd_lab.reproduce.planner_result import PlannerReport
 
 reproduce_app = typer.Typer(no_args_is_help=True, help="Published results beside ours.")
 
@@ -36,7 +45,6 @@ def hypertune(
     """STANNIS and HyperTune: speed, energy and traffic for 0 to 36 drives, and a node that is disturbed."""
     with INTERRUPTS.deferred():
         from csd_emu.profiles.calibration import CalibrationStore
-        from csd_lab.cli.tables.reproduction import print_hypertune
         from csd_lab.reproduce.reproduce_hypertune import reproduce_hypertune
     with StageProgress(quiet=as_json) as progress:
         report = reproduce_hypertune(CalibrationStore(Paths.default().calibration), output, progress)
@@ -57,7 +65,6 @@ def placement(
     """Layers on the host: traffic and time for five models, 1 to 36 drives and four links."""
     with INTERRUPTS.deferred():
         from csd_emu.profiles.calibration import CalibrationStore
-        from csd_lab.cli.tables.placement_reproduction import print_placement_reproduction
         from csd_lab.reproduce.reproduce_placement import reproduce_placement
     with StageProgress(quiet=as_json) as progress:
         paths = Paths.default()
@@ -75,8 +82,303 @@ def planner(
 ) -> None:
     """Which devices train: hit rate, regret and overhead over 60 made-up worlds, ours and Gu et al.'s."""
     with INTERRUPTS.deferred():
-        from csd_lab.cli.tables.planner_reproduction import print_planner_reproduction
         from csd_lab.reproduce.reproduce_planner import reproduce_planner
     with StageProgress(quiet=as_json) as progress:
         report = reproduce_planner(seed, output, progress)
     print_json(report) if as_json else print_planner_reproduction(report)
+
+
+def print_planner_reproduction(report: PlannerReport) -> None:
+    """Print headlines, everyone's figures, sensitivities, and notes."""
+    table = make_table("Published beside ours", ("published result", "what", "published", "ours"))
+    table.columns[0].justify = table.columns[1].justify = "left"
+    for row in report.beside:
+        table.add_row(row.source, row.what, f"{row.published:.1%}", f"{row.ours:.1%} ({row.basis})")
+    print_whole(table)
+    _print_choosing(report)
+    table = make_table(
+        "Our planner with other trials, and in noisier worlds",
+        ("of", "value", "hit rate", "mean regret", "overhead", "time error", "energy error"),
+    )
+    for each in report.sensitivity:
+        figures = (each.hit_rate, each.mean_regret, each.overhead, each.time_error, each.energy_error)
+        table.add_row(each.of, f"{each.value:g}", *(f"{figure:.1%}" for figure in figures))
+    print_whole(table)
+    print_notes(report.notes)
+    print_files(report.files, report.wall_seconds, report.clock)
+
+
+def _print_choosing(report: PlannerReport) -> None:
+    table = make_table(
+        f"Who chooses, over {report.cases} cases; in {report.hard_cases} of them no fixed rule is right, ours is "
+        f"in {report.hit_rate_hard:.1%} of these",
+        ("who", "hit rate", "same devices", "within 5 %", "mean regret", "worst regret", "overhead"),
+    )
+    table.columns[0].justify = "left"
+    for row in report.choosing:
+        rates = (row.hit_rate, row.hit_rate_same_configuration, row.within_5_percent)
+        figures = (*rates, row.mean_regret, row.worst_regret, row.overhead)
+        table.add_row(row.who, *(f"{figure:.1%}" for figure in figures))
+    print_whole(table)
+
+
+def print_placement_reproduction(report: PlacementReport) -> None:
+    """Print headlines, traffic, one table per model, and notes."""
+    _print_traffic(report)
+    for model in dict.fromkeys(row.model for row in report.placing):
+        _print_placing([row for row in report.placing if row.model == model])
+    if report.ran:
+        _print_ran(report.ran)
+    table = make_table("Published beside ours: speed-up by placement", ("published result", "published", "ours", "at"))
+    table.columns[0].justify = "left"
+    for row in report.beside:
+        table.add_row(
+            row.source, row.published, f"{row.ours_low:.2f} to {row.ours_high:.2f} ({row.basis})", row.ours_at
+        )
+    print_whole(table)
+    print_notes(report.notes)
+    print_files(report.files, report.wall_seconds, report.clock)
+
+
+def _print_traffic(report: PlacementReport) -> None:
+    table = make_table(
+        "Traffic of one drive's step, full-size models, cut before the linear layers at the end",
+        (
+            "model",
+            "batch",
+            "bytes moved",
+            "compute moved",
+            "crossing",
+            "without",
+            "with",
+            "ratio",
+            "counted",
+            "derived",
+        ),
+    )
+    for row in report.traffic:
+        table.add_row(
+            row.model,
+            str(row.batch),
+            f"{row.moved_parameters:.1%}",
+            f"{row.moved_compute:.2%}",
+            format_bytes(row.crossing_bytes),
+            format_bytes(row.whole_bytes),
+            format_bytes(row.cut_bytes),
+            f"{row.ratio:.2f}",
+            "-" if row.counted_ratio is None else f"{row.counted_ratio:.2f}",
+            "-" if row.derived_ratio is None else f"{row.derived_ratio:g}",
+        )
+    print_whole(table)
+
+
+def _print_ran(rows: Sequence[RanPlacement]) -> None:
+    table = make_table(
+        "Scaled models on native drives behind a shaped link: medians of real steps (wall)",
+        ("model", "drives", "link", "wire/compute", "host begins with", "whole s", "cut s", "speed-up", "foretold"),
+    )
+    for row in rows:
+        table.add_row(
+            row.model,
+            str(row.drives),
+            f"{format_bytes(row.link_bytes_per_second)}/s",
+            f"{row.wire_over_compute:.2g}",
+            row.layer or "none",
+            f"{row.unmoved_seconds:.3g}",
+            f"{row.step_seconds:.3g}",
+            f"{row.speedup:.2f}x",
+            "-" if row.foretold_speedup is None else f"{row.foretold_speedup:.2f}x",
+        )
+    print_whole(table)
+
+
+def _print_placing(rows: Sequence[Placing]) -> None:
+    """Print one model: a row for each number of drives, a column for each link."""
+    rates = list(dict.fromkeys(row.link_bytes_per_second for row in rows))
+    columns = [f"{format_bytes(rate)}/s" for rate in rates]
+    table = make_table(
+        f"{rows[0].model}, {rows[0].batch} records a drive (simulated): wire/compute, the host's first layer, speed-up",
+        ("drives", *columns),
+    )
+    for drives in dict.fromkeys(row.drives for row in rows):
+        own = [row for row in rows if row.drives == drives]
+        table.add_row(str(drives), *(_cell(row) for row in own))
+    print_whole(table)
+
+
+def _cell(row: Placing) -> str:
+    layer = "none" if row.layer is None else f"{row.layer} {row.speedup:.2f}x"
+    return f"{row.wire_over_compute:.2g}: {layer}"
+
+
+_NAMES = {"speedup": "speed-up", "energy_factor": "energy factor", "traffic": "link traffic"}
+
+
+def print_hypertune(report: HypertuneReport) -> None:
+    """Print headlines, inputs, one table per model, batches, disturbances, watts, notes and assumptions."""
+    _print_inputs(report)
+    for model in dict.fromkeys(row.model for row in report.scaling):
+        _print_scaling([row for row in report.scaling if row.model == model])
+    _print_batches(report.batches)
+    _print_disturbed(report.disturbed)
+    _print_beside(report)
+    _print_needed(report)
+    print_notes(report.notes)
+    print_assumed(report.assumed)
+    print_files(report.files, report.wall_seconds, report.clock)
+
+
+def make_table(title: str, columns: Sequence[str]) -> Table:
+    """Return a table of figures, without rows."""
+    table = Table(title=title, title_justify="left")
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    """Print what to know when reading a reproduction."""
+    for note in notes:
+        console.print(f"* {note}", markup=False, soft_wrap=True)
+
+
+def print_files(files: Sequence[str], wall_seconds: float, clock: str) -> None:
+    """Print what was written, and what it all took."""
+    for file in files:
+        console.print(f"written: {file}", markup=False, soft_wrap=True)
+    console.print(f"{wall_seconds:.1f} s of wall time; clock of all else: {clock}")
+
+
+def _print_inputs(report: HypertuneReport) -> None:
+    table = make_table(
+        "What it rests on: one drive (emulated: counted seconds, scaled)",
+        ("model", "measured batches", "records/s", "memory", "state", "record", "basis"),
+    )
+    for row in report.inputs:
+        table.add_row(
+            row.model,
+            ",".join(map(str, row.measured_batches)),
+            f"{row.drive_records_per_second:.3g}",
+            format_bytes(row.peak_memory_bytes),
+            format_bytes(row.state_bytes),
+            format_bytes(row.record_bytes),
+            row.basis,
+        )
+    print_whole(table)
+
+
+def _print_scaling(rows: Sequence[Scaling]) -> None:
+    """Print one model: the middle of the band, and the ends behind it."""
+    ratios = sorted({row.ratio for row in rows})
+    table = make_table(
+        f"{rows[0].model} (simulated): a host is worth {ratios[1]:.3g} drives ({ratios[-1]:g} to {ratios[0]:g})",
+        ("drives", "batch, host's", "records/s", "J/record", "link/record", "speed-up", "energy factor"),
+    )
+    for number in dict.fromkeys(row.drives for row in rows):
+        fast, middle, slow = sorted((row for row in rows if row.drives == number), key=lambda row: row.ratio)
+        table.add_row(
+            str(number),
+            f"{middle.drive_batch}, {middle.host_batch}",
+            f"{middle.records_per_second:.4g}",
+            f"{middle.joules_per_record:.4g}",
+            format_bytes(middle.link_bytes_per_record),
+            f"{middle.speedup:.2f} ({slow.speedup:.2f} to {fast.speedup:.2f})",
+            f"{middle.energy_factor:.2f} ({slow.energy_factor:.2f} to {fast.energy_factor:.2f})",
+        )
+    print_whole(table)
+
+
+def _print_batches(rows: Sequence[BatchEffect]) -> None:
+    first = rows[0].figures
+    table = make_table(
+        f"What the batch does: {first.drives} drives, a host is worth {first.ratio:.3g} (simulated)",
+        ("model", "batch, host's", "step s", "exchange", "speed-up", "energy", "link/record", "chosen by"),
+    )
+    model = first.model
+    for row in rows:
+        own = row.figures
+        if own.model != model:
+            table.add_section()
+            model = own.model
+        table.add_row(
+            own.model,
+            f"{own.drive_batch}, {own.host_batch}",
+            f"{own.step_seconds:.3g}",
+            f"{own.exchange_seconds / own.step_seconds:.0%}",
+            f"{own.speedup:.2f}",
+            f"{own.energy_factor:.2f}",
+            format_bytes(own.link_bytes_per_record),
+            row.chosen,
+        )
+    print_whole(table)
+
+
+def _print_disturbed(rows: Sequence[DisturbanceFigures]) -> None:
+    """Print the first model's experiment; throughput as a share of the undisturbed."""
+    own = [row for row in rows if row.model == rows[0].model]
+    table = make_table(
+        f"Disturbance, {own[0].model} (simulated; throughput over before, J per record)",
+        (
+            "node",
+            "f",
+            "h",
+            "left",
+            "HyperTune",
+            "retuned",
+            "1 - f h",
+            "after",
+            "found",
+            "J before",
+            "left",
+            "tuned",
+            "after",
+        ),
+    )
+    for row in own:
+        shares = (row.during_without, row.during_with, row.retuned, row.ceiling, row.after)
+        joules = (row.before_joules, row.during_without_joules, row.during_with_joules, row.after_joules)
+        table.add_row(
+            row.node,
+            f"{row.lost:g}",
+            f"{row.share:.3f}",
+            *(f"{value / row.before:.3f}" for value in shares),
+            "-" if row.detect_steps is None else f"{row.detect_steps}",
+            *(f"{value:.3g}" for value in joules),
+        )
+    print_whole(table)
+    console.print("found: slow steps until the new batches were in force; HyperTune, after: those steps included")
+
+
+def _print_beside(report: HypertuneReport) -> None:
+    table = make_table(
+        f"Published beside ours: {report.server}, all drives, all models",
+        ("published result", "figure", "published", "ours: band", "ours: middle"),
+    )
+    table.columns[0].justify = "left"
+    for row in report.beside:
+        table.add_row(
+            row.source,
+            _NAMES[row.figure],
+            f"{row.published:.3g}",
+            f"{row.ours_low:.2f} to {row.ours_high:.2f} ({row.basis})",
+            f"{row.ours_middle:.2f}",
+        )
+    print_whole(table)
+
+
+def _print_needed(report: HypertuneReport) -> None:
+    table = make_table(
+        "Watts that computing may add to each drive if a published result is to hold",
+        ("published result", "speed-up / energy factor", "power ratio", "needed", "assumed here"),
+    )
+    table.columns[0].justify = "left"
+    for row in report.needed:
+        possible = f"{row.needed_watts:.1f} W" + ("" if row.needed_watts > 0 else " (impossible)")
+        table.add_row(
+            row.source,
+            f"{row.speedup:.3g} / {row.energy_factor:.3g}",
+            f"{row.power_ratio:.2f}",
+            possible,
+            f"{row.assumed_watts:.1f} W",
+        )
+    print_whole(table)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE
+from rich.markup import escape
+from rich.table import Table
 
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.units import format_bytes
 from host.cli.common_options import JobFile, Json, TunerOption
 from host.cli.json_output import print_json
-from host.core.console import StageProgress
+from host.core.console import StageProgress, console, print_whole
 from host.core.interrupts import INTERRUPTS
+
+if TYPE_CHECKING:
+    from csd_lab.simulate.simulation_figures import SimulatedClass, SimulatedRetune, SimulateReport
+    from csd_lab.simulate.tree_figures import SimulatedTree, SimulateServersReport
+    from host.monitoring.report.comparison import AssumedFigure
 
 
 def register(app: typer.Typer) -> None:
@@ -48,7 +58,6 @@ def simulate(
 def _simulate_array(job: Path, array: Path, tuner: str | None, drives: int | None, steps: int, as_json: bool) -> None:
     with INTERRUPTS.deferred():
         from csd_emu.profiles.calibration import CalibrationStore
-        from csd_lab.cli.tables.simulation import print_simulation
         from csd_lab.simulate.simulation_report import report_simulation
         from csd_lab.simulate.simulation_request import read_simulation
 
@@ -61,7 +70,6 @@ def _simulate_array(job: Path, array: Path, tuner: str | None, drives: int | Non
 def _simulate_servers(job: Path, servers: Path, tuner: str | None, steps: int, as_json: bool) -> None:
     with INTERRUPTS.deferred():
         from csd_emu.profiles.calibration import CalibrationStore
-        from csd_lab.cli.tables.servers_simulation import print_servers_simulation
         from csd_lab.simulate.simulation_request import read_servers_simulation
         from csd_lab.simulate.tree_report import report_servers
 
@@ -69,3 +77,135 @@ def _simulate_servers(job: Path, servers: Path, tuner: str | None, steps: int, a
     with StageProgress(quiet=as_json) as progress:
         report = report_servers(request, CalibrationStore(Paths.default().calibration), progress)
     print_json(report) if as_json else print_servers_simulation(report)
+
+
+# More retunes than this are counted only.
+_SHOWN_RETUNES = 8
+
+
+def print_simulation(report: SimulateReport) -> None:
+    """Print the runs over the host's band, the classes of nodes and the retunes of the middle one."""
+    table = Table(title=f"{report.model} on {report.array}: {report.drives} drives, tuner {report.tuner} (simulated)")
+    for name in ("host is", "records/s", "J/record", "link/record", "step s", "speed-up", "energy"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for run in report.runs:
+        table.add_row(
+            f"{run.ratio:g} drives",
+            f"{run.records_per_second:.4g}",
+            f"{run.joules_per_record:.4g}",
+            format_bytes(run.link_bytes_per_record),
+            f"{run.step_seconds[1]:.4g}",
+            f"{run.speedup:.3g}",
+            f"{run.energy_factor:.3g}",
+        )
+    print_whole(table)
+    middle = report.runs[len(report.runs) // 2]
+    print_classes(middle.classes, middle.ratio)
+    base = middle.baseline
+    console.print(
+        f"of a step, {middle.exchange_seconds:.4g} s are exchange and optimiser, neither reading nor computing\n"
+        f"baseline: the host alone {base.records_per_second:.4g} records/s, {base.joules_per_record:.4g} J and "
+        f"{format_bytes(base.link_bytes_per_record)} over its link per record; the drives are plain storage",
+        soft_wrap=True,
+    )
+    print_retunes(middle.retunes)
+    for note in report.notes:
+        console.print(note, markup=False, soft_wrap=True)
+    print_assumed(report.assumed)
+    console.print(f"{report.steps} steps in {report.wall_seconds:.2f} s of wall time; clock: {report.clock}")
+
+
+def print_assumed(figures: list[AssumedFigure]) -> None:
+    """Print assumed figures in short, by profile; `csd-emu profiles` has their reasons."""
+    counts = Counter(figure.profile for figure in figures)
+    for profile in counts:
+        names = ", ".join(figure.name for figure in figures if figure.profile == profile)
+        console.print(f"[yellow]assumed[/] of {escape(profile)}: {escape(names)}", soft_wrap=True)
+
+
+def print_retunes(retunes: list[SimulatedRetune]) -> None:
+    """Print the first few, and how many more there are."""
+    for retune in retunes[:_SHOWN_RETUNES]:
+        console.print(f"from step {retune.step}: {retune.reason}", markup=False, soft_wrap=True)
+    if len(retunes) > _SHOWN_RETUNES:
+        console.print(f"and {len(retunes) - _SHOWN_RETUNES} more retunes")
+
+
+def print_classes(classes: list[SimulatedClass], ratio: float) -> None:
+    """Print what equal nodes did in the run in which a host is worth `ratio` drives."""
+    table = Table(title=f"nodes, if a host is worth {ratio:g} drives", box=SIMPLE)
+    for name in ("nodes", "profile", "first batch", "last batch", "busy"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in classes:
+        first, last = (_span(pair) for pair in (each.first_batches, each.last_batches))
+        table.add_row(str(each.nodes), each.profile, first, last, f"{each.busy_share:.0%}")
+    print_whole(table)
+
+
+def _span(pair: list[int]) -> str:
+    return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]} to {pair[1]}"
+
+
+_NAMES = {
+    "compute": "compute and read",
+    "drive_link": "drives' links",
+    "host": "hosts' sum and optimiser",
+    "server_link": "servers' links",
+    "rack_uplink": "racks' uplinks",
+    "hops": "all-reduce's latencies",
+    "failures": "failures",
+    "retunes": "retunes",
+}
+
+
+def print_servers_simulation(report: SimulateServersReport) -> None:
+    """Print the runs over the hosts' band, and of the middle one where its seconds and bytes go."""
+    title = f"{report.model} on {report.servers_file}: {report.servers} servers, {report.drives} drives"
+    table = Table(title=f"{title}, tuner {report.tuner} (simulated)")
+    for name in ("host is", "records/s", "of ideal", "J/record", "step s", "bottleneck", "beside compute"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for run in report.runs:
+        table.add_row(
+            f"{run.ratio:g} drives",
+            f"{run.records_per_second:.4g}",
+            f"{run.efficiency:.1%}",
+            f"{run.joules_per_record:.4g}",
+            f"{run.step_seconds[1]:.4g}",
+            _NAMES[run.bottleneck],
+            _NAMES[run.next_bottleneck],
+        )
+    print_whole(table)
+    middle = report.runs[len(report.runs) // 2]
+    _print_seconds(middle)
+    print_classes(middle.classes, middle.ratio)
+    _print_network(report, middle)
+    print_retunes(middle.retunes)
+    for note in report.notes:
+        console.print(note, markup=False, soft_wrap=True)
+    print_assumed(report.assumed)
+    console.print(f"{report.steps} steps in {report.wall_seconds:.2f} s of wall time; clock: {report.clock}")
+
+
+def _print_seconds(run: SimulatedTree) -> None:
+    table = Table(title="where the seconds go", box=SIMPLE)
+    for name in ("", "s per step", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for part, name in _NAMES.items():
+        seconds = getattr(run.seconds, part)
+        table.add_row(name, f"{seconds / len(run.steps):.4g}", f"{seconds / run.array_seconds:.1%}")
+    print_whole(table)
+
+
+def _print_network(report: SimulateServersReport, run: SimulatedTree) -> None:
+    steps, crossed, losses = len(run.steps), run.bytes, run.losses
+    compared = ", ".join(f"{name} {seconds:.4g} s" for name, seconds in run.allreduce_seconds.items())
+    every = "" if report.reduce_every == 1 else f", every {report.reduce_every} steps"
+    console.print(
+        f"bytes per step: {format_bytes(crossed.drive_links / steps)} between hosts and drives, "
+        f"{format_bytes(crossed.server_links / steps)} out of servers, "
+        f"{format_bytes(crossed.rack_uplinks / steps)} out of racks\n"
+        f"an all-reduce of all servers{every}: {compared}; this run: {report.allreduce}\n"
+        f"lost: {losses.servers_lost} servers ({losses.servers_back} came back), "
+        f"{losses.drives_lost} drives ({losses.drives_back} came back)",
+        soft_wrap=True,
+    )

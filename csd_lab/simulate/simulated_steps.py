@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from csd_emu.perfmodel.fast_power import PowerFigures
-from csd_emu.perfmodel.fast_timeline import DriveFigures, DriveWork, StepComposer
 from csd_emu.perfmodel.host_node import host_activity, reduce_seconds, storage_of
 from csd_emu.perfmodel.power import host_energy, sum_energy
+from csd_emu.perfmodel.step import DriveFigures, StepWork, time_step
 from csd_lab.simulate.nodes import Nodes
 from host.core.tuning.batch_tuner import Batches, Floats
 
@@ -42,12 +42,13 @@ class ArrayStepModel:
         self._nodes = nodes
         self._table = nodes.seconds_table()
         self._encode = np.array([kind.encode_seconds for kind in nodes.kinds])[nodes.kind_of]
-        self._composer = StepComposer(DriveFigures.of(profiles), nodes.link)
+        self._drives = DriveFigures.of(profiles)
         self._power = PowerFigures.of(profiles)
         self._storage = storage_of(nodes.host.profile, profiles)
         self._batches: Batches = np.full(len(nodes.names), -1)
         self._exchange: Floats = np.zeros(nodes.drives)
         self._reads: Floats = np.zeros(nodes.drives)
+        self._last: tuple[Batches, Floats, SimulatedStepCost] | None = None
 
     def expected_seconds(self, batches: Batches) -> Floats:
         """Return (nodes,) compute seconds of undisturbed nodes."""
@@ -74,30 +75,34 @@ class ArrayStepModel:
         Raises:
             ConfigurationError: a batch does not fit, or a slowdown is no number.
         """
+        if self._last is not None:
+            before, slowed, cost = self._last
+            if np.array_equal(before, batches) and np.array_equal(slowed, slowdowns):
+                return cost
         self._set_batches(batches)
-        return self._cost(batches, self.expected_seconds(batches) * slowdowns, slowdowns=slowdowns)
+        cost = self._cost(batches, self.expected_seconds(batches) * slowdowns, slowdowns=slowdowns)
+        self._last = batches.copy(), slowdowns.copy(), cost
+        return cost
 
     def _cost(
         self, batches: Batches, compute: Floats, slowdowns: Floats | float = 0.0, reads: bool = True
     ) -> SimulatedStepCost:
         nodes, load, drives = self._nodes, self._nodes.load, self._nodes.drives
         exchange, read = self._exchange, self._reads if reads else np.zeros(drives)
-        work = DriveWork(exchange, read, (read > 0).astype(float), compute[:drives], exchange)
+        work = StepWork(exchange, self._drives.read_seconds(read) + compute[:drives], exchange)
         own = host_activity(int(batches[-1]) if nodes.trains and reads else 0, load.record_bytes, {}, self._storage)
         own_seconds = max(own.read_seconds, float(compute[-1])) if nodes.trains else 0.0
         reduce = reduce_seconds(load.gradient_bytes, int(np.count_nonzero(batches)))
-        step = self._composer.compose(work, own_seconds, reduce)
+        seconds = max(own_seconds, float(time_step(work, self._drives, nodes.link).end_seconds)) + reduce
         serial = np.minimum(compute, self._encode * slowdowns * (batches > 0))
         plain = own.read_bytes / drives  # the host's records lie on all drives
         link_bytes = 2 * float(exchange.sum()) + own.read_bytes
         joules = self._power.energy(
-            step.seconds, compute[:drives] - serial[:drives], serial[:drives], read + plain, 2 * exchange + plain
+            seconds, compute[:drives] - serial[:drives], serial[:drives], read + plain, 2 * exchange + plain
         )
         of_drives = {component: float(each.sum()) for component, each in joules.items()}
-        of_host = self._host_joules(step.seconds, compute, serial, reduce, link_bytes)
-        return SimulatedStepCost(
-            step.seconds, int(batches.sum()), compute, sum_energy([of_drives, of_host]), link_bytes
-        )
+        of_host = self._host_joules(seconds, compute, serial, reduce, link_bytes)
+        return SimulatedStepCost(seconds, int(batches.sum()), compute, sum_energy([of_drives, of_host]), link_bytes)
 
     def _host_joules(
         self, elapsed_seconds: float, compute: Floats, serial: Floats, reduce: float, link_bytes: float

@@ -9,7 +9,6 @@ from pathlib import Path
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.servers_file import ServersConfig
 from csd_emu.util.config_files import load_config
-from csd_emu.util.yaml_files import LISTS
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.models import ModelSpec
 from host.config.array_files import read_array
@@ -88,7 +87,7 @@ def read_servers_simulation(job_path: Path, servers_path: Path, tuner: str | Non
     Raises:
         ConfigurationError: a file breaks a rule, or the job is not synchronous.
     """
-    config = load_config(servers_path, ServersConfig, LISTS)
+    config = load_config(servers_path, ServersConfig)
     paths = dict.fromkeys(group.array for group in config.servers)
     arrays = {path: read_array(servers_path.parent / path) for path in paths}
     job, spec = _read_job(job_path, tuner)

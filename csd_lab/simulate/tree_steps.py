@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from csd_emu.perfmodel.fast_power import PowerFigures
-from csd_emu.perfmodel.fast_timeline import DriveFigures
 from csd_emu.perfmodel.host_node import reduce_seconds, storage_of
 from csd_emu.perfmodel.power import CHASSIS, host_energy
+from csd_emu.perfmodel.step import DriveFigures
 from csd_emu.perfmodel.timeline import Link
 from csd_lab.simulate.tree import EqualServers, Flags, Tree
 from host.core.model_bytes import Load

@@ -1,4 +1,4 @@
-"""Removal of terminal control characters from untrusted text: from drives, files and the network. Pure."""
+"""Text for people: counted nouns, and untrusted text without what steers a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -29,3 +29,8 @@ def plain_json(data: bytes) -> bytes:
 def _escape(match: re.Match[str]) -> str:
     units = match.group().encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def counted(count: int, name: str) -> str:
+    """Return ``1 step`` or ``2 steps``."""
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"

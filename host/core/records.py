@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
 
+from csd_emu.perfmodel.power import sum_energy
 from csd_emu.perfmodel.timeline import Span
 from csd_emu.util.renamed import Renamed, old_name_of, with_new_keys
 from firmware_agent.common.frames.frame_fields import Metered, PhaseSeconds
@@ -63,6 +64,11 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
     def host_link_bytes(self) -> int:
         """Bytes that crossed the link between host and drive."""
         return self.sent_bytes + self.received_bytes
+
+
+def in_time(parts: Iterable[DeviceRound]) -> list[DeviceRound]:
+    """Return the parts that count as trained: of a straggler's work only bytes and energy do."""
+    return [part for part in parts if not part.straggler]
 
 
 class DeviceStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,35 +212,6 @@ class StepRecord(Renamed, frozen=True, kw_only=True):
         return (max(seconds) - min(seconds)) / max(seconds) if seconds and max(seconds) > 0 else 0.0
 
 
-class SliceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One slice of a step whose slices overlapped computing; a line of ``slices.jsonl``.
-
-    Seconds are the host's monotonic clock. Those that a drive saw of its own slices are put on it by the least delay
-    with which its messages came, so they are early by at least the link's latency.
-
-    Attributes:
-        step: whose gradients these are, or whose forward pass these weights are for.
-        device: the drive.
-        direction: ``push`` to the host, ``pull`` from it.
-        tensor: its name.
-        offset: of the first byte in it.
-        size_bytes: how many.
-        ready_seconds: its bytes were there, and waited.
-        begin_seconds: it left the send queue.
-        end_seconds: the other side had read it: of a pull, when the host was told so.
-    """
-
-    step: int
-    device: str
-    direction: str
-    tensor: str
-    offset: int
-    size_bytes: int
-    ready_seconds: float
-    begin_seconds: float
-    end_seconds: float
-
-
 class RetuneRecord(msgspec.Struct, frozen=True, kw_only=True):
     """New batch sizes.
 
@@ -297,10 +274,36 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
     images_per_device_second: Annotated[float, old_name_of("records_per_device_second")] = 0.0
 
     @property
+    def in_time(self) -> list[DeviceRound]:
+        """Parts that count as trained."""
+        return in_time(self.devices)
+
+    @property
+    def samples(self) -> int:
+        """Records trained on in time, repetitions counted."""
+        return sum(part.samples for part in self.in_time)
+
+    @property
+    def node_joules(self) -> dict[str, dict[str, float]]:
+        """Node -> component -> joules: drives, whether or not they returned anything, and the host."""
+        return node_joules(self.devices, self.energy_joules)
+
+    @property
     def total_joules(self) -> float:
         """Energy of everything in the array, in joules."""
         drives = sum(sum(part.energy_joules.values()) for part in self.devices)
         return drives + sum(sum(parts.values()) for parts in self.energy_joules.values())
+
+
+def node_joules(parts: Iterable[DeviceRound], others: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return node -> component -> joules of devices' `parts` and of `others`.
+
+    A host that trains has a part too; what it draws for that is among the `others`.
+    """
+    joules = {part.device: dict(part.energy_joules) for part in parts}
+    for node, components in others.items():
+        joules[node] = sum_energy([joules.get(node, {}), components])
+    return joules
 
 
 class EventKind(StrEnum):

@@ -10,6 +10,7 @@ import msgspec
 from csd_emu.util.renamed import Renamed, old_name_of, with_new_keys
 from host.core.failures import Failure
 from host.core.records import RoundRecord
+from host.core.run_stats import RunStats
 
 FEDERATED, SYNC = "federated", "sync"
 
@@ -77,52 +78,27 @@ def format_accuracy(accuracy: float | None) -> str:
 def summarise(rounds: Iterable[RoundRecord], mode: str | None = None, **facts: Any) -> Summary:
     """Return the summary of the `rounds`, which are gone through once; `facts` are the fields that they do not know.
 
-    What came too late counts in bytes and energy, not in samples and seconds. Without a `mode` a run with steps of its
-    own is synchronous.
+    Without a `mode` a run with steps of its own is synchronous.
     """
-    seconds: dict[str, float] = {}
-    servers: dict[str, None] = {}
-    count = samples = array_steps = drive_steps = retunes = link_bytes = servers_samples = 0
-    array_seconds = joules = 0.0
-    last: RoundRecord | None = None
-    for last in rounds:
-        count += 1
-        for part in last.devices:
-            link_bytes += part.host_link_bytes
-            if not part.straggler:
-                seconds[part.device] = seconds.get(part.device, 0.0) + part.device_seconds.total
-                samples += part.samples
-                drive_steps += part.steps
-        for step in last.steps:
-            if step.servers is not None:
-                servers |= dict.fromkeys(step.servers.present)
-                servers_samples += step.samples
-        array_steps += len(last.steps)
-        retunes += len(last.retunes)
-        array_seconds += last.array_seconds
-        joules += last.total_joules
-    mode = mode or (SYNC if array_steps else FEDERATED)
+    stats = RunStats.of(rounds)
+    mode = mode or (SYNC if stats.steps else FEDERATED)
     return Summary(
-        clock=last.clock if last else "",
-        rounds=count,
-        accuracy=last.accuracy if last else None,
-        samples=samples,
-        device_seconds=seconds,
-        records_per_device_second=_over(samples, sum(seconds.values())),
-        array_seconds=array_seconds,
-        energy_joules=joules,
-        host_link_bytes=link_bytes,
+        clock=stats.last.clock if stats.last else "",
+        rounds=stats.rounds,
+        accuracy=stats.last.accuracy if stats.last else None,
+        samples=stats.samples,
+        device_seconds=stats.device_seconds,
+        records_per_device_second=stats.records_per_device_second,
+        array_seconds=stats.array_seconds,
+        energy_joules=stats.energy_joules,
+        host_link_bytes=stats.link_bytes,
         mode=mode,
-        steps=array_steps if mode == SYNC else drive_steps,
-        retunes=retunes,
-        records_per_array_second=_over(samples, array_seconds),
-        joules_per_record=_over(joules, samples),
-        host_link_bytes_per_record=_over(link_bytes, samples),
-        servers=list(servers) if servers else None,
-        servers_samples=servers_samples if servers else None,
+        steps=stats.steps if mode == SYNC else stats.device_steps,
+        retunes=stats.retunes,
+        records_per_array_second=stats.records_per_array_second,
+        joules_per_record=stats.joules_per_record,
+        host_link_bytes_per_record=stats.link_bytes_per_record,
+        servers=list(stats.servers) if stats.servers else None,
+        servers_samples=stats.servers_samples if stats.servers else None,
         **facts,
     )
-
-
-def _over(above: float, below: float) -> float:
-    return above / below if below else 0.0

@@ -19,7 +19,7 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common import units
 from firmware_agent.common.errors import ConfigurationError
-from host.deploy.deploy_report import DeployReport, make_report
+from host.deploy.deploy_report import DeployReport
 from host.deploy.parallel import Board, Limits, OpenShell, run_verb
 from host.deploy.verbs.revoke import former_drive
 from host.deploy.verbs.verb_table import VerbOptions, VerbPlan, find_verb, prepare_verb
@@ -85,7 +85,7 @@ def deploy(
         connect = _speak_with_none
     connect = connect or functools.partial(open_shell, write_keys=not request.dry_run)
     outcomes = run_verb(drives, verb, limits, board, connect)
-    return make_report(inventory.name, request.verb, request.dry_run, outcomes, time.monotonic() - begin)
+    return DeployReport(inventory.name, request.verb, request.dry_run, outcomes, time.monotonic() - begin)
 
 
 def _speak_with_none(drive: DriveEntry, _: Deadline) -> AbstractContextManager[Shell]:

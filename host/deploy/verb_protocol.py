@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from csd_emu.engines.remote.drive_layout import DriveLayout
 from csd_emu.engines.remote.inventory import DriveEntry
@@ -15,7 +17,7 @@ if TYPE_CHECKING:  # SSH takes 0.3 s to import, of every command
     from csd_emu.engines.remote.shell import Shell
 
 
-class VerbResult(Enum):
+class VerbResult(StrEnum):
     """How a verb ended on a drive."""
 
     DONE = "done"
@@ -46,21 +48,19 @@ class DriveSite:
     show: Callable[[str, float | None], None]
 
 
-@dataclass(frozen=True)
-class VerbOutcome:
-    """How a verb ended on one drive.
+class VerbOutcome(msgspec.Struct, frozen=True):
+    """How the verb ended on one drive.
 
     Attributes:
-        drive: its name.
-        result: how.
-        what: one line for the table: what was done, would be done, or went wrong with its remedy.
-        facts: for `--json` and columns of the table: versions, seconds, bytes...
+        result: ``done``, ``unchanged``, ``planned`` (a dry run), ``skipped`` or ``failed``.
+        what: one line: what was done, or what went wrong and what to do.
+        facts: what the verb found or did, by name; times are wall seconds of this server.
     """
 
     drive: str
     result: VerbResult
     what: str
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = {}
 
 
 Verb = Callable[[DriveSite], VerbOutcome]

@@ -13,7 +13,8 @@ from firmware_agent.common.errors import shorten
 from host.core.event_budget import EventBudget
 from host.core.failures import Failure, FailureRecord
 from host.core.json_logs import tell
-from host.core.records import EventKind, EventRecord, RoundRecord, SliceRecord
+from host.core.records import EventKind, EventRecord, RoundRecord
+from host.core.slice_record import SliceRecord
 from host.core.states.training_state import TrainingState
 from host.fleet.checkpoint import Checkpoint
 from host.monitoring.run_directory import RunDirectory

@@ -24,7 +24,8 @@ from firmware_agent.common.errors import CheckpointError, ConfigurationError, En
 from firmware_agent.common.slices import Array
 from host.core.failures import Failure, FailureRecord
 from host.core.owned_files import remove_partial, replace_file
-from host.core.records import Record, RoundRecord, SliceRecord, decode_record
+from host.core.records import Record, RoundRecord, decode_record
+from host.core.slice_record import SliceRecord
 from host.core.summary import Summary, decode_summary
 from host.fleet.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 

@@ -11,7 +11,8 @@ import msgspec
 from csd_emu.perfmodel.overlap.slice_trace import SliceSpan, slice_trace
 from csd_emu.perfmodel.timeline import Span, chrome_trace
 from host.core.device_time import WALL
-from host.core.records import RoundRecord, SliceRecord
+from host.core.records import RoundRecord
+from host.core.slice_record import SliceRecord
 from host.monitoring.run_directory import SLICES_FILE, TRACE_FILE, write_result
 
 # A viewer cannot show more.

@@ -13,7 +13,7 @@ from host.config.job_file import JobConfig
 from host.config.participation import choose_devices
 from host.config.plugins.plugin_loading import Plugin
 from host.core.evaluation import WeightsJudge
-from host.core.records import EventKind, OnEvent, RoundRecord
+from host.core.records import EventKind, OnEvent, RoundRecord, in_time
 from host.core.states.training_state import TrainingState
 from host.core.weighted_mean import round_weights
 from host.policies.aggregation import Contribution, Directions, make_strategy
@@ -175,8 +175,8 @@ class FederatedTraining:
 
 def _contributions(answers: Sequence[RoundAnswer], accounted: StepAccount) -> dict[str, Contribution]:
     """Return device -> what it adds to the round, of those that were in time."""
-    late = {part.device for part in accounted.devices if part.straggler}
-    answers = [answer for answer in answers if answer.returned.device not in late]
+    counted = {part.device for part in in_time(accounted.devices)}
+    answers = [answer for answer in answers if answer.returned.device in counted]
     counts = round_weights([answer.returned.trained.samples for answer in answers])
     return {
         answer.returned.device: Contribution(answer.weights, count, answer.returned.trained.steps)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
-from host.core.records import DeviceRound, RoundRecord
+from host.core.records import DeviceRound, RoundRecord, in_time
 from host.core.states.training_state import TrainingState
 
 
@@ -49,7 +49,7 @@ class Training(Protocol):
 
 def round_totals(parts: Sequence[DeviceRound]) -> dict[str, Any]:
     """Return a round's figures over its devices, by the names of `RoundRecord`: what came too late does not count."""
-    counted = [part for part in parts if not part.straggler]
+    counted = in_time(parts)
     samples = sum(part.samples for part in counted)
     seconds = [part.device_seconds.total for part in counted]
     return {

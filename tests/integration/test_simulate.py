@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from csd_lab.cli.tables.reproduction import print_hypertune
+from csd_lab.cli.reproduce import print_hypertune
 from csd_lab.reproduce.hypertune_result import HypertuneReport
 from tests.support.commands import ARRAY, JOB, Done, Workshop
 

@@ -15,7 +15,7 @@ from firmware_agent.common.errors import EnvironmentUnfit
 from host.app.prepare import prepare_run
 from host.app.run_job import Stay, run_job
 from host.app.stack import host_container as trainer
-from host.cli.top_screen import Readings
+from host.cli.top_report import Readings
 from host.config.resolve import resolve_run
 from host.core.console import StageProgress
 from host.core.summary import Summary

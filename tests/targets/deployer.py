@@ -5,7 +5,6 @@ from typing import Any
 
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
-from host.deploy.deploy_report import DriveOutcome
 from host.deploy.run_verb import DeployRequest, deploy
 from host.deploy.verb_protocol import VerbOutcome
 from host.deploy.verbs.verb_table import VerbOptions
@@ -31,12 +30,12 @@ class Deployer:
         """Keep to `paths`; a drive may take so many `seconds` for a verb."""
         self.paths, self._seconds = paths, seconds
 
-    def all(self, inventory: Path, verb: str, dry_run: bool = False, **options: Any) -> list[DriveOutcome]:
+    def all(self, inventory: Path, verb: str, dry_run: bool = False, **options: Any) -> list[VerbOutcome]:
         """Do a verb on all drives of an inventory."""
         request = DeployRequest(inventory, verb, dry_run=dry_run, seconds=self._seconds, options=VerbOptions(**options))
         return deploy(request, self.paths, Silent(), NoBoard()).drives
 
-    def do(self, inventory: Path, verb: str, result: str = "done", **options: Any) -> DriveOutcome:
+    def do(self, inventory: Path, verb: str, result: str = "done", **options: Any) -> VerbOutcome:
         """Do a verb on the one drive of an inventory, and see that it ended so."""
         (outcome,) = self.all(inventory, verb, **options)
         assert outcome.result == result, f"{verb}: {outcome.what}"

@@ -13,7 +13,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, fie
 from csd_emu.config.array_file import DeviceName, check_profile
 from csd_emu.engines.remote.drive_layout import DEFAULT_FOLDER
 from csd_emu.util.config_files import Config, load_config
-from csd_emu.util.yaml_files import LISTS
 
 DEFAULT_PROFILE = "newport"
 # One hop of `jump`, as OpenSSH's ProxyJump has it.
@@ -257,4 +256,4 @@ def load_inventory(path: Path) -> Inventory:
     Raises:
         ConfigurationError: the file breaks a rule; every broken rule is named with its key.
     """
-    return load_config(path, Inventory, LISTS).resolved(path.absolute().parent)
+    return load_config(path, Inventory).resolved(path.absolute().parent)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from csd_emu.config.array_file import ArrayConfig, HostSection
-from csd_emu.perfmodel.power import sum_energy
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
@@ -26,6 +25,7 @@ from host.app.run_job import run_job
 from host.config.job_file import JobConfig
 from host.config.resolve import ResolvedRun
 from host.core.records import RoundRecord, decode_record
+from host.core.run_stats import RunStats
 
 DEVICES = 3
 ROUNDS = 6
@@ -161,11 +161,8 @@ def rates(rounds: Sequence[RoundRecord]) -> Recorded:
 
 def joules(rounds: Sequence[RoundRecord]) -> Recorded:
     """Return joules of each drive and of the host."""
-    nodes: list[Mapping[str, float]] = []
-    for record in rounds:
-        nodes.append({part.device: sum(part.energy_joules.values()) for part in record.devices})
-        nodes.append({node: sum(parts.values()) for node, parts in record.energy_joules.items()})
-    return sum_energy(nodes)
+    nodes = RunStats.of(rounds).node_joules
+    return {node: sum(components.values()) for node, components in nodes.items()}
 
 
 def watts(rounds: Sequence[RoundRecord]) -> Recorded:

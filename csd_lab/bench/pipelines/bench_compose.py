@@ -12,7 +12,7 @@ from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import report
 from csd_lab.testkit.containers import FILE, Stack, fetch, image_bytes, wait_for
 from firmware_agent.common.errors import EnvironmentUnfit
-from host.cli.top_screen import Readings
+from host.cli.top_report import Readings
 from host.monitoring.metrics import metric_names as names
 
 DRIVES = 4

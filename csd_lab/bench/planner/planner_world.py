@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from csd_emu.perfmodel.fast_power import PowerFigures
-from csd_emu.perfmodel.fast_timeline import DriveFigures
 from csd_emu.perfmodel.host_node import host_activity, reduce_seconds, storage_of
+from csd_emu.perfmodel.step import DriveFigures
 from csd_lab.bench.planner.planner_draws import Draws, StepNoise, draw_noise, no_noise
 from host.config.sync_section import TuningSection
 from host.core.tuning.speed_table import SpeedTable

@@ -34,7 +34,8 @@ from host.config.array_files import read_array
 from host.config.job_file import find_model, read_job
 from host.config.job_plugins import check_plugins
 from host.config.server_group import load_server_group, read_server_group
-from host.core.records import EventRecord, RoundRecord, SliceRecord
+from host.core.records import EventRecord, RoundRecord
+from host.core.slice_record import SliceRecord
 from host.core.states.training_state import TrainingState
 from host.core.summary import Summary
 from host.fleet.array_state import STATE_FILE, ArrayState, empty_folder

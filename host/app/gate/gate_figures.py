@@ -29,13 +29,8 @@ def measure(rounds: Sequence[RoundRecord]) -> dict[str, float]:
     return {
         "accuracy": rounds[-1].accuracy,
         "records_per_device_second": statistics.median(record.records_per_device_second for record in trained),
-        "joules_per_record": statistics.median(record.total_joules / count_records(record) for record in trained),
+        "joules_per_record": statistics.median(record.total_joules / record.samples for record in trained),
     }
-
-
-def count_records(record: RoundRecord) -> int:
-    """Return how many records were trained on in time in a round."""
-    return sum(part.samples for part in record.devices if not part.straggler)
 
 
 def read_rounds(records: Path) -> tuple[list[RoundRecord], list[str]]:
@@ -61,7 +56,7 @@ def list_failures(rounds: Sequence[RoundRecord], losses: Sequence[str]) -> list[
     failures = [f"{loss}; the figures are those of fewer drives" for loss in losses]
     if not rounds:
         return [*failures, "the run has no round"]
-    idle = [str(record.round) for record in rounds if count_records(record) == 0]
+    idle = [str(record.round) for record in rounds if record.samples == 0]
     if idle:
         failures.append(f"{len(idle)} of {len(rounds)} rounds trained on nothing in time: {', '.join(idle)}")
     return failures

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.units import format_bytes
 from host.cli.common_options import ArrayFile, EngineOption, JobOption, Json, Stay
 from host.cli.completion import complete_array
 from host.cli.json_output import print_json
-from host.core.console import StageProgress
+from host.core.console import StageProgress, console, print_line, print_whole
 from host.core.interrupts import INTERRUPTS
+
+if TYPE_CHECKING:
+    from host.app.array_actions import StatusReport, SweepReport
+    from host.app.inject_fault import InjectReport
+    from host.app.validation import ValidationReport
+    from host.cli.vm_schedule import VmScheduleReport
 
 
 def up(
@@ -33,7 +41,6 @@ def up(
     with INTERRUPTS.deferred():
         from host.app.array_actions import ArrayStatus, StatusReport, bring_up, read_up
         from host.app.foreground import keep_up, print_change
-        from host.cli.tables.arrays_table import print_status
 
         request = read_up(array, job, engine and engine.value)
 
@@ -49,7 +56,6 @@ def up(
 
 def _show_plan(array: Path, engine: str | None, as_json: bool) -> None:
     with INTERRUPTS.deferred():
-        from host.cli.tables.vm_schedule_table import print_vm_schedule
         from host.cli.vm_schedule import schedule_drives
         from host.config.array_files import read_array
 
@@ -63,7 +69,6 @@ def down(
     """End an array that is up."""
     with INTERRUPTS.deferred():
         from host.app.array_actions import take_down
-        from host.cli.tables.arrays_table import print_sweep
 
     report = take_down(name, Paths.default())
     print_json(report) if as_json else print_sweep(report)
@@ -73,7 +78,6 @@ def status(as_json: Json = False) -> None:
     """Show the arrays that are up."""
     with INTERRUPTS.deferred():
         from host.app.array_actions import report_status
-        from host.cli.tables.arrays_table import print_status
 
     report = report_status(Paths.default())
     print_json(report) if as_json else print_status(report)
@@ -94,7 +98,6 @@ def sweep(
     with INTERRUPTS.deferred():
         from host.app.array_actions import sweep as sweep_arrays
         from host.app.array_actions import sweep_file
-        from host.cli.tables.arrays_table import print_sweep
         from host.config.array_files import read_array
 
     if array is not None and names:
@@ -118,7 +121,68 @@ def validate(
     """Check an array file, and a job if given, without starting anything or running what they name."""
     with INTERRUPTS.deferred():
         from host.app.validation import validate_files
-        from host.cli.tables.arrays_table import print_validation
 
     report = validate_files(array, job, engine and engine.value, dry_run, Paths.default(), build)
     print_json(report) if as_json else print_validation(report)
+
+
+def print_vm_schedule(report: VmScheduleReport) -> None:
+    """Print a table of the hypervisors and of the drives that would go on each."""
+    table = Table(
+        *("hypervisor", "URI", "cores", "memory", "disk", "room for", "drives"),
+        title=f"{report.array}: drives on hypervisors (spread: {report.spread}); nothing was started",
+    )
+    for each in report.hypervisors:
+        drives = f"{len(each.devices)}: {', '.join(each.devices)}" if each.devices else "none"
+        amounts = ["unknown" if size is None else format_bytes(size) for size in (each.memory_bytes, each.disk_bytes)]
+        room = "any number" if each.room is None else f"{each.room} more"
+        if each.problem:
+            table.add_row(each.name, each.uri, *["-"] * 4, f"cannot be used: {each.problem}")
+        else:
+            table.add_row(each.name, each.uri, str(each.cores), *amounts, room, drives)
+    print_whole(table)
+    for name, why in report.unplaced.items():
+        console.print(f"{name} would not start: {why}", soft_wrap=True, markup=False)
+
+
+def print_status(report: StatusReport) -> None:
+    """Print a table of arrays and their drives."""
+    if not report.arrays:
+        console.print("no array is up")
+        return
+    for array in report.arrays:
+        table = Table(
+            *("drive", "profile", "state", "records", "incarnation"),
+            title=f"{array.array} ({array.engine}): {array.state}",
+        )
+        for device in array.devices:
+            table.add_row(device.name, device.profile, device.state, str(device.samples), str(device.incarnation))
+        console.print(table)
+
+
+def print_sweep(report: SweepReport) -> None:
+    """Print which drives were ended."""
+    for array in report.busy:
+        console.print(f"{array}: in use by another csd-emu process, left alone")
+    if not any(report.ended.values()):
+        console.print("nothing was left")
+    for array, devices in report.ended.items():
+        if devices:
+            console.print(f"{array}: ended {', '.join(devices)}")
+
+
+def print_injection(report: InjectReport) -> None:
+    """Print what was done to a drive."""
+    noted = "the run has recorded it" if report.recorded else "no run is going on that could record it"
+    console.print(f"{report.array} {report.device}: {report.detail}; {noted}", markup=False, soft_wrap=True)
+
+
+def print_validation(report: ValidationReport) -> None:
+    """Print what was checked, and the domain XML if it was asked for."""
+    engines = dict.fromkeys(group["engine"] or report.array["engine"] for group in report.array["devices"])
+    console.print(f"{report.array['name']}: {len(report.devices)} drives ({'+'.join(engines)}), valid")
+    if report.job is not None:
+        tried = "" if report.built else "; your own code was not run: --build imports and tries it"
+        console.print(f"job: {report.job['model']} on {report.job['data']['source']}, valid{tried}", soft_wrap=True)
+    for xml in report.domains.values():
+        print_line(xml)

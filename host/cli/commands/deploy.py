@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
+from firmware_agent.common.units import format_bytes
 from host.cli.common_options import Json
 from host.cli.json_output import print_json
-from host.core.console import StageProgress
+from host.core.console import StageProgress, console, print_whole
 from host.core.interrupts import INTERRUPTS
+
+if TYPE_CHECKING:
+    from host.deploy.deploy_report import DeployReport
+    from host.deploy.verb_protocol import VerbOutcome
 
 
 class FormChoice(StrEnum):
@@ -22,6 +30,9 @@ class FormChoice(StrEnum):
     wheels = "wheels"
     rootfs = "rootfs"
 
+
+# Of results, in the order in which they are counted.
+_COLOURS = {"done": "green", "unchanged": "green", "planned": "cyan", "skipped": "yellow", "failed": "red"}
 
 Names = Annotated[str | None, typer.Option(metavar="A,B", help="only these drives")]
 Groups = Annotated[str | None, typer.Option(metavar="A,B", help="only drives of these groups")]
@@ -52,7 +63,6 @@ def deploy(
     Exit code: 0 all went well, 1 it failed on some drive or left some out, 2 bad input.
     """
     with INTERRUPTS.deferred():
-        from host.cli.tables.deploy_table import print_deploy
         from host.deploy.deploy_report import exit_code
         from host.deploy.progress_board import LiveBoard
         from host.deploy.run_verb import DeployRequest, read_seconds
@@ -81,3 +91,58 @@ def _split(option: str, given: str | None) -> list[str]:
     if given is not None and not names:
         raise ConfigurationError(f"--{option}: names nothing; name at least one, or leave the option away for all")
     return names
+
+
+def print_deploy(report: DeployReport, columns: Sequence[str]) -> None:
+    """Print the text that drives gave, if any, a table of all drives, then a line for each on which it failed.
+
+    Args:
+        report: what was done.
+        columns: names of facts that the table shows.
+    """
+    for drive in report.drives:
+        if "text" in drive.facts:
+            _print_text(drive.drive, str(drive.facts["text"]))
+    shown = [name for name in columns if any(drive.facts.get(name) is not None for drive in report.drives)]
+    table = Table("drive", "result", *(_heading(name) for name in shown), "what")
+    for drive in report.drives:
+        bad = drive.result == "failed"
+        table.add_row(
+            drive.drive,
+            f"[{_COLOURS[drive.result]}]{drive.result}[/]",
+            *(escape(_text(name, drive.facts.get(name))) for name in shown),
+            "see below" if bad else escape(drive.what),
+        )
+    print_whole(table)
+    for drive in report.drives:
+        if drive.result == "failed":
+            console.print(f"[red]✗[/] {drive.drive}: {escape(drive.what)}", soft_wrap=True)
+    console.print(f"{_count(report.drives)}; {report.wall_seconds:.1f} s of wall time")
+
+
+def _print_text(drive: str, text: str) -> None:
+    """Print lines that a drive wrote, below its name."""
+    console.print(f"[bold]{drive}:[/]")
+    for line in text.splitlines():
+        console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def _heading(name: str) -> str:
+    """Return a fact's name without its unit, which its figures have."""
+    return name.removesuffix("_per_second").removesuffix("_bytes").removesuffix("_seconds").replace("_", " ")
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name.endswith("_bytes_per_second"):
+        return f"{format_bytes(value)}/s"
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    return f"{value:.1f} s" if name.endswith("_seconds") else str(value)
+
+
+def _count(drives: Sequence[VerbOutcome]) -> str:
+    results = [drive.result.value for drive in drives]
+    counts = ", ".join(f"{results.count(name)} {name}" for name in _COLOURS if name in results)
+    return f"{len(results)} drive{'s' * (len(results) != 1)}: {counts}"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE
+from rich.table import Table
 
 from csd_emu.util.paths import Paths
 from host.cli.json_output import print_json
-from host.core.console import StageProgress
+from host.core.console import StageProgress, console
 from host.core.interrupts import INTERRUPTS
+
+if TYPE_CHECKING:
+    from host.app.real_drive import FidelityReport
 
 
 def fidelity(
@@ -30,7 +35,6 @@ def fidelity(
     """Measure models on a real drive, and say how far the emulation of its profile differs from it."""
     with INTERRUPTS.deferred():
         from host.app.real_drive import RealDrive, measure_fidelity
-        from host.cli.tables.fidelity_table import print_fidelity
         from host.config.calibration_request import read_request, read_spec
 
         specs = map(read_spec, model or ["digits_cnn"])
@@ -39,3 +43,31 @@ def fidelity(
     with StageProgress(quiet=as_json) as progress:
         report = measure_fidelity(requests, found, Paths.default(), progress)
     print_json(report) if as_json else print_fidelity(report)
+
+
+def print_fidelity(report: FidelityReport) -> None:
+    """Print how far drive and emulation differ, and what would make them agree."""
+    title = f"{report.drive} against an emulated {report.profile}, seconds per step"
+    table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0))
+    for name in ("model", "batch", f"emulated ({report.emulated_clock})", f"drive ({report.drive_clock})"):
+        table.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
+    for name in ("drive / emulated", "spread", "steps"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in report.rows:
+        mark = " *" if row.extrapolated else ""
+        table.add_row(
+            *(row.model, f"{row.batch_size}{mark}", f"{row.emulated_seconds:.4g}", f"{row.drive_seconds:.4g}"),
+            *(f"{row.ratio:.3f}", f"{row.spread:.1%}", str(row.steps)),
+        )
+    console.print(table)
+    if any(row.extrapolated for row in report.rows):
+        console.print("* the counted table has no such row: what it says was interpolated", soft_wrap=True)
+    for fit in report.fits:
+        console.print(
+            f"{fit.kind} phases: the profile's scale is {fit.profile_scale:.4g}, {fit.fitted_scale:.4g} would fit "
+            f"(worst error left: {fit.worst_error:.1%})",
+            soft_wrap=True,
+        )
+    for figure in report.suggested:
+        console.print(f"profile {figure.name}: {figure.now:.4g} now, {figure.fitted:.4g} fitted", soft_wrap=True)
+    console.print(f"{report.wall_seconds:.0f} s of wall time", soft_wrap=True)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from csd_emu.util.paths import Paths
+from firmware_agent.common.units import format_bytes
 from host.cli.common_options import Json
 from host.cli.json_output import print_json
-from host.core.console import StageProgress
+from host.core.console import StageProgress, console
+
+if TYPE_CHECKING:
+    from host.app.image_actions import ImageReport
 
 image_app = typer.Typer(no_args_is_help=True, help="The ARM image that every emulated drive boots.")
 
@@ -22,7 +27,6 @@ def image_build(
 ) -> None:
     """Build the image of this version; needs no root, and is checked by one boot."""
     from host.app.image_actions import build_image
-    from host.cli.tables.images_table import print_images
 
     with StageProgress(quiet=as_json) as progress:
         report = build_image(Paths.default(), progress, rebuild)
@@ -36,7 +40,6 @@ def image_export(
 ) -> None:
     """Write the image of this version as one file, without keys, for machines that shall not build it."""
     from host.app.image_actions import export_image
-    from host.cli.tables.images_table import print_images
 
     with StageProgress(quiet=as_json) as progress:
         progress.stage(f"write {file}")
@@ -51,7 +54,6 @@ def image_import(
 ) -> None:
     """Make the image of this version from an exported file, with keys of its own, unless it is there."""
     from host.app.image_actions import import_image
-    from host.cli.tables.images_table import print_images
 
     with StageProgress(quiet=as_json) as progress:
         report = import_image(Paths.default(), file, progress)
@@ -70,7 +72,6 @@ def image_key() -> None:
 def image_list(as_json: Json = False) -> None:
     """List the images in the cache."""
     from host.app.image_actions import list_images
-    from host.cli.tables.images_table import print_images
 
     report = list_images(Paths.default())
     print_json(report) if as_json else print_images(report)
@@ -80,7 +81,20 @@ def image_list(as_json: Json = False) -> None:
 def image_prune(as_json: Json = False) -> None:
     """Remove all images and templates but those of this version."""
     from host.app.image_actions import prune_images
-    from host.cli.tables.images_table import print_images
 
     report = prune_images(Paths.default())
     print_json(report) if as_json else print_images(report)
+
+
+def print_images(report: ImageReport) -> None:
+    """Print the images in the cache, and what was removed."""
+    for name in report.removed:
+        console.print(f"removed {name}")
+    if not report.images:
+        console.print("no image is in the cache; csd-emu image build makes one")
+        return
+    table = Table("image", "size", "build s (wall)", "of this version")
+    for image in report.images:
+        size = format_bytes(image.size_bytes)
+        table.add_row(image.hash, size, f"{image.build_seconds:.1f}", "yes" if image.current else "no")
+    console.print(table)

@@ -38,7 +38,7 @@ def inject(
     """Do harm to one drive of an array that is up, while a run is going on or not."""
     with INTERRUPTS.deferred():
         from host.app.inject_fault import Injection, inject_fault
-        from host.cli.tables.arrays_table import print_injection
+        from host.cli.commands.arrays import print_injection
 
         request = Injection.read(array, device, fault, weight, after, duration)
     with StageProgress(quiet=as_json) as progress:

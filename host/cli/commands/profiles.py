@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from csd_emu.util.paths import Paths
 from host.cli.common_options import Json
 from host.cli.completion import complete_profile
 from host.cli.json_output import print_json
+from host.core.console import console
 from host.core.interrupts import INTERRUPTS
+
+if TYPE_CHECKING:
+    from host.cli.power_reports import PowerFitReport, ProfilesReport
 
 power_app = typer.Typer(no_args_is_help=True, help="Power models of drives and hosts.")
 
@@ -25,7 +31,6 @@ def profiles(
     """Show the figures of profiles, each with its unit and its source."""
     with INTERRUPTS.deferred():
         from host.cli.power_reports import report_profiles
-        from host.cli.tables.power_table import print_profiles
 
     report = report_profiles(name, Paths.default())
     print_json(report) if as_json else print_profiles(report)
@@ -43,7 +48,29 @@ def power_fit(
     """Fit idle and active watts to a meter's log, and write them as a profile of your own."""
     with INTERRUPTS.deferred():
         from host.cli.power_reports import fit_log
-        from host.cli.tables.power_table import print_power_fit
 
     report = fit_log(log, profile, name, Paths.default())
     print_json(report) if as_json else print_power_fit(report)
+
+
+def print_profiles(report: ProfilesReport) -> None:
+    """Print every figure with its unit and source; assumed ones stand out."""
+    for profile in report.profiles:
+        table = Table("figure", "value", "unit", "source", title=f"{profile.name} ({profile.kind})")
+        table.columns[1].justify = "right"
+        for figure in profile.figures:
+            source = escape(figure.source)
+            table.add_row(
+                figure.figure, f"{figure.value:.6g}", figure.unit, f"[yellow]{source}[/]" if figure.assumed else source
+            )
+        console.print(table)
+        assumed = sum(figure.assumed for figure in profile.figures)
+        console.print(f"{profile.name}: {assumed} of {len(profile.figures)} figures are assumed\n")
+
+
+def print_power_fit(report: PowerFitReport) -> None:
+    """Print fitted watts with their standard errors, and where the profile is."""
+    console.print(f"idle   {report.idle_watts:.3f} W, standard error {report.idle_standard_error_watts:.3f} W")
+    console.print(f"active {report.active_watts:.3f} W more, standard error {report.active_standard_error_watts:.3f} W")
+    console.print(f"residual {report.residual_watts:.3f} W over {report.samples} rows in {report.seconds:.6g} s")
+    console.print(f"profile {report.profile} (on {report.base}): {escape(report.path)}", soft_wrap=True)

@@ -22,8 +22,8 @@ def example(
     as_json: Json = False,
 ) -> None:
     """Write the files of an example, such as quickstart, or list the examples."""
+    from host.cli.named_text import print_examples
     from host.cli.shipped_examples import list_examples, write_example
-    from host.cli.tables.names_table import print_examples
 
     written = [] if name is None else write_example(name, folder or Path(name))
     entries = [NamedText(each.name, each.title) for each in list_examples().values()]

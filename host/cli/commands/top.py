@@ -25,8 +25,7 @@ def top(
 ) -> None:
     """Show a run in progress: its drives, their speed and power in device time, what it has cost."""
     with INTERRUPTS.deferred():
-        from host.cli.tables.top_table import print_top, watch
-        from host.cli.top_screen import ScrapeWindow, find_run, make_report, scrape
+        from host.cli.top_report import ScrapeWindow, find_run, make_report, print_top, scrape, watch
         from host.monitoring.run_registry import list_live
 
     arrays = Paths.default().arrays

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE
+from rich.table import Table
 
 from csd_emu.util.paths import Paths
+from firmware_agent.common.units import format_bytes
 from host.cli.common_options import ArrayOption, JobFile, Json
 from host.cli.json_output import print_json
-from host.core.console import StageProgress
+from host.core.console import StageProgress, console, print_whole
 from host.core.interrupts import INTERRUPTS
+from host.core.plain_text import counted
+
+if TYPE_CHECKING:
+    from host.app.tune_report import TunedDevice, TuneReport
 
 
 class HostRatioChoice(StrEnum):
@@ -38,7 +46,6 @@ def tune(
         from csd_emu.profiles.calibration import CalibrationStore
         from host.app.tune_batches import calibrate_missing, read_tune
         from host.app.tune_batches import tune as make_report
-        from host.cli.tables.tune_table import print_tune
 
         request = read_tune(job, array)
     paths = Paths.default()
@@ -47,3 +54,54 @@ def tune(
             calibrate_missing(request, paths, progress)
     report = make_report(request, CalibrationStore(paths.calibration), host.value)
     print_json(report) if as_json else print_tune(report)
+
+
+_COLUMNS = ("device", "batch", "step s", "records/s", "memory", "of", "error", "private", "public", "equal", "step s")
+
+
+def print_tune(report: TuneReport) -> None:
+    """Print a row per group of equal devices, the step, the epoch, and what equal batches would give."""
+    shape = "x".join(map(str, report.input_shape))
+    table = Table(title=f"{report.model} at {shape} on {report.array}", box=SIMPLE, padding=(0, 1, 0, 0))
+    for number, name in enumerate(_COLUMNS):
+        table.add_column(name, justify="left" if number == 0 else "right", no_wrap=True)
+    for _, group in groupby(report.devices, key=lambda device: (device.profile, device.batch_size)):
+        table.add_row(*_cells(list(group)))
+    print_whole(table)
+    for clock in dict.fromkeys((device.profile, device.clock) for device in report.devices):
+        console.print(f"{clock[0]}: clock: {clock[1]}", markup=False, soft_wrap=True)
+    gain = report.records_per_second / report.equal_records_per_second
+    console.print(
+        f"a step takes {report.step_seconds:.4g} s (modelled), of them {report.exchange_seconds:.4g} s exchange; "
+        f"imbalance {report.imbalance:.2%}; {report.records_per_second:.4g} records/s\n"
+        f"equal batches: {report.equal_records_per_second:.4g} records/s, imbalance {report.equal_imbalance:.0%}: "
+        f"{gain:.3g} times as fast\n"
+        f"an epoch has {counted(report.steps_per_epoch, 'step')}",
+        soft_wrap=True,
+    )
+    for note in report.notes:
+        console.print(note, markup=False, soft_wrap=True)
+
+
+def _cells(group: list[TunedDevice]) -> list[str]:
+    first, last = group[0], group[-1]
+    names = first.device if len(group) == 1 else f"{first.device} to {last.device}"
+    parts = -(-first.batch_size // first.micro_batch)
+    return [
+        f"{names} ({first.profile})",
+        f"{first.batch_size}" + (f" in {parts}" if parts > 1 else ""),
+        f"{first.compute_seconds:.4g}",
+        f"{first.records_per_second:.4g}",
+        format_bytes(first.needed_bytes),
+        format_bytes(first.available_bytes),
+        "?" if first.error_estimate is None else f"{first.error_estimate:.1%}" + ("" if first.covered else " ?"),
+        _range([device.private_records for device in group]),
+        _range([device.public_records for device in group]),
+        _range([device.equal_batch_size for device in group]),
+        f"{first.equal_compute_seconds:.4g}",
+    ]
+
+
+def _range(numbers: list[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low}" if low == high else f"{low}-{high}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from csd_emu.engines.remote.agent_control import AgentStatus, Control
 from csd_emu.util.deadline import Deadline
@@ -95,7 +97,7 @@ class Upgrade:
                 f"drive {site.drive.name}: version {done.facts['version']} did not run ({_bare(site, error)}); "
                 f"{self._go_back(site)}"
             ) from error
-        return replace(
+        return msgspec.structs.replace(
             done,
             result=VerbResult.DONE,
             what=f"upgraded from {before.running or before.previous or 'nothing'} to {after.version}",
@@ -116,7 +118,7 @@ class Upgrade:
 
 
 def _say(outcome: VerbOutcome, more: str) -> VerbOutcome:
-    return replace(outcome, what=f"{outcome.what}; {more}")
+    return msgspec.structs.replace(outcome, what=f"{outcome.what}; {more}")
 
 
 def _bare(site: DriveSite, error: CsdError) -> str:

@@ -29,7 +29,7 @@ class Calibrated:
 
         Devices whose table does not cover the batch sizes of the round are left out, and those that were late.
         """
-        clocks = {part.device: part.clock for part in record.devices if not part.straggler}
+        clocks = {part.device: part.clock for part in record.in_time}
         expected = self._steps(record) if record.steps else self._round(record)
         return {
             (device, clocks[device]): samples / seconds

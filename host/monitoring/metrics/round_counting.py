@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from csd_emu.perfmodel.power import CHASSIS, COMPONENTS, MEASURED, sum_energy
+from csd_emu.perfmodel.power import CHASSIS, COMPONENTS, MEASURED
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import DeviceRound, RoundRecord
@@ -106,14 +106,16 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
         store.set(names.CALIBRATED_RATE, labels, rate)
     steps = step_seconds(record)
     for part in record.devices:
-        _add_part(store, part, steps.get(part.device, ()))
+        _add_part(store, part)
+    for part in record.in_time:  # other work was thrown away, and is longer than the round
+        _add_training(store, part, steps.get(part.device, ()))
     add_steps(store, mode, record)
     _add_energy(store, record)
-    late = sum(part.straggler for part in record.devices)
+    in_time = len(record.in_time)
     store.set(names.ROUND, (mode,), record.round)
     store.observe(names.ROUND_SECONDS, (mode, record.clock), record.array_seconds, 1)
-    store.set(names.PARTICIPANTS, (mode,), len(record.devices) - late)
-    store.add(names.STRAGGLERS, (mode,), late)
+    store.set(names.PARTICIPANTS, (mode,), in_time)
+    store.add(names.STRAGGLERS, (mode,), len(record.devices) - in_time)
     store.set(names.ACCURACY, (), record.accuracy)
     store.set(names.LOSS, ("test",), record.test_loss)
     store.set(names.LOSS, ("train",), record.train_loss)
@@ -124,7 +126,7 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
 
 def charged_nodes(record: RoundRecord) -> Collection[str]:
     """Return the drives, and the host, to which a round charges energy."""
-    return {node for node, parts in _joules(record).items() if parts}
+    return {node for node, parts in record.node_joules.items() if parts}
 
 
 def _begin_energy(store: Store, node: str, components: Iterable[str], clock: str) -> None:
@@ -133,10 +135,8 @@ def _begin_energy(store: Store, node: str, components: Iterable[str], clock: str
         store.add(names.ENERGY_JOULES, (node, component, MODEL, clock))
 
 
-def _add_part(store: Store, part: DeviceRound, own_seconds: Sequence[float]) -> None:
+def _add_part(store: Store, part: DeviceRound) -> None:
     device, clock = part.device, part.clock
-    if not part.straggler:  # its work was thrown away, and is longer than the round
-        _add_training(store, part, own_seconds)
     store.add(names.LATE_ROUNDS, (device,), float(part.straggler))
     store.add(names.NVME_BYTES, (device,), part.flash_read_bytes)
     store.add(names.NVME_SECONDS, (device, READ, clock), part.read_seconds)
@@ -165,7 +165,7 @@ def _add_training(store: Store, part: DeviceRound, own_seconds: Sequence[float])
 
 
 def _add_energy(store: Store, record: RoundRecord) -> None:
-    joules = _joules(record)
+    joules = record.node_joules
     store.clear(names.POWER_WATTS)
     for node in joules.keys() | set(record.idle):
         store.add(names.DEVICE_SECONDS, (node, record.clock), record.array_seconds)
@@ -175,10 +175,3 @@ def _add_energy(store: Store, record: RoundRecord) -> None:
             store.add(names.ENERGY_JOULES, labels, value)
             if record.array_seconds:
                 store.set(names.POWER_WATTS, labels, value / record.array_seconds)
-
-
-def _joules(record: RoundRecord) -> Mapping[str, Mapping[str, float]]:
-    joules = dict(record.energy_joules)
-    for part in record.devices:  # a host that trains draws power beside that of its training
-        joules[part.device] = sum_energy([joules.get(part.device, {}), part.energy_joules])
-    return joules

@@ -41,11 +41,8 @@ class DriveLog:
     straggler: bool = False
     batches: list[tuple[float, int]] = field(default_factory=list)
 
-    def add_part(self, part: DeviceRound) -> None:
-        """Take its part in a round."""
-        self.clock, self.straggler = part.clock, part.straggler
-        if part.straggler:
-            return
+    def add_training(self, part: DeviceRound) -> None:
+        """Take its part in a round, if that came in time."""
         seconds = part.device_seconds.total
         self.rounds += 1
         self.samples += part.samples
@@ -57,7 +54,7 @@ class DriveLog:
         if joules:
             total = math.fsum(joules.values())
             self.joules += total
-            self.watts = (self.watts or 0.0) + (total / array_seconds if array_seconds > 0 else 0.0)
+            self.watts = total / array_seconds if array_seconds > 0 else 0.0
 
     def set_batch(self, array_seconds: float, batch_size: int) -> None:
         """Note that it has this batch from that moment on."""
@@ -73,11 +70,13 @@ def add_round(logs: Mapping[str, DriveLog], record: RoundRecord) -> None:
         each.straggler = False
     for part in record.devices:
         if (log := logs.get(part.device)) is not None:
-            log.add_part(part)
-            log.add_joules(part.energy_joules, record.array_seconds)
+            log.clock, log.straggler = part.clock, part.straggler
             if not record.steps:
                 log.set_batch(record.start_seconds, part.batch_size)
-    for node, joules in record.energy_joules.items():
+    for part in record.in_time:
+        if (log := logs.get(part.device)) is not None:
+            log.add_training(part)
+    for node, joules in record.node_joules.items():
         if (log := logs.get(node)) is not None:
             log.add_joules(joules, record.array_seconds)
     _add_steps(logs, record)

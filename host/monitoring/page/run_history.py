@@ -194,16 +194,15 @@ class History:
 
 def describe_round(record: RoundRecord) -> RoundNow:
     """Return a round as a row of a table; `batch_size` is the middle one of its drives."""
-    in_time = [part for part in record.devices if not part.straggler]
     batches = [part.batch_size for part in record.devices if part.device != HOST]
     return RoundNow(
         round=record.round,
         accuracy=finite(record.accuracy),
         test_loss=finite(record.test_loss),
         train_loss=finite(record.train_loss),
-        drives=sum(part.device != HOST for part in in_time),
+        drives=sum(part.device != HOST for part in record.in_time),
         records_per_device_second=finite(record.records_per_device_second),
-        records_per_array_second=_over(_records(record), record.array_seconds),
+        records_per_array_second=_over(record.samples, record.array_seconds),
         watts=_over(record.total_joules, record.array_seconds),
         joules=record.total_joules,
         batch_size=statistics.median_low(batches) if batches else None,
@@ -226,7 +225,7 @@ def _add(totals: RunSoFar, record: RoundRecord, row: RoundNow) -> RunSoFar:
         accuracy=row.accuracy,
         test_loss=row.test_loss,
         train_loss=row.train_loss,
-        records=totals.records + _records(record),
+        records=totals.records + record.samples,
         records_per_device_second=row.records_per_device_second,
         records_per_array_second=row.records_per_array_second,
         array_seconds=totals.array_seconds + record.array_seconds,
@@ -239,10 +238,6 @@ def _add(totals: RunSoFar, record: RoundRecord, row: RoundNow) -> RunSoFar:
     )
 
 
-def _records(record: RoundRecord) -> int:
-    return sum(part.samples for part in record.devices if not part.straggler)
-
-
 def _over(above: float, below: float) -> float | None:
     return above / below if below > 0 else None
 
@@ -250,7 +245,6 @@ def _over(above: float, below: float) -> float | None:
 def _watts(record: RoundRecord) -> tuple[float, float]:
     """Return the mean watts of all drives, and of host and chassis."""
     joules = {True: 0.0, False: 0.0}
-    nodes = [*((part.device, part.energy_joules) for part in record.devices), *record.energy_joules.items()]
-    for node, parts in nodes:
+    for node, parts in record.node_joules.items():
         joules[node == HOST] += math.fsum(parts.values())
     return _over(joules[False], record.array_seconds) or 0.0, _over(joules[True], record.array_seconds) or 0.0

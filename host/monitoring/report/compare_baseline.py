@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from csd_emu.perfmodel.power import list_assumed
 from csd_emu.profiles import Profile
 from host.core.device_time import WALL
+from host.core.run_stats import RunStats
 from host.monitoring.report.comparison import AssumedFigure, Comparison
-from host.monitoring.report.competing import counted_parts
 from host.monitoring.report.load_run import RunData
-from host.monitoring.report.run_figures import RunTotals, total_run
 from host.monitoring.report.run_work import RunWork
 
 
 def compare(run: RunData) -> Comparison:
     """Return the run against the baseline; without drive seconds or profiles only the bytes, and the reason."""
-    totals = total_run(run.rounds)
+    totals = RunStats.of(run.rounds)
     reason = _reason(run, totals)
     cached = _bytes_read_once(run)
     drives = [profile for name in run.devices if (profile := run.drive_profile(name)) is not None]
@@ -62,7 +61,7 @@ def list_assumptions(profiles: Sequence[Profile]) -> list[AssumedFigure]:
     ]
 
 
-def _reason(run: RunData, totals: RunTotals) -> str:
+def _reason(run: RunData, totals: RunStats) -> str:
     """Return why time and energy of the baseline cannot be told; empty if they can."""
     if run.rounds and not totals.samples and any(record.devices for record in run.rounds):
         return "Nothing counted: every drive was late in every round, so all of their work was discarded."
@@ -92,8 +91,8 @@ def _bytes_read_once(run: RunData) -> int:
     epochs = run.job.get("epochs", 1)
     passes = epochs if isinstance(epochs, int) and epochs > 0 else 1
     if any(record.steps for record in run.rounds):
-        return max(sum(part.flash_read_bytes for part in counted_parts([each])) // passes for each in run.rounds)
+        return max(sum(part.flash_read_bytes for part in each.in_time) // passes for each in run.rounds)
     shards: dict[str, int] = {}
-    for part in counted_parts(run.rounds):
+    for part in (part for record in run.rounds for part in record.in_time):
         shards[part.device] = max(shards.get(part.device, 0), part.flash_read_bytes // passes)
     return sum(shards.values())

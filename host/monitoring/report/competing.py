@@ -18,11 +18,6 @@ _WEIGHT = re.compile(r"slow.* weight (\d+)")
 _SESSION_ENDS = (EventKind.LOST, EventKind.LEFT, EventKind.REJOINED)
 
 
-def counted_parts(rounds: Sequence[RoundRecord]) -> Iterator[DeviceRound]:
-    """Yield the parts that came in time: those of stragglers are discarded work."""
-    return (part for record in rounds for part in record.devices if not part.straggler)
-
-
 def stand_ins(
     rounds: Sequence[RoundRecord], events: Sequence[EventRecord], kinds: Mapping[str, str]
 ) -> dict[tuple[int, str], DeviceRound | None]:
@@ -47,7 +42,7 @@ def stand_ins(
     own: dict[tuple[object, ...], DeviceRound] = {}
     alike: dict[tuple[object, ...], DeviceRound] = {}
     for record in rounds:
-        for part in counted_parts([record]):
+        for part in record.in_time:
             if any(device == part.device and _overlap(record, begin, end) for device, begin, end in spells):
                 slowed.append((record.round, part))
             elif part.samples:

@@ -21,6 +21,7 @@ from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.units import format_bytes
 from host.core.owned_files import replace_file
 from host.core.records import EventKind, EventRecord
+from host.core.run_stats import RunStats
 from host.monitoring.report.charts.gantt import timeline_chart
 from host.monitoring.report.charts.plan_chart import plan_chart
 from host.monitoring.report.charts.resource_charts import link_chart, power_chart
@@ -31,7 +32,6 @@ from host.monitoring.report.compare_baseline import compare
 from host.monitoring.report.comparison import Comparison
 from host.monitoring.report.formats import format_number, format_quantity, format_seconds, format_share
 from host.monitoring.report.load_run import RunData, load_run
-from host.monitoring.report.run_figures import DeviceTotals, node_energy, total_devices, total_run
 from host.monitoring.report.sync_report import describe_steps, step_tiles
 from host.monitoring.report.tiles import describe_status, list_tiles
 from host.monitoring.run_directory import REPORT_FILE, SLICES_FILE, TRACE_FILE
@@ -89,9 +89,9 @@ def write_report(directory: Path, output: Path | None = None, trusted: bool = Fa
 
 def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> str:
     """Return the page as HTML; `folder` is where it will lie, by default the run directory."""
-    totals = total_run(run.rounds)
-    devices = total_devices(run.devices, run.rounds)
-    energy = _energy(run, devices)
+    totals = RunStats.of(run.rounds, run.devices)
+    devices = list(totals.devices)
+    energy = _energy(totals)
     return (
         _environment()
         .get_template("page.html.j2")
@@ -106,7 +106,7 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
                 for clock in totals.clock.split("+")
                 if clock
             },
-            charts=_charts(run, [device.device for device in devices]),
+            charts=_charts(run, totals),
             traces=_traces(run, folder or run.path),
             devices=devices[:_MOST_DEVICES],
             hidden_devices=max(0, len(devices) - _MOST_DEVICES),
@@ -118,7 +118,7 @@ def render(run: RunData, comparison: Comparison, folder: Path | None = None) -> 
             rounds=run.rounds[-_MOST_ROUNDS:],
             sync=describe_steps(run.rounds),
             plan=run.plan if run.rounds else None,
-            host_trains=any(device.device == HOST for device in devices),
+            host_trains=HOST in devices,
             comparison=comparison,
             events=_events(run.events)[-_MOST_EVENTS:],
             hidden_events=max(0, len(_events(run.events)) - _MOST_EVENTS),
@@ -167,10 +167,10 @@ def _traces(run: RunData, folder: Path) -> list[tuple[str, str, str]]:
     return [(quote(os.path.relpath(run.path / name, folder)), name, text) for name, text in found]
 
 
-def _charts(run: RunData, devices: Sequence[str]) -> dict[str, Chart]:
+def _charts(run: RunData, totals: RunStats) -> dict[str, Chart]:
     if not run.rounds:
         return {}
-    target = run.job.get("target")
+    target, devices = run.job.get("target"), list(totals.devices)
     accuracy = target.get("accuracy") if isinstance(target, Mapping) else None
     charts: list[Chart | None] = [
         *progress_charts(run.rounds, accuracy if isinstance(accuracy, float | int) else None),
@@ -179,18 +179,17 @@ def _charts(run: RunData, devices: Sequence[str]) -> dict[str, Chart]:
         link_chart(run.rounds),
         timeline_chart(run.rounds, devices),
         plan_chart(run.plan),
-        *step_charts(run.rounds, total_run(run.rounds).clock),
+        *step_charts(run.rounds, totals.clock),
     ]
     return {chart.name: chart for chart in charts if chart is not None}
 
 
-def _energy(run: RunData, devices: Sequence[DeviceTotals]) -> dict[str, Any]:
+def _energy(totals: RunStats) -> dict[str, Any]:
     """Return the components and the rows of the table of energy; empty if nothing is known of it."""
-    nodes = node_energy(run.rounds)
+    nodes = {node: parts for node, parts in totals.node_joules.items() if parts}
     components = list(dict.fromkeys(component for parts in nodes.values() for component in parts))
-    shown = {device.device for device in devices[:_MOST_DEVICES]}
-    hidden = {device.device for device in devices[_MOST_DEVICES:]}
-    rows = {node: parts for node, parts in nodes.items() if node in shown or node not in hidden}
+    hidden = set(list(totals.devices)[_MOST_DEVICES:])
+    rows = {node: parts for node, parts in nodes.items() if node not in hidden}
     total = {name: math.fsum(parts.get(name, 0.0) for parts in nodes.values()) for name in components}
     return {"components": components, "rows": rows, "total": total} if nodes else {}
 

@@ -13,9 +13,9 @@ from csd_emu.profiles import PROFILES, Profile
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import DeviceRound, EventRecord, RoundRecord
+from host.core.run_stats import RunStats
 from host.monitoring.report.comparison import Against, PublishedCheck, check_published
-from host.monitoring.report.competing import counted_parts, stand_ins, undisturbed_share
-from host.monitoring.report.run_figures import total_run
+from host.monitoring.report.competing import stand_ins, undisturbed_share
 
 REFERENCE = "newport"
 # The baseline packs no weights.
@@ -57,8 +57,8 @@ class RunWork:
             events: of the run; they say which drives a competing task slowed down.
         """
         self._host, self._link, self._drives = host, link, list(profiles.values())
-        self._totals, self._rounds = total_run(rounds), len(rounds)
-        parts = list(counted_parts(rounds))
+        self._totals = RunStats.of(rounds)
+        parts = [part for record in rounds for part in record.in_time]
         self._parts, self._batch_size = len(parts), max(part.batch_size for part in parts)
         self._steps, self._exchanges = sum(part.steps for part in parts), sum(len(record.devices) for record in rounds)
         self._steps_shared = any(record.steps for record in rounds)
@@ -134,7 +134,7 @@ class RunWork:
 
     def predict_seconds(self, drives: int) -> float:
         """Return the run's array seconds with so many equal drives that share its records equally."""
-        kinds, exchanges, shares = self._drives, self._exchanges, self._rounds * drives
+        kinds, exchanges, shares = self._drives, self._exchanges, self._totals.rounds * drives
         # Records are shared out, but each drive packs all weights, however few records it has.
         phases = {
             phase: seconds / (self._parts if phase in NOT_IN_BASELINE else shares)
@@ -156,7 +156,7 @@ class RunWork:
         # Equal drives on a shared link end together: one with an equal part of the link is all of them.
         share_of_link = self._link.bytes_per_second / drives if self._link.shared else self._link.bytes_per_second
         link = Link(share_of_link, self._link.latency_seconds, shared=False)
-        return self._rounds * compose([activity], link, self._host_seconds).seconds
+        return self._totals.rounds * compose([activity], link, self._host_seconds).seconds
 
     def check_published(self, middle: Against) -> list[PublishedCheck]:
         """Return the watts that published results leave to each drive, beside those of the profile."""
@@ -187,7 +187,7 @@ def _baseline_compute(
     found = stand_ins(rounds, events, {device: profile.name for device, profile in profiles.items()})
     seconds = []
     for record in rounds:
-        for part in counted_parts([record]):
+        for part in record.in_time:
             like = found.get((record.round, part.device)) or part
             scale = part.samples / like.samples if like is not part else 1.0
             mine = newport_seconds(like, profiles.get(part.device, other))

@@ -99,10 +99,9 @@ def share_energy(record: RoundRecord) -> list[float]:
     seconds. So steps differ as their causes do, as far as records tell.
     """
     time = np.array([step.array_seconds for step in record.steps])
-    nodes: list[tuple[str, Mapping[str, float]]] = [(part.device, part.energy_joules) for part in record.devices]
     known = [{part.device: part for part in step.devices} for step in record.steps]
     joules: Floats = np.zeros(len(record.steps))
-    for node, components in [*nodes, *record.energy_joules.items()]:
+    for node, components in record.node_joules.items():
         parts = [parts_of_step.get(node) for parts_of_step in known]
         compute = np.array([part.compute_seconds if part else 0.0 for part in parts])
         records = np.array([float(part.batch_size) if part else 0.0 for part in parts])

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firmware_agent.common.units import format_bytes
+from host.core.run_stats import RunStats
 from host.monitoring.report.comparison import Comparison
 from host.monitoring.report.formats import format_number, format_seconds
 from host.monitoring.report.load_run import RunData
-from host.monitoring.report.run_figures import RunTotals
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Tile:
     note: str = ""
 
 
-def list_tiles(run: RunData, totals: RunTotals, comparison: Comparison, steps: Sequence[Tile] = ()) -> list[Tile]:
+def list_tiles(run: RunData, totals: RunStats, comparison: Comparison, steps: Sequence[Tile] = ()) -> list[Tile]:
     """Return the headline figures, none if there was no round; `steps` are those of synchronous steps."""
     if not run.rounds:
         return []
@@ -68,16 +68,16 @@ def list_tiles(run: RunData, totals: RunTotals, comparison: Comparison, steps: S
     ]
 
 
-def _drive_tile(totals: RunTotals) -> Tile:
+def _drive_tile(totals: RunStats) -> Tile:
     return Tile(
         "speed of a drive",
         format_number(totals.records_per_device_second),
         f"records per device second ({totals.clock})",
-        f"{totals.samples:,} records in {format_seconds(totals.device_seconds)} of compute",
+        f"{totals.samples:,} records in {format_seconds(totals.compute_seconds)} of compute",
     )
 
 
-def _energy_tile(totals: RunTotals) -> Tile:
+def _energy_tile(totals: RunStats) -> Tile:
     return Tile(
         "energy per record",
         format_number(totals.joules_per_record * 1e3),

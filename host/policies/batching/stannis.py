@@ -15,6 +15,7 @@ import numpy as np
 
 from firmware_agent.common.errors import ConfigurationError
 from host.config.sync_section import TuningSection
+from host.core.plain_text import counted
 from host.core.tuning.batch_tuner import Batches, Floats
 from host.core.tuning.speed_table import SpeedTable
 from host.core.tuning.stannis_rule import BALANCED, plan_classes
@@ -243,8 +244,3 @@ def apportion(records: int, b: Batches) -> Batches:
     most = np.argsort(-rest, kind="stable")[: records - int(shares.sum())]
     shares[most] += 1
     return np.asarray(shares)
-
-
-def counted(count: int, name: str) -> str:
-    """Return ``1 step`` or ``2 steps``."""
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"

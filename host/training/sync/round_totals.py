@@ -10,7 +10,7 @@ import msgspec
 from csd_emu.perfmodel.power import sum_energy
 from csd_emu.perfmodel.timeline import Span
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core.records import DeviceRound, RetuneRecord, RoundRecord, StepRecord
+from host.core.records import DeviceRound, RetuneRecord, RoundRecord, StepRecord, in_time
 from host.core.tuning.batch_tuner import Batches, Retune
 from host.training.accounting import StepAccount
 from host.training.training_protocol import round_totals
@@ -100,7 +100,7 @@ class RoundTotals:
 
 def _merge(parts: Sequence[DeviceRound]) -> DeviceRound:
     """Return one device's steps as its part in a round."""
-    counted = [part for part in parts if not part.straggler]
+    counted = in_time(parts)
     samples = sum(part.samples for part in counted)
     return msgspec.structs.replace(
         parts[-1],

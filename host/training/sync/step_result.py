@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from firmware_agent.common.errors import CsdError, DeviceLost
 from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.slices import Array
-from host.core.records import DeviceStep, PlacementRecord, SendingRecord, ServersRecord, StepRecord
+from host.core.records import DeviceStep, PlacementRecord, SendingRecord, ServersRecord, StepRecord, node_joules
 from host.core.states.peer_servers import DevicePart
 from host.core.tuning.batch_tuner import StepCost
 from host.training.accounting import StepAccount
@@ -108,7 +108,7 @@ class StepResult:
             records={part.device: part.batch_size for part in self.devices},
             compute_seconds={part.device: part.compute_seconds for part in self.devices},
             array_seconds=self.accounted.array_seconds,
-            joules=node_joules(self.accounted),
+            joules=step_joules(self.accounted),
             missing=frozenset((*self.late, *self.failed)),
         )
 
@@ -152,12 +152,10 @@ class Underway:
     not_finite: str = ""
 
 
-def node_joules(accounted: StepAccount) -> dict[str, float]:
+def step_joules(accounted: StepAccount) -> dict[str, float]:
     """Return what each node drew in a step, in joules."""
-    joules = {part.device: sum(part.energy_joules.values()) for part in accounted.devices}
-    for node, others in accounted.energy_joules.items():
-        joules[node] = joules.get(node, 0.0) + sum(others.values())
-    return joules
+    joules = node_joules(accounted.devices, accounted.energy_joules)
+    return {node: sum(components.values()) for node, components in joules.items()}
 
 
 def failed_outcomes(outcomes: Sequence[DeviceOutcome]) -> dict[str, CsdError]:

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from csd_emu.perfmodel.timeline import Span
 from host.core.records import RoundRecord
-from host.monitoring.report.run_figures import total_run
+from host.core.run_stats import RunStats
 
 MOST_BARS, _MOST_ROUNDS, _MOST_STEPS = 900, 3, 4
 
@@ -61,7 +61,7 @@ def _join(rounds: Sequence[RoundRecord]) -> ChosenSpans:
     note = " Only the beginning of the round is shown." if len(every) > MOST_BARS else ""
     begins = [record.start_seconds for record in rounds]
     named = _name("round", rounds[0].round, rounds[-1].round)
-    return ChosenSpans(every[:MOST_BARS], begins, "round", named, total_run(rounds).clock, note)
+    return ChosenSpans(every[:MOST_BARS], begins, "round", named, RunStats.of(rounds).clock, note)
 
 
 def _choose_steps(record: RoundRecord) -> ChosenSpans:
@@ -77,7 +77,7 @@ def _choose_steps(record: RoundRecord) -> ChosenSpans:
     note = f" The last of {steps[-1].step} steps." if count < steps[-1].step else ""
     note += " Only the beginning of the step is shown." if len(spans) > MOST_BARS else ""
     named = _name("step", steps[-count].step, steps[-1].step)
-    return ChosenSpans(spans[:MOST_BARS], begins[-count:], "step", named, total_run([record]).clock, note)
+    return ChosenSpans(spans[:MOST_BARS], begins[-count:], "step", named, RunStats.of([record]).clock, note)
 
 
 def _behind(spans: Sequence[Span], begin_seconds: float) -> list[Span]:

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from firmware_agent.common.units import format_bytes
 from host.core.records import RoundRecord
+from host.core.run_stats import RunStats
 from host.monitoring.report.charts.svg import NARROW, SERIES, SURFACE, Chart, draw, legend
 from host.monitoring.report.charts.training_charts import (
     HEIGHT,
@@ -20,8 +21,7 @@ from host.monitoring.report.charts.training_charts import (
     MOST_POINTS,
     set_axis,
 )
-from host.monitoring.report.competing import counted_parts
-from host.monitoring.report.run_figures import GROUPS, group_energy, total_run
+from host.monitoring.report.energy_groups import GROUPS, group_energy
 
 _HATCHES = ("", "///", "\\\\\\", "xxx", "|||", "+++", "---")
 
@@ -32,7 +32,8 @@ def power_chart(rounds: Sequence[RoundRecord]) -> Chart | None:
     timed = [(record, joules) for record, joules in zip(rounds, energies, strict=True) if record.array_seconds > 0]
     if not any(sum(joules.values()) for _, joules in timed):
         return None
-    total, clock = total_run(rounds), total_run(rounds).clock
+    total = RunStats.of(rounds)
+    clock = total.clock
     watts = total.energy_joules / total.array_seconds
     told = f"mean {watts:.4g} W over {total.array_seconds:.4g} array seconds"
     return Chart(
@@ -110,7 +111,7 @@ def link_chart(rounds: Sequence[RoundRecord]) -> Chart:
         np.cumsum([sum(getattr(part, name) for part in record.devices) for record in rounds], dtype=float)
         for name in ("sent_bytes", "received_bytes")
     )
-    counted = [sum(part.flash_read_bytes for part in counted_parts([record])) for record in rounds]
+    counted = [sum(part.flash_read_bytes for part in record.in_time) for record in rounds]
     read = np.cumsum(counted, dtype=float)
     total = format_bytes(float(sent[-1] + received[-1]))
     told = f"{total} in this run, {format_bytes(float(read[-1]))} for a host that reads every record it trains on"

@@ -12,10 +12,9 @@ from matplotlib.ticker import MaxNLocator
 from msgspec.structs import replace
 
 from host.core.records import RoundRecord
+from host.core.run_stats import RunStats
 from host.monitoring.report.charts.svg import MUTED, NARROW, SERIES, Chart, draw, legend, printable
-from host.monitoring.report.competing import counted_parts
 from host.monitoring.report.formats import format_number
-from host.monitoring.report.run_figures import total_run
 
 HEIGHT = 270.0
 # More points than this are thinned out: a page has fewer pixels.
@@ -37,7 +36,7 @@ def thin(rounds: Sequence[RoundRecord], most: int = MOST_POINTS) -> list[RoundRe
 
 def progress_charts(rounds: Sequence[RoundRecord], target: float | None) -> list[Chart]:
     """Return accuracy and loss over the rounds, and over the array's seconds."""
-    kept, clock, last = thin(rounds), total_run(rounds).clock, rounds[-1]
+    kept, clock, last = thin(rounds), RunStats.of(rounds).clock, rounds[-1]
     numbers = [float(record.round) for record in kept]
     ends = [record.start_seconds + record.array_seconds for record in kept]
     told = f"accuracy {last.accuracy:.4f} and loss {format_number(last.test_loss)} after round {last.round}"
@@ -103,7 +102,7 @@ def _progress(
 def throughput_chart(rounds: Sequence[RoundRecord], devices: Sequence[str]) -> Chart:
     """Return the rate of each drive in each round; of many drives the band between the slowest and the fastest."""
     own = [replace(record, devices=[part for part in record.devices if part.device in devices]) for record in rounds]
-    kept, totals = thin(own), total_run(own)
+    kept, totals = thin(own), RunStats.of(own)
     rates = _rates(kept, devices)
     told = f"mean {totals.records_per_device_second:.4g} records per device second over {len(devices)} drives"
     many = len(devices) > _MOST_LINES
@@ -124,11 +123,7 @@ def throughput_chart(rounds: Sequence[RoundRecord], devices: Sequence[str]) -> C
 def _rates(rounds: Sequence[RoundRecord], devices: Sequence[str]) -> dict[str, list[float]]:
     """Return device -> records per device second in each round; NaN where it returned nothing in time."""
     known = [
-        {
-            part.device: part.samples / part.device_seconds.total
-            for part in counted_parts([record])
-            if part.device_seconds.total
-        }
+        {part.device: part.samples / part.device_seconds.total for part in record.in_time if part.device_seconds.total}
         for record in rounds
     ]
     return {name: [rates.get(name, math.nan) for rates in known] for name in devices}

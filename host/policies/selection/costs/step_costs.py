@@ -17,8 +17,8 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from csd_emu.perfmodel.fast_power import PowerFigures
-from csd_emu.perfmodel.fast_timeline import DriveFigures
 from csd_emu.perfmodel.host_node import reduce_seconds, storage_of
+from csd_emu.perfmodel.step import DriveFigures
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.selection.cluster import Cluster, Counts, Floats
 

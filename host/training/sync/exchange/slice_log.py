@@ -12,7 +12,7 @@ from firmware_agent.common.frames.frame_fields import MAX_TIMED_SLICES
 from firmware_agent.common.frames.session_frames import Slice
 from firmware_agent.common.frames.step_frames import Timed
 from firmware_agent.common.send_queue import Piece
-from host.core.records import SliceRecord
+from host.core.slice_record import SliceRecord
 
 PUSH, PULL = "push", "pull"
 

@@ -16,7 +16,7 @@ from host.core.records import ServersRecord
 from host.core.states.peer_servers import DevicePart, PeerServers, ReducedStep, ServerPart
 from host.core.tuning.batch_tuner import StepCost
 from host.training.sync.exchange.step_exchange import DeviceOutcome
-from host.training.sync.step_result import StepResult, Underway, failed_outcomes, node_joules
+from host.training.sync.step_result import StepResult, Underway, failed_outcomes, step_joules
 from host.training.sync.sync_step import Stepper
 
 
@@ -124,7 +124,7 @@ class ServersStepper(Stepper):
             array_seconds=local.accounted.array_seconds,
             counted=[DevicePart(part.device, part.batch_size, part.compute_seconds) for part in local.devices],
             observed=local.observed,
-            joules=node_joules(local.accounted),
+            joules=step_joules(local.accounted),
             idle_watts=self.accountant.idle_watts(),
             missing=sorted(left_out),
         )

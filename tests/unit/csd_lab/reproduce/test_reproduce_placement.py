@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
-from csd_lab.cli.tables.placement_reproduction import print_placement_reproduction
+from csd_lab.cli.reproduce import print_placement_reproduction
 from csd_lab.reproduce.output import write_placement
 from csd_lab.reproduce.placement_result import PlacementReport, RanPlacement
 from csd_lab.reproduce.reproduce_placement import NOTES, describe_traffic, first_linear, place_one, put_beside

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from csd_lab.cli.tables.planner_reproduction import print_planner_reproduction
+from csd_lab.cli.reproduce import print_planner_reproduction
 from csd_lab.reproduce.output import write_planner
 from csd_lab.reproduce.planner_result import PlannerReport
 from csd_lab.reproduce.reproduce_planner import OURS, make_report

@@ -106,6 +106,14 @@ def test_a_step_costs_what_the_timeline_and_the_power_model_say(
     assert cost.link_bytes == pytest.approx(sum(crossed))
 
 
+def test_a_step_with_the_inputs_of_the_step_before_is_not_costed_again() -> None:
+    model, batches = ArrayStepModel(nodes_of(("newport", 2))), np.array([8, 8, 8])
+    cost = model.cost(batches, np.ones(3))
+    assert model.cost(batches.copy(), np.ones(3)) is cost
+    assert model.cost(batches, np.full(3, 2.0)).seconds > cost.seconds
+    assert model.cost(batches * 2, np.full(3, 2.0)).records == 2 * cost.records
+
+
 @given(drives=st.integers(1, 60), batch=st.integers(1, 300), ratio=st.sampled_from(["low", "middle", "high"]))
 def test_no_batch_makes_an_array_faster_than_all_its_parts(drives: int, batch: int, ratio: Any) -> None:
     config = ArrayConfig.model_validate(

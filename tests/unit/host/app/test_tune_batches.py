@@ -14,8 +14,8 @@ from firmware_agent.common.errors import CalibrationError, ConfigurationError
 from host.app import calibration_measurement as calibration
 from host.app.tune_batches import TuneRequest, calibrate_missing, missing_request, read_tune, tune
 from host.app.tune_report import TuneReport
+from host.cli.commands.tune import print_tune
 from host.cli.outputs import schema
-from host.cli.tables.tune_table import print_tune
 from host.config.calibration_request import CalibrationRequest
 from host.core.console import console
 from tests.support.calibration import DIGITS, make_table

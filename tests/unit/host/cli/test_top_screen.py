@@ -11,9 +11,7 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.process_identity import ProcessMark
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.cli.tables.top_table import render
-from host.cli.top_report import TopReport
-from host.cli.top_screen import Readings, Recent, ScrapeWindow, find_run, make_report
+from host.cli.top_report import Readings, Recent, ScrapeWindow, TopReport, find_run, make_report, render
 from host.core.records import EventKind, EventRecord
 from host.monitoring.exporter import Exporter
 from host.monitoring.metrics.metrics_state import MetricsState, RunFacts

@@ -17,7 +17,7 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from firmware_agent.common.errors import ConfigurationError, DriveUnfit, DriveUnreachable
 from host.deploy import run_verb as run
-from host.deploy.deploy_report import exit_code, make_report
+from host.deploy.deploy_report import DeployReport, exit_code
 from host.deploy.parallel import Limits, run_verb
 from host.deploy.run_verb import DeployRequest, choose_drives, deploy, read_seconds
 from host.deploy.verb_protocol import DriveSite, VerbOutcome, VerbResult
@@ -118,7 +118,7 @@ def test_rolling_stops_after_the_batch_in_which_one_failed(count: int, batch: in
     for number, outcome in enumerate(outcomes):
         expected = VerbResult.FAILED if number == bad else VerbResult.DONE if number < begun else VerbResult.SKIPPED
         assert outcome.result is expected
-    report = make_report("lab", "upgrade", False, outcomes, 1.0)
+    report = DeployReport("lab", "upgrade", False, outcomes, 1.0)
     assert exit_code(report) == (1 if bad < count else 0)
 
 

@@ -1,7 +1,5 @@
 """A run against "the host trains, drives are plain storage": laws, and figures worked out by hand."""
 
-import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,8 @@ from host.core.records import RoundRecord
 from host.monitoring.report.compare_baseline import compare, saved_share
 from host.monitoring.report.comparison import Comparison
 from host.monitoring.report.load_run import RunData
-from host.monitoring.report.run_figures import GROUPS, group_energy, node_energy, total_devices, total_run
 from host.monitoring.report.run_work import RunWork, newport_seconds
-from tests.support.records import READ_BYTES, WEIGHT_BYTES, array_rounds, device_round, round_record
+from tests.support.records import READ_BYTES, WEIGHT_BYTES, array_rounds, device_round
 
 NEWPORT, XEON = PROFILES["newport"], PROFILES["xeon-4108"]
 
@@ -200,27 +197,3 @@ def test_without_the_runs_energy_there_is_no_factor() -> None:
     rounds = [msgspec.structs.replace(record, energy_joules={}) for record in array_rounds(1, ["csd-00"])]
     band = compare(run_of(change(rounds, energy_joules={}), 1)).band
     assert [each.energy_factor for each in band] == [None, None, None]
-
-
-@given(st.integers(1, 5), st.integers(1, 5))
-def test_sums_agree_however_they_are_taken(count: int, drives: int) -> None:
-    names = [f"csd-{number:02d}" for number in range(drives)]
-    rounds = array_rounds(count, names)
-    total, devices = total_run(rounds), total_devices(names, rounds)
-    assert total.samples == sum(device.samples for device in devices)
-    assert total.device_seconds == pytest.approx(sum(device.device_seconds for device in devices))
-    assert total.link_bytes == sum(device.sent_bytes + device.received_bytes for device in devices)
-    by_node = sum(sum(parts.values()) for parts in node_energy(rounds).values())
-    by_group = sum(sum(group_energy(record).values()) for record in rounds)
-    assert total.energy_joules == pytest.approx(by_node) == pytest.approx(by_group)
-    assert set(group_energy(rounds[0])) == set(GROUPS)
-
-
-def test_a_lost_drives_idle_energy_is_its_own() -> None:
-    record = round_record([], lost=["csd-00"], energy_joules={"csd-00": {"idle": 6.0}, "host": {"idle": 9.0}})
-    (device,) = total_devices(["csd-00"], [record])
-    assert (device.lost, device.rounds, device.energy_joules) == (1, 0, {"idle": 6.0})
-    assert group_energy(record)["drives: idle"] == 6.0
-    assert total_run([record]).records_per_array_second == 0
-    assert math.isclose(total_run([record]).energy_joules, 15.0)
-    assert replace(total_run([record]), samples=3).joules_per_record == 5.0

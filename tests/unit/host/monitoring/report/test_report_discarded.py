@@ -12,12 +12,12 @@ from csd_emu.perfmodel.timeline import Link
 from csd_emu.profiles import PROFILES
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import DeviceRound, EventKind, EventRecord, RoundRecord
+from host.core.run_stats import RunStats
 from host.monitoring.report.charts.training_charts import _rates
 from host.monitoring.report.compare_baseline import compare
 from host.monitoring.report.competing import explain, stand_ins
 from host.monitoring.report.load_run import RunData, load_run
 from host.monitoring.report.report_page import render
-from host.monitoring.report.run_figures import total_devices, total_run
 from host.monitoring.report.run_work import RunWork
 from tests.support.pages import Page
 from tests.support.records import READ_BYTES, array_rounds, device_round, round_record, write_run
@@ -65,12 +65,11 @@ def test_late_parts_count_as_link_bytes_and_energy_only(late: set[tuple[int, str
         for at, record in enumerate(plain)
     ]
     counted = [part for record in rounds for part in record.devices if not part.straggler]
-    totals, before = total_run(rounds), total_run(plain)
+    totals, before = RunStats.of(rounds), RunStats.of(plain)
     assert totals.samples == sum(part.samples for part in counted)
-    assert totals.device_seconds == pytest.approx(sum(part.device_seconds.total for part in counted))
+    assert totals.compute_seconds == pytest.approx(sum(part.device_seconds.total for part in counted))
     assert totals.read_bytes == READ_BYTES * len(counted)
     assert (totals.link_bytes, totals.energy_joules) == (before.link_bytes, before.energy_joules)
-    assert sum(each.samples for each in total_devices(NAMES, rounds)) == totals.samples
     comparison = compare(run_of(rounds))
     assert comparison.samples == totals.samples
     assert comparison.baseline_link_bytes == totals.read_bytes

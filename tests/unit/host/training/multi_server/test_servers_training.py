@@ -23,7 +23,7 @@ from host.core.states.training_state import TrainingState
 from host.core.states.training_state_bytes import hash_weights, pack_state, unpack_state
 from host.core.tuning.batch_tuner import StepCost
 from host.training.sync.peers.server_step import ServersStepper, ServersStepResult
-from host.training.sync.step_result import StepResult, Underway, node_joules
+from host.training.sync.step_result import StepResult, Underway, step_joules
 from host.training.sync.sync_training import COMPARED_STEPS
 from tests.support.examples import examples
 from tests.support.fakes import Answer, Cut, FakeEvaluator
@@ -349,7 +349,7 @@ async def test_a_steps_energy_and_seconds_are_those_of_all_servers(monkeypatch: 
     await server_group.run()
     assert costs["a"] == costs["b"]
     for number, cost in enumerate(costs["a"]):
-        own = [node_joules(each[number].accounted) for each in results.values()]
+        own = [step_joules(each[number].accounted) for each in results.values()]
         assert set(cost.joules) == {*server_group.names, HOST}
         for node, joules in cost.joules.items():
             assert joules == pytest.approx(sum(each.get(node, 0.0) for each in own), rel=1e-9)

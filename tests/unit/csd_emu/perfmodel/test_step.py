@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.perfmodel.fast_power import PowerFigures
-from csd_emu.perfmodel.fast_timeline import ArrayStep, DriveFigures, DriveWork, StepComposer
 from csd_emu.perfmodel.host_node import host_activity, reduce_seconds, storage_of
 from csd_emu.perfmodel.power import add_up, device_energy
+from csd_emu.perfmodel.step import DriveFigures, StepTimes, StepWork, finish_seconds, time_step
 from csd_emu.perfmodel.timeline import Activity, Link, compose
 from csd_emu.profiles import PROFILES
 from firmware_agent.common.errors import ConfigurationError
@@ -45,50 +45,43 @@ def figures_of(array: list[Activity]) -> DriveFigures:
     return DriveFigures(*(column(array, name) for name in DriveFigures.__dataclass_fields__))
 
 
-def work_of(array: list[Activity]) -> DriveWork:
-    return DriveWork(*(column(array, name) for name in DriveWork.__dataclass_fields__))
+def work_of(array: list[Activity]) -> StepWork:
+    return StepWork(*(column(array, name) for name in StepWork.__dataclass_fields__))
 
 
-def fast(array: list[Activity], link: Link, host: float = 0.0, after: float = 0.0) -> ArrayStep:
-    return StepComposer(figures_of(array), link).compose(work_of(array), host, after)
+def timed(array: list[Activity], link: Link, begin: float = 0.0) -> StepTimes:
+    return time_step(work_of(array), figures_of(array), link, begin)
 
 
-@given(array=arrays, link=links, own=seconds, after=seconds)
-def test_it_composes_what_the_timeline_composes(array: list[Activity], link: Link, own: float, after: float) -> None:
-    host = Activity("host", 0, 0, 0, {"forward": own}, 0, 1.0, 0.0, 1.0, 0.0)
-    want, step = compose([*array, host], link, after), fast(array, link, host.work_seconds, after)
-    assert step.seconds == pytest.approx(want.seconds, rel=1e-12)
-    names = [part.device for part in array]
-    assert step.finish_seconds == pytest.approx([want.finish_seconds[name] for name in names], rel=1e-12)
-    assert step.exposed_seconds == pytest.approx([want.exposed_seconds[name] for name in names], rel=1e-9, abs=1e-9)
+@given(array=arrays, link=links, begin=seconds)
+def test_the_closed_form_ends_when_the_last_of_the_events_does(array: list[Activity], link: Link, begin: float) -> None:
+    times = timed(array, link, begin)
+    finish = finish_seconds(work_of(array), times, figures_of(array), link)
+    assert float(times.end_seconds) == pytest.approx(finish.max(), rel=1e-12)
+    want = compose(array, link, 0.0, begin)
+    assert float(times.end_seconds) == pytest.approx(want.seconds, rel=1e-12)
+    assert finish.tolist() == [want.finish_seconds[part.device] for part in array]
 
 
 @given(array=arrays, size=st.integers(1, 10**9), link=links)
 def test_gradients_of_one_size_end_as_the_timeline_says(array: list[Activity], size: int, link: Link) -> None:
     equal = [replace(part, receive_bytes=size, send_bytes=size) for part in array]
-    want, step = compose(equal, link), fast(equal, link)
-    assert step.seconds == pytest.approx(want.seconds, rel=1e-12)
-    assert step.seconds == pytest.approx(float(step.finish_seconds.max()), rel=1e-12)
+    assert float(timed(equal, link).end_seconds) == pytest.approx(compose(equal, link).seconds, rel=1e-12)
 
 
-@given(first=arrays, factors=st.lists(st.floats(0.5, 2) | st.just(1.0), min_size=1, max_size=4), link=links)
-def test_a_composer_that_has_composed_before_gives_what_a_new_one_gives(
-    first: list[Activity], factors: list[float], link: Link
+@given(table=st.lists(arrays, min_size=1, max_size=4), link=links, begins=st.lists(seconds, min_size=4, max_size=4))
+def test_many_steps_at_once_are_each_what_it_is_alone(
+    table: list[list[Activity]], link: Link, begins: list[float]
 ) -> None:
-    composer = StepComposer(figures_of(first), link)
-    for factor in factors:
-        array = [replace(part, phases={"forward": part.compute_seconds * factor}) for part in first]
-        assert composer.compose(work_of(array)).seconds == fast(array, link).seconds
-        receive = [replace(part, receive_bytes=round(part.receive_bytes * factor)) for part in array]
-        assert composer.compose(work_of(receive)).seconds == fast(receive, link).seconds
-
-
-def test_the_same_inputs_are_not_composed_again() -> None:
-    array = [Activity("a", 9, 9, 1, {"forward": 1.0}, 9, 1e9, 0.0, 1e9, 0.0)]
-    composer = StepComposer(figures_of(array), Link(1e9, 0.0))
-    step = composer.compose(work_of(array), 0.5, 0.25)
-    assert composer.compose(work_of(array), 0.5, 0.25) is step
-    assert composer.compose(work_of(array), 3.5, 0.25).seconds == pytest.approx(3.75)
+    width = min(map(len, table))
+    figures = figures_of(table[0][:width])
+    works = [work_of(array[:width]) for array in table]
+    together = StepWork(*(np.stack([getattr(work, name) for work in works]) for name in vars(works[0])))
+    times = time_step(together, figures, link, np.array(begins[: len(works)])[:, None])
+    for row, (work, begin) in enumerate(zip(works, begins, strict=False)):
+        alone = time_step(work, figures, link, begin)
+        for name, values in vars(alone).items():
+            assert getattr(times, name)[row] == pytest.approx(values, rel=1e-12), name
 
 
 @given(data=st.data(), elapsed=st.floats(0, 1e4))
@@ -114,23 +107,15 @@ def test_its_energy_is_what_the_power_model_says_of_the_composed_spans(data: st.
         assert {name: values[number] for name, values in joules.items()} == pytest.approx(want, rel=1e-9, abs=1e-9)
 
 
-def test_numbers_that_no_drive_has_are_refused(subtests: pytest.Subtests) -> None:
-    for name in sorted(DriveWork.__dataclass_fields__):
+def test_numbers_that_no_device_has_are_refused(subtests: pytest.Subtests) -> None:
+    right = StepWork(np.ones(2), np.ones(2), np.ones(2))
+    for name in sorted(StepWork.__dataclass_fields__):
         for wrong in [-1.0, float("nan"), float("inf")]:
-            with subtests.test(wrong=wrong, name=name):
-                array = [
-                    Activity("a", 9, 9, 1, {}, 9, 1e9, 0.0, 1e9, 0.0),
-                    Activity("b", 9, 9, 1, {}, 9, 1e9, 0.0, 1e9, 0.0),
-                ]
-                work = replace(work_of(array), **{name: np.array([1.0, wrong])})
-                with pytest.raises(ConfigurationError, match=f"{name}: has a value that is negative or not finite"):
-                    StepComposer(figures_of(array), Link(1.0, 0.0)).compose(work)
-                with pytest.raises(ConfigurationError, match="the host: seconds are"):
-                    StepComposer(figures_of(array), Link(1.0, 0.0)).compose(work_of(array), wrong)
-                with pytest.raises(ConfigurationError, match=r"\(3,\) values for \(2,\) drives"):
-                    StepComposer(figures_of(array), Link(1.0, 0.0)).compose(
-                        replace(work_of(array), **{name: np.ones(3)})
-                    )
+            with (
+                subtests.test(wrong=wrong, name=name),
+                pytest.raises(ConfigurationError, match=f"{name}: has a value that is negative or not finite"),
+            ):
+                replace(right, **{name: np.array([1.0, wrong])})
 
 
 def test_the_hosts_part_reads_from_all_drives_and_sums_what_memory_allows() -> None:
@@ -143,4 +128,4 @@ def test_the_hosts_part_reads_from_all_drives_and_sums_what_memory_allows() -> N
 
 
 def test_no_drives_take_no_time() -> None:
-    assert fast([], Link(1.0, 1.0), 2.0, 1.0).seconds == 3.0
+    assert timed([], Link(1.0, 1.0)).end_seconds == 0.0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from host.cli.placement_report import PlanReport
-from host.cli.tables.planner_table import SHOWN, print_devices, shown_rows
+from host.cli.planner_command import SHOWN, print_devices, shown_rows
 from host.policies.selection.selection_report import ConfigurationRow, EstimateInterval, LimitsRow, SelectionReport
 
 RANKED = 20

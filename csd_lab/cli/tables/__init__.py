@@ -1,1 +1,0 @@
-"""What the commands of csd_lab print for people."""
