@@ -24,7 +24,6 @@ from host.policies.selection.costs.step_costs import Figures, Points
 from host.policies.selection.reasons import explain, pareto_rows
 from host.policies.selection.search.branch_and_bound import find_configurations
 from host.policies.selection.search.configuration_search import Space
-from host.policies.selection.search.information import Candidates, contenders, most_promising, most_telling
 from host.policies.selection.search.planned_batches import (
     check_batch,
     keep_batches,
@@ -34,6 +33,7 @@ from host.policies.selection.search.planned_batches import (
     sync_seconds,
 )
 from host.policies.selection.search.ranking import Ranking, goal_of
+from host.policies.selection.search.trial_choice import contenders, find_worthiest
 from host.policies.selection.selection_rules import MeasuredTrial, SelectionPlan, SelectionRules
 
 __all__ = ["Planner", "SelectionPlan"]
@@ -101,32 +101,20 @@ class Planner:
                 return first
         if not ranking.feasible.any():
             return self._hopeful(ranking)
+        best = self._trial(ranking, ranking.best, "it is the best by all that is known")
+        if best is not None and not self._steps(ranking, np.array([ranking.best]))[0]:
+            return best
         rows = contenders(ranking)
-        candidates = Candidates(
-            ranking.score[rows],
-            ranking.covariance(rows),
-            self._costs(ranking, rows),
-            self._steps(ranking, rows),
-            self.rules,
-        )
-        kept = most_telling(candidates, self._left(ranking))
-        misses, chances = ranking.near_misses()
-        gains = ranking.score[ranking.best] - ranking.score[misses]
-        doubtful = most_promising(self.rules, gains, chances, self._doubtful_costs(ranking, misses))
-        if doubtful is not None and (kept is None or doubtful.worth > kept.worth):
-            why = "it would be better, and may keep to the constraints after all"
-            return self._trial(ranking, int(misses[doubtful.number]), why)
-        if kept is None:
-            return None
-        why = "it may be the best" if kept.number else "it is the best by all that is known"
-        return self._trial(ranking, int(rows[kept.number]), why)
-
-    def _doubtful_costs(self, ranking: Ranking, rows: Counts) -> Floats:
-        """Return what trials cost, as shares of the whole training; infinite for what is measured, or too dear."""
         costs = self._costs(ranking, rows)
         steps = self._affordable(costs, self._left(ranking))
         closed = (steps < 1) | (self._steps(ranking, rows) >= self.rules.steps)
-        return np.where(closed, np.inf, costs * steps)
+        preference = self.rules.preference
+        weight = preference.time + preference.power + preference.energy
+        kept = find_worthiest(ranking.gains(rows), np.where(closed, np.inf, costs * steps), weight)
+        if kept is None:
+            return None
+        hopeful = "it would be better, and may keep to the constraints after all"
+        return self._trial(ranking, int(rows[kept]), "it may be the best" if ranking.feasible[rows[kept]] else hopeful)
 
     def _hopeful(self, ranking: Ranking) -> Trial | None:
         """Return a trial of what likeliest keeps to the constraints where nothing is expected to; None if none may."""

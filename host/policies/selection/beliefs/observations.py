@@ -178,7 +178,7 @@ class Observations:
         steps = np.array([len(row.outputs) for row in rows], np.int64)
         outputs = np.array([np.mean(row.outputs, axis=0) if row.outputs else (0.0, 0.0) for row in rows])
         counts, batches = np.array([key[0] for key in keys], np.int64), np.array([key[1] for key in keys], np.int64)
-        return Data(Points(counts, batches), outputs, self._output_errors(rows, steps), steps)
+        return Data(Points(counts, batches), outputs, self._output_errors(rows, steps))
 
     def _output_errors(self, rows: Sequence[_Row], steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:
         squares, freedom = _WORTH * np.array(_NOISE) ** 2, _WORTH

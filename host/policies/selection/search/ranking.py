@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from firmware_agent.common.errors import ConfigurationError
-from host.policies.selection.beliefs.belief import Belief, Slopes
+from host.policies.selection.beliefs.belief import Belief
 from host.policies.selection.cluster import Cluster, Configuration, Counts, Estimate, Floats, Range
 from host.policies.selection.costs.step_costs import Flags, Points
 from host.policies.selection.search.configuration_search import Goal
@@ -23,9 +24,25 @@ _SAMPLED, _SAMPLES, _SEED, TIE = 100, 1000, 7, 0.01
 _NEAR, _MOST_NEAR = 0.25, 40
 # Where nothing is expected to keep to the limits, so many that miss them by least.
 _MOST_LIKELY = 1000
-# What is limited, how much of it is allowed, and how much each configuration has, (configurations,).
-Limit = tuple[str, float, Floats]
-_UNITS = {"deadline": "s", "watts": "W", "joules": "J"}
+# Time, power, energy, edp as sums of the logarithms of time and power: E = P T, EDP = E T (Gu et al.).
+_QUANTITIES = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])
+
+
+class Limit(NamedTuple):
+    """A limit of the constraints, and what each configuration has of what it limits.
+
+    Attributes:
+        name, unit: for people.
+        most: that is allowed.
+        values: (configurations,).
+        quantity: row of `_QUANTITIES` that it is.
+    """
+
+    name: str
+    unit: str
+    most: float
+    values: Floats
+    quantity: int
 
 
 @dataclass(frozen=True)
@@ -43,7 +60,6 @@ class Ranking:
         feasible: which ones keep to the constraints.
         order: rows of the feasible ones, best first; of all if none is.
         gap: how much less a score may be that the search did not see.
-        slopes: by which uncertainties are worked out.
     """
 
     cluster: Cluster
@@ -59,7 +75,6 @@ class Ranking:
     feasible: Flags
     order: Counts
     gap: float
-    slopes: Slopes
 
     @classmethod
     def of(
@@ -73,13 +88,13 @@ class Ranking:
         time, power = score_weights(rules)
         score = time * np.log(of_record) + power * np.log(watts)
         feasible = np.ones(len(points), bool)
-        for _, limit, values in _limits(rules, seconds, watts):
-            feasible &= values <= limit
+        for limit in _limits(rules, seconds, watts):
+            feasible &= limit.values <= limit.most
         # Of equal ones the one with the fewest devices.
         order = np.lexsort((points.counts.sum(axis=1), score))
         order = order[feasible[order]] if feasible.any() else order
         costs = step, of_step, work, seconds, watts, score
-        return cls(cluster, rules, belief, points, *costs, feasible, order, gap, Slopes(belief, points))
+        return cls(cluster, rules, belief, points, *costs, feasible, order, gap)
 
     @property
     def best(self) -> int:
@@ -100,21 +115,39 @@ class Ranking:
         rows = np.flatnonzero((self.points.counts == np.array(configuration)).all(axis=1))
         return int(rows[0]) if len(rows) else None
 
-    def covariance(self, rows: Counts) -> Floats:
-        """Return (rows, rows) covariance of the scores of some configurations."""
-        joint, count = self.belief.joint(self.points.take(rows), self.slopes.at(rows)), len(rows)
-        time, power = score_weights(self.rules)
-        both = time * joint[:count] + power * joint[count:]
-        return np.asarray(time * both[:, :count] + power * both[:, count:])
-
     def sure(self) -> float:
         """Return the probability that no other configuration is better than the best by more than a tie."""
         rows = self.order[:_SAMPLED]
-        values, vectors = np.linalg.eigh(self.covariance(rows))
-        normal = np.random.default_rng(_SEED).standard_normal((_SAMPLES, len(rows)))
-        drawn = self.score[rows] + normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        shared, own = self._score_errors(rows)
+        normal = np.random.default_rng(_SEED).standard_normal((_SAMPLES, shared.shape[1] + len(rows)))
+        drawn = self.score[rows] + normal[:, : shared.shape[1]] @ shared.T + normal[:, shared.shape[1] :] * own
         best = float(np.mean(drawn[:, 0] <= drawn.min(axis=1) + self._tie))
-        return best * (1 - float(self.near_misses()[1].max(initial=0.0)))
+        return best * (1 - float(self.chances(self.near_misses()).max(initial=0.0)))
+
+    def gains(self, rows: Counts) -> Floats:
+        """Return (rows,) by how much configurations are expected to be better than the best where they are better.
+
+        The expected improvement of Jones, Schonlau and Welch (1998), of the difference of two normal scores, times the
+        probability that a configuration keeps to the constraints (Schonlau, Welch and Jones 1998).
+        """
+        shared, own = self._score_errors(np.append(rows, self.best))
+        errors = np.sqrt(np.square(shared[:-1] - shared[-1]).sum(axis=1) + own[:-1] ** 2 + own[-1] ** 2)
+        gain = self.score[self.best] - self.score[rows]
+        at = gain / np.maximum(errors, 1e-12)
+        better = gain * ndtr(at) + errors * np.exp(-(at**2) / 2) / np.sqrt(2 * np.pi)
+        return np.asarray(better * self.chances(rows))
+
+    def _score_errors(self, rows: Counts) -> tuple[Floats, Floats]:
+        """Return how far scores may be off: (rows, numbers) that all share, and (rows,) each one's own."""
+        shared, own = self.belief.errors(self.points.take(rows))
+        weights = np.array(score_weights(self.rules))
+        return np.einsum("o,ron->rn", weights, shared), np.sqrt(np.square(own) @ np.square(weights))
+
+    def _deviations(self, rows: Counts, quantities: Floats) -> Floats:
+        """Return (quantities, rows) standard deviations of logarithms; `quantities` are some of `_QUANTITIES`."""
+        shared, own = self.belief.errors(self.points.take(rows))
+        of_numbers = np.square(np.einsum("qo,ron->qrn", quantities, shared)).sum(axis=2)
+        return np.asarray(np.sqrt(of_numbers + np.square(quantities) @ np.square(own).T))
 
     def estimates(self, rows: Counts, steps: Counts) -> tuple[Estimate, ...]:
         """Return what configurations cost, within ranges.
@@ -123,10 +156,8 @@ class Ranking:
             rows: which.
             steps: (rows,) how many of each were measured.
         """
-        variances, seconds, watts = self._variances(rows), self.seconds[rows], self.watts[rows]
-        wide = float(ndtri(0.5 + self.rules.confidence / 2)) * np.sqrt(
-            np.maximum([np.einsum("i,rij,j->r", at, variances, at) for at in _QUANTITIES], 0.0)
-        )
+        seconds, watts = self.seconds[rows], self.watts[rows]
+        wide = float(ndtri(0.5 + self.rules.confidence / 2)) * self._deviations(rows, _QUANTITIES)
         values = np.stack([seconds, watts, seconds * watts, seconds * seconds * watts])
         ranges = np.stack([values, values * np.exp(-wide), values * np.exp(wide)], axis=-1)
         each = zip(rows.tolist(), ranges.transpose(1, 0, 2).tolist(), steps.tolist(), strict=True)
@@ -137,36 +168,34 @@ class Ranking:
         step, work = float(self.step_seconds[row]), float(self.work[row])
         return Estimate(*self.configuration(row), step, work, time, power, energy, edp, steps)
 
-    def _variances(self, rows: Counts) -> Floats:
-        return self.belief.variances(self.points.take(rows), self.slopes.at(rows))
-
     def chances(self, rows: Counts) -> Floats:
         """Return (rows,) the probability that a configuration keeps to the constraints: of each, the least."""
-        variances = self._variances(rows)
-        least = np.ones(len(rows))
-        for name, limit, values in _limits(self.rules, self.seconds, self.watts):
-            at = _QUANTITIES[("deadline", "watts", "joules").index(name)]
-            errors = np.sqrt(np.maximum(np.einsum("i,rij,j->r", at, variances, at), 1e-12))
-            least = np.minimum(least, ndtr(np.log(limit / values[rows]) / errors))
-        return np.asarray(least)
+        limits = self.limits
+        if not limits:
+            return np.ones(len(rows))
+        errors = self._deviations(rows, _QUANTITIES[[limit.quantity for limit in limits]])
+        room = np.log([limit.most / limit.values[rows] for limit in limits])
+        return np.asarray(ndtr(room / np.maximum(errors, 1e-6)).min(axis=0))
 
-    def near_misses(self) -> tuple[Counts, Floats]:
-        """Return rows that would be better but are not expected to keep to the constraints, and their chances."""
-        limits = _limits(self.rules, self.seconds, self.watts)
-        if not limits or not self.feasible.any():
-            return np.empty(0, np.int64), np.empty(0)
-        over = _overshoot(limits)
+    def near_misses(self) -> Counts:
+        """Return rows that would be better but are not expected to keep to the constraints."""
+        if not self.limits or not self.feasible.any():
+            return np.empty(0, np.int64)
+        over = _overshoot(self.limits)
         rows = np.flatnonzero((self.score < self.score[self.best] - self._tie) & ~self.feasible & (over < _NEAR))
-        rows = rows[np.argsort(over[rows], kind="stable")][:_MOST_NEAR]
-        return rows, self.chances(rows) if len(rows) else np.empty(0)
+        return np.asarray(rows[np.argsort(over[rows], kind="stable")][:_MOST_NEAR])
 
     def likeliest(self) -> tuple[Counts, Floats]:
         """Return rows that miss the constraints by least, and their chances to keep to them, the likeliest first."""
-        limits = _limits(self.rules, self.seconds, self.watts)
-        rows = np.argsort(_overshoot(limits), kind="stable")[:_MOST_LIKELY]
+        rows = np.argsort(_overshoot(self.limits), kind="stable")[:_MOST_LIKELY]
         chances = self.chances(rows)
         order = np.argsort(-chances, kind="stable")
         return rows[order], chances[order]
+
+    @property
+    def limits(self) -> list[Limit]:
+        """What configurations must keep to."""
+        return _limits(self.rules, self.seconds, self.watts)
 
     @property
     def _tie(self) -> float:
@@ -183,47 +212,44 @@ class Ranking:
         """
         if self.feasible.any():
             return
-        limits = _limits(self.rules, self.seconds, self.watts)
         alone = [
-            f"{self._miss(name, limit, row, steps)}, with {self._name(row)}, the best there is for it"
-            for name, limit, values in limits
-            if values[row := int(values.argmin())] > limit
+            f"{self._miss(limit, row, steps)}, with {self._name(row)}, the best there is for it"
+            for limit in self.limits
+            if limit.values[row := int(limit.values.argmin())] > limit.most
         ]
         if alone:
             raise ConfigurationError(f"{'; '.join(alone)}; allow more, or add devices")
         # Each can be kept to, but not all at once.
-        raise ConfigurationError(f"{'; '.join(self._clash(each, steps) for each in _conflicts(limits))}; allow more")
+        raise ConfigurationError(
+            f"{'; '.join(self._clash(each, steps) for each in _conflicts(self.limits))}; allow more"
+        )
 
     def _clash(self, limits: list[Limit], steps: Callable[[Counts], Counts]) -> str:
         """Return which configuration comes nearest to limits that cannot be kept to at once, and by what it misses."""
         row = int(_overshoot(limits).argmin())
-        name, limit, _ = max(limits, key=lambda each: float(each[2][row]) / each[1])
+        missed = max(limits, key=lambda limit: float(limit.values[row]) / limit.most)
         return (
-            f"no configuration keeps to {' and '.join(each[0] for each in limits)} at once; the nearest is "
-            f"{self._name(row)}: {self._miss(name, limit, row, steps)}"
+            f"no configuration keeps to {' and '.join(limit.name for limit in limits)} at once; the nearest is "
+            f"{self._name(row)}: {self._miss(missed, row, steps)}"
         )
 
-    def _miss(self, name: str, limit: float, row: int, steps: Callable[[Counts], Counts]) -> str:
+    def _miss(self, limit: Limit, row: int, steps: Callable[[Counts], Counts]) -> str:
         """Return by how much a configuration misses a limit, and how that is known."""
         at = np.array([row])
         estimate = self.estimates(at, steps(at))[0]
-        value = {"deadline": estimate.seconds, "watts": estimate.watts, "joules": estimate.joules}[name]
-        unit, number = _UNITS[name], estimate.steps_measured
+        value = (estimate.seconds, estimate.watts, estimate.joules)[limit.quantity]
+        number, unit = estimate.steps_measured, limit.unit
         known = (
             f"measured in {number} step{'s' * (number > 1)}"
             if number
             else f"not measured: {value.low:.4g} to {value.high:.4g} {unit} with a probability of "
             f"{self.rules.confidence:.0%}"
         )
-        much = f"{value.value / limit - 1:.1%} too much"
-        return f"{name}: {value.value:.4g} {unit} ({known}) where {limit:.4g} {unit} are allowed, {much}"
+        much = f"{value.value / limit.most - 1:.1%} too much"
+        return f"{limit.name}: {value.value:.4g} {unit} ({known}) where {limit.most:.4g} {unit} are allowed, {much}"
 
     def _name(self, row: int) -> str:
         return self.cluster.name(self.points.counts[row].tolist())
-
-
-# Time, power, energy, edp as sums of the logarithms of time and power: E = P T, EDP = E T (Gu et al.).
-_QUANTITIES = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 1.0]])
 
 
 def score_weights(rules: SelectionRules) -> tuple[float, float]:
@@ -242,11 +268,15 @@ def goal_of(rules: SelectionRules) -> Goal:
 def _limits(rules: SelectionRules, seconds: Floats, watts: Floats) -> list[Limit]:
     wanted = rules.constraints
     every = (
-        ("deadline", wanted.deadline_seconds, seconds),
-        ("watts", wanted.watts, watts),
-        ("joules", wanted.joules, seconds * watts),
+        ("deadline", "s", wanted.deadline_seconds, seconds),
+        ("watts", "W", wanted.watts, watts),
+        ("joules", "J", wanted.joules, seconds * watts),
     )
-    return [(name, limit, values) for name, limit, values in every if limit is not None]
+    return [
+        Limit(name, unit, most, values, quantity)
+        for quantity, (name, unit, most, values) in enumerate(every)
+        if most is not None
+    ]
 
 
 def _conflicts(limits: list[Limit]) -> list[list[Limit]]:
@@ -257,4 +287,4 @@ def _conflicts(limits: list[Limit]) -> list[list[Limit]]:
 
 def _overshoot(limits: list[Limit]) -> Floats:
     """Return by how much each configuration exceeds the limit that it exceeds most, as a logarithm."""
-    return np.asarray(np.max([np.log(values / limit) for _, limit, values in limits], axis=0))
+    return np.asarray(np.max([np.log(limit.values / limit.most) for limit in limits], axis=0))

@@ -12,7 +12,7 @@ from firmware_agent.common.errors import ConfigurationError
 from host.config.preference import NAMED, Preference, parse_preference
 from host.policies.selection.cluster import Cluster, Trial, TrialStep
 from host.policies.selection.planner import Planner, SelectionPlan
-from host.policies.selection.search.information import most_promising
+from host.policies.selection.search.trial_choice import find_worthiest
 from host.policies.selection.selection_rules import Constraints, SelectionRules
 from tests.support.examples import examples
 from tests.support.planner_clusters import clusters, make_cluster, take
@@ -217,23 +217,20 @@ def test_a_large_gain_is_tried_though_it_hardly_keeps_to_the_limit(count: int, s
     assert trial.configuration == hidden
 
 
-@given(st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.0, 0.05)), max_size=8))
-def test_what_is_expected_to_gain_most_beyond_its_cost_is_the_most_promising(
-    each: list[tuple[float, float, float]],
+@given(st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 0.05)), min_size=1, max_size=8), st.floats(0.5, 3))
+def test_what_is_expected_to_gain_most_beyond_its_cost_is_the_worthiest(
+    each: list[tuple[float, float]], weight: float
 ) -> None:
-    """However unlikely: a chance counts by what it would bring."""
-    gains, chances, costs = np.array(each).reshape(-1, 3).T
-    found = most_promising(SelectionRules(TIME), gains, chances, costs)
-    worth = np.where(gains * chances < 2e-4, -1.0, 2 * gains * chances - costs)
+    gains, costs = np.array(each).T
+    found = find_worthiest(gains, costs, weight)
+    worth = np.where(gains < 2e-4 * weight, -1.0, 2 * gains - costs * weight)
     if found is None:
         assert worth.max(initial=-1.0) <= 0
     else:
-        assert found.worth == pytest.approx(worth.max())
-        assert found.worth == pytest.approx(worth[found.number])
+        assert worth[found] == pytest.approx(worth.max())
         # What cannot be paid for is not tried.
-        dear = np.where(np.arange(len(costs)) == found.number, np.inf, costs)
-        other = most_promising(SelectionRules(TIME), gains, chances, dear)
-        assert other is None or other.number != found.number
+        dear = np.where(np.arange(len(costs)) == found, np.inf, costs)
+        assert find_worthiest(gains, dear, weight) != found
 
 
 @pytest.mark.parametrize(
