@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from csd_emu.image.digest import file_sha256
+from csd_emu.image.image_recipe import file_sha256
 from firmware_agent.common.atomic_files import replace_file
 from firmware_agent.common.errors import ImageError
 

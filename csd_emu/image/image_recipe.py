@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from csd_emu.util.packaged_files import packaged_folder
+from csd_emu.util.paths import packaged_folder
 from firmware_agent.common.errors import ImageError
 
 # Raised whenever the same recipe would give other bytes in the disk or the initramfs.
@@ -75,7 +75,7 @@ class ImageRecipe:
         return tree_hash(agent, f"layer {self.layer_hash()}")
 
 
-def default_folder() -> Path:
+def image_folder() -> Path:
     """Return the recipe folder: inside an installed package, or in the source tree."""
     return packaged_folder("csd_emu.image", "recipe_files", "images/arm")
 
@@ -135,3 +135,9 @@ def tree_hash(folder: Path, salt: str) -> str:
         name, content = path.relative_to(folder).as_posix().encode(), path.read_bytes()
         digest.update(b"%d %d\n" % (len(name), len(content)) + name + content)
     return digest.hexdigest()[:HASH_CHARACTERS]
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

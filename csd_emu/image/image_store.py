@@ -20,11 +20,10 @@ from csd_emu.image.arm_image import Image, ImageInfo, describe_files, read_metad
 from csd_emu.image.boot_check import Bootable, check_boot
 from csd_emu.image.guest_bytecode import BuildPython
 from csd_emu.image.image_archive import read_manifest, unpack_archive, write_archive
-from csd_emu.image.image_recipe import default_folder, load_recipe
+from csd_emu.image.image_recipe import image_folder, load_recipe
 from csd_emu.image.initramfs import KeyPair, agent_entries, boot_entries, check_entries, key_entries, write_initramfs
-from csd_emu.image.layer import DISK, KERNEL, Inputs, LayerBuilder, check_space
+from csd_emu.image.layer import DISK, KERNEL, Inputs, LayerBuilder, Stages, check_space
 from csd_emu.image.runner import Runner
-from csd_emu.image.stages import Stages
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import EnvironmentUnfit, ImageError
 
@@ -76,7 +75,7 @@ class ImageStore:
             boot: checks an image by booting it and returns its report, or raises `ImageError`.
         """
         self._folder = folder.absolute()
-        self._recipe = load_recipe(default_folder())
+        self._recipe = load_recipe(image_folder())
         self._agent = agent or Path(firmware_agent.__file__).parent
         self._cancelled = cancelled or threading.Event()
         self._runner = Runner(self._cancelled)

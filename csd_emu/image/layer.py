@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from csd_emu.image.disk import make_disk
 from csd_emu.image.guest_bytecode import BuildPython, PythonCache, compile_tree, find_python
 from csd_emu.image.image_recipe import ImageRecipe
 from csd_emu.image.image_rootfs import (
@@ -15,15 +17,44 @@ from csd_emu.image.image_rootfs import (
     complete_root,
     kernel_options,
     leave_out_options,
+    make_disk,
     make_root,
     take_kernel,
     unpack_package,
 )
 from csd_emu.image.packages import GUEST_ARCHITECTURE, Package, PackageCache, machine_architecture
 from csd_emu.image.runner import Runner
-from csd_emu.image.stages import Stages
 from csd_emu.image.wheels import WheelCache, unpack_wheel
+from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import EnvironmentUnfit
+
+
+class Stages:
+    """Announces stages and measures them."""
+
+    def __init__(self, progress: Progress, now: Callable[[], float] = time.monotonic) -> None:
+        """Show stages on `progress`; `now` returns monotonic seconds."""
+        self.progress = progress
+        self.build_seconds: dict[str, float] = {}
+        self.download_seconds: dict[str, float] = {}
+        self._now = now
+
+    @contextmanager
+    def build(self, name: str, text: str) -> Iterator[None]:
+        """Measure a stage of the build proper; `name` is its key in `build_seconds`."""
+        yield from self._stage(self.build_seconds, name, text)
+
+    @contextmanager
+    def download(self, name: str, text: str) -> Iterator[None]:
+        """Measure a stage that waits for the network; `name` is its key in `download_seconds`."""
+        yield from self._stage(self.download_seconds, name, text)
+
+    def _stage(self, seconds: dict[str, float], name: str, text: str) -> Iterator[None]:
+        self.progress.stage(text)
+        start = self._now()
+        yield
+        seconds[name] = round(self._now() - start, 3)
+
 
 DISK = "disk.img"
 KERNEL = "vmlinuz"

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from csd_emu.image.debian_archive import MIRROR_VARIABLE, find_keyring, find_mirrors
-from csd_emu.image.digest import file_sha256
+from csd_emu.image.image_recipe import file_sha256
 from csd_emu.image.runner import Runner, find_tool
 from firmware_agent.common.errors import ImageError
 

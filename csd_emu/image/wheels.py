@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from csd_emu.image.digest import file_sha256
+from csd_emu.image.image_recipe import file_sha256
 from csd_emu.image.runner import Runner
 from firmware_agent.common.errors import EnvironmentUnfit, ImageError
 

@@ -1,6 +1,6 @@
 """Power and energy over device seconds: idle + cores x activity + DRAM + flash per byte + link per byte.
 
-Every watt comes from a profile, with its source. What rests on an assumed figure says so (`list_assumed`).
+Every watt comes from a profile, with its source. What rests on an assumed figure says so (`Profile.entries`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from csd_emu.perfmodel.sharing import Floats
 from csd_emu.perfmodel.timeline import COMMUNICATION, READ, Span
-from csd_emu.profiles import PARALLEL_PHASES, Figure, Power, Profile
+from csd_emu.profiles import PARALLEL_PHASES, Power, Profile
 
 COMPONENTS = ("idle", "cpu", "dram", "flash", "link")
 CHASSIS = "chassis"
@@ -171,11 +171,6 @@ def add_up(profile: Profile, spans: Iterable[Span]) -> ActivityTotals:
         read += span.bytes if span.phase == READ else 0
         link += span.bytes if span.phase in COMMUNICATION else 0
     return ActivityTotals(cores, busy, read, link)
-
-
-def list_assumed(profile: Profile) -> list[tuple[str, Figure]]:
-    """Return the figures of a profile that nothing published supports, with their names."""
-    return [(name, figure) for name, figure in profile.sources().items() if figure.assumed]
 
 
 def needed_drive_watts(speedup: float, energy_factor: float, baseline_watts: float, drives: int) -> float:

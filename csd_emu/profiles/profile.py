@@ -6,9 +6,11 @@ a scale, never a quota: serial work gets clock x instructions per cycle, paralle
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 
@@ -31,17 +33,14 @@ class Sourced:
         return self.source.startswith(ASSUMED)
 
 
-class Figure(NamedTuple):
-    """One figure of a profile as tables and records show it; `unit` is empty for a count or a ratio."""
+class FigureEntry(msgspec.Struct, frozen=True):
+    """One figure of a profile: `unit` is empty for a count or ratio, `assumed` where nothing published backs it."""
 
+    figure: str
     value: float
     unit: str
     source: str
-
-    @property
-    def assumed(self) -> bool:
-        """Whether the figure is a choice of ours."""
-        return self.source.startswith(ASSUMED)
+    assumed: bool
 
 
 @dataclass(frozen=True)
@@ -123,9 +122,12 @@ class Profile:
             **{phase: getattr(counted, phase) * self.scale(phase) for phase in PhaseSeconds.__struct_fields__}
         )
 
-    def sources(self) -> Mapping[str, Figure]:
-        """Return every figure by its name, for example ``power.idle_watts`` -> (6.0, "W", "assumed: ...")."""
-        return {name: Figure(figure.value, unit_of(name), figure.source) for name, figure in self._figures()}
+    def entries(self) -> list[FigureEntry]:
+        """Return every figure under its full name, for example ``power.idle_watts``, with its unit and source."""
+        return [
+            FigureEntry(name, figure.value, unit_of(name), figure.source, figure.assumed)
+            for name, figure in self._figures()
+        ]
 
     def _figures(self) -> Iterator[tuple[str, Sourced]]:
         sections: dict[str, Profile | Power | HostRatio | None] = {"": self, "power.": self.power, "ratio.": self.ratio}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 import platformdirs
@@ -79,3 +80,12 @@ class Paths:
     def templates(self) -> Path:
         """The booted machines that clones are made of."""
         return self.cache / "templates"
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def packaged_folder(package: str, installed: str, in_clone: str) -> Path:
+    """Return the folder `installed` of a package, or, in a clone, `in_clone` below the repository's root."""
+    folder = Path(str(resources.files(package))) / installed
+    return folder if folder.is_dir() else ROOT / in_clone

@@ -6,11 +6,26 @@ import functools
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
-from csd_emu.util.qemu_version import OLDEST_QEMU, PINNED_MACHINE, QemuTools
 from csd_emu.util.remedies import INSTALL_QEMU
 from firmware_agent.common.errors import EnvironmentUnfit
+
+# Migration to a file: address, on which templates rest.
+OLDEST_QEMU = (8, 2)
+PINNED_MACHINE = "virt-10.0"
+
+
+@dataclass(frozen=True)
+class QemuTools:
+    """What was found: the emulator, its version, the machine type to use, and qemu-img (of this machine alone)."""
+
+    emulator: str
+    version: str
+    machine: str
+    image_tool: str
+
 
 _REMEDY = INSTALL_QEMU
 # As libvirt confines the machines that it starts.

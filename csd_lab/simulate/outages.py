@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from csd_emu.config.racks import FailuresSection
+from csd_emu.config.servers_file import FailuresSection
 from csd_lab.simulate.tree import Flags, Tree
 from host.core.tuning.batch_tuner import Batches, Floats
 

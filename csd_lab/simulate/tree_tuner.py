@@ -10,8 +10,8 @@ from csd_lab.simulate.tree import Tree
 from csd_lab.simulate.tree_run import TreeTuner
 from csd_lab.simulate.tree_steps import TreeStepModel
 from host.config.plugins.plugin_loading import Plugin
+from host.config.plugins.plugin_section import TunerSection
 from host.config.sync_section import TuningSection
-from host.config.tuner_section import TunerSection
 from host.core.tuning.batch_tuner import Batches, BatchTuner, Floats, Retune
 from host.policies.batching.make import TunerArguments, make_rules, make_tuner
 from host.policies.batching.stannis import plan_batches

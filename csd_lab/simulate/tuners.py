@@ -8,8 +8,8 @@ from csd_lab.simulate.nodes import Nodes, take_drives
 from csd_lab.simulate.simulated_run import Watcher
 from csd_lab.simulate.simulated_steps import ArrayStepModel
 from host.config.plugins.plugin_loading import Plugin
+from host.config.plugins.plugin_section import TunerSection
 from host.config.sync_section import TuningSection
-from host.config.tuner_section import TunerSection
 from host.core.tuning.batch_tuner import Batches
 from host.policies.batching.hypertune import HyperTune
 from host.policies.batching.make import TunerArguments, make_rules

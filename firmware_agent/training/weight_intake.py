@@ -57,7 +57,7 @@ class WeightIntake:
     def _announce(self, frame: Tensors) -> None:
         # A step that nobody returned is taken again; all that was announced before is over then.
         again = self._announced.get(frame.exchange)
-        if self._announced and frame.exchange < max(self._announced) or (again is not None and not again.complete):
+        if (self._announced and frame.exchange < max(self._announced)) or (again is not None and not again.complete):
             raise ProtocolError(f"the host announced exchange {frame.exchange} after {max(self._announced)}")
         for old in sorted(self._announced)[: None if again is not None else 1 - _STEPS]:
             if not self._announced[old].complete:

@@ -17,7 +17,7 @@ from firmware_agent.common.frames.frame_fields import MEASURES_LAYERS, WARM_UP_S
 from firmware_agent.common.frames.measure_frames import Measure, Measured
 from firmware_agent.common.frames.session_frames import Hello, Job
 from host.config.calibration_request import CalibrationRequest
-from host.config.data_section import DataSection
+from host.config.job_file import DataSection
 from host.core.datasets import load_dataset, synthetic_source
 from host.fleet.device_session import DeviceSession
 from host.fleet.lifecycle import ArrayRequest, StartedArray

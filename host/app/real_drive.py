@@ -31,7 +31,7 @@ from firmware_agent.common.errors import CalibrationError
 from host.app.calibration_measurement import measure_table, source_of
 from host.app.calibration_report import CalibrationReport, make_report
 from host.config.calibration_request import CalibrationRequest
-from host.config.data_section import DataSection
+from host.config.job_file import DataSection
 from host.fleet.lifecycle import ArrayRequest, StartedArray
 from host.fleet.temporary_array import run_on_engine
 

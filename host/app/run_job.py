@@ -17,11 +17,10 @@ from host.app.run_end import finish_run, report_run
 from host.app.run_request import RunRequest
 from host.app.training_run import TrainingRun
 from host.config.server_group import ServerGroup
-from host.core.console import console
+from host.core.console import console, print_failure
 from host.core.failures import CONTINUE, Failure, Failures
 from host.core.garbage import rare_collections
 from host.core.interrupts import INTERRUPTS
-from host.core.printing_failures import print_failure
 from host.core.records import EventKind
 from host.core.summary import Summary
 from host.fleet.array_state import ArrayState, array_folder

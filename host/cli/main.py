@@ -26,10 +26,9 @@ from host.cli.commands.store import store
 from host.cli.commands.top import top
 from host.cli.commands.tune import tune
 from host.cli.lab_commands import CommandGroup, add_commands
-from host.core.console import errors, log_to_terminal
+from host.core.console import errors, log_to_terminal, print_user_traceback
 from host.core.interrupts import INTERRUPTS
 from host.core.json_logs import VARIABLE, LogFormat, log_as_json
-from host.core.printing_failures import print_user_traceback
 
 INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -21,7 +21,7 @@ from host.cli.power_reports import PowerFitReport, ProfilesReport
 from host.cli.top_report import TopReport
 from host.cli.vm_schedule import VmScheduleReport
 from host.core.summary import Summary
-from host.deploy.deploy_report import DeployReport
+from host.deploy.verb_protocol import DeployReport
 from host.monitoring.report.report_page import ReportOutput
 
 _OUTPUTS: dict[str, type[msgspec.Struct]] = {

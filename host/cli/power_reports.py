@@ -8,8 +8,8 @@ import msgspec
 import yaml
 
 from csd_emu.perfmodel.meter_log import fit_power, fitted_profile, read_log
-from csd_emu.profiles import PROFILES, Profile, get_profile, user_profiles
-from csd_emu.profiles.figure_entry import FigureEntry
+from csd_emu.profiles import PROFILES, get_profile, user_profiles
+from csd_emu.profiles.profile import FigureEntry
 from csd_emu.profiles.profile_files import check_name
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
@@ -56,10 +56,10 @@ def report_profiles(name: str | None, paths: Paths) -> ProfilesReport:
         ConfigurationError: there is no such profile, or a user's file is wrong.
     """
     if name is not None:
-        return ProfilesReport([_entry(get_profile(name, paths.profiles))])
-    return ProfilesReport(
-        [_entry(profile) for profile in [*PROFILES.values(), *user_profiles(paths.profiles).values()]]
-    )
+        profiles = [get_profile(name, paths.profiles)]
+    else:
+        profiles = [*PROFILES.values(), *user_profiles(paths.profiles).values()]
+    return ProfilesReport([ProfileEntry(profile.name, profile.kind, profile.entries()) for profile in profiles])
 
 
 def fit_log(log: Path, profile: str, name: str, paths: Paths) -> PowerFitReport:
@@ -91,14 +91,6 @@ def fit_log(log: Path, profile: str, name: str, paths: Paths) -> PowerFitReport:
         active_standard_error_watts=fit.active_standard_error_watts,
         residual_watts=fit.residual_watts,
     )
-
-
-def _entry(profile: Profile) -> ProfileEntry:
-    figures = [
-        FigureEntry(name, figure.value, figure.unit, figure.source, figure.assumed)
-        for name, figure in profile.sources().items()
-    ]
-    return ProfileEntry(profile.name, profile.kind, figures)
 
 
 def _write_new(path: Path, text: str) -> None:

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from csd_emu.util.packaged_files import packaged_folder
+from csd_emu.util.paths import packaged_folder
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 
 MONITORING = "monitoring"

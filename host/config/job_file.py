@@ -9,19 +9,48 @@ from pydantic import ConfigDict, Field, model_validator
 
 from csd_emu.util.config_files import Config, Seconds, load_config, parse_config
 from firmware_agent.common.errors import ConfigurationError, ModelError
-from host.config.checkpoint_section import CheckpointSection
 from host.config.communication_section import CommunicationKey, CommunicationSection
-from host.config.data_section import DataSection
 from host.config.participation import Participation
 from host.config.planner_section import PlannerSection
 from host.config.plugins.kinds import SPLIT_POLICY
-from host.config.strategy_section import StrategySection
+from host.config.plugins.plugin_section import StrategySection, TunerSection
 from host.config.sync_section import DisturbSection, SyncSection
-from host.config.tuner_section import TunerSection
 from host.core.datasets import check_source, is_path
 
 if TYPE_CHECKING:
     from firmware_agent.common.models import ModelSpec
+
+
+class Partition(Config):
+    """How records are dealt out to the drives: `dirichlet` concentration (non-IID), or evenly at random if null."""
+
+    dirichlet: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
+
+
+class DataSection(Config):
+    """Which data set, and how it is dealt out.
+
+    Attributes:
+        source: name of the data set, or the path of files (with a / in it), from the job file's folder.
+        partition: how the private records are dealt out.
+        private: share of the records that are private, each to one drive, which they never leave; the others are public
+            and lie on every drive. None: all of them in federated mode, none in synchronous mode.
+    """
+
+    source: str
+    partition: Partition = Partition()
+    private: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+
+    def resolved(self, mode: str) -> DataSection:
+        """Return the section with the share of private records that a job of this `mode` has."""
+        usual = 1.0 if mode == "federated" else 0.0
+        return self.model_copy(update={"private": usual if self.private is None else self.private})
+
+
+class CheckpointSection(Config):
+    """After how many rounds a checkpoint is written; 0 for never."""
+
+    every: int = Field(default=1, ge=0, le=100_000)
 
 
 DEFAULT_DATA = DataSection.model_validate({"source": "digits", "partition": {"dirichlet": 0.5}, "private": 1.0})

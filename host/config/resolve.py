@@ -15,7 +15,6 @@ from host.config.array_files import read_array
 from host.config.communication_section import CommunicationSection
 from host.config.job_file import JobConfig, check_mode, load_job
 from host.config.job_plugins import NO_PLUGINS, Plugins, load_plugins
-from host.config.multi_server_check import fit_job
 from host.config.server_group import ServerGroup, load_server_group, read_server_group
 
 
@@ -118,3 +117,26 @@ def _read_drives(
         return None, read_array(array_path, engine)
     server_group = load_server_group(servers) if isinstance(servers, Path) else read_server_group(*servers, engine)
     return server_group, server_group.own
+
+
+def fit_job(job: JobConfig) -> JobConfig:
+    """Return the job as it is trained over several servers: without overlap where that was left to us.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    one = "or train on one server, with --array in place of --servers"
+    refused = {
+        f"mode: {job.mode}: servers add up gradients step by step; use mode: sync": job.mode != "sync",
+        "placement: the host's part of a model is one server's; leave it out": job.placement != "none",
+        "sync.batch_norm: synchronised: statistics are exchanged within a server; use device or frozen": (
+            job.sync.batch_norm == "synchronised"
+        ),
+        "communication.overlap: a step's weights are there when all servers have returned; leave it out": (
+            job.communication.overlap is True
+        ),
+    }
+    for reason, hit in refused.items():
+        if hit:
+            raise ConfigurationError(f"{reason}, {one}")
+    return job.model_copy(update={"communication": job.communication.model_copy(update={"overlap": False})})

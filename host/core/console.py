@@ -1,4 +1,4 @@
-"""Console output of all commands: progress lines, and the summary of a run."""
+"""Console output of all commands: progress lines, the summary of a run, and failures of the user's own code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -15,7 +15,10 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.table import Table
 
+from firmware_agent.common.errors import ModelError, PluginError, UserCodeFailed
+from firmware_agent.common.folded_traceback import MAX_TRACEBACK_BYTES, bounded, format_user_traceback, names_user_code
 from firmware_agent.common.units import format_bytes
+from host.core.failures import Failure, describe_failures
 from host.core.plain_text import plain
 from host.core.summary import SYNC, Summary, format_accuracy
 
@@ -159,3 +162,26 @@ def print_whole(table: Table) -> None:
     """Print a table with all its figures: a narrow terminal may break its lines, but nothing is left out."""
     table.width = console.measure(table, options=console.options.update_width(_WIDEST)).maximum
     console.print(table, crop=False)
+
+
+def print_failure(failure: Failure) -> None:
+    """Print a failure as it comes for the first time, with its traceback."""
+    errors.print(f"csd-emu: {failure.headline}", style="bold red", markup=False)
+    if failure.traceback:
+        errors.print(failure.traceback, markup=False)
+
+
+def print_failures(failures: Sequence[Failure]) -> None:
+    """Print the failures of a run that has ended; nothing if there were none."""
+    if failures:
+        told = f"the run failed: {describe_failures(failures)} (tracebacks: report.html, summary.json)"
+        console.print(told, style="bold red", markup=False, soft_wrap=True)
+
+
+def print_user_traceback(error: BaseException) -> None:
+    """Print the traceback of the user's code that an error which ends the command is about, if there is one."""
+    told = error.traceback if isinstance(error, UserCodeFailed) else ""
+    if not told and isinstance(error, ModelError | PluginError | UserCodeFailed) and names_user_code(error):
+        told = format_user_traceback(error)
+    if told:
+        errors.print(bounded(told, MAX_TRACEBACK_BYTES), markup=False)

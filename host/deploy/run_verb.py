@@ -19,9 +19,9 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common import units
 from firmware_agent.common.errors import ConfigurationError
-from host.deploy.deploy_report import DeployReport
 from host.deploy.parallel import Board, Limits, OpenShell, run_verb
-from host.deploy.verbs.revoke import former_drive
+from host.deploy.verb_protocol import DeployReport
+from host.deploy.verbs.enrol import former_drive
 from host.deploy.verbs.verb_table import VerbOptions, VerbPlan, find_verb, prepare_verb
 
 DEFAULT_JOBS = 8

@@ -1,4 +1,4 @@
-"""Input and output of a verb of `csd-emu deploy` for one drive."""
+"""Input and output of a verb of `csd-emu deploy`: for one drive, and the report over all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from csd_emu.engines.remote.drive_layout import DriveLayout
 from csd_emu.engines.remote.inventory import DriveEntry
 from csd_emu.util.deadline import Deadline
 
-if TYPE_CHECKING:  # SSH takes 0.3 s to import, of every command
+if TYPE_CHECKING:
     from csd_emu.engines.remote.shell import Shell
 
 
@@ -65,3 +65,21 @@ class VerbOutcome(msgspec.Struct, frozen=True):
 
 Verb = Callable[[DriveSite], VerbOutcome]
 """Works on one drive, in a thread of its own. Raises `CsdError`, which becomes the outcome ``failed``."""
+
+
+FINE, FAILED = 0, 1
+
+
+class DeployReport(msgspec.Struct, frozen=True):
+    """`csd-emu deploy`: how a verb ended on each drive."""
+
+    inventory: str
+    verb: str
+    dry_run: bool
+    drives: list[VerbOutcome]
+    wall_seconds: float
+
+
+def exit_code(report: DeployReport) -> int:
+    """Return 0 if all went well on every drive, else 1; bad input has ended the command before, with 2."""
+    return FAILED if any(drive.result in (VerbResult.FAILED, VerbResult.SKIPPED) for drive in report.drives) else FINE

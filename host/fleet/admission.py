@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from host.core.event_budget import EventBudget
+
 # Calls that have not said hello yet, and as many that wait for their refusal: of one device, and of all strangers.
 MOST_OF_ONE, _MOST_BESIDE = 2, 16
 # So many calls of one device are taken at once in a minute; each further one waits.
@@ -34,7 +36,14 @@ class Admission:
     """Counts calls by caller: a device's name, or `STRANGER`, which any other name is too."""
 
     def __init__(self, devices: Collection[str], now: Callable[[], float] = time.monotonic) -> None:
-        """Begin with nobody at the door; `now` returns monotonic seconds."""
+        """Begin with nobody at the door; `now` returns monotonic seconds.
+
+        Attributes:
+            cut: devices that dial in vain until they are taken out again.
+            budget: of log lines on refusals.
+        """
+        self.cut: set[str] = set()
+        self.budget = EventBudget()
         self._devices, self._now = frozenset(devices), now
         self._waiting: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()

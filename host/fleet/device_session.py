@@ -39,7 +39,6 @@ class DeviceSession:
     def __init__(self, hello: Hello, stream: Stream) -> None:
         """Take a stream whose `hello` was accepted."""
         self.hello = hello
-        self.device = hello.device
         self.sent_bytes = 0
         self.received_bytes = 0
         self._stream = stream
@@ -52,6 +51,11 @@ class DeviceSession:
         self._why = "the device closed the stream"
         self._spare: dict[str, Array] = {}
         self._turn = asyncio.Lock()
+
+    @property
+    def device(self) -> str:
+        """The device's name."""
+        return self.hello.device
 
     @property
     def closed(self) -> bool:

@@ -12,8 +12,8 @@ from cryptography import x509
 from csd_emu.config.array_file import REMOTE, ArrayConfig
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit, ProtocolError
-from host.fleet.certificate_serials import REVOKED, Serials
 from host.fleet.certificates import lent_to, lent_uri
+from host.fleet.enrolment_authority import REVOKED, Serials
 
 # Of a drive that is enrolled, and how long before its end it is renewed.
 ENROLLED_LIFETIME, RENEW_BEFORE = datetime.timedelta(days=730), datetime.timedelta(days=30)

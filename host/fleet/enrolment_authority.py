@@ -1,16 +1,139 @@
-"""Authority that enrols real drives, kept in a folder of its own."""
+"""Authority that enrols real drives, in a folder of its own, and which of its certificates count."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.core.owned_files import replace_file
-from host.fleet.certificate_serials import locked
 from host.fleet.certificates import Authority, Credential
+
+FILE = "serials.json"
+# Far more than a deployment has drives; a file that is longer is not ours.
+MAX_DRIVES, _MAX_BYTES = 20_000, 4 << 20
+REVOKED = ""
+_Serial = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{0,40}$")]
+
+
+class _Records(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file: drive -> serial of its newest certificate, hexadecimal; empty where none counts."""
+
+    drives: dict[str, _Serial] = {}
+
+
+class Serials:
+    """The records of one deployment; safe to be used by several processes."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use the authority's `folder`; a record makes the file."""
+        self._folder, self._path = folder, folder / FILE
+        # What `find` read last, and what the file was then: it is replaced whole.
+        self._read_last: tuple[tuple[int, ...], dict[str, str]] = (), {}
+
+    def find(self, drive: str) -> str | None:
+        """Return the serial that counts, `REVOKED` if none does, None if nothing is known of the drive.
+
+        Takes no lock, and reads the file when it has changed.
+
+        Raises:
+            ConfigurationError: the file is damaged.
+        """
+        seen = self._identify()
+        if not seen or seen != self._read_last[0]:
+            self._read_last = seen, self._read()
+        return self._read_last[1].get(drive)
+
+    def record(self, drive: str, serial: int) -> None:
+        """Let this certificate count, and no other.
+
+        Raises:
+            EnvironmentUnfit: it cannot be written.
+        """
+        self._change(drive, f"{serial:x}")
+
+    def revoke(self, drive: str) -> bool:
+        """Let no certificate of this drive count until it is enrolled again; return whether one did, or might have.
+
+        Raises:
+            EnvironmentUnfit: it cannot be written.
+        """
+        return self._change(drive, REVOKED) != REVOKED
+
+    def adopt(self, drive: str, serial: int) -> bool:
+        """Let this certificate count if nothing is known of the drive; return whether that was so.
+
+        Raises:
+            EnvironmentUnfit: it cannot be written.
+        """
+        return self._change(drive, f"{serial:x}", only_new=True) is None
+
+    def _change(self, drive: str, serial: str, only_new: bool = False) -> str | None:
+        """Return what was there."""
+        try:
+            with locked(self._folder):
+                drives = self._read()
+                before = drives.get(drive)
+                if before == serial or (only_new and before is not None):
+                    return before
+                if before is None and len(drives) >= MAX_DRIVES:
+                    raise EnvironmentUnfit(f"{self._path}: has {MAX_DRIVES} drives already; remove those long gone")
+                content = msgspec.json.encode(_Records(drives | {drive: serial}), order="sorted")
+                replace_file(self._path, msgspec.json.format(content) + b"\n")
+                return before
+        except OSError as error:
+            raise EnvironmentUnfit(f"{self._path}: cannot be written ({error.strerror}); free some space") from error
+
+    def _identify(self) -> tuple[int, ...]:
+        """Return what tells this content of the file from any other, nothing where that cannot be told."""
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return ()
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+    def _read(self) -> dict[str, str]:
+        try:
+            with open(self._path, "rb") as file:
+                content = file.read(_MAX_BYTES + 1)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise ConfigurationError(f"{self._path}: cannot be read ({error.strerror}); correct its mode") from error
+        try:
+            if len(content) > _MAX_BYTES:
+                raise ValueError(f"it is longer than {_MAX_BYTES} bytes")
+            return dict(msgspec.json.decode(content, type=_Records).drives)
+        except ValueError as error:  # msgspec's errors are of this kind
+            raise ConfigurationError(
+                f"{self._path}: these records are damaged ({error}); restore them, or remove the file and run csd-emu "
+                "deploy enrol --renew: until then any certificate of a drive that comes first would count"
+            ) from error
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the authority's folder, which is made if it is not there, against other processes.
+
+    Raises:
+        OSError: it cannot be used.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
 
 _KEY, _CERTIFICATE = "ca.key", "ca.pem"
 

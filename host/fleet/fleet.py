@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 
 import grpc
@@ -16,22 +15,17 @@ from csd_emu.util.open_files import allow_open_files
 from firmware_agent.common.errors import EnvironmentUnfit, ProtocolError
 from firmware_agent.common.frames.frame_fields import MAX_FRAME_BYTES
 from firmware_agent.common.frames.session_frames import Hello, Welcome
-from firmware_agent.common.wire import PROTOCOL_VERSION, SERVICE_METHOD, decode, encode
-from host.core.device_time import COUNTED, MODELLED, WALL
-from host.core.event_budget import EventBudget
+from firmware_agent.common.wire import SERVICE_METHOD, decode, encode
 from host.core.records import EventKind, OnEvent
 from host.fleet.admission import STRANGER, Admission
 from host.fleet.certificates import HostKeys
 from host.fleet.device_session import DeviceSession
 from host.fleet.drive_certificates import CertificateCheck
-from host.fleet.in_place_data import WantedRecords
+from host.fleet.hello_rules import ExpectedDevice, HelloRules
 
 log = logging.getLogger(__name__)
 
 LOOPBACK = IPv4Address("127.0.0.1")
-# What a drive's stopwatch can show, and how many records a step's indices can name.
-CLOCKS = (COUNTED, MODELLED, WALL)
-MAX_RECORDS = 1 << 32
 _HELLO_SECONDS = 20.0
 _GRACE_SECONDS = 1.0
 # How long a call waits for its answer that there is no room for it.
@@ -86,25 +80,6 @@ def _cannot_listen(address: IPv4Address, port: int, why: str | None, remedy: str
     return EnvironmentUnfit(f"host.port: cannot listen on {address}:{port} ({why}); {remedy}")
 
 
-@dataclass(frozen=True)
-class ExpectedDevice:
-    """What a device of this array must show in its hello.
-
-    Attributes:
-        incarnation: or a later one.
-        manifest_sha256: of the shard that it was given; empty for records in place that nobody has heard of yet.
-        records: what records in place must be like; None for a shard.
-        samples: how many its shard has; None for records in place that nobody has heard of yet.
-        clock: what its stopwatch shows where it runs; None if that is the drive's to say.
-    """
-
-    incarnation: int
-    manifest_sha256: str
-    records: WantedRecords | None = None
-    samples: int | None = None
-    clock: str | None = None
-
-
 class Fleet:
     """Listens for the devices of one array; an async context manager."""
 
@@ -127,21 +102,14 @@ class Fleet:
             address: this machine's own, on which to listen.
             certificates: whose certificates are let in; None: all that the authority has signed.
         """
-        self._certificates = certificates
-        self._expected = dict(expected)
-        self._newest = {device: want.incarnation for device, want in expected.items()}
-        # The instance of the agent that first came as the newest incarnation: any other is a twin.
-        self._instances: dict[str, str] = {}
-        self._cut: set[str] = set()
+        self._certificates, self._rules = certificates, HelloRules(expected)
         self._sessions: dict[str, DeviceSession] = {}
         self._joined = {device: asyncio.Event() for device in expected}
         self._newcomer = asyncio.Event()
         self._keys, self._address, self._port, self._on_event = keys, address, port, on_event
         self._known: set[str] = set()
-        # Class names that the first drive with any told: all others' must be the same.
-        self._class_names: tuple[str, list[str]] | None = None
         self._server: grpc.aio.Server | None = None
-        self._door, self._logged = Admission(expected), EventBudget()
+        self._door = Admission(expected)
 
     @property
     def port(self) -> int:
@@ -149,7 +117,7 @@ class Fleet:
         return self._port
 
     async def __aenter__(self) -> Fleet:
-        drives = len(self._expected)
+        drives = len(self._joined)
         most = ("grpc.max_allowed_incoming_connections", _most_connections(drives, allow_open_files(drives)))
         self._server = grpc.aio.server(
             options=[*_OPTIONS, most, *(_MANY_OPTIONS if drives >= _MANY_DRIVES else [])],
@@ -194,28 +162,27 @@ class Fleet:
     def sessions(self) -> dict[str, DeviceSession]:
         """Return all live sessions, in the array's order of devices."""
         live = {device: session for device, session in self._sessions.items() if not session.closed}
-        return {device: live[device] for device in self._expected if device in live}
+        return {device: live[device] for device in self._joined if device in live}
 
     def cut(self, device: str) -> None:
         """End the session of `device`, and let it dial in vain until it is healed."""
-        self._cut.add(device)
+        self._door.cut.add(device)
         if (session := self._sessions.get(device)) is not None:
             session.close("cut off from the host")
 
     def heal(self, device: str) -> None:
         """Let a device that was cut off dial in again."""
-        self._cut.discard(device)
+        self._door.cut.discard(device)
 
     async def _serve(self, _: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         device = _peer_name(context)
         hello = await self._meet(device, context)
         # Before the next await: an older twin that is being welcomed meanwhile must find itself stale.
-        self._newest[device], self._instances[device] = hello.incarnation, hello.instance
-        self._pin(device, hello)
+        self._rules.welcome(device, hello)
         await context.write(encode(Welcome()))
-        if hello.incarnation == self._newest[device] and device not in self._cut:
+        if not self._rules.is_stale(device, hello) and device not in self._door.cut:
             await self._hold(DeviceSession(hello, context))
-        if hello.incarnation < self._newest[device]:
+        if self._rules.is_stale(device, hello):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "a newer incarnation of this device has joined")
 
     async def _meet(self, device: str, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello:
@@ -248,7 +215,7 @@ class Fleet:
         try:
             await asyncio.sleep(self._door.pace(device))
             hello = await self._read_hello(device, context)
-            if device in self._cut:
+            if device in self._door.cut:
                 # Not a refusal: the agent shall go on dialling, as one would whose network is gone.
                 await context.abort(grpc.StatusCode.UNAVAILABLE, f"{device} is cut off")
             return hello
@@ -275,9 +242,9 @@ class Fleet:
 
     async def _refuse(self, device: str, caller: str, error: ProtocolError) -> None:
         """Write down that a hello was refused; one who does not cease has to wait for it."""
-        for (name, _), count in self._logged.take_counted().items():
+        for (name, _), count in self._door.budget.take_counted().items():
             log.warning("refused: %s, %d times more in the last minute", name, count)
-        if self._logged.admits(device, EventKind.REFUSED):
+        if self._door.budget.admits(device, EventKind.REFUSED):
             log.warning("refused: %s", error)
         self._on_event(device, EventKind.REFUSED, str(error))
         await self._detain(caller, self._door.refuse(caller))
@@ -307,53 +274,13 @@ class Fleet:
         hello = decode(data) if isinstance(data, bytes) else None
         if not isinstance(hello, Hello):
             raise ProtocolError(f"{device} did not begin with a hello")
-        self._check(device, hello)
+        self._rules.check(device, hello)
         # Once more: it may have been revoked meanwhile.
         if self._certificates is not None and (serial := self._look_at_certificate(device, context)) is not None:
             if adopted := await asyncio.to_thread(self._certificates.adopt, device, serial):
                 self._on_event(device, EventKind.ADOPTED, adopted)
-            self._check(device, hello)  # a newer incarnation may have joined meanwhile
+            self._rules.check(device, hello)  # a newer incarnation may have joined meanwhile
         return hello
-
-    def _check(self, device: str, hello: Hello) -> None:
-        expected = self._expected.get(device)
-        if expected is None:
-            raise ProtocolError(f"{device} is not a device of this array")
-        if hello.device != device:
-            raise ProtocolError(f"{device}'s certificate came with a hello of {hello.device}")
-        if hello.protocol != PROTOCOL_VERSION:
-            raise ProtocolError(f"{device} speaks protocol {hello.protocol}, this host {PROTOCOL_VERSION}: upgrade it")
-        if hello.incarnation < self._newest[device]:
-            raise ProtocolError(
-                f"{device}: incarnation {hello.incarnation} is stale, {self._newest[device]} has joined"
-            )
-        if hello.incarnation == self._newest[device] and hello.instance != self._instances.get(device, hello.instance):
-            raise ProtocolError(f"{device}: an agent of incarnation {hello.incarnation} has joined before this one")
-        _check_dealt(device, hello, expected)
-        if expected.records is not None:
-            expected.records.check(device, hello.holding)
-        if expected.manifest_sha256 not in ("", hello.manifest_sha256):
-            what = (
-                "another shard than this array was made with"
-                if expected.records is None
-                else "other records than before"
-            )
-            raise ProtocolError(f"{device} holds {what}; make the array again")
-        names = hello.holding.class_names if hello.holding is not None else []
-        if names and self._class_names is not None and self._class_names[1] != names:
-            first, theirs = self._class_names
-            raise ProtocolError(
-                f"{device}'s classes are {', '.join(names)}, those of {first} are {', '.join(theirs)}; give all drives "
-                "the same folders, empty ones too, or call folders by class numbers"
-            )
-
-    def _pin(self, device: str, hello: Hello) -> None:
-        """Remember what a drive said of records in place: from now on they must stay so."""
-        self._expected[device] = replace(
-            self._expected[device], manifest_sha256=hello.manifest_sha256, samples=hello.samples, clock=hello.clock
-        )
-        if self._class_names is None and hello.holding is not None and hello.holding.class_names:
-            self._class_names = device, hello.holding.class_names
 
     def _register(self, session: DeviceSession) -> None:
         device = session.device
@@ -371,20 +298,6 @@ class Fleet:
             del self._sessions[session.device]
             self._joined[session.device].clear()
             self._on_event(session.device, EventKind.LEFT, "")
-
-
-def _check_dealt(device: str, hello: Hello, expected: ExpectedDevice) -> None:
-    """Return if a hello tells of the clock that the drive was given, and of as many records as it was dealt.
-
-    Raises:
-        ProtocolError: it does not.
-    """
-    if hello.clock not in CLOCKS or expected.clock not in (None, hello.clock):
-        what = f"one of {', '.join(CLOCKS)}" if expected.clock is None else expected.clock
-        raise ProtocolError(f"{device}: its clock is {what}, and it says something else; run the agent as it was given")
-    if hello.samples > MAX_RECORDS or expected.samples not in (None, hello.samples):
-        what = f"can have {MAX_RECORDS}" if expected.samples is None else f"was dealt {expected.samples}"
-        raise ProtocolError(f"{device} says that it holds {hello.samples} records, and {what}; make the array again")
 
 
 def _most_connections(drives: int, spare: int) -> int:

@@ -26,16 +26,16 @@ from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import BootTimeout, ConfigurationError
 from firmware_agent.common.handover import IDENTITY_FILE, SHARD_FILE
 from firmware_agent.common.identity import Identity, write_identity
-from host.config.data_section import DataSection
+from host.config.job_file import DataSection
 from host.core.datasets import load_dataset
 from host.core.device_time import COUNTED, WALL
 from host.core.records import OnEvent
 from host.fleet.array_state import STATE_FILE, ArrayState, DeviceState, devices_held, empty_folder
 from host.fleet.certificates import Authority, Credential, HostKeys, lent_uri
 from host.fleet.drive_certificates import LENT_LIFETIME, CertificateCheck, deployment_folder
-from host.fleet.fleet import ExpectedDevice, Fleet
-from host.fleet.in_place_data import WantedRecords
-from host.fleet.shards import ShardRecord, write_shards
+from host.fleet.fleet import Fleet
+from host.fleet.hello_rules import ExpectedDevice
+from host.fleet.shards import ShardRecord, WantedRecords, write_shards
 
 log = logging.getLogger(__name__)
 

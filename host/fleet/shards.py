@@ -1,4 +1,4 @@
-"""From a job's data section to one shard archive per device."""
+"""Records of the drives: one shard archive per device, or a check of what lies in a drive in place."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import numpy as np
 from csd_emu.config.array_file import Device
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.atomic_files import make_folder, shared_mode
-from firmware_agent.common.errors import DataError, ShardError
+from firmware_agent.common.errors import DataError, ProtocolError, ShardError
+from firmware_agent.common.frames.session_frames import Holding
 from firmware_agent.common.handover import SHARD_FILE
 from firmware_agent.common.shard import REMEDY, open_shard, write_shard
-from host.config.data_section import DataSection
+from host.config.job_file import DataSection
 from host.core.datasets import Dataset, load_dataset
 from host.core.partition import Indices, partition_dirichlet, partition_evenly
 
@@ -143,3 +144,46 @@ def check_shards(expected: Mapping[str, str], folder: Path) -> None:
         path = folder / device / SHARD_FILE
         if open_shard(path).manifest_sha256 != manifest_sha256:
             raise ShardError(f"{path}: is not the shard that this array was made with; {REMEDY}")
+
+
+@dataclass(frozen=True)
+class WantedRecords:
+    """What the job's own data set, on which the host evaluates, is like.
+
+    Attributes:
+        shape: (channels, height, width) of an image.
+        dtype: of its values, NumPy's name.
+        classes: how many there are.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    classes: int
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> WantedRecords:
+        """Return what fits to `dataset`."""
+        return cls(dataset.images.shape[1:], dataset.images.dtype.str, dataset.classes)
+
+    def check(self, device: str, holding: Holding | None) -> None:
+        """Return if what a drive tells of its records fits.
+
+        Raises:
+            ProtocolError: it does not; the message says what both are like.
+        """
+        if holding is None:
+            raise ProtocolError(f"{device} was to train on records in place and has a shard; upgrade its agent")
+        if holding.shape != self.shape or holding.dtype != self.dtype:
+            raise ProtocolError(
+                f"{device} holds images of {_text(holding.shape)} ({holding.dtype}), the job's are {_text(self.shape)} "
+                f"({self.dtype}); convert the ones, or set data.source to a sample of the others"
+            )
+        if holding.classes > self.classes:
+            raise ProtocolError(
+                f"{device} holds {holding.classes} classes, the job's data have {self.classes}; correct the labels, or "
+                "set data.source to data with all classes"
+            )
+
+
+def _text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from csd_emu.image.guest_bytecode import BuildPython
 from csd_emu.image.runner import Runner
-from host.deploy.bundle.drive_bytecode import compile_sources
+from host.deploy.bundle.bundle import compile_sources
 
 
 def python() -> BuildPython:

@@ -20,10 +20,9 @@ from host.deploy.verb_protocol import DriveSite, VerbOutcome, VerbResult
 from host.deploy.verbs import service
 from host.deploy.verbs.enrol import enrol, recording, revoking
 from host.deploy.verbs.verb_table import VerbOptions, VerbPlan
-from host.fleet.certificate_serials import REVOKED, Serials
 from host.fleet.certificates import Authority
 from host.fleet.drive_certificates import ENROLLED_LIFETIME, RENEW_BEFORE
-from host.fleet.enrolment_authority import authority_folder, open_authority
+from host.fleet.enrolment_authority import REVOKED, Serials, authority_folder, open_authority
 from tests.support.local_drive import LocalDrive
 
 NOW = datetime.datetime(2031, 5, 4, tzinfo=datetime.UTC)

@@ -22,10 +22,11 @@ from csd_emu.config.array_file import ArrayConfig
 from firmware_agent.common.frames.session_frames import Welcome
 from firmware_agent.common.wire import HOST_NAME, SERVICE_METHOD, decode, encode
 from host.core.records import EventKind
-from host.fleet.certificate_serials import FILE, Serials, locked
 from host.fleet.certificates import Authority, Credential, HostKeys, lent_uri, serial_of
 from host.fleet.drive_certificates import CertificateCheck
-from host.fleet.fleet import ExpectedDevice, Fleet
+from host.fleet.enrolment_authority import FILE, Serials, locked
+from host.fleet.fleet import Fleet
+from host.fleet.hello_rules import ExpectedDevice
 from host.monitoring.exporter import Exporter
 from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
 from tests.support.fakes import hello

@@ -30,7 +30,8 @@ from host.core.records import EventKind
 from host.fleet import fleet as fleet_module
 from host.fleet.admission import Admission
 from host.fleet.certificates import Authority, HostKeys
-from host.fleet.fleet import ExpectedDevice, Fleet
+from host.fleet.fleet import Fleet
+from host.fleet.hello_rules import ExpectedDevice
 from tests.support.fakes import JOB, SECONDS, hello
 
 Call = tuple[grpc.StatusCode, str]

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from csd_emu.image.disk import make_disk
-from csd_emu.image.image_recipe import ImageRecipe, default_folder, load_recipe
-from csd_emu.image.image_rootfs import complete_root, kernel_release, make_root, take_kernel, unpack_package
+from csd_emu.image.image_recipe import ImageRecipe, image_folder, load_recipe
+from csd_emu.image.image_rootfs import complete_root, kernel_release, make_disk, make_root, take_kernel, unpack_package
 from csd_emu.image.runner import Runner, find_tool
 from firmware_agent.common.errors import ImageError
 
@@ -22,7 +21,7 @@ def recipe(tmp_path: Path) -> ImageRecipe:
     overlay.mkdir(parents=True)
     (overlay / "own.service").write_text("[Service]\n")
     (overlay / "own.service").chmod(0o600)
-    shipped = load_recipe(default_folder())
+    shipped = load_recipe(image_folder())
     return dataclasses.replace(
         shipped,
         folder=tmp_path / "recipe",

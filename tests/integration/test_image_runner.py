@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from csd_emu.image.layer import Stages
 from csd_emu.image.runner import Runner, find_tool
-from csd_emu.image.stages import Stages
 from csd_emu.util.progress import Silent
 from firmware_agent.common.errors import EnvironmentUnfit, ImageError
 

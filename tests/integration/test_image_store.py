@@ -10,9 +10,8 @@ import pytest
 from csd_emu.image import Image, ImageStore
 from csd_emu.image.boot_check import Bootable
 from csd_emu.image.guest_bytecode import BuildPython
-from csd_emu.image.image_recipe import default_folder, load_recipe
-from csd_emu.image.layer import Inputs
-from csd_emu.image.stages import Stages
+from csd_emu.image.image_recipe import image_folder, load_recipe
+from csd_emu.image.layer import Inputs, Stages
 from csd_emu.util.progress import Silent
 from firmware_agent.common.errors import EnvironmentUnfit, ImageError
 
@@ -43,7 +42,7 @@ class Factory:
         (target / "vmlinuz").write_bytes(b"kernel")
         (target / "busybox").write_bytes(b"busybox")
         (target / "modules").mkdir()
-        for name in load_recipe(default_folder()).initramfs_modules:
+        for name in load_recipe(image_folder()).initramfs_modules:
             (target / "modules" / f"{name}.ko").write_bytes(name.encode())
         return {"kernel_release": "6.1"}
 

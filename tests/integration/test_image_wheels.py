@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.image.image_recipe import ImageRecipe, default_folder, load_recipe
+from csd_emu.image.image_recipe import ImageRecipe, image_folder, load_recipe
 from csd_emu.image.runner import Runner
 from csd_emu.image.wheels import Requirement, WheelCache, read_lock, unpack_wheel
 from firmware_agent.common.errors import ImageError
@@ -40,7 +40,7 @@ class Index(Runner):
 def locked(tmp_path: Path, wheels: dict[str, bytes]) -> ImageRecipe:
     lines = [f"{pin} --hash=sha256:{hashlib.sha256(data).hexdigest()}\n" for pin, data in wheels.items()]
     (tmp_path / "requirements.lock").write_text("".join(lines))
-    return dataclasses.replace(load_recipe(default_folder()), folder=tmp_path)
+    return dataclasses.replace(load_recipe(image_folder()), folder=tmp_path)
 
 
 WHEELS = {"one==1": b"first wheel", "two==2": b"second wheel"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from csd_emu.util.packaged_files import packaged_folder
+from csd_emu.util.paths import packaged_folder
 from host.cli import shipped_examples as example_files
 from tests.support.commands import Done, Workshop
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from types import TracebackType
 
-from csd_emu.engines.shaping.link_shape import bucket_arguments
 from csd_emu.engines.shaping.namespace_shaper import NAMESPACES, run_command
+from csd_emu.engines.shaping.shaper import bucket_arguments
 
 # Out of 198.18.0.0/15, which is set aside for measurements (RFC 2544); nothing outside of the namespaces has it.
 NETWORK = "198.19.0.0/24"

@@ -10,9 +10,8 @@ import pytest
 
 from csd_emu.image import Image, ImageStore
 from csd_emu.image.boot_check import Bootable, check_boot
-from csd_emu.image.cpio import Entry
-from csd_emu.image.image_recipe import default_folder, load_recipe
-from csd_emu.image.initramfs import KeyPair, boot_entries, check_entries, key_entries, write_initramfs
+from csd_emu.image.image_recipe import image_folder, load_recipe
+from csd_emu.image.initramfs import Entry, KeyPair, boot_entries, check_entries, key_entries, write_initramfs
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
@@ -135,7 +134,7 @@ def test_a_password_does_not_open_it(image: Image, port: int) -> None:
 
 def check_initramfs(path: Path, image: Image, program: str, agent: str) -> Bootable:
     """Write an initramfs whose check runs `program` first, and whose agent is `agent`."""
-    recipe = load_recipe(default_folder())
+    recipe = load_recipe(image_folder())
     layer = image.directory.parent / ".layers" / image.metadata["layer"]
     entries = [*boot_entries(recipe, layer), *key_entries(KeyPair.make(), KeyPair.make()), *check_entries(recipe)]
     last = entries.pop()

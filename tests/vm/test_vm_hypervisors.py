@@ -17,8 +17,8 @@ from pathlib import Path
 import libvirt
 import pytest
 
-from csd_emu.engines.qemu.capabilities import read_qemu
 from csd_emu.engines.qemu.connection import open_hypervisor
+from csd_emu.engines.qemu.remote_hypervisor import read_qemu
 from csd_emu.engines.qemu.remote_template import RemoteTemplates
 from csd_emu.engines.qemu.storage_pool import Pool
 from csd_emu.engines.qemu.volume_transfer import CHUNK_BYTES, Digests

@@ -25,8 +25,7 @@ from csd_emu.image import Image, ImageStore
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
-from csd_emu.util.qemu_tools import find_qemu, make_overlay
-from csd_emu.util.qemu_version import QemuTools
+from csd_emu.util.qemu_tools import QemuTools, find_qemu, make_overlay
 from firmware_agent.common.errors import DeviceError, EnvironmentUnfit
 from firmware_agent.common.handover import IDENTITY_SERIAL, SHARD_SERIAL
 from firmware_agent.common.identity import read_identity

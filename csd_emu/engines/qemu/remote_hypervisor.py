@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import re
 import threading
 import time
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 
 import libvirt
 
 from csd_emu.config.hypervisors import HypervisorSection
 from csd_emu.engines.engine_protocol import DevicePlan, Handle
-from csd_emu.engines.qemu.capabilities import confined_by, read_owner, read_qemu
 from csd_emu.engines.qemu.connection import open_hypervisor
 from csd_emu.engines.qemu.domain_xml import DomainSpec, HostPort, Tag, domain_xml
 from csd_emu.engines.qemu.host_address import advertised
@@ -25,9 +26,62 @@ from csd_emu.engines.qemu.vm_scheduling import SHARED, Need, Offer
 from csd_emu.engines.qemu.volume_transfer import Digests
 from csd_emu.image import Image
 from csd_emu.util.progress import Progress, Silent
-from csd_emu.util.qemu_version import QemuTools
+from csd_emu.util.qemu_tools import OLDEST_QEMU, PINNED_MACHINE, QemuTools
 from firmware_agent.common.errors import CsdError, DeviceError, EnvironmentUnfit
 from firmware_agent.common.identity import read_identity
+
+ARCHITECTURE = "aarch64"
+_REMEDY = "install QEMU for ARM there (Debian: qemu-system-arm), {} or newer"
+
+
+def read_qemu(capabilities: str) -> QemuTools:
+    """Return the emulator for ARM, from the XML of libvirt's capabilities.
+
+    QEMU has a machine type of its own version, so the newest one says how old it is: libvirt's own answer is about the
+    emulator of the hypervisor's architecture, which need not even be installed.
+
+    Raises:
+        EnvironmentUnfit: there is none, or it is too old.
+    """
+    remedy = _REMEDY.format(_dotted(OLDEST_QEMU))
+    guests = [arch for arch in ElementTree.fromstring(capabilities).iterfind("guest/arch") if _emulates(arch)]
+    arms = [arch for arch in guests if arch.get("name") == ARCHITECTURE]
+    if not arms:
+        has = ", ".join(sorted({arch.get("name", "") for arch in guests})) or "none"
+        raise EnvironmentUnfit(f"has no QEMU for {ARCHITECTURE} guests (it has: {has}); {remedy}")
+    emulator = arms[0].findtext("domain[@type='qemu']/emulator") or arms[0].findtext("emulator") or ""
+    machines = {name.text or "" for name in arms[0].iter("machine")}
+    versions = [tuple(map(int, name[5:].split("."))) for name in machines if re.fullmatch(r"virt-\d+\.\d+", name)]
+    newest = max(versions, default=(0, 0))
+    if newest < OLDEST_QEMU:
+        raise EnvironmentUnfit(f"has QEMU {_dotted(newest)}, csd-emu needs {_dotted(OLDEST_QEMU)}; {remedy}")
+    machine = PINNED_MACHINE if PINNED_MACHINE in machines else f"virt-{_dotted(newest)}"
+    return QemuTools(emulator, _dotted(newest), machine, "")
+
+
+def read_owner(capabilities: str) -> tuple[int, int] | None:
+    """Return user and group under whom QEMU runs, if libvirt gives files to them (model ``dac``)."""
+    for model in ElementTree.fromstring(capabilities).iterfind("host/secmodel"):
+        if model.findtext("model") == "dac":
+            for label in model.iterfind("baselabel[@type='qemu']"):
+                if match := re.fullmatch(r"\+(\d+):\+(\d+)", label.text or ""):
+                    return int(match[1]), int(match[2])
+    return None
+
+
+def confined_by(capabilities: str) -> list[str]:
+    """Return the security models that confine QEMU there to the files of a domain's XML: apparmor, selinux."""
+    models = ElementTree.fromstring(capabilities).iterfind("host/secmodel/model")
+    return [name for model in models if (name := model.text or "") in ("apparmor", "selinux")]
+
+
+def _emulates(arch: ElementTree.Element) -> bool:
+    return any(domain.get("type") == "qemu" for domain in arch.iterfind("domain"))
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
 
 log = logging.getLogger(__name__)
 # How often a transfer that breaks is taken up again in one command.

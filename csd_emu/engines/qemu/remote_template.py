@@ -24,7 +24,7 @@ from csd_emu.engines.qemu.template import TEMPLATE_ARRAY, boot_template
 from csd_emu.engines.qemu.volume_transfer import Digests, Sent
 from csd_emu.image import Image
 from csd_emu.util.progress import Progress
-from csd_emu.util.qemu_version import QemuTools
+from csd_emu.util.qemu_tools import QemuTools
 from firmware_agent.common.errors import DeviceError, ImageError
 from firmware_agent.common.units import format_bytes
 

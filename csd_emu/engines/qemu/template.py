@@ -28,8 +28,7 @@ from csd_emu.engines.qemu.serial_console import ConsoleTail, wait_for_line
 from csd_emu.image import Image
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.progress import Progress
-from csd_emu.util.qemu_tools import make_overlay
-from csd_emu.util.qemu_version import QemuTools
+from csd_emu.util.qemu_tools import QemuTools, make_overlay
 from firmware_agent.common.errors import DeviceError, EnvironmentUnfit
 from firmware_agent.common.handover import READY_MARKER
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from csd_emu.engines.shaping.choose_shaper import make_shaper, release
-from csd_emu.engines.shaping.link_shape import Shape
-from csd_emu.engines.shaping.shaper import Shaper, link_shape
+from csd_emu.engines.shaping.shaper import Shape, Shaper, link_shape
 
 __all__ = ["Shape", "Shaper", "link_shape", "make_shaper", "release"]

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from csd_emu.engines.shaping.link_shape import MTU_BYTES, Shape, bucket_arguments
+from csd_emu.engines.shaping.shaper import MTU_BYTES, Shape, bucket_arguments
 from firmware_agent.common.errors import EnvironmentUnfit
 
 NAMESPACES = Path("/run/netns")

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from csd_emu.engines.shaping.link_shape import Shape
 from csd_emu.engines.shaping.relay_pipe import CHUNK_BYTES, Pipe
+from csd_emu.engines.shaping.shaper import Shape
 from csd_emu.util.open_files import raise_open_files
 from firmware_agent.common.errors import CsdError, EnvironmentUnfit
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from csd_emu.engines.shaping.link_shape import Shape
 from csd_emu.engines.shaping.relay import LOG_FILE, READY, SETTINGS_FILE, RelaySettings
+from csd_emu.engines.shaping.shaper import Shape
 from firmware_agent.common.atomic_files import replace_file
 from firmware_agent.common.errors import EnvironmentUnfit
 

@@ -10,12 +10,35 @@ from collections.abc import Sequence
 import msgspec
 
 from csd_emu.profiles import Profile
-from csd_emu.profiles.calibration.layer_times import layers_at
 from csd_emu.profiles.calibration.table_fit import has_kernels, predict
 from csd_emu.profiles.calibration.table_key import REFERENCE_CORE, CalibrationKey
 from firmware_agent.common.errors import CalibrationError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.measure_frames import LayerTime, LayerTimes
+
+
+def layers_at(points: Sequence[tuple[int, Sequence[float]]], batch_size: int, whole_seconds: float) -> list[float]:
+    """Return the seconds of each layer at `batch_size`; they add up to `whole_seconds`.
+
+    Each layer follows its own points as a step does its own (`csd_emu.profiles.calibration.table_fit.predict`), and all
+    are scaled. With one point the layers have the same shares of any batch. If none takes any time, all take as long.
+
+    Args:
+        points: (batch size, (layers,) seconds >= 0), at least one, batch sizes strictly increasing.
+        batch_size: at least 1.
+        whole_seconds: of all layers, at this batch size.
+    """
+    batches = [batch for batch, _ in points]
+    columns = list(zip(*(seconds for _, seconds in points), strict=True))
+    weights = [
+        column[0] if len(points) == 1 else predict(list(zip(batches, column, strict=True)), batch_size)
+        for column in columns
+    ]
+    total = sum(weights)
+    if total <= 0:
+        return [whole_seconds / len(weights)] * len(weights)
+    return [whole_seconds * weight / total for weight in weights]
+
 
 FORMAT = 1
 PHASES = PhaseSeconds.__struct_fields__

@@ -18,9 +18,8 @@ from csd_lab.bench.harness import report
 from csd_lab.testkit.plain import PlainImages, PlainMachine
 from csd_lab.testkit.plain.machine import CORES
 from firmware_agent.common.errors import DeviceError
-from host.deploy.deploy_report import DeployReport
 from host.deploy.run_verb import DeployRequest, deploy
-from host.deploy.verb_protocol import VerbOutcome, VerbResult
+from host.deploy.verb_protocol import DeployReport, VerbOutcome, VerbResult
 
 # Each boots a system of its own; on all of them the same four figures are taken.
 KINDS = ("bookworm", "bullseye", "sysv", "bare")

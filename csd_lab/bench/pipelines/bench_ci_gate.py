@@ -15,12 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import firmware_agent
+from csd_emu.config.array_file import ArrayConfig
+from csd_emu.engines import make_engine
 from csd_emu.engines.engine_protocol import last_words
 from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
+from csd_emu.util.progress import Progress, Silent
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import cpu_hogs, report
 from firmware_agent.common.errors import CsdError
+from host.app.gate.run_gate import Gate, run_gate
+from host.app.prepare import prepare_run
+from host.app.run_request import RunRequest
+from host.config.job_file import parse_job
+from host.config.resolve import ResolvedRun
+from host.core.interrupts import INTERRUPTS
 
 RUNS = 20
 SLOWDOWN = 0.02
@@ -111,3 +119,50 @@ def _read(runner: subprocess.Popen[bytes], count: int, log: Path) -> list[dict[s
         said = next((line["error"] for line in lines if "error" in line), last_words(log))
         raise CsdError(f"bench ci_gate: a runner did {len(lines)} of {count} runs; its last words:\n{said}")
     return lines
+
+
+JOB: dict[str, Any] = {
+    "model": "digits_cnn",
+    "data": {"source": "digits"},
+    "mode": "sync",
+    "sync": {"round_steps": 2},
+    "rounds": 7,
+    "batch_size": 64,
+    "checkpoint": {"every": 0},
+}
+
+
+def make_request(kind: str, seed: int) -> RunRequest:
+    """Return the run: seven rounds of two steps on one drive."""
+    keys = {"name": f"bench-gate-{kind}", "engine": "qemu", "devices": [{"profile": "newport"}]}
+    job, spec = parse_job(JOB | {"seed": seed}, "bench ci_gate", Path.cwd())
+    return prepare_run(ResolvedRun(ArrayConfig.model_validate(keys), job, spec))
+
+
+def do(folder: Path, kind: str, task: str, seed: int) -> dict[str, Any]:
+    """Do one run, or what comes before all runs, and return what came of it."""
+    request, paths = make_request(kind, seed), Paths.default()
+    if task == "prepare":
+        with contextlib.closing(make_engine(request.config, paths)) as engine:
+            engine.prepare(Silent())
+        return {}
+    gate = Gate(folder / "baseline.json", write=task == "baseline")
+    report = run_gate(request, gate, paths, folder / f"runs-{kind}", Silent())
+    changes = {compared.figure: compared.change for compared in report.figures}
+    return {"passed": report.passed, "changes": changes, "wall_seconds": report.summary.wall_seconds}
+
+
+def main(folder: Path, kind: str, task: str, count: int, seed: int) -> None:
+    """Do it, `count` times if it is to compare, and print what came of each; an error is printed, too."""
+    with INTERRUPTS.installed():
+        try:
+            for _ in range(count if task == "compare" else 1):
+                print(json.dumps(do(folder, kind, task, seed)), flush=True)
+        except CsdError as error:
+            print(json.dumps({"error": str(error)}), flush=True)
+        except KeyboardInterrupt:  # the bench is over, and the array has ended
+            return
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))

@@ -24,7 +24,8 @@ from firmware_agent.common.slices import Array
 from host.core.evaluation import Structure
 from host.core.garbage import rare_collections
 from host.fleet.certificates import HostKeys
-from host.fleet.fleet import ExpectedDevice, Fleet
+from host.fleet.fleet import Fleet
+from host.fleet.hello_rules import ExpectedDevice
 from host.training.accounting import make_accountant
 from host.training.federated import FederatedTraining
 from host.training.round_exchange import RoundExchange, job_frame

@@ -22,8 +22,7 @@ from firmware_agent.common.models import ModelSpec
 from host.app.make_sync_training import make_participants, make_sync_training
 from host.app.prepare import prepare_run
 from host.app.run_request import RunRequest
-from host.config.data_section import DataSection
-from host.config.job_file import JobConfig
+from host.config.job_file import DataSection, JobConfig
 from host.config.resolve import ResolvedRun
 from host.core.records import EventKind, EventRecord, OnEvent
 from host.fleet.lifecycle import ArrayRequest, StartedArray

@@ -22,12 +22,10 @@ from firmware_agent.common.frames.session_frames import Disturb, Hello, Job, Sab
 from firmware_agent.common.identity import Identity
 from firmware_agent.common.shard import open_shard, write_shard
 from firmware_agent.common.slices import Assembler, cut_slices, tensor_specs
-from host.core.states.training_state import TrainingState
-from host.core.states.training_state_bytes import pack_state, unpack_state
+from host.core.states.training_state import TrainingState, pack_state, unpack_state
 from host.deploy.drive_facts import parse_facts, read_version
-from host.fleet.certificates import Authority, HostKeys
 from host.fleet.device_session import DeviceSession
-from host.fleet.fleet import ExpectedDevice, Fleet
+from host.fleet.hello_rules import ExpectedDevice, HelloRules
 from host.training.multi_server.store.store_messages import Request, read_request
 from host.training.multi_server.worker.worker_frames import FromHost, FromWorker, from_host, from_worker
 
@@ -138,18 +136,16 @@ def _assemble(content: bytes) -> None:
 
 
 def _hello() -> Callable[[bytes], None]:
-    authority = Authority("fuzz")
-    keys = HostKeys(authority.ca_pem, authority.issue_host())
     expected = {"csd-00": ExpectedDevice(1, "0" * 64, samples=1), "real": ExpectedDevice(1, "")}
 
     def call(content: bytes) -> None:
-        fleet = Fleet(expected, keys, 0)
+        rules = HelloRules(expected)
         for device in ("csd-00", "real", "stranger"):
             frame = wire.decode(content)
             if not isinstance(frame, Hello):
                 raise ProtocolError("no hello")
-            fleet._check(device, frame)
-            fleet._pin(device, frame)
+            rules.check(device, frame)
+            rules.welcome(device, frame)
 
     return call
 

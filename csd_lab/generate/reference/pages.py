@@ -1,14 +1,16 @@
-"""All generated reference pages."""
+"""All generated reference pages, with what is registered under a name."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from csd_emu.config.array_file import ArrayConfig
+from csd_emu.config.engine_names import ENGINE
+from csd_emu.util.registry import Registry
 from csd_lab.generate.reference.commands import render_commands
 from csd_lab.generate.reference.file_keys import render_file
-from csd_lab.generate.reference.registered import render_registered
 from host.config.job_file import JobConfig
+from host.config.plugins.kinds import SPLIT_POLICY, STRATEGY, TRANSFER_TUNER, TUNER
 
 FOLDER = Path(__file__).parents[3] / "docs" / "reference"
 _HEAD = "<!-- Written by `python -m csd_lab.generate.reference` from the code; change it there. -->\n\n"
@@ -32,3 +34,27 @@ def pages() -> dict[str, str]:
         "job-file.md": job,
         "registered.md": "# Engines and policies\n\n" + _HEAD + _OWN + render_registered(),
     }
+
+
+# Title, key of the file, registry.
+_KINDS = (
+    ("Engines", "`engine` of the array file: what drives run on", ENGINE),
+    ("Strategies", "`strategy` of the job file: how the host makes new weights of the drives'", STRATEGY),
+    ("Batch tuners", "`tuner` of the job file: how many records each device gets in a step", TUNER),
+    ("Transfer tuners", "`communication` of the job file: how tensors are sent", TRANSFER_TUNER),
+    ("Split policies", "`placement` of the job file: which layers the host has", SPLIT_POLICY),
+)
+
+
+def render_registered() -> str:
+    """Return one table for each registry, its built-in classes in alphabetical order."""
+    return "\n".join(_section(*each) for each in _KINDS)
+
+
+def _section(title: str, key: str, registry: Registry) -> str:
+    lines = [f"## {title}", "", f"{key}. Entry points: `{registry.group}`.", ""]
+    lines += ["| name | is | class |", "|---|---|---|"]
+    lines += [
+        f"| `{each.name}` | {each.summary} | `{each.module}.{each.class_name}` |" for each in registry.entries.values()
+    ]
+    return "\n".join([*lines, ""])

@@ -6,23 +6,81 @@ Its clock is the wall's: no instruction is counted, and all of its cores run at 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from csd_emu.engines.engine_protocol import last_words
 from csd_emu.image.initramfs import KeyPair
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.qemu_tools import find_qemu, make_overlay, sandbox
 from csd_lab.testkit.plain.machine_images import PlainImage, host_key_file
-from csd_lab.testkit.plain.qmp import Qmp
 from firmware_agent.common.errors import BootTimeout, DeviceError
+
+_MONITOR_POLL_SECONDS = 0.02
+
+
+class Qmp:
+    """Commands to one QEMU, one after the other."""
+
+    def __init__(self, path: Path, deadline: Deadline) -> None:
+        """Connect to the socket `path` as soon as QEMU listens there.
+
+        Raises:
+            DeviceError: it does not before the deadline.
+        """
+        self._name = path.parent.name
+        self._socket = _connect(path, deadline)
+        self._socket.settimeout(deadline.seconds)
+        self._lines = self._socket.makefile("rb")
+        self._lines.readline()
+        self.execute("qmp_capabilities")
+
+    def execute(self, command: str, **arguments: Any) -> Any:
+        """Run one command and return what it returns.
+
+        Raises:
+            DeviceError: QEMU refused it, or has ended.
+        """
+        request = {"execute": command, "arguments": arguments}
+        try:
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            while line := self._lines.readline():
+                answer = json.loads(line)
+                if "error" in answer:
+                    raise DeviceError(f"{self._name}: QEMU's {command} failed: {answer['error'].get('desc')}")
+                if "return" in answer:
+                    return answer["return"]
+        except OSError as error:
+            raise DeviceError(f"{self._name}: QEMU's monitor is lost ({error}); start the machine again") from error
+        raise DeviceError(f"{self._name}: QEMU ended during {command}; start the machine again")
+
+    def close(self) -> None:
+        """End the connection."""
+        self._lines.close()
+        self._socket.close()
+
+
+def _connect(path: Path, deadline: Deadline) -> socket.socket:
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(str(path))
+            return connection
+        except OSError as error:
+            connection.close()
+            if deadline.expired:
+                raise DeviceError(f"{path.parent.name}: QEMU's monitor does not answer ({error})") from error
+        time.sleep(_MONITOR_POLL_SECONDS)
+
 
 MEMORY_BYTES = 1536 << 20
 CORES = 2

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from csd_emu.image.image_recipe import HASH_CHARACTERS, tree_hash
-from csd_emu.util.packaged_files import packaged_folder
+from csd_emu.util.paths import packaged_folder
 from firmware_agent.common.errors import ConfigurationError, ImageError
 
 # Raised whenever the same recipe would give other bytes.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +23,6 @@ from host.app.prepare import prepare_run
 from host.app.resume import resume_run
 from host.app.run_job import Stay, run_job
 from host.app.run_request import RunRequest
-from host.app.stack.secrets import GRAFANA, ensure_secret
 from host.app.stack.stack_settings import StackSettings
 from host.config.resolve import JobChanges, resolve_run
 from host.core.console import console
@@ -126,3 +127,31 @@ def _wait_for_array(name: str, paths: Paths, deadline: Deadline) -> None:
                 f"no container keeps the array up after {deadline.seconds:.0f} s; see docker-compose logs drives"
             )
         threading.Event().wait(_POLL_SECONDS)
+
+
+GRAFANA = "grafana-admin-password"
+_BYTES = 24
+
+
+def ensure_secret(folder: Path, name: str) -> Path:
+    """Return the file of a secret; it is made if it is not there.
+
+    Others may read it: its folder is a volume of its own, which only those containers have that need it.
+
+    Raises:
+        EnvironmentUnfit: it cannot be written.
+    """
+    path, partial = folder / name, folder / f"{name}.partial"
+    if path.exists():
+        return path
+    try:
+        partial.unlink(missing_ok=True)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
+        with open(descriptor, "w", encoding="ascii") as stream:
+            stream.write(secrets.token_urlsafe(_BYTES))
+        partial.replace(path)
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"{path} cannot be written ({error.strerror}); free space, or make the volume writable"
+        ) from error
+    return path

@@ -20,8 +20,7 @@ from host.core.console import StageProgress, console, print_whole
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
-    from host.deploy.deploy_report import DeployReport
-    from host.deploy.verb_protocol import VerbOutcome
+    from host.deploy.verb_protocol import DeployReport, VerbOutcome
 
 
 class FormChoice(StrEnum):
@@ -63,10 +62,10 @@ def deploy(
     Exit code: 0 all went well, 1 it failed on some drive or left some out, 2 bad input.
     """
     with INTERRUPTS.deferred():
-        from host.deploy.deploy_report import exit_code
         from host.deploy.progress_board import LiveBoard
         from host.deploy.run_verb import DeployRequest, read_seconds
         from host.deploy.run_verb import deploy as run_deploy
+        from host.deploy.verb_protocol import exit_code
         from host.deploy.verbs.verb_table import VERBS, VerbOptions
 
     request = DeployRequest(

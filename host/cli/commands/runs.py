@@ -20,9 +20,8 @@ from host.cli.common_options import (
     TunerOption,
 )
 from host.cli.json_output import print_json
-from host.core.console import StageProgress, console, print_summary
+from host.core.console import StageProgress, console, print_failures, print_summary
 from host.core.interrupts import INTERRUPTS
-from host.core.printing_failures import print_failures
 from host.core.summary import Summary
 
 if TYPE_CHECKING:

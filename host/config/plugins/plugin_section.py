@@ -1,4 +1,4 @@
-"""A key of the job file that names a class of a registry: a name alone, or a mapping with the class's options."""
+"""Keys of the job file, `strategy` and `tuner`, that name a class of a registry: its name alone, or with options."""
 
 from __future__ import annotations
 
@@ -164,3 +164,35 @@ def _make_section(registry: Registry, name: str, base: type[BuiltInSection]) -> 
     summary = registry.entries[name].summary
     text = "\n".join([summary, "", "Attributes:", *meanings, ""]) if meanings else summary
     return create_model(f"{kind.__name__}Section", __base__=base, __doc__=text, __module__=__name__, **fields)
+
+
+class BuiltInStrategySection(BuiltInSection):
+    """What every built-in strategy takes.
+
+    Attributes:
+        update_norm: the largest L2 norm of a drive's update; a larger one is shortened to it. Null: as they come.
+    """
+
+    update_norm: float | None = Field(default=None, gt=0)
+
+
+if TYPE_CHECKING:
+    StrategySection = BuiltInStrategySection | UserSection
+else:
+    StrategySection = Annotated[
+        Any, RegisteredSection(STRATEGY, BuiltInStrategySection, "fedavg or {name: fedprox, mu: 0.01}")
+    ]
+
+
+if TYPE_CHECKING:
+    TunerSection = str | BuiltInSection | UserSection
+else:
+    TunerSection = Annotated[
+        Any,
+        RegisteredSection(
+            TUNER,
+            BuiltInSection,
+            "stannis or {name: my_tuner.py:MyTuner}",
+            "the rules of tuners are keys of sync.tuning",
+        ),
+    ]

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
 
 from firmware_agent.common.errors import CheckpointError
 from firmware_agent.common.slices import Array, tensor_specs
@@ -40,3 +46,58 @@ class TrainingState:
         if len(weights) != len(self.weights) or tensor_specs(weights) != tensor_specs(model):
             raise CheckpointError("the checkpoint's weights are not those of the model; resume with what wrote it")
         return weights
+
+
+_LENGTH_BYTES = 8
+_WEIGHTS, _STRATEGY = "weights/", "strategy/"
+
+
+class _Header(msgspec.Struct, frozen=True):
+    round: int
+    accuracy: float
+    array_seconds: float
+    progress: dict[str, Any]
+
+
+def pack_state(state: TrainingState) -> bytes:
+    """Return a state as bytes."""
+    tensors = {_WEIGHTS + name: array for name, array in state.weights.items()}
+    tensors |= {_STRATEGY + name: array for name, array in state.strategy.items()}
+    header = msgspec.json.encode(_Header(state.round, state.accuracy, state.array_seconds, dict(state.progress)))
+    content = safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in tensors.items()})
+    return len(header).to_bytes(_LENGTH_BYTES, "little") + header + content
+
+
+def hash_weights(weights: Mapping[str, Array]) -> bytes:
+    """Return a hash of all weights to the bit, which servers compare."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(weights[name]).reshape(-1).view(np.uint8).data)
+    return digest.digest()
+
+
+def unpack_state(content: bytes) -> TrainingState:
+    """Return the state that `pack_state` made these bytes of.
+
+    Raises:
+        CheckpointError: it did not.
+    """
+    size = int.from_bytes(content[:_LENGTH_BYTES], "little")
+    edge = _LENGTH_BYTES + size
+    try:
+        header = msgspec.json.decode(content[_LENGTH_BYTES:edge], type=_Header)
+        tensors = safetensors.numpy.load(content[edge:])
+    except (msgspec.MsgspecError, SafetensorError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"another server's state cannot be read ({error}); do all run the same csd-emu?"
+        ) from error
+    return TrainingState(
+        *(header.round, header.accuracy, header.array_seconds),
+        *(_part(tensors, _WEIGHTS), _part(tensors, _STRATEGY)),
+        header.progress,
+    )
+
+
+def _part(tensors: dict[str, Array], prefix: str) -> dict[str, Array]:
+    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}

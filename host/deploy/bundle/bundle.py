@@ -14,22 +14,28 @@ import json
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import firmware_agent
-from csd_emu.image.guest_bytecode import find_python
-from csd_emu.image.image_recipe import source_files, tree_hash
+from csd_emu.image.guest_bytecode import BuildPython, deal, find_python
+from csd_emu.image.image_recipe import image_folder, source_files, tree_hash
+from csd_emu.image.image_rootfs import make_root, unpack_package
 from csd_emu.image.packages import GUEST_ARCHITECTURE, PackageCache
 from csd_emu.image.runner import Runner
 from csd_emu.image.wheels import WheelCache, unpack_wheel
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import ImageError
-from host.deploy.bundle.bundle_recipe import DriveRecipe, LockedWheels, Variant, default_folder, load_recipe
-from host.deploy.bundle.drive_bytecode import compile_sources
-from host.deploy.bundle.drive_rootfs import ROOTFS_SITE, fill_rootfs
+from host.deploy.bundle.bundle_recipe import (
+    DriveRecipe,
+    LockedWheels,
+    RootfsRecipe,
+    Variant,
+    default_folder,
+    load_recipe,
+)
 from host.deploy.bundle.layer_archives import ID_CHARACTERS, Layer, pack_layer, read_layer
 from host.deploy.compatibility import Form
 
@@ -226,3 +232,81 @@ class BundleStore:
             for leftover in self._folder.glob(f"{_PARTIAL}*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             yield
+
+
+_PROCESSES = 4
+# Runs in the Python of the drive's version. Marshal's later formats depend on what else the process has seen, the
+# second does not. Bytecode is never compared with its source, whose time means nothing on a drive.
+_COMPILER = """
+import importlib.util, marshal, os, sys
+root, names = sys.argv[1:]
+for name in open(names, encoding="utf-8").read().splitlines():
+    path = os.path.join(root, name)
+    with open(path, "rb") as file:
+        source = file.read()
+    try:
+        code = compile(source, name, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        continue  # packages carry samples for other versions
+    target = importlib.util.cache_from_source(path)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with open(target, "wb") as file:
+        file.write(importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little"))
+        file.write(importlib.util.source_hash(source) + marshal.dumps(code, 2))
+"""
+
+
+def compile_sources(runner: Runner, python: BuildPython, root: Path, names: Sequence[Path]) -> None:
+    """Compile the files `names`, relative to `root`, each into the cache folder beside it.
+
+    Raises:
+        ImageError: that Python cannot be run.
+    """
+    shares = deal([root / name for name in names], max(1, min(_PROCESSES, len(names))))
+    runner.parallel(lambda share: _compile(runner, python, root, share), shares, lambda _: None)
+
+
+def _compile(runner: Runner, python: BuildPython, root: Path, sources: Sequence[Path]) -> None:
+    with tempfile.NamedTemporaryFile("w", prefix="csd-compile-", suffix=".txt", encoding="utf-8") as names:
+        names.writelines(f"{path.relative_to(root).as_posix()}\n" for path in sources)
+        names.flush()
+        # The order of a set's members depends on the seed.
+        environment = {**python.environment, "PYTHONHASHSEED": "0"}
+        command: list[str | Path] = [
+            *(word for word in python.command if word != "-I"),
+            "-s",
+            "-c",
+            _COMPILER,
+            root,
+            names.name,
+        ]
+        runner.run(command, "compile the drive's packages", environment=environment)
+
+
+# Where the Python packages lie in it, as in the image of emulated drives; the control script knows it too.
+ROOTFS_SITE = "opt/csd/site"
+# Places to mount on.
+_PLACES = ("dev", "proc", "sys", "tmp", "run", "root")
+
+
+def fill_rootfs(runner: Runner, recipe: RootfsRecipe, archives: Sequence[Path], root: Path) -> None:
+    """Unpack Debian packages into the empty folder `root`, and add what their scripts would have written.
+
+    Raises:
+        ImageError: a package is damaged or the disk is full.
+    """
+    make_root(root)
+    options = [f"--exclude={pattern}" for pattern in recipe.leave_out]
+    runner.parallel(lambda archive: unpack_package(runner, archive, root, options), archives, lambda _: None)
+    for name in _PLACES:
+        (root / name).mkdir(exist_ok=True)
+    overlay = image_folder() / "overlay"
+    for name in recipe.overlay:
+        target = root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        shutil.copyfile(overlay / name, target)
+    shell = root / "usr/bin/sh"
+    shell.unlink(missing_ok=True)
+    shell.symlink_to("dash")
+    (root / ROOTFS_SITE).mkdir(parents=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from csd_emu.util.packaged_files import packaged_folder
+from csd_emu.util.paths import packaged_folder
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.deploy.compatibility import Form
 

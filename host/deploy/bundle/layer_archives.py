@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from csd_emu.image.digest import file_sha256
+from csd_emu.image.image_recipe import file_sha256
 from firmware_agent.common.errors import ImageError
 
 ID_CHARACTERS = 16

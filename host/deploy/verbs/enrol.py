@@ -1,4 +1,4 @@
-"""Enrolment: a deployment's own authority on the server, and a certificate of it on each drive, brought over SSH."""
+"""The verbs ``enrol`` and ``revoke``: certificates of a deployment's own authority on its drives, and their end."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from csd_emu.engines.remote.agent_control import Control
-from firmware_agent.common.errors import DriveUnfit
+from csd_emu.engines.remote.inventory import DriveEntry
+from firmware_agent.common.errors import ConfigurationError, DriveUnfit
 from firmware_agent.common.identity import Identity, write_identity
 from host.deploy.verb_protocol import DriveSite, Verb, VerbOutcome, VerbResult
 from host.deploy.verbs.verb_table import VerbPlan
-from host.fleet.certificate_serials import Serials
 from host.fleet.certificates import Authority, Credential, serial_of
 from host.fleet.drive_certificates import ENROLLED_LIFETIME, RENEW_BEFORE
-from host.fleet.enrolment_authority import authority_folder, has_authority, open_authority
+from host.fleet.enrolment_authority import Serials, authority_folder, has_authority, open_authority
 
 _ENTROPY_BYTES = 64
 _FIND_CERTIFICATE = r"""sed -n 's/^.*"certificate_pem":"\([^"]*\)".*$/\1/p'"""
@@ -153,3 +153,40 @@ def _pack(drive: str, name: str, authority: Authority, credential: Credential, n
 def _outcome(site: DriveSite, result: VerbResult, what: str, ends: datetime.datetime) -> VerbOutcome:
     expires = f"{ends:%Y-%m-%d}"
     return VerbOutcome(site.drive.name, result, f"{what}; ends {expires}", {"expires": expires})
+
+
+def prepare_revoke(plan: VerbPlan) -> Verb:
+    """Return the verb ``revoke``: no certificate of a drive counts until it is enrolled again; none is spoken with.
+
+    Raises:
+        ConfigurationError: no drive is named; this verb does not mean all where nothing is said.
+    """
+    if not plan.named:
+        raise ConfigurationError(
+            "deploy revoke: name the drives, as in csd-emu deploy INVENTORY.YAML revoke csd-00, or their --groups"
+        )
+    serials = Serials(authority_folder(plan.paths, plan.inventory.name))
+
+    def revoke(site: DriveSite) -> VerbOutcome:
+        name = site.drive.name
+        if serials.find(name) == "":
+            return VerbOutcome(name, VerbResult.UNCHANGED, "no certificate of it counts")
+        if site.dry_run:
+            return VerbOutcome(name, VerbResult.PLANNED, "would refuse every certificate that it has")
+        serials.revoke(name)
+        return VerbOutcome(name, VerbResult.DONE, "every certificate that it has is refused until it is enrolled again")
+
+    return revoke
+
+
+def former_drive(name: str) -> DriveEntry:
+    """Return an entry for a drive that the inventory no longer has, such as one that was sold.
+
+    Raises:
+        ConfigurationError: it is no name of a drive.
+    """
+    rest = dict.fromkeys(set(DriveEntry.model_fields) - {"name", "host", "groups", "folder", "profile"})
+    try:
+        return DriveEntry(name=name, host=name, groups=[], folder="/", profile="", **rest)
+    except ValueError as error:
+        raise ConfigurationError(f"deploy revoke: {name!r} is no name of a drive") from error

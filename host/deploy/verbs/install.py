@@ -18,9 +18,8 @@ from host.deploy.bundle.bundle import Bundle, BundleStore
 from host.deploy.bundle.bundle_recipe import ROOTFS_PYTHON, Variant, WheelChoice
 from host.deploy.compatibility import DriveRequirements, Form, judge
 from host.deploy.drive_lock import held
-from host.deploy.installed import survey
 from host.deploy.verb_protocol import DriveSite, Verb, VerbOutcome, VerbResult
-from host.deploy.verbs.installation import Installation
+from host.deploy.verbs.installation import Installation, survey
 from host.deploy.verbs.probe import read_facts
 from host.deploy.verbs.verb_table import VerbPlan
 

@@ -11,9 +11,9 @@ from csd_emu.engines.remote.agent_control import AgentStatus, Control
 from firmware_agent.common.errors import DriveUnfit, InstallFailed
 from host.deploy.bundle.bundle_recipe import default_folder
 from host.deploy.drive_lock import held
-from host.deploy.installed import survey
 from host.deploy.verb_protocol import DriveSite, Verb, VerbOutcome, VerbResult
 from host.deploy.verbs.enrol import revoking
+from host.deploy.verbs.installation import survey
 from host.deploy.verbs.lease_check import unless_lent
 from host.deploy.verbs.upgrade import ALIVE, ENDED, Patience
 from host.deploy.verbs.verb_table import VerbPlan

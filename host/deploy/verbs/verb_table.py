@@ -137,7 +137,7 @@ VERBS: dict[str, VerbEntry] = {
         "host.deploy.verbs.service:prepare_uninstall", "stop the agent and remove all of it", 300.0, options=_FORCE
     ),
     "revoke": VerbEntry(
-        "host.deploy.verbs.revoke",
+        "host.deploy.verbs.enrol:prepare_revoke",
         "refuse every certificate that the drive has; speaks with no drive",
         60.0,
         local=True,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from csd_emu.perfmodel.power import list_assumed
 from csd_emu.profiles import Profile
 from host.core.device_time import WALL
 from host.core.run_stats import RunStats
@@ -55,9 +54,10 @@ def list_assumptions(profiles: Sequence[Profile]) -> list[AssumedFigure]:
     """Return the figures of these profiles that are assumed, each profile once."""
     unique = {profile.name: profile for profile in profiles}
     return [
-        AssumedFigure(profile.name, name, figure.value, figure.unit, figure.source)
+        AssumedFigure(profile.name, entry.figure, entry.value, entry.unit, entry.source)
         for profile in unique.values()
-        for name, figure in list_assumed(profile)
+        for entry in profile.entries()
+        if entry.assumed
     ]
 
 

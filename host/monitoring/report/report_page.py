@@ -15,7 +15,7 @@ import msgspec
 import yaml
 from markupsafe import Markup
 
-from csd_emu.profiles.figure_entry import FigureEntry
+from csd_emu.profiles.profile import FigureEntry
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.units import format_bytes
@@ -217,13 +217,7 @@ def _profiles(run: RunData) -> dict[str, list[FigureEntry]]:
     known = {name: profile for name in dict.fromkeys(run.devices.values()) if (profile := run.profiles.get(name))}
     if run.host is not None and run.array:
         known[run.host.name] = run.host
-    return {
-        name: [
-            FigureEntry(key, figure.value, figure.unit, figure.source, figure.assumed)
-            for key, figure in profile.sources().items()
-        ]
-        for name, profile in known.items()
-    }
+    return {name: profile.entries() for name, profile in known.items()}
 
 
 def _replace(path: Path, text: str) -> None:

@@ -9,9 +9,8 @@ from firmware_agent.common.errors import PluginError
 from host.config.plugins.kinds import TUNER
 from host.config.plugins.plugin_loading import Plugin
 from host.config.plugins.plugin_options import accepted
-from host.config.plugins.plugin_section import UserSection
+from host.config.plugins.plugin_section import TunerSection, UserSection
 from host.config.sync_section import TuningSection
-from host.config.tuner_section import TunerSection
 from host.core.tuning.batch_tuner import Batches, BatchTuner
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.fixed import FixedBatches

@@ -14,7 +14,7 @@ from firmware_agent.common.errors import DeviceLost
 from host.config.job_file import JobConfig
 from host.config.server_group import ServerGroup
 from host.core.states.peer_servers import StateBehind
-from host.core.states.training_state_bytes import hash_weights, pack_state, unpack_state
+from host.core.states.training_state import hash_weights, pack_state, unpack_state
 from host.training.multi_server.code_hash import code_sha256
 from host.training.multi_server.collective import ServersTogether
 from host.training.multi_server.membership import Claim, exporter_key, member

@@ -19,8 +19,7 @@ from firmware_agent.common.slices import Array
 from host.core.evaluation import WeightsJudge
 from host.core.records import EventKind, RoundRecord
 from host.core.states.peer_servers import StateBehind
-from host.core.states.training_state import TrainingState
-from host.core.states.training_state_bytes import hash_weights, pack_state, unpack_state
+from host.core.states.training_state import TrainingState, hash_weights, pack_state, unpack_state
 from host.core.tuning.batch_tuner import Batches, DeviceSelector, Retune
 from host.fleet.device_session import DeviceSession
 from host.training.learning_rate_rule import scale_learning_rate

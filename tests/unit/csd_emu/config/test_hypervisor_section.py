@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.hypervisors import name_hypervisors
-from csd_emu.engines.qemu.capabilities import confined_by, read_owner, read_qemu
+from csd_emu.engines.qemu.remote_hypervisor import confined_by, read_owner, read_qemu
 from csd_emu.util.config_files import parse_config
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 

@@ -3,7 +3,7 @@ import stat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.image.cpio import Entry, archive
+from csd_emu.image.initramfs import Entry, archive
 
 
 def read(data: bytes) -> dict[str, tuple[int, int, bytes]]:

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.image.image_recipe import default_folder, load_recipe, source_files, tree_hash
+from csd_emu.image.image_recipe import image_folder, load_recipe, source_files, tree_hash
 from csd_emu.image.wheels import read_lock
 from firmware_agent.common.errors import ImageError
 
 
 def test_the_shipped_recipe_is_whole() -> None:
-    recipe = load_recipe(default_folder())
+    recipe = load_recipe(image_folder())
     assert (recipe.suite, recipe.python) == ("bookworm", "3.11")
     assert recipe.disk_bytes % 4096 == 0
     for name in ("init", "check/check.py", "check/check.conf", "overlay/etc/systemd/system/csd-agent.service"):
@@ -24,7 +24,7 @@ def test_the_shipped_recipe_is_whole() -> None:
 
 
 def test_no_file_of_the_recipe_holds_an_index_address() -> None:
-    for path in source_files(default_folder()):
+    for path in source_files(image_folder()):
         assert "://" not in path.read_text(encoding="utf-8"), path
 
 

@@ -13,7 +13,6 @@ from csd_emu.perfmodel.power import (
     busy_core_seconds,
     device_energy,
     host_energy,
-    list_assumed,
     needed_drive_watts,
     sum_energy,
 )
@@ -123,10 +122,10 @@ def test_a_host_has_a_chassis() -> None:
 
 
 def test_assumed_figures_are_listed_and_sourced_ones_are_not() -> None:
-    names = {name for name, _ in list_assumed(NEWPORT)}
+    names = {entry.figure for entry in NEWPORT.entries() if entry.assumed}
     assert {"power.idle_watts", "link_bytes_per_second", "clock_hertz"} <= names
     assert "cores" not in names
-    assert not {"cores", "dram_bytes"} & {name for name, _ in list_assumed(get_profile("solana"))}
+    assert not {"cores", "dram_bytes"} & {entry.figure for entry in get_profile("solana").entries() if entry.assumed}
 
 
 @given(speedup=st.floats(0.5, 20), factor=st.floats(0.5, 20), baseline=st.floats(1, 1e4), drives=st.integers(1, 36))

@@ -68,12 +68,12 @@ def test_newport_is_four_cores_of_a_gigahertz() -> None:
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
 def test_every_figure_of_every_profile_has_a_unit_and_a_source(profile: Profile) -> None:
-    figures = profile.sources()
+    figures = profile.entries()
     assert len(figures) == (19 if profile.kind == "host" else 15)
-    for name, (value, unit, source) in figures.items():
-        assert len(source) > 12, name
-        assert value >= 0
-        assert unit or name.startswith(("cores", "instructions", "parallel", "ratio")), name
+    for entry in figures:
+        assert len(entry.source) > 12, entry.figure
+        assert entry.value >= 0
+        assert entry.unit or entry.figure.startswith(("cores", "instructions", "parallel", "ratio")), entry.figure
     assert PROFILES[profile.name] is profile
 
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig, LinkSection
-from csd_emu.config.racks import FailuresSection
-from csd_emu.config.servers_file import ServersConfig
+from csd_emu.config.servers_file import FailuresSection, ServersConfig
 from csd_emu.perfmodel.power import CHASSIS
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_lab.bench.scaleout.scaleout_simulation import measure

@@ -17,8 +17,7 @@ from firmware_agent.common.frames.step_frames import Step, Stepped
 from firmware_agent.common.shard import open_shard
 from firmware_agent.common.slices import Array, cut_slices, make_slice, tensor_specs
 from firmware_agent.common.wire import AnyFrame, decode, encode
-from host.config.data_section import DataSection
-from host.config.job_file import JobConfig, check_mode
+from host.config.job_file import DataSection, JobConfig, check_mode
 from host.core.datasets import load_dataset
 from host.core.records import EventKind
 from host.fleet.shards import deal_out, write_shards

@@ -8,7 +8,7 @@ import pytest
 
 from firmware_agent.common.errors import ConfigurationError
 from host.config.job_file import JobConfig
-from host.config.multi_server_check import fit_job
+from host.config.resolve import fit_job
 
 JOB: dict[str, Any] = {"model": "digits_cnn", "data": {"source": "digits"}, "mode": "sync", "rounds": 1}
 

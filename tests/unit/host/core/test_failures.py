@@ -14,9 +14,9 @@ from firmware_agent.common.errors import (
     PluginFailed,
     UserCodeFailed,
 )
+from host.core.console import print_failure, print_user_traceback
 from host.core.failures import MOST_FAILURES, OTHER, Failure, Failures, describe_failures, failed_run
 from host.core.plain_text import plain
-from host.core.printing_failures import print_failure, print_user_traceback
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "nets.py", line {}, in forward\n    fail()\nRuntimeError: {}'
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from csd_emu.engines.remote.shell import CommandResult
 from csd_emu.util.deadline import Deadline
-from host.deploy import link_speed as link
+from host.deploy.verbs import probe as link
 from tests.support.drives import FakeShell, entries
 from tests.support.examples import examples
 

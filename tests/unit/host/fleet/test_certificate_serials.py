@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
-from host.fleet import certificate_serials as module
-from host.fleet.certificate_serials import FILE, REVOKED, Serials
+from host.fleet import enrolment_authority as module
+from host.fleet.enrolment_authority import FILE, REVOKED, Serials
 
 SERIAL = st.integers(1, (1 << 159) - 1)
 

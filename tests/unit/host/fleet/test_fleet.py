@@ -12,7 +12,8 @@ from firmware_agent.common.wire import PROTOCOL_VERSION
 from host.core.records import EventKind
 from host.fleet import fleet as fleet_module
 from host.fleet.certificates import HostKeys
-from host.fleet.fleet import ExpectedDevice, Fleet
+from host.fleet.fleet import Fleet
+from host.fleet.hello_rules import ExpectedDevice
 from tests.support.fakes import Aborted, FakeCall, hello
 
 
@@ -219,8 +220,8 @@ async def test_a_device_that_was_never_there_can_be_cut_off_and_healed(calls: Ca
 
 async def test_a_clock_or_a_number_of_records_that_the_drive_was_not_given_is_refused(host_keys: HostKeys) -> None:
     calls = Calls(host_keys)
-    calls.fleet._expected["csd-00"] = ExpectedDevice(1, "a" * 64, samples=10, clock="wall")
-    calls.fleet._expected["csd-01"] = ExpectedDevice(1, "a" * 64)
+    calls.fleet._rules._expected["csd-00"] = ExpectedDevice(1, "a" * 64, samples=10, clock="wall")
+    calls.fleet._rules._expected["csd-01"] = ExpectedDevice(1, "a" * 64)
     assert "its clock is wall" in await refusal(calls, FakeCall("csd-00", hello(clock="counted")))
     assert "its clock is one of counted, modelled, wall" in await refusal(
         calls, FakeCall("csd-01", hello("csd-01", clock="[link=x]mine"))

@@ -17,14 +17,13 @@ from firmware_agent.common.atomic_files import shared_mode
 from firmware_agent.common.errors import ConfigurationError, DataError, ProtocolError
 from firmware_agent.common.frames.session_frames import Hello, Holding
 from host.app.prepare import prepare_run
-from host.config.data_section import DataSection
-from host.config.job_file import read_job
+from host.config.job_file import DataSection, read_job
 from host.config.resolve import resolve_run
 from host.core.datasets import check_source, load_dataset
 from host.fleet.certificates import HostKeys
-from host.fleet.fleet import ExpectedDevice, Fleet
-from host.fleet.in_place_data import WantedRecords
-from host.fleet.shards import deal_out, write_shards
+from host.fleet.fleet import Fleet
+from host.fleet.hello_rules import ExpectedDevice
+from host.fleet.shards import WantedRecords, deal_out, write_shards
 from tests.support.fakes import Aborted, FakeCall, hello
 from tests.unit.firmware_agent.common.datafiles.test_datafiles import noise, write_folder, write_idx
 

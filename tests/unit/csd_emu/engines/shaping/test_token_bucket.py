@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.engines.shaping.link_shape import QUEUE_BYTES, Shape, bucket_arguments, burst_bytes
-from csd_emu.engines.shaping.relay_pipe import BURST_SECONDS, CHUNK_BYTES, Pipe
-from csd_emu.engines.shaping.token_bucket import TokenBucket
+from csd_emu.engines.shaping.relay_pipe import BURST_SECONDS, CHUNK_BYTES, Pipe, TokenBucket
+from csd_emu.engines.shaping.shaper import QUEUE_BYTES, Shape, bucket_arguments, burst_bytes
 from firmware_agent.common.errors import ConfigurationError
 
 SIZES = st.lists(st.tuples(st.integers(1, 20_000), st.floats(0, 0.05)), min_size=1, max_size=40)

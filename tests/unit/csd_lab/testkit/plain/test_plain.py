@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from csd_emu.engines.remote.inventory import DriveSection
 from csd_emu.image.initramfs import KeyPair
 from csd_lab.testkit.plain import load_plain_recipe, plain_names
-from csd_lab.testkit.plain.machine_images import host_key_file
-from csd_lab.testkit.plain.modules import load_order
+from csd_lab.testkit.plain.machine_images import host_key_file, load_order
 from firmware_agent.common.errors import ConfigurationError, ImageError
 from tests.targets import TcpProxy
 

@@ -9,8 +9,7 @@ from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.app.run_request import RunRequest
 from host.app.stack import drives_container as drives
 from host.app.stack import host_container as trainer
-from host.app.stack.host_container import find_unfinished
-from host.app.stack.secrets import ensure_secret
+from host.app.stack.host_container import ensure_secret, find_unfinished
 from host.app.stack.stack_settings import StackSettings
 from host.fleet.foreground_lock import present
 from host.monitoring.run_directory import ARRAY_FILE, JOB_FILE, SUMMARY_FILE

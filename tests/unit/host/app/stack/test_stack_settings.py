@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from csd_emu.config.array_file import MAX_DEVICES
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
-from host.app.stack.container_memory import BASE_BYTES, check_memory, limit_bytes, needed_bytes
+from host.app.stack.drives_container import BASE_BYTES, check_memory, limit_bytes, needed_bytes
 from host.app.stack.stack_settings import StackSettings
 
 

@@ -17,8 +17,7 @@ from host.config.job_file import JobConfig
 from host.config.job_plugins import load_plugins
 from host.config.plugins.kinds import STRATEGY, TUNER
 from host.config.plugins.plugin_loading import load_plugin
-from host.config.plugins.plugin_section import UserSection
-from host.config.strategy_section import StrategySection
+from host.config.plugins.plugin_section import StrategySection, UserSection
 from host.policies.aggregation import Contribution, FedAvg, UserStrategy, make_strategy
 from host.policies.batching import SpeedTable
 from host.policies.batching.user_tuner import UserTuner, make_user_tuner

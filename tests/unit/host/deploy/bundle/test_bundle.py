@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd_emu.image.digest import file_sha256
+from csd_emu.image.image_recipe import file_sha256
 from csd_emu.image.wheels import read_lock
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit, ImageError
 from host.deploy.bundle.bundle_recipe import default_folder, load_recipe

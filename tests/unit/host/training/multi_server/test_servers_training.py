@@ -19,8 +19,7 @@ from firmware_agent.common.errors import CheckpointError, DeviceLost
 from firmware_agent.common.frames.step_frames import Step
 from firmware_agent.common.slices import Array
 from host.core.records import EventKind, StepRecord
-from host.core.states.training_state import TrainingState
-from host.core.states.training_state_bytes import hash_weights, pack_state, unpack_state
+from host.core.states.training_state import TrainingState, hash_weights, pack_state, unpack_state
 from host.core.tuning.batch_tuner import StepCost
 from host.training.sync.peers.server_step import ServersStepper, ServersStepResult
 from host.training.sync.step_result import StepResult, Underway, step_joules

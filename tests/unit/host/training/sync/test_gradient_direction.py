@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from csd_lab.bench.harness import bench_config
 from firmware_agent.common.frames.step_frames import Step, Stepped
 from firmware_agent.common.slices import Array
-from host.config.data_section import DataSection
+from host.config.job_file import DataSection
 from host.core.records import EventKind
 from host.fleet.shards import dealt_alike
 from host.training.contributions import Refusal

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from csd_emu.util import short_path
-from csd_emu.util.short_path import forget, shorten
+from csd_emu.engines.qemu import libvirt_daemon
+from csd_emu.engines.qemu.libvirt_daemon import forget, shorten
 from firmware_agent.common.errors import EnvironmentUnfit
 
 
@@ -15,7 +15,7 @@ from firmware_agent.common.errors import EnvironmentUnfit
 def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "links"
     folder.mkdir()
-    monkeypatch.setattr(short_path, "_FOLDER", folder)
+    monkeypatch.setattr(libvirt_daemon, "_FOLDER", folder)
     return folder
 
 
