@@ -27,16 +27,16 @@ from host.training.round_exchange import job_frame
 from host.training.run_faults import RunFaults
 from host.training.split.split_model import SplitModelInfo
 from host.training.sync.disturbances import Disturbances
-from host.training.sync.exchange.overlapped_channel import OnSlices
+from host.training.sync.exchange.channel import OnSlices
 from host.training.sync.exchange.slice_log import StepLogs
 from host.training.sync.exchange.step_exchange import StepExchange
+from host.training.sync.host_part import HostPart, ServerModelClock
 from host.training.sync.participants import Participants
-from host.training.sync.peers.local_training import parts_of
-from host.training.sync.planning.step_composition import make_overlap
-from host.training.sync.run_guide import PLANNED, RunGuide
-from host.training.sync.run_transfers import RunTransfers
+from host.training.sync.peers.local_training import make_parts
+from host.training.sync.round_totals import PLANNED, RunGuide
+from host.training.sync.run_transfers import RunTransfers, make_overlap
 from host.training.sync.server_model.server_model import ServerModel
-from host.training.sync.sync_step import ServerModelClock
+from host.training.sync.sync_step import Stepper
 from host.training.sync.sync_training import SyncTraining
 from host.training.trained_model import TrainedModel
 
@@ -82,25 +82,20 @@ def make_sync_training(
         return faults.waits_for(session.device) or disturbances.changes(session, step)
 
     transfers = RunTransfers(request.communication, StepLogs(on_slices))
-    make_stepper, make_training = parts_of(together)
+    ending, make_training = make_parts(together)
     exchange = StepExchange(
         *(_step_frame(request), request.job.watchdog, participants.on_event, before_step, speaks),
-        *(transfers.logs.add, participants.run_failures, _norm_sums(request)),
+        *(transfers.logs.add, participants.run_failures),
     )
-    placed = request.placed
-    stepper = make_stepper(
-        *(model, plan, exchange, accountant),
-        None if placed is None else _make_tail(request, placed, model.weights),
-        None if placed is None else _tail_clock(request, placed),
-        dealt_alike(request.config.list_nodes(), request.job.data, plan.sizes),
-    )
+    alike = dealt_alike(request.config.list_nodes(), request.job.data, plan.sizes)
+    stepper = Stepper(model, plan, exchange, accountant, _make_host_part(request, model), alike, ending)
     return make_training(plan, participants, stepper, disturbances, request.evaluator, transfers, guide)
 
 
 def _make_model(request: RunRequest) -> TrainedModel:
     structure = request.evaluator.structure()
     weights = _as_precision(request.evaluator.initial_weights(), request.job.sync.precision)
-    return TrainedModel(weights, structure, make_optimiser(request.job, structure, weights))
+    return TrainedModel(weights, structure, make_optimiser(request.job, structure, weights), _norm_sums(request))
 
 
 def _step_frame(request: RunRequest) -> Job:
@@ -131,12 +126,15 @@ def overlap_of(request: RunRequest) -> OverlapComposer | None:
     return make_overlap(request.evaluator, weights, job.sync.batch_norm, block_bytes, barrier, moved, request.shares)
 
 
-def _make_tail(request: RunRequest, placed: SplitModelInfo, weights: dict[str, Array]) -> ServerModel:
-    job, structure = request.job, request.evaluator.structure()
+def _make_host_part(request: RunRequest, model: TrainedModel) -> HostPart | None:
+    """Return the host's part of a model that is cut; None if the devices have all of it."""
+    job, placed = request.job, request.placed
+    if placed is None:
+        return None
     cut = request.evaluator.cut(placed.layer, job.sync.precision)
-    return ServerModel(
-        cut, weights, structure.trained, structure.tied, job.sync.batch_norm, job.seed, len(placed.moved)
-    )
+    trained, tied = model.structure.trained, model.structure.tied
+    tail = ServerModel(cut, model.weights, trained, tied, job.sync.batch_norm, job.seed)
+    return HostPart(tail, model, _tail_clock(request, placed), len(placed.moved))
 
 
 def _tail_clock(request: RunRequest, placed: SplitModelInfo) -> ServerModelClock:

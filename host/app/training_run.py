@@ -30,7 +30,7 @@ from host.training.multi_server.server_membership import ServerMembership, meeti
 from host.training.round_exchange import RoundExchange, job_frame
 from host.training.run_faults import RunFaults
 from host.training.selection.planned_run import PlannedRun
-from host.training.sync.run_guide import RunGuide
+from host.training.sync.round_totals import RunGuide
 from host.training.training_protocol import Training
 
 
@@ -167,11 +167,10 @@ class TrainingRun:
         frame = job_frame(request.job, request.spec, request.dataset.image_scale, request.proximal)
         names = [device.name for device in request.config.list_devices()]
         exchange = RoundExchange(
-            *(request.job, frame, self._fleet, self._list_existing, on_event, faults.before_task, self._failures),
-            accountant.time.clock,
+            request.job, frame, self._fleet, self._list_existing, on_event, faults.before_task, self._failures
         )
         plugin = request.plugins.strategy
-        return FederatedTraining(request.job, names, exchange, accountant, request.evaluator, on_event, plugin)
+        return FederatedTraining(request.job, names, exchange, accountant, request.evaluator, plugin)
 
     def _over(self) -> bool:
         """Whether the run ends before its training is done."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from csd_emu.perfmodel.cut_timeline import Crossed, compose_cut
 from csd_emu.perfmodel.host_node import host_activity, link_of, storage_of
 from csd_emu.perfmodel.overlap.overlapped_step import OverlapComposer
 from csd_emu.perfmodel.power import MEASURED, add_up, device_energy, host_energy, sum_energy
-from csd_emu.perfmodel.timeline import AGGREGATE, READ, RECEIVE, SEND, Activity, Link, Span, compose, shift
+from csd_emu.perfmodel.timeline import AGGREGATE, READ, RECEIVE, SEND, Activity, Composed, Link, Span, compose, shift
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
@@ -74,6 +75,31 @@ class StepAccount:
     energy_joules: dict[str, dict[str, float]]
 
 
+@dataclass(frozen=True)
+class Lateness:
+    """Who is late in a round or step, and where that ends it.
+
+    Attributes:
+        deadline_seconds: at which it ends if a device's part takes longer: that is taken to stop, so that its spans and
+            its energy end there too; None if all are waited for.
+        devices: who is late whenever they were done, and nobody else is; None if the deadline says so.
+        ended: device -> seconds that it is taken to have computed, per phase; None for as long as it did.
+    """
+
+    deadline_seconds: float | None = None
+    devices: Collection[str] | None = None
+    ended: Mapping[str, PhaseSeconds] | None = None
+
+    def of(self, composed: Composed) -> set[str]:
+        """Return who of those who did something is late."""
+        limit = math.inf if self.deadline_seconds is None else self.deadline_seconds
+        late = {device for device, seconds in composed.finish_seconds.items() if seconds > limit}
+        return late if self.devices is None else set(self.devices)
+
+
+IN_TIME = Lateness()
+
+
 class Accountant:
     """Composes rounds, and keeps the array's time. One instance per run."""
 
@@ -104,62 +130,65 @@ class Accountant:
     def account(
         self,
         returned: Sequence[DeviceReport],
-        deadline_seconds: float | None = None,
+        late: Lateness = IN_TIME,
         host_seconds: float = 0.0,
         beside: Sequence[DeviceReport] = (),
-        stragglers: Collection[str] | None = None,
         sending: TransferSettings | None = None,
         crossed: Crossed | None = None,
-        ended: Mapping[str, PhaseSeconds] | None = None,
     ) -> StepAccount:
         """Return the round, or step, made of what devices returned, and move the array's time on by its length.
 
-        A device whose part takes longer than `deadline_seconds` is marked as a straggler, and the round ends then: the
-        device is taken to stop, so that its spans and its energy end there too. The host's own `host_seconds` follow.
-        What devices did `beside` takes no time of the array's; they are marked too. `stragglers`, if given, are late
-        whenever they were done, and nobody else is.
-
-        A step with settings of its own for `sending` is composed as `csd_emu.perfmodel.overlap.overlapped_step` says,
-        if it can
-        be: the accountant has what that takes, a drive takes part, and nobody can turn out to be late, for what is
-        known only at a step's end lets no next step begin before it. Any other step of a model that is cut, where
-        `crossed` is what crossed, is composed by `csd_emu.perfmodel.cut_timeline`. With `ended` devices are taken to
-        have computed for so long, per phase, and not as long as they did.
+        The host's own `host_seconds` follow what devices do. What devices did `beside` takes no time of the array's;
+        they are marked as stragglers too.
         """
         parts = [self._device(part) for part in returned]
-        activities = [self._activity(part) for part in (_as_ended(parts, ended) if ended else parts)]
-        drives = any(part.device != HOST for part in parts)
-        in_time = deadline_seconds is None and not stragglers
-        whole = crossed is None or crossed.is_of({part.device for part in parts} - {HOST})
-        if self._overlap is not None and sending is not None and drives and in_time and whole:
-            composed = self._overlap.compose(activities, self._link, sending, host_seconds, crossed)
-            host_seconds = 0.0  # it is composed with the rest
-        elif crossed is not None:
-            composed = compose_cut(activities, self._link, crossed)
-        else:
-            composed = compose(activities, self._link)
-        late = {d for d, s in composed.finish_seconds.items() if deadline_seconds is not None and s > deadline_seconds}
-        if stragglers is not None:
-            late = set(stragglers)
-        seconds = deadline_seconds if late and deadline_seconds is not None else composed.seconds
-        spans = _cut(composed.spans, seconds) if late else list(composed.spans)
+        composed, host_seconds = self._compose(parts, late, host_seconds, sending, crossed)
+        names, seconds = late.of(composed), composed.seconds
+        if names and late.deadline_seconds is not None:
+            seconds = late.deadline_seconds
+        spans = _cut(composed.spans, seconds) if names else list(composed.spans)
         if host_seconds:
             spans.append(Span(HOST, AGGREGATE, seconds, seconds + host_seconds))
             seconds += host_seconds
         for part in map(self._device, beside):
             parts.append(part)
-            late.add(part.device)
+            names.add(part.device)
             spans += _cut(compose([self._activity(part)], self._link).spans, seconds)
         own = _by_device(spans)
         self._start_seconds = start_seconds = self.array_seconds
         self.array_seconds += seconds
         return StepAccount(
-            devices=[self._finished(part, own[part.device], seconds, part.device in late) for part in parts],
+            devices=[self._finished(part, own[part.device], seconds, part.device in names) for part in parts],
             array_seconds=seconds,
             finish_seconds=composed.finish_seconds,
             spans=list(shift(spans, start_seconds)),
             energy_joules=self._others(parts, own, seconds),
         )
+
+    def _compose(
+        self,
+        parts: Sequence[DeviceRound],
+        late: Lateness,
+        host_seconds: float,
+        sending: TransferSettings | None,
+        crossed: Crossed | None,
+    ) -> tuple[Composed, float]:
+        """Return what devices did when, and the host's seconds that are not in that.
+
+        A step with settings of its own for `sending` is composed as `csd_emu.perfmodel.overlap.overlapped_step` says,
+        if it can be: the accountant has what that takes, a drive takes part, and nobody can turn out to be late, for
+        what is known only at a step's end lets no next step begin before it. Any other step of a model that is cut,
+        where `crossed` is what crossed, is composed by `csd_emu.perfmodel.cut_timeline`.
+        """
+        activities = [self._activity(part) for part in (_as_ended(parts, late.ended) if late.ended else parts)]
+        drives = {part.device for part in parts} - {HOST}
+        in_time = late.deadline_seconds is None and not late.devices
+        whole = crossed is None or crossed.is_of(drives)
+        if self._overlap is not None and sending is not None and drives and in_time and whole:
+            return self._overlap.compose(activities, self._link, sending, host_seconds, crossed), 0.0
+        if crossed is not None:
+            return compose_cut(activities, self._link, crossed), host_seconds
+        return compose(activities, self._link), host_seconds
 
     def extend(self, accounted: StepAccount, seconds: float, reduce_seconds: float) -> StepAccount:
         """Return the step accounted last as one of so many `seconds`, for it waits for other servers.

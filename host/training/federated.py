@@ -13,12 +13,12 @@ from host.config.job_file import JobConfig
 from host.config.participation import choose_devices
 from host.config.plugins.plugin_loading import Plugin
 from host.core.evaluation import WeightsJudge
-from host.core.records import EventKind, OnEvent, RoundRecord, in_time
+from host.core.records import EventKind, RoundRecord, in_time
 from host.core.states.training_state import TrainingState
 from host.core.weighted_mean import round_weights
 from host.policies.aggregation import Contribution, Directions, make_strategy
 from host.policies.aggregation.update_direction import AWAY_ROUNDS
-from host.training.accounting import Accountant, StepAccount
+from host.training.accounting import Accountant, Lateness, StepAccount
 from host.training.device_conduct import diverged
 from host.training.round_exchange import RoundAnswer, RoundExchange
 from host.training.training_protocol import is_done, round_totals
@@ -34,7 +34,6 @@ class FederatedTraining:
         exchange: RoundExchange,
         accountant: Accountant,
         evaluator: WeightsJudge,
-        on_event: OnEvent,
         plugin: Plugin | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
@@ -45,12 +44,11 @@ class FederatedTraining:
             exchange: reaches them.
             accountant: composes time and energy of the rounds.
             evaluator: builds the first weights and judges the others.
-            on_event: called with device, what happened, and more about it.
             plugin: the job's strategy, if it is one of the user's own.
         """
         self._job, self._devices = job, list(devices)
         self._exchange, self._accountant, self._evaluator = exchange, accountant, evaluator
-        self._on_event = on_event
+        exchange.clock_of = accountant.time.clock
         self._round, self._accuracy = 0, 0.0
         self._weights = evaluator.initial_weights()
         self._buffers = frozenset(evaluator.structure().buffers)
@@ -107,14 +105,16 @@ class FederatedTraining:
         visited = await self._exchange.visit(number, self.weights, choice, self._buffers)
         start_seconds = self._accountant.array_seconds
         deadline_seconds = job.straggler.deadline if job.straggler is not None else None
-        accounted = self._accountant.account([answer.returned for answer in visited.answers], deadline_seconds)
+        accounted = self._accountant.account(
+            [answer.returned for answer in visited.answers], Lateness(deadline_seconds)
+        )
         self._report_stragglers(number, accounted)
         contributions = _contributions(visited.answers, accounted)
         if self._are_enough(number, contributions):
             weights, bad = await asyncio.to_thread(self._aggregate, list(contributions.values()))
             if bad:
                 what = f"the drives' weights are finite, but what the strategy makes of {bad} is not"
-                raise diverged(self._on_event, job, f"round {number}", what=what)
+                raise diverged(self._exchange.on_event, job, f"round {number}", what=what)
             await self._report_directions(number, contributions, weights)
             self._weights = weights
         for answer in visited.answers if self._recycles else ():
@@ -142,9 +142,13 @@ class FederatedTraining:
         for part in accounted.devices:
             if part.straggler:
                 seconds = accounted.finish_seconds[part.device]
-                self._on_event(part.device, EventKind.STRAGGLER, f"in round {number}: it took {seconds:g} s, {limit}")
+                self._exchange.on_event(
+                    part.device, EventKind.STRAGGLER, f"in round {number}: it took {seconds:g} s, {limit}"
+                )
         if all(part.straggler for part in accounted.devices):
-            self._on_event(HOST, EventKind.NOTE, f"round {number}: every device was late, {limit}; the weights stay")
+            self._exchange.on_event(
+                HOST, EventKind.NOTE, f"round {number}: every device was late, {limit}; the weights stay"
+            )
 
     async def _report_directions(
         self, number: int, contributions: Mapping[str, Contribution], weights: Mapping[str, Array]
@@ -157,7 +161,7 @@ class FederatedTraining:
             what = (
                 f"its updates point away from what {self._job.strategy.name} makes of all, {AWAY_ROUNDS} rounds running"
             )
-            self._on_event(device, EventKind.NOTE, f"in round {number}: {what} (cosine {cosine:.2f})")
+            self._exchange.on_event(device, EventKind.NOTE, f"in round {number}: {what} (cosine {cosine:.2f})")
 
     def _aggregate(self, contributions: Sequence[Contribution]) -> tuple[dict[str, Array], str]:
         """Return the new weights, and the first of them that is not finite; empty if all are."""
@@ -169,7 +173,9 @@ class FederatedTraining:
         count, least = len(contributions), self._strategy.least_contributions
         if 0 < count < least:
             needed = f"strategy {self._job.strategy.name} needs {least}; the weights stay"
-            self._on_event(HOST, EventKind.NOTE, f"round {number}: {count} drives' weights can be used, and {needed}")
+            self._exchange.on_event(
+                HOST, EventKind.NOTE, f"round {number}: {count} drives' weights can be used, and {needed}"
+            )
         return count >= least
 
 

@@ -154,6 +154,11 @@ class RoundExchange:
 
     A session takes part in a round at most once, and what a closed session still sends is never read. So an answer to
     an old round cannot enter a newer one, whenever its device comes back.
+
+    Attributes:
+        screen: judges what comes back; one that has seen nothing, at first.
+        on_event: called with device, what happened, and more about it.
+        clock_of: see `host.core.device_time.DeviceTime.clock`; at first the stopwatch's own.
     """
 
     def __init__(
@@ -165,8 +170,6 @@ class RoundExchange:
         on_event: OnEvent,
         before_task: BeforeTask = leave_alone,
         failures: Failures | None = None,
-        clock_of: ClockOf = lambda _, stopwatch: stopwatch,
-        screen: Screen | None = None,
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -178,12 +181,11 @@ class RoundExchange:
             on_event: called with device, what happened, and more about it.
             before_task: called for each device before a round's frames go to it.
             failures: is told when the user's code fails in a device; without, the run goes on.
-            clock_of: see `host.core.device_time.DeviceTime.clock`.
-            screen: judges what comes back; without, one that has seen nothing.
         """
-        self.screen, self._conduct, self._clock_of = screen or Screen(), Conduct(on_event), clock_of
+        self.screen, self._conduct = Screen(), Conduct(on_event)
+        self.clock_of: ClockOf = lambda _, stopwatch: stopwatch
         self._job, self._frame, self._fleet = job, frame, fleet
-        self._list_existing, self._on_event, self._before_task = list_existing, on_event, before_task
+        self._list_existing, self.on_event, self._before_task = list_existing, on_event, before_task
         self._failures = failures or Failures(goes_on=True)
         self._prepared: weakref.WeakSet[DeviceSession] = weakref.WeakSet()
 
@@ -242,7 +244,7 @@ class RoundExchange:
     def _part(self, answer: RoundAnswer) -> ScreenedContribution:
         said, session = answer.returned.trained, answer.session
         dealt = dealt_passes(session.hello.samples, self._job.epochs, self._frame.batch_size)
-        clock = self._clock_of(session.device, session.hello.clock)
+        clock = self.clock_of(session.device, session.hello.clock)
         return ScreenedContribution(session.device, dealt, said, said.steps, answer.scan, clock)
 
     async def _wait_for_newcomer(self, attempt: _Attempt) -> None:
@@ -261,7 +263,7 @@ class RoundExchange:
             awaited = sorted(device for device in set(existing) - set(sessions) if attempt.may_ask(device))
             if not awaited or patience.expired:
                 if all_diverge(attempt.errors):
-                    raise diverged(self._on_event, self._job, f"round {attempt.number}", attempt.errors)
+                    raise diverged(self.on_event, self._job, f"round {attempt.number}", attempt.errors)
                 raise attempt.verdict()
             if not told:
                 told, limit = True, f"{patience.left_seconds:.0f} s"
@@ -270,7 +272,7 @@ class RoundExchange:
                 await asyncio.wait_for(newcomer.wait(), min(_LOOK_SECONDS, patience.left_seconds))
 
     def _tell(self, note: str) -> None:
-        self._on_event(HOST, EventKind.NOTE, note)
+        self.on_event(HOST, EventKind.NOTE, note)
 
     async def _visit(
         self, session: DeviceSession, number: int, frames: Sequence[bytes], start: Start
@@ -283,14 +285,14 @@ class RoundExchange:
         try:
             return await self._train_device(session, number, frames, start)
         except DeviceFailed as error:  # the session goes on: the next round is another chance
-            self._on_event(session.device, EventKind.FAILED, f"in round {number}: {error}")
+            self.on_event(session.device, EventKind.FAILED, f"in round {number}: {error}")
             if isinstance(error, DeviceCodeFailed):
                 self._failures.take(error, session.device)
                 self._failures.check()
             return error
         except (DeviceLost, ProtocolError) as error:
             session.close(str(error))
-            self._on_event(session.device, EventKind.LOST, f"in round {number}: {error}")
+            self.on_event(session.device, EventKind.LOST, f"in round {number}: {error}")
             return error
 
     async def _train_device(

@@ -18,7 +18,7 @@ from firmware_agent.common.split.cutting import Cut, cut_model
 from firmware_agent.common.weights import buffer_names, load_arrays, state_arrays, tied_names, trained_names
 from firmware_agent.common.wire import AnyFrame
 from host.core.evaluation import NormSum, Structure
-from host.training.sync.exchange.activation_exchange import part_sizes
+from host.training.sync.exchange.step_extension import part_sizes
 from host.training.sync.server_model.server_model import ServerModel
 from tests.support.fakes import Answer
 from tests.support.sync import StepDrive

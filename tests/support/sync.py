@@ -32,11 +32,13 @@ from host.training.run_faults import RunFaults
 from host.training.sync.disturbances import Disturbances
 from host.training.sync.exchange.slice_log import SliceLog, StepLogs
 from host.training.sync.exchange.step_exchange import StepExchange
+from host.training.sync.host_part import HostPart
 from host.training.sync.participants import Participants
-from host.training.sync.peers.local_training import parts_of
-from host.training.sync.run_guide import RunGuide
+from host.training.sync.peers.local_training import make_parts
+from host.training.sync.round_totals import RunGuide
 from host.training.sync.run_transfers import RunTransfers
 from host.training.sync.server_model.server_model import ServerModel
+from host.training.sync.sync_step import Stepper
 from host.training.sync.sync_training import SyncTraining
 from host.training.sync_plan import Records, SyncPlan, make_plan
 from host.training.trained_model import TrainedModel
@@ -186,9 +188,13 @@ class SyncRun:
         async def before_step(session: Any, step: int, deadline: Any) -> None:
             await disturbances.apply(session, step, deadline)
 
-        make_stepper, make_training = parts_of(self._together)
-        stepper = make_stepper(
-            *(TrainedModel(weights, structure, optimiser), self.plan),
+        ending, make_training = make_parts(self._together)
+        model = TrainedModel(weights, structure, optimiser, sums_of(evaluator, self.frame))
+        part = None
+        if self._tail is not None:
+            part = HostPart(self._tail(weights), model, lambda records, _: TAIL_SECONDS * records)
+        stepper = Stepper(
+            *(model, self.plan),
             StepExchange(
                 self.frame,
                 self.watchdog_seconds,
@@ -196,11 +202,10 @@ class SyncRun:
                 before_step,
                 speaks=disturbances.changes,
                 on_slices=self.logs.add,
-                sums=sums_of(evaluator, self.frame),
             ),
             self.accountant,
-            None if self._tail is None else self._tail(weights),
-            lambda records, _: TAIL_SECONDS * records,
+            part,
+            ending=ending,
         )
         names = [device.name for device in self.config.list_devices()]
         participants = Participants(names, fleet, lambda: self.existing, 30.0, self.on_event)

@@ -32,7 +32,7 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
         names = [device.name for device in started.state.devices]
         exchange = RoundExchange(job, bench_frame(seed), started.fleet, lambda: names, lambda *_: None)
         accountant = make_accountant(bench_config("memory", DEVICES))
-        training = FederatedTraining(job, names, exchange, accountant, evaluator, lambda *_: None)
+        training = FederatedTraining(job, names, exchange, accountant, evaluator)
         while not training.done:
             await training.run_round()
         return {handle.plan.device.name: engine.private_bytes(handle) for handle in started.handles}

@@ -31,7 +31,7 @@ from host.config.job_file import DEFAULT_DATA
 from host.fleet.lifecycle import ArrayRequest, StartedArray
 from host.fleet.temporary_array import run_on_engine
 from host.training.sync.exchange.activation_exchange import ActivationReceiver
-from host.training.sync.server_model.activation_types import ActivationGrads
+from host.training.sync.server_model.activation_types import ActivationBatch, ActivationGrads, HandOver
 
 # The published arithmetic's models and batches: traffic without a cut over traffic with the linear layers on the host.
 PUBLISHED = {"vgg16": (32, 8.9), "alexnet": (128, 16.7)}
@@ -131,9 +131,9 @@ def count_wire(name: str, batch: int) -> WireCount:
     trained = set(trained_names(model))
     front = {key: weights[key] for key in cut.front.state_dict()}
     specs = activation_specs(cut.point.crossing, batch, drawn=False)
-    hand = ActivationReceiver(cut.point.crossing, True, 1, _NUMBER, "csd-00", (batch,))
+    hand = ActivationReceiver(HandOver(cut.point.crossing, True, 1), _NUMBER, "csd-00", (batch,), _nobody_adds)
     back = ActivationGrads(1.0, {spec.name: np.zeros(spec.shape, spec.dtype) for spec in specs if spec.name != LABELS})
-    crossing = sum(map(len, hand.answer(back).messages())) + _bytes(_activations(specs))
+    crossing = sum(map(len, hand.answer(back).messages(_NUMBER))) + _bytes(_activations(specs))
     kept = sum(front[key].size for key in front if key in trained)
     return WireCount(
         whole_bytes=_step_bytes(weights, trained, batch),
@@ -161,3 +161,7 @@ def _activations(specs: Sequence[TensorSpec]) -> Iterator[Frame]:
 
 def _bytes(frames: Iterable[Frame]) -> int:
     return sum(map(len, pack(map(encode, frames))))
+
+
+async def _nobody_adds(part: int, batch: ActivationBatch) -> ActivationGrads:
+    raise AssertionError("nothing is handed over")

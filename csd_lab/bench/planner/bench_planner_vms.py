@@ -31,7 +31,7 @@ from host.policies.selection.planner_protocol import TrialDecision
 from host.training.accounting import make_accountant
 from host.training.run_faults import RunFaults
 from host.training.selection.planning import Planning
-from host.training.sync.run_guide import RunGuide
+from host.training.sync.round_totals import RunGuide
 
 MODEL, BATCH = "digits_cnn", 32
 DEVICES: list[dict[str, Any]] = [{"profile": "newport", "count": 2}, {"profile": "generic-a53"}]

@@ -86,7 +86,7 @@ class FleetNoopRounds:
         exchange = RoundExchange(job, frame, fleet, lambda: (), lambda *_: None)
         accountant = make_accountant(bench_config("scaleout", len(task.devices), "native"))
         judge = _Unjudged(self._start)
-        self._training = FederatedTraining(job, task.devices, exchange, accountant, judge, lambda *_: None)
+        self._training = FederatedTraining(job, task.devices, exchange, accountant, judge)
 
     async def seconds(self) -> float:
         """Return wall seconds of one round, from its beginning to the mean being there and accounted for.

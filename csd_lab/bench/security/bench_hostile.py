@@ -195,10 +195,8 @@ class _Cases:
             participants = make_participants(request, fleet, self._list_existing, on_event)
             return make_sync_training(request, participants, accountant, faults)
         frame = job_frame(job, request.spec, request.dataset.image_scale, request.proximal)
-        exchange = RoundExchange(
-            *(job, frame, fleet, self._list_existing, on_event, faults.before_task), clock_of=accountant.time.clock
-        )
-        return FederatedTraining(job, names, exchange, accountant, request.evaluator, on_event)
+        exchange = RoundExchange(job, frame, fleet, self._list_existing, on_event, faults.before_task)
+        return FederatedTraining(job, names, exchange, accountant, request.evaluator)
 
     def _list_existing(self) -> list[str]:
         return self._engine.list_devices(self._config.name)

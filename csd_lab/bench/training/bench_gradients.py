@@ -28,13 +28,16 @@ from firmware_agent.common.split.cutting import cut_model
 from firmware_agent.common.weights import buffer_names, load_arrays, state_arrays, tied_names, trained_names
 from host.config.job_file import DEFAULT_DATA
 from host.core.evaluation import NormSum, trace_norm_sums
+from host.core.weighted_mean import TensorContribution, combine
 from host.fleet.device_session import DeviceSession
 from host.fleet.lifecycle import ArrayRequest, StartedArray
 from host.fleet.temporary_array import run_on_engine
 from host.training.sync.exchange.activation_exchange import ActivationExchange
+from host.training.sync.exchange.batch_norm_sums import Reductions
 from host.training.sync.exchange.gradient_buffer import GradientBuffer
-from host.training.sync.exchange.step_exchange import Outbound, StepExchange, StepWork
-from host.training.sync.gradient_mean import TensorContribution, combine
+from host.training.sync.exchange.step_exchange import StepExchange
+from host.training.sync.exchange.step_extension import DeviceWork, StepExtension
+from host.training.sync.exchange.weight_sender import Outbound, SentWeights
 from host.training.sync.server_model.server_model import ServerModel
 from host.training.tensor_ranges import TensorRange
 
@@ -229,18 +232,21 @@ class GradientStep:
 
         sessions, sizes = self._sessions(), dict(zip(map(_name, self._sessions()), BATCHES, strict=True))
         works = [
-            StepWork(s, np.asarray(r, np.uint32), self._case.micro_batch)
+            DeviceWork(s, np.asarray(r, np.uint32), self._case.micro_batch)
             for s, r in zip(sessions, records, strict=True)
         ]
         tail, sent = self._tail(weights), weights
+        extensions: list[StepExtension] = [Reductions(self._number, sizes, self._sums())]
         crossings = None
         if tail is not None:
-            names = [*tail.front_trained, *(name for name in tail.front_buffers if name in set(names))]
-            sent = {name: weights[name] for name in tail.front}
+            names = [*tail.split.front_trained, *(name for name in tail.split.front_buffers if name in set(names))]
+            sent = {name: weights[name] for name in tail.split.front}
             crossings = ActivationExchange(tail, self._number, {work.session.device: work.parts for work in works})
+            extensions.append(crossings)
         gathering = GradientBuffer(tensor_specs({name: weights[name] for name in names}), sizes, apply, barrier=False)
-        exchange = StepExchange(self._frame, WATCHDOG_SECONDS, lambda *_: None, _leave_alone, sums=self._sums())
-        for outcome in await exchange.visit(Outbound(self._number, sent), works, gathering, (), crossings):
+        exchange = StepExchange(self._frame, WATCHDOG_SECONDS, lambda *_: None, _leave_alone)
+        outbound = Outbound(self._number, SentWeights(sent))
+        for outcome in await exchange.visit(outbound, works, gathering, (), extensions):
             if outcome.error is not None:
                 raise DeviceFailed(f"{self._case}: {outcome.error}") from outcome.error
         await gathering.finish()

@@ -90,9 +90,10 @@ class NoopRounds:
         names = [device.name for device in started.state.devices]
         accountant = make_accountant(bench_config("rounds", len(names), "native"))
         self._start = np.random.default_rng(seed).standard_normal(elements, np.float32)
-        exchange = RoundExchange(job, frame, started.fleet, lambda: (), lambda *_: None, screen=screen)
+        exchange = RoundExchange(job, frame, started.fleet, lambda: (), lambda *_: None)
+        exchange.screen = screen or exchange.screen
         judge = _Unjudged(self._start)
-        self._training = FederatedTraining(job, names, exchange, accountant, judge, lambda *_: None)
+        self._training = FederatedTraining(job, names, exchange, accountant, judge)
 
     async def warm_up(self) -> None:
         """Have the drives build the model, and take everything into use once."""

@@ -1,8 +1,9 @@
-"""From steps to the record of a round."""
+"""From steps to the record of a round, and what guides a run beside its plan."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,10 +12,30 @@ from csd_emu.perfmodel.power import sum_energy
 from csd_emu.perfmodel.timeline import Span
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import DeviceRound, RetuneRecord, RoundRecord, StepRecord, in_time
-from host.core.tuning.batch_tuner import Batches, Retune
+from host.core.tuning.batch_tuner import Batches, BatchTuner, Retune
 from host.training.accounting import StepAccount
-from host.training.sync.run_guide import PLANNED, RunGuide
 from host.training.training_protocol import round_totals
+
+
+@dataclass(frozen=True)
+class RunGuide:
+    """Who decides on a run while it goes on, and who is shown its steps.
+
+    Attributes:
+        tuner: decides on batches; None for the plan's.
+        pause: whether the round shall end with the steps that have begun.
+        on_step: is given each step that has ended, and when it did in the array's time.
+        on_retune: is given new batch sizes.
+    """
+
+    tuner: BatchTuner | None = None
+    pause: Callable[[], bool] = lambda: False
+    on_step: Callable[[StepRecord, float], None] = lambda _, __: None
+    on_retune: Callable[[RetuneRecord], None] = lambda _: None
+
+
+PLANNED = RunGuide()
+"""All is as the plan says."""
 
 
 class RoundTotals:

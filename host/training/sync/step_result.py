@@ -1,23 +1,35 @@
-"""A synchronous step under way, and what came of it."""
+"""What came of a synchronous step: what devices report, as time and energy of the array, and who was too late."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from csd_emu.perfmodel.cut_timeline import Crossed
+from csd_emu.perfmodel.host_node import reduce_seconds
+from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import CsdError, DeviceLost
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
+from firmware_agent.common.frames.session_frames import Trained
+from firmware_agent.common.frames.step_frames import Stepped
 from firmware_agent.common.send_queue import TransferSettings
-from firmware_agent.common.slices import Array
-from host.core.records import DeviceStep, PlacementRecord, SendingRecord, ServersRecord, StepRecord, node_joules
+from host.core.device_time import gradient_seconds, micro_batch_counts
+from host.core.records import (
+    DeviceRound,
+    DeviceStep,
+    PlacementRecord,
+    SendingRecord,
+    ServersRecord,
+    StepRecord,
+    node_joules,
+)
 from host.core.states.peer_servers import DevicePart
 from host.core.tuning.batch_tuner import StepCost
-from host.training.accounting import StepAccount
-from host.training.sync.exchange.activation_exchange import ActivationExchange
-from host.training.sync.exchange.gradient_buffer import GradientBuffer
-from host.training.sync.exchange.step_exchange import FIFO, DeviceOutcome, StepWork
-from host.training.sync.exchange.weight_release import Release
-from host.training.sync.stragglers import Expected
+from host.training.accounting import IN_TIME, Accountant, DeviceReport, Lateness, StepAccount
+from host.training.sync.exchange.step_extension import DeviceOutcome
+from host.training.sync_plan import SyncPlan
 
 
 @dataclass(frozen=True)
@@ -113,43 +125,33 @@ class StepResult:
         )
 
 
-@dataclass
-class Underway:
-    """A step that has begun.
+@dataclass(frozen=True)
+class StepReport:
+    """What devices reported of a step, before anything of it counts.
 
     Attributes:
-        number: its number in the run.
-        works: one per device that takes part, in participant order.
-        records: device -> how many it computes.
-        learning_rate: that of a step with so many records.
-        rate: that of this one, unless devices are late.
-        expected: device -> seconds that its part should take.
-        gathering: its gradients.
-        whole: the gradient, where the optimiser needs all of it.
-        outcomes: of works, then of probes.
-        release: which of the weights it has stepped.
-        sending: its settings.
-        crossings: what crosses the cut of the model; None if it is whole.
-        tail_ready: set when the host's part of the model has what this step makes of it.
-        tail_step: what steps that part, once it has begun.
-        not_finite: see `StepResult`.
+        outcomes: of the devices that took part.
+        beside: of those that were watched.
+        late: who is not waited for.
+        accounted: time and energy.
+        crossed: what crossed the cut of the model; None if it is whole.
     """
 
-    number: int
-    works: Sequence[StepWork]
-    records: Mapping[str, int]
-    learning_rate: Callable[[int], float]
-    rate: float
-    expected: Expected | None
-    gathering: GradientBuffer
-    whole: dict[str, Array]
-    outcomes: asyncio.Future[list[DeviceOutcome]]
-    release: Release
-    sending: TransferSettings = FIFO
-    crossings: ActivationExchange | None = None
-    tail_ready: asyncio.Event = field(default_factory=asyncio.Event)
-    tail_step: asyncio.Task[None] | None = None
-    not_finite: str = ""
+    outcomes: Sequence[DeviceOutcome]
+    beside: Sequence[DeviceOutcome]
+    late: list[str]
+    accounted: StepAccount
+    crossed: Crossed | None
+
+    @property
+    def failed(self) -> dict[str, CsdError]:
+        """Who of those who took part returned nothing, and why."""
+        return failed_outcomes(self.outcomes)
+
+    @property
+    def returned(self) -> bool:
+        """Whether anyone of them returned anything."""
+        return len(self.failed) < len(self.outcomes)
 
 
 def step_joules(accounted: StepAccount) -> dict[str, float]:
@@ -161,3 +163,184 @@ def step_joules(accounted: StepAccount) -> dict[str, float]:
 def failed_outcomes(outcomes: Sequence[DeviceOutcome]) -> dict[str, CsdError]:
     """Return who returned nothing, and why."""
     return {outcome.device: outcome.error for outcome in outcomes if outcome.error is not None}
+
+
+# A step whose gradient would hold less than this share of its records waits until it holds so much.
+LEAST_SHARE = 0.5
+
+
+class DeviceProgress(NamedTuple):
+    """One device's part in a step: its records, its compute seconds, and those that were expected."""
+
+    device: str
+    records: int
+    seconds: float
+    expected_seconds: float
+
+
+def give_up_seconds(parts: Sequence[DeviceProgress], straggler_factor: float) -> float:
+    """Return after how many compute seconds of a step those who are not done are late.
+
+    `straggler_factor` times what the slowest was expected to take, or the moment at which those who are done hold half
+    of the step's records, whichever comes later: if all have become slow at once nobody is late.
+    """
+    limit = straggler_factor * max(part.expected_seconds for part in parts)
+    needed = LEAST_SHARE * sum(part.records for part in parts)
+    done = 0
+    for part in sorted(parts, key=lambda part: part.seconds):
+        done += part.records
+        if done >= needed:
+            return max(limit, part.seconds)
+    return limit
+
+
+def list_late(parts: Sequence[DeviceProgress], straggler_factor: float | None) -> tuple[float, list[str]]:
+    """Return the deadline and the devices that miss it; none without `straggler_factor`."""
+    if straggler_factor is None or not parts:
+        return 0.0, []
+    limit = give_up_seconds(parts, straggler_factor)
+    return limit, [part.device for part in parts if part.seconds > limit]
+
+
+Expected = Mapping[str, float]
+"""Device -> compute seconds that its part of a step should take, as it is believed to be now."""
+
+
+class StepAccounting:
+    """Accounts the steps of a run.
+
+    Attributes:
+        accountant: composes time and energy.
+        waits_for_all: whether nobody can be late.
+    """
+
+    def __init__(self, accountant: Accountant, plan: SyncPlan, gradient_bytes: int) -> None:
+        """Account steps of `plan`, in which each device returns so many bytes."""
+        self.accountant, self._gradient_bytes = accountant, gradient_bytes
+        self._models, self._straggler_factor = plan.expected, plan.job.sync.straggler_factor
+        self.waits_for_all = self._straggler_factor is None
+
+    def report(
+        self,
+        outcomes: Sequence[DeviceOutcome],
+        beside: Sequence[DeviceOutcome],
+        expected: Expected | None,
+        sending: TransferSettings,
+        crossed: Callable[[Collection[str]], Crossed | None],
+    ) -> StepReport:
+        """Return what came of a step, and who was late in it.
+
+        Args:
+            outcomes: of the devices that took part.
+            beside: of those that were watched.
+            expected: how long each should take; None if that is not known.
+            sending: the step's settings.
+            crossed: returns what crossed the cut of the model, given who was late.
+        """
+        limit, late = self._late(outcomes, expected)
+        over = crossed(late)
+        accounted = self._account(outcomes, beside, (limit, late), sending, over)
+        return StepReport(outcomes, beside, late, accounted, over)
+
+    def _late(self, outcomes: Sequence[DeviceOutcome], expected: Expected | None) -> tuple[float, list[str]]:
+        """Return after how many seconds of computing devices were given up, and which."""
+        if not expected:
+            return 0.0, []
+        parts = [
+            DeviceProgress(part.device, part.batch_size, self.accountant.compute_seconds(part), expected[part.device])
+            for part in returned_reports(outcomes)
+        ]
+        return list_late(parts, self._straggler_factor)
+
+    def _account(
+        self,
+        outcomes: Sequence[DeviceOutcome],
+        probes: Sequence[DeviceOutcome],
+        judged: tuple[float, Collection[str]],
+        sending: TransferSettings,
+        crossed: Crossed | None,
+    ) -> StepAccount:
+        returned, beside, accountant = returned_reports(outcomes), returned_reports(probes), self.accountant
+        host_seconds = reduce_seconds(self._gradient_bytes, len(returned)) if returned else 0.0
+        limit, late = judged
+        if not late:
+            return accountant.account(returned, IN_TIME, host_seconds, beside, sending, crossed)
+        # The exchange of what is not waited for would have followed: the step is charged as if it had.
+        if crossed is not None:  # and each of its passes up to the same share
+            own = {part.device: accountant.device_seconds(part) for part in returned}
+            ended = {device: capped_seconds(seconds, limit) for device, seconds in own.items()}
+            return accountant.account(returned, Lateness(None, late, ended), host_seconds, beside, crossed=crossed)
+        capped = {part.device: PhaseSeconds(forward=min(limit, accountant.compute_seconds(part))) for part in returned}
+        ends = Lateness(accountant.predict_seconds(returned, capped), late)
+        return accountant.account(returned, ends, host_seconds, beside)
+
+    def result(self, report: StepReport, mixed: bool, rate: float) -> StepResult:
+        """Return what came of a step on this server, once it has been applied.
+
+        Args:
+            report: what devices reported.
+            mixed: see `StepResult`.
+            rate: that the optimiser stepped with.
+        """
+        in_time = [each for each in report.outcomes if each.stepped is not None and each.device not in report.late]
+        parts = {part.device: part for part in report.accounted.devices}
+        total = sum(len(outcome.work.records) for outcome in in_time)
+        devices = [device_step(o, parts[o.device], self.expected_total(o), total) for o in in_time]
+        losses = [(outcome.stepped.loss, len(outcome.work.records)) for outcome in in_time if outcome.stepped]
+        loss = sum(value * count for value, count in losses) / total if total else math.nan
+        probed = failed_outcomes(report.beside)
+        return StepResult(report.accounted, loss, devices, report.late, report.failed, mixed, rate, probed)
+
+    def expected_total(self, outcome: DeviceOutcome) -> float:
+        """Return what the device's table says of its part, undisturbed; 0 without one."""
+        if outcome.device not in self._models:
+            return 0.0
+        batches = micro_batch_counts(len(outcome.work.records), outcome.work.micro_batch)
+        return gradient_seconds(self._models[outcome.device], batches).total
+
+
+def capped_seconds(seconds: PhaseSeconds, limit: float) -> PhaseSeconds:
+    """Return seconds of no more than `limit` in all, shared out over the phases as they are."""
+    share = min(1.0, limit / seconds.total) if seconds.total else 1.0
+    return PhaseSeconds(*(share * getattr(seconds, phase) for phase in PhaseSeconds.__struct_fields__))
+
+
+def returned_reports(outcomes: Sequence[DeviceOutcome]) -> list[DeviceReport]:
+    """Return the reports of those devices that reported."""
+    return [as_report(outcome, outcome.stepped) for outcome in outcomes if outcome.stepped is not None]
+
+
+def as_report(outcome: DeviceOutcome, stepped: Stepped) -> DeviceReport:
+    """Return a step's report as one of a round of one epoch."""
+    return DeviceReport(
+        device=outcome.device,
+        hello_clock=outcome.work.session.hello.clock,
+        trained=Trained(
+            *(stepped.step, stepped.samples, 1, stepped.loss, stepped.seconds, stepped.read_bytes),
+            stepped.peak_memory_bytes,
+            stepped.metered,
+        ),
+        epochs=1,
+        batch_size=stepped.samples,
+        sent_bytes=0 if outcome.device == HOST else outcome.sent_bytes,
+        received_bytes=stepped.read_bytes if outcome.device == HOST else outcome.received_bytes,
+        micro_batch=outcome.work.micro_batch,
+    )
+
+
+def device_step(outcome: DeviceOutcome, accounted: DeviceRound, expected_seconds: float, records: int) -> DeviceStep:
+    """Return the record of a device's part of a step.
+
+    Args:
+        outcome: of the device.
+        accounted: what its part is accounted as.
+        expected_seconds: by its table.
+        records: in the step, of all devices in time.
+    """
+    return DeviceStep(
+        device=outcome.device,
+        batch_size=len(outcome.work.records),
+        compute_seconds=accounted.device_seconds.total,
+        expected_seconds=expected_seconds,
+        weight=len(outcome.work.records) / records,
+    )

@@ -18,27 +18,22 @@ from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.slices import Array
 from host.core.evaluation import WeightsJudge
 from host.core.records import EventKind, RoundRecord
-from host.core.states.peer_servers import StateBehind
+from host.core.states.peer_servers import PeerServers, StateBehind
 from host.core.states.training_state import TrainingState, hash_weights, pack_state, unpack_state
-from host.core.tuning.batch_tuner import Batches, DeviceSelector, Retune
+from host.core.tuning.batch_tuner import DeviceSelector
 from host.fleet.device_session import DeviceSession
-from host.training.learning_rate_rule import scale_learning_rate
+from host.training.accounting import Accountant
 from host.training.sampler import OUTSTANDING
-from host.training.sync.announced_step import AnnouncedStep
 from host.training.sync.disturbances import Disturbances
-from host.training.sync.divergence_check import DivergenceCheck
 from host.training.sync.exchange.slice_log import SliceLog
-from host.training.sync.expected_seconds import ExpectedSeconds
 from host.training.sync.participants import Participants
-from host.training.sync.planning.memory_watch import MemoryWatch
-from host.training.sync.round_end import RoundEnd
-from host.training.sync.round_totals import RoundTotals
-from host.training.sync.run_guide import PLANNED, RunGuide
+from host.training.sync.round_totals import PLANNED, RoundTotals, RunGuide
+from host.training.sync.run_checks import DivergenceCheck, MemoryWatch
+from host.training.sync.run_progress import RunProgress
 from host.training.sync.run_transfers import RunTransfers
-from host.training.sync.step_assignment import RecordSampler, StepAssignment
+from host.training.sync.step_batches import RecordSampler, StepAssignment, StepBatches
 from host.training.sync.step_result import StepResult
-from host.training.sync.sync_step import Stepper
-from host.training.sync.tuner_thread import begin_choosing, change_devices, observe_step, take_over
+from host.training.sync.sync_step import AnnouncedStep, Stepper
 from host.training.sync_plan import SyncPlan
 from host.training.training_protocol import is_done
 
@@ -47,11 +42,7 @@ COMPARED_STEPS = 16
 
 
 class SyncTraining:
-    """A synchronous job on the nodes of an array; one instance per run.
-
-    Attributes:
-        cut_short: whether the last round ended before its last step, for a pause was asked for.
-    """
+    """A synchronous job on the nodes of an array; one instance per run."""
 
     def __init__(
         self,
@@ -74,40 +65,45 @@ class SyncTraining:
             transfers: how steps are sent.
             guide: decides on batches and pauses.
         """
-        job, on_event, together = plan.job, participants.on_event, stepper.together
-        self._job, self._nodes, self._together = job, list(plan.nodes), together
-        self._participants, self._stepper = participants, stepper
-        stepper.conduct = participants.conduct
+        job, on_event, together = plan.job, participants.on_event, stepper.ending.together
+        self._plan, self._participants, self._stepper = plan, participants, stepper
+        stepper.screening.conduct = participants.conduct
         statistics = any(name.endswith("running_var") for name in evaluator.structure().buffers)
         outstanding = OUTSTANDING if together is None else max(OUTSTANDING, together.reduce_every + 1)
-        self._dealer = RecordSampler(plan, statistics and job.sync.batch_norm == "device", outstanding)
-        self._plan, self._guide, self._pause = plan, guide, guide.pause
-        self._tuner = guide.tuner or plan.make_tuner(lambda text: on_event(HOST, EventKind.NOTE, text))
-        self._disturbances, self._evaluator = disturbances, evaluator
-        self._memory = MemoryWatch(plan.classes, on_event)
-        self._on_event, self._divergence = on_event, DivergenceCheck(job, on_event)
-        self._round, self._step, self._accuracy = 0, 0, 0.0
-        self._round_end = RoundEnd(job, sum(plan.batches) if isinstance(self._tuner, DeviceSelector) else None)
-        self._here = set(range(len(self._nodes)))
-        # Of the state that was restored last: steps, records and epochs of the round that was going on.
-        self._in_round = [0, 0, 0]
-        self._expected = ExpectedSeconds(self._nodes, plan.classes)
-        self._first_records = 0
-        self._transfers, self._communication = transfers, transfers.policy
+        sampler = RecordSampler(plan, statistics and job.sync.batch_norm == "device", outstanding)
+        tuner = guide.tuner or plan.make_tuner(lambda text: on_event(HOST, EventKind.NOTE, text))
+        self._batches = StepBatches(plan, tuner, sampler, on_event)
+        self._progress = RunProgress(job, sum(plan.batches) if isinstance(tuner, DeviceSelector) else None)
+        self._guide, self._disturbances, self._evaluator = guide, disturbances, evaluator
+        self._memory, self._divergence = MemoryWatch(plan.classes, on_event), DivergenceCheck(job, on_event)
+        self._transfers = transfers
         # A step that has begun before the one before it was over; None between rounds.
         self._ahead: AnnouncedStep | None = None
-        self._ended = 0.0
-        self.cut_short = False
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the last round ended before its last step, for a pause was asked for."""
+        return self._progress.cut_short
+
+    @property
+    def _accountant(self) -> Accountant:
+        """What has the array's time."""
+        return self._stepper.accounting.accountant
+
+    @property
+    def _together(self) -> PeerServers | None:
+        """The other servers; None if there is none."""
+        return self._stepper.ending.together
 
     @property
     def weights(self) -> dict[str, Array]:
         """Parameters and buffers as they are now; the next step changes them in place."""
-        return self._stepper.weights
+        return self._stepper.model.weights
 
     @property
     def done(self) -> bool:
         """Whether the target is reached, or the rounds are done."""
-        return is_done(self._job, self._round, self._accuracy)
+        return is_done(self._plan.job, self._progress.rounds, self._progress.accuracy)
 
     async def run_round(self) -> RoundRecord:
         """Train one more round: whole passes over the data, or so many steps as the job says.
@@ -117,81 +113,75 @@ class SyncTraining:
             DeviceFailed: those that are left cannot do their task.
             Diverged: weights, or all gradients or losses, are no finite numbers any more, or explode.
         """
-        begin, ledger, number = time.monotonic(), self._next_ledger(), self._round
-        self._ended = begin
-        await begin_choosing(self._tuner)
+        begin, ledger, number = time.monotonic(), self._next_ledger(), self._progress.rounds
+        self._progress.ended_seconds = begin
+        await self._batches.begin()
         paused = False
-        while self._round == number and not self._round_end.over(ledger) and not paused:
+        while self._progress.rounds == number and not self._progress.over(ledger) and not paused:
             try:
-                self._round_end.epochs += await self._run_step(ledger)
+                self._progress.epochs += await self._run_step(ledger)
             except StateBehind as ahead:
                 await self._catch_up(ahead, ledger)
-                if self._round != number and not ledger.steps:  # it had no part in the rounds before
-                    number, ledger = self._round - self.done, self._next_ledger()
-            paused = self._pause() and self._ahead is None and bool(ledger.steps)
+                if self._progress.rounds != number and not ledger.steps:  # it had no part in the rounds before
+                    number, ledger = self._progress.rounds - self.done, self._next_ledger()
+            paused = self._guide.pause() and self._ahead is None and bool(ledger.steps)
         await asyncio.to_thread(self._divergence.check_weights, f"round {number + 1}", self.weights)
         test_loss = await self._end_round(ledger, number)
-        record = partial(ledger.record, self._participants.nodes, round=number + 1, accuracy=self._accuracy)
+        record = partial(ledger.record, self._participants.nodes, round=number + 1, accuracy=self._progress.accuracy)
         return record(test_loss=test_loss, wall_seconds=time.monotonic() - begin)
 
     async def _end_round(self, ledger: RoundTotals, number: int) -> float:
         """Go on to the next round, unless others have already, and return the loss on held-out records."""
         accuracy, test_loss = await asyncio.to_thread(self._evaluator.evaluate, self.weights)
-        if self._round != number:  # their accuracy counts
+        if self._progress.rounds != number:  # their accuracy counts
             return test_loss
         if self._together is not None:
             try:
-                accuracy, test_loss = await self._together.end_round(self._step, accuracy, test_loss)
+                accuracy, test_loss = await self._together.end_round(self._progress.step, accuracy, test_loss)
             except StateBehind as ahead:
                 await self._catch_up(ahead, ledger)
                 return test_loss
-        self._accuracy = accuracy
-        self.cut_short = self._round_end.end(ledger)
-        self._round += 1
+        self._progress.end_round(ledger, accuracy)
         return test_loss
 
     def _next_ledger(self) -> RoundTotals:
         """Return the ledger of the round that goes on; of one taken over, without the steps that others have taken."""
-        ledger = RoundTotals(self._stepper.accountant.array_seconds, self._guide)
-        self._count_missed(ledger)
+        ledger = RoundTotals(self._accountant.array_seconds, self._guide)
+        self._progress.count_missed(ledger)
         return ledger
-
-    def _count_missed(self, ledger: RoundTotals) -> None:
-        steps, samples, self._round_end.epochs = self._in_round
-        ledger.missed(steps, samples)
-        self._in_round = [0, 0, 0]
 
     async def _catch_up(self, ahead: StateBehind, ledger: RoundTotals) -> None:
         """Go on from where another server is; if that is a later round, what there is in `ledger` is all of its."""
-        before, step = self._round, self._step
-        await take_over(self._tuner, partial(self.restore, unpack_state(ahead.state)))
-        if self._round == before:
-            self._count_missed(ledger)
-        told = f"goes on after step {self._step} of server {ahead.server}; this one had taken {step}"
-        self._on_event(HOST, EventKind.NOTE, told)
+        before, step = self._progress.rounds, self._progress.step
+        await self._batches.take_over(partial(self.restore, unpack_state(ahead.state)))
+        if self._progress.rounds == before:
+            self._progress.count_missed(ledger)
+        told = f"goes on after step {self._progress.step} of server {ahead.server}; this one had taken {step}"
+        self._participants.on_event(HOST, EventKind.NOTE, told)
 
     def state(self) -> TrainingState:
         """Return where the training stands; the arrays are not copied."""
+        batches = self._batches
         progress = {
-            "step": self._step,
-            "here": sorted(self._here),
-            "first_records": self._first_records,
-            "late_steps": dict(self._expected.late_steps),
-            "carried": self._round_end.carried,
-            "in_round": list(self._in_round),
-            "tuner": self._tuner.state(),
-            "screen": self._stepper.screen.state(),
-            "communication": self._communication.tuner.state(),
-            **self._dealer.state(),
+            "step": self._progress.step,
+            "here": sorted(batches.here),
+            "first_records": batches.first_records,
+            "late_steps": dict(batches.expected.late_steps),
+            "carried": self._progress.carried,
+            "in_round": list(self._progress.in_round),
+            "tuner": batches.tuner.state(),
+            "screen": self._stepper.screening.screen.state(),
+            "communication": self._transfers.policy.tuner.state(),
+            **batches.sampler.state(),
         }
         if self._together is not None:
             progress["turn"] = self._together.turn
         return TrainingState(
-            self._round,
-            self._accuracy,
-            self._stepper.accountant.array_seconds,
+            self._progress.rounds,
+            self._progress.accuracy,
+            self._accountant.array_seconds,
             self.weights,
-            self._stepper.optimiser.state(),
+            self._stepper.model.optimiser.state(),
             progress,
         )
 
@@ -203,23 +193,24 @@ class SyncTraining:
         """
         for name, array in state.weights_like(self.weights).items():
             self.weights[name][...] = array
-        self._stepper.optimiser.load_state(state.strategy)
-        self._round, self._accuracy = state.round, state.accuracy
-        self._stepper.accountant.array_seconds = state.array_seconds
+        self._stepper.model.optimiser.load_state(state.strategy)
+        self._progress.rounds, self._progress.accuracy = state.round, state.accuracy
+        self._accountant.array_seconds = state.array_seconds
         self._restore_progress(state.progress)
 
     def _restore_progress(self, progress: Mapping[str, Any]) -> None:
         try:
-            self._step, self._first_records = int(progress["step"]), int(progress["first_records"])
+            batches = self._batches
+            self._progress.step, batches.first_records = int(progress["step"]), int(progress["first_records"])
             if self._together is not None:
                 self._together.turn = int(progress.get("turn", 0))
-            self._here, self._expected.late_steps = set(progress["here"]), Counter(progress["late_steps"])
-            self._round_end.carried = int(progress.get("carried", 0))
-            self._in_round = [int(number) for number in progress.get("in_round", (0, 0, 0))]
-            self._tuner.load_state(progress["tuner"])
-            self._stepper.screen.load_state(progress.get("screen", {}))
-            self._dealer.load_state(progress)
-            self._communication.tuner.load_state(progress.get("communication", {}))
+            batches.here, batches.expected.late_steps = set(progress["here"]), Counter(progress["late_steps"])
+            self._progress.carried = int(progress.get("carried", 0))
+            self._progress.in_round = [int(number) for number in progress.get("in_round", (0, 0, 0))]
+            batches.tuner.load_state(progress["tuner"])
+            self._stepper.screening.screen.load_state(progress.get("screen", {}))
+            batches.sampler.load_state(progress)
+            self._transfers.policy.tuner.load_state(progress.get("communication", {}))
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             raise CheckpointError(
                 f"the checkpoint does not say where a synchronous run stood ({error!r}); resume with what wrote it"
@@ -227,7 +218,7 @@ class SyncTraining:
 
     async def _run_step(self, ledger: RoundTotals) -> bool:
         """Take one step, and return whether an epoch has ended with it; nothing counts if nobody returned anything."""
-        begun = self._ahead or await self._begin(self._step + 1, ledger)
+        begun = self._ahead or await self._begin(self._progress.step + 1, ledger)
         self._ahead = None
         if begun is None:
             return True
@@ -236,45 +227,40 @@ class SyncTraining:
         number, result = begun.step.number, await self._stepper.finish(begun.step)
         self._participants.took_part(result.returned, result.failed)
         self._divergence.check_step(number, result, self.weights)
-        self._dealer.put_back(begun.dealt, result.took_part)
+        batches = self._batches
+        batches.sampler.put_back(begun.dealt, result.took_part)
         if not result.took_part:
             return self._nobody_returned(number, result)
-        self._step = number
-        self._expected.count_late(begun.step.records, result.late)
+        self._progress.step = number
+        batches.expected.count_late(begun.step.devices, result.late)
         logs = self._transfers.logs.take(number)
-        seconds, sending = self._since_last(), begun.sent_with(logs)
+        seconds, sending = self._progress.step_seconds(time.monotonic()), begun.sent_with(logs)
         self._add(ledger, number, result, sending, seconds)
         await self._see(seconds, sending, logs)
         self._memory.look(result.accounted.devices)
-        if isinstance(self._tuner, DeviceSelector):
-            self._tuner.watch(result.cost)
-        before = self._tuner.batches.copy()
-        self._dealer.epoch_open = self._ahead is not None or self._dealer.has_more(self._batches())
-        if (
-            retune := await observe_step(
-                self._tuner, number, self._expected.observed(result.observed, before), self._steps_left(ledger)
-            )
-        ) is not None:
-            # One that is announced already keeps the batches that it has.
-            self._announce(number + (1 if self._ahead is None else 2), retune, before, ledger)
-        return not self._dealer.epoch_open
+        batches.watch(result)
+        batches.sampler.epoch_open = self._ahead is not None or batches.has_more
+        # A step that is announced already keeps the batches that it has.
+        in_force = number + (1 if self._ahead is None else 2)
+        await batches.observe(number, result, self._steps_left(ledger), in_force, ledger)
+        return not batches.sampler.epoch_open
 
     async def _see(self, wall_seconds: float, sending: TransferSettings, logs: Sequence[SliceLog]) -> None:
         """Tell the communication's tuner what the step cost; write down what it makes of it, and do it."""
-        change = await self._transfers.learn(self._step, wall_seconds, sending, logs, self.weights)
+        change = await self._transfers.learn(self._progress.step, wall_seconds, sending, logs, self.weights)
         if change is not None:
             sending = change.sending
             if self._ahead is not None and change.step <= self._ahead.step.number:
                 self._stepper.resend(self._ahead.step, sending)
             told = f"slices of {sending.slice_bytes} bytes, credit {sending.credit_bytes}: {change.reason}"
-            self._on_event(HOST, EventKind.RETUNED, f"from step {change.step}: {told}")
+            self._participants.on_event(HOST, EventKind.RETUNED, f"from step {change.step}: {told}")
 
     async def _begin(self, number: int, ledger: RoundTotals) -> AnnouncedStep | None:
         """Begin a step when those who shall take part are there; None if nothing is left of the epoch."""
         sessions, elsewhere = await self._gather(number, ledger)
-        await self._admit(number, {*sessions, *elsewhere}, ledger)
-        if self._dealer.epoch_open and not self._dealer.has_more(self._batches()):
-            self._dealer.epoch_open = False  # who is gone had the last records
+        await self._batches.admit(number, {*sessions, *elsewhere}, ledger)
+        if self._batches.sampler.epoch_open and not self._batches.has_more:
+            self._batches.sampler.epoch_open = False  # who is gone had the last records
             return None
         return self._deal(number, sessions)
 
@@ -295,7 +281,7 @@ class SyncTraining:
     def _pack_state(self, ledger: RoundTotals) -> bytes:
         """Return where the training stands in the middle of a round, for a server that is behind."""
         state = self.state()
-        done = [ledger.count, ledger.samples, self._round_end.epochs]
+        done = [ledger.count, ledger.samples, self._progress.epochs]
         return pack_state(replace(state, progress={**state.progress, "in_round": done}))
 
     def _may_look_ahead(self, begun: AnnouncedStep, ledger: RoundTotals) -> bool:
@@ -305,12 +291,12 @@ class SyncTraining:
         """
         records = sum(len(work.records) for work in begun.dealt.works)
         return (
-            self._communication.overlap
+            self._transfers.policy.overlap
             and self._stepper.may_look_ahead
-            and not self._round_end.over_with(ledger, records)
+            and not self._progress.over_with(ledger, records)
             and not begun.probed
-            and not self._pause()
-            and not self._tuner.probes(begun.step.number + 1).any()
+            and not self._guide.pause()
+            and not self._batches.tuner.probes(begun.step.number + 1).any()
         )
 
     async def _begin_ahead(self, number: int, ledger: RoundTotals) -> AnnouncedStep | None:
@@ -318,17 +304,17 @@ class SyncTraining:
         sessions = self._participants.here()
         if not sessions:
             return None
-        await self._admit(number, set(sessions), ledger)
-        self._dealer.epoch_open = True
-        return self._deal(number, sessions) if self._dealer.has_more(self._batches()) else None
+        await self._batches.admit(number, set(sessions), ledger)
+        self._batches.sampler.epoch_open = True
+        return self._deal(number, sessions) if self._batches.has_more else None
 
     def _deal(self, number: int, sessions: Mapping[str, DeviceSession]) -> AnnouncedStep:
-        dealt = self._dealer.deal(sessions, self._batches())
-        probes = self._dealer.probes(sessions, self._tuner.probes(number), dealt)
-        self._first_records = self._first_records or dealt.size
-        records = {work.session.device: len(work.records) for work in dealt.works}
-        expected = self._expected.of_step(records, self._tuner.slowdowns)
-        sending = self._communication.sending(number)
+        batches = self._batches
+        dealt = batches.sampler.deal(sessions, batches.current())
+        probes = batches.sampler.probes(sessions, batches.tuner.probes(number), dealt)
+        records = {work.device: len(work.records) for work in dealt.works}
+        expected = batches.expected.of_step(records, batches.tuner.slowdowns)
+        sending = self._transfers.policy.sending(number)
         step = self._stepper.begin(number, dealt.works, self._rate_of(dealt), probes, expected, sending)
         return AnnouncedStep(step, dealt, bool(probes), sending)
 
@@ -337,63 +323,28 @@ class SyncTraining:
 
         It is taken again, unless the next one is announced already: that goes on with the weights as they are.
         """
-        self._dealer.epoch_open = True
+        self._batches.sampler.epoch_open = True
         if result.mixed or self._ahead is not None:
-            self._step = number
+            self._progress.step = number
         if result.mixed:
             told = f"step {number}: all were lost after gradients had come: these count, and their records come again"
-            self._on_event(HOST, EventKind.NOTE, told)
+            self._participants.on_event(HOST, EventKind.NOTE, told)
         return False
 
     def _steps_left(self, ledger: RoundTotals) -> int:
         """Return how many steps the run still has, if batches stay as they are."""
-        job, batches, rounds = self._job, self._batches(), self._job.rounds - self._round
-        left = self._round_end.steps_left(rounds, self._step, ledger, int(batches.sum()))
-        if left is not None:
-            return left
-        return self._dealer.steps_left(batches, max(0, rounds * job.epochs - self._round_end.epochs - 1))
-
-    async def _admit(self, number: int, present: Collection[str], ledger: RoundTotals) -> None:
-        """Tell tuner and queue who has left and who is back since the last step."""
-        here = {self._nodes.index(node) for node in present}
-        changes = [(self._tuner.leave, node) for node in sorted(self._here - here)]
-        changes += [(self._tuner.join, node) for node in sorted(here - self._here)]
-        if not changes:
-            return
-        before = self._tuner.batches.copy()
-        if isinstance(self._tuner, DeviceSelector):
-            self._tuner.meet(here)
-        for change, node in changes:
-            retune = await change_devices(self._tuner, change, node)
-            self._announce(number, retune, before, ledger)
-            before = retune.batches.copy()
-        self._here = here
-
-    def _announce(self, step: int, retune: Retune, before: Batches, ledger: RoundTotals) -> None:
-        """Write down new batches, which all devices have from `step` on."""
-        if changed := ledger.add_retune(step, self._nodes, before, retune):
-            self._on_event(HOST, EventKind.RETUNED, f"from step {step}: {', '.join(changed)}: {retune.reason}")
-
-    def _batches(self) -> Batches:
-        """Return the records per step of each node as they are now, 0 for one that does not take part."""
-        batches = self._tuner.batches  # asked for first: one that plans begins with that, and may decide at once
-        resting = self._tuner.resting if isinstance(self._tuner, DeviceSelector) else ()
-        return self._dealer.batches(self._here.difference(resting), batches)
+        batches = self._batches.current()
+        left = self._progress.steps_left(ledger, int(batches.sum()))
+        return self._batches.sampler.steps_left(batches, self._progress.epochs_left()) if left is None else left
 
     def _rate_of(self, dealt: StepAssignment) -> Callable[[int], float]:
         """Return what says the learning rate of a step by the records in its gradient."""
-        rule, rate = self._job.sync.learning_rate_rule, self._job.learning_rate
-        return lambda records: scale_learning_rate(rule, rate, records, self._first_records)
-
-    def _since_last(self) -> float:
-        """Return the wall's seconds since the last step ended."""
-        before, self._ended = self._ended, time.monotonic()
-        return self._ended - before
+        return self._batches.rate_of(dealt)
 
     def _add(
         self, ledger: RoundTotals, number: int, result: StepResult, sending: TransferSettings, wall_seconds: float
     ) -> None:
         """Write a step down."""
-        told, possible = self._communication.told(sending), self._tuner.possible_records_per_second()
+        told, possible = self._transfers.policy.told(sending), self._batches.tuner.possible_records_per_second()
         record = result.record(number, possible, self._disturbances.at(number), told, wall_seconds)
         ledger.add(record, result.accounted)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,31 +14,22 @@ from firmware_agent.common.errors import USER_ERRORS, DeviceFailed, ModelFailed,
 from firmware_agent.common.folded_traceback import MAX_MESSAGE_BYTES, bounded
 from firmware_agent.common.frames.session_frames import Slice
 from firmware_agent.common.frames.step_frames import ActivationGradients, Activations
-from firmware_agent.common.slices import Array, Assembler, cut_slices
+from firmware_agent.common.slices import Assembler
 from firmware_agent.common.split.activations import LABELS, RANDOM, activation_specs, gradient_specs, is_random_state
-from firmware_agent.common.split.cutting import Crossing
-from firmware_agent.common.wire import AnyFrame, encode, pack
+from firmware_agent.common.wire import AnyFrame
 from host.core.scanning import squares
 from host.training.contributions import Reason, Refusal, not_finite
 from host.training.screening import Screen
-from host.training.sync.server_model.activation_types import ActivationBatch, ActivationGrads, ServerModelNotFinite
+from host.training.sync.exchange.step_extension import Answer, DeviceWork, Reply, StepStage
+from host.training.sync.server_model.activation_types import (
+    ActivationBatch,
+    ActivationGrads,
+    HandOver,
+    ServerModelNotFinite,
+)
 from host.training.sync.server_model.server_model import ServerModel, ServerModelPass
 
-
-def part_sizes(records: int, micro_batch: int) -> tuple[int, ...]:
-    """Return how many records a drive computes at a time, one part after the other."""
-    return tuple(map(len, np.array_split(np.empty(records, np.uint8), -(-records // micro_batch))))
-
-
-class GradientReply(NamedTuple):
-    """What goes back for a part: the frame that announces it, and the gradients by the names that it gives."""
-
-    announced: ActivationGradients
-    arrays: Mapping[str, Array]
-
-    def messages(self) -> list[bytes]:
-        """Return all of it, encoded."""
-        return list(pack(map(encode, (self.announced, *cut_slices(self.announced.step, self.arrays)))))
+Add = Callable[[int, ActivationBatch], Awaitable[ActivationGrads | DeviceFailed]]
 
 
 class Waiting(NamedTuple):
@@ -49,10 +41,11 @@ class Waiting(NamedTuple):
 
 
 class ActivationExchange:
-    """The parts of one step, by participant: part k goes through the tail when all have sent theirs who have one.
+    """The parts of one step, by participant, as its extension.
 
-    What does not pass the screen goes nowhere, and fails its participant's step. A participant that is lost is waited
-    for no longer; what it has handed over before stays in the tail's gradient.
+    Part k goes through the tail when all have sent theirs who have one. What does not pass the screen goes nowhere, and
+    fails its participant's step. A participant that is lost is waited for no longer; what it has handed over before
+    stays in the tail's gradient.
 
     Attributes:
         passing: what has gone through.
@@ -90,16 +83,18 @@ class ActivationExchange:
         self._tasks: set[asyncio.Task[None]] = set()
         self.failure: ModelFailed | None = None
 
-    def alone(self, device: str, sizes: Sequence[int]) -> ActivationExchange:
+    def alone(self, work: DeviceWork) -> ActivationExchange:
         """Return the same step for a device that is only watched: it has the tail for itself, and nothing counts."""
-        return ActivationExchange(self._tail, self._step, {device: sizes}, self._ready, refused=self.refused)
+        parts = {work.device: work.parts}
+        return ActivationExchange(self._tail, self._step, parts, self._ready, refused=self.refused)
 
-    def hand(self, device: str) -> ActivationReceiver:
+    def open(self, device: str) -> ActivationReceiver:
         """Return what takes a participant's frames."""
-        tail = self._tail
-        return ActivationReceiver(
-            tail.point.crossing, tail.answers, tail.classes, self._step, device, self._parts[device]
-        )
+        return ActivationReceiver(self._tail.hand_over, self._step, device, self._parts[device], self.add)
+
+    def refuses(self, device: str) -> bool:
+        """Whether a device's step has failed because a part of it was refused."""
+        return device in self.refused
 
     @property
     def mixed(self) -> bool:
@@ -247,61 +242,49 @@ class ActivationReceiver:
     """Takes what one device hands over in one step, part by part, and words the answers.
 
     Attributes:
-        up_bytes, down_bytes: that crossed the wire for it so far; whoever sends and receives adds them up.
-        names: of the tensors that it has handed over.
+        tensors: names of the tensors that it has handed over.
         news: whether the last frame brought anything that was not there.
     """
 
-    def __init__(
-        self,
-        crossing: Sequence[Crossing],
-        answered: bool,
-        classes: int,
-        step: int,
-        device: str,
-        sizes: Sequence[int],
-    ) -> None:
+    def __init__(self, hand_over: HandOver, step: int, device: str, sizes: Sequence[int], add: Add) -> None:
         """Begin with nothing.
 
         Args:
-            crossing: what a device sends.
-            answered: whether it needs the gradients of that.
-            classes: labels count from 0 to one less.
+            hand_over: what a device sends, and gets back.
             step: its number.
             device: its name.
             sizes: records of each of its parts.
+            add: joins its parts with the others' (see `ActivationExchange.add`).
         """
-        self._crossing, self._answered, self._classes = list(crossing), answered, classes
+        self._hand_over, self._crossing, self._add = hand_over, list(hand_over.crossing), add
         self._step, self._device, self._sizes = step, device, tuple(sizes)
         self._part = 0
         self._assembler: Assembler | None = None
-        self.up_bytes, self.down_bytes = 0, 0
-        self.names: dict[str, None] = {}
+        self.tensors: list[str] = []
         self.news = True
 
-    @property
-    def part(self) -> int:
-        """Which part is at hand."""
-        return self._part
+    def stage(self, frame: AnyFrame) -> StepStage | None:
+        """Return `StepStage.ACTIVATIONS` of a frame that belongs to what is handed over."""
+        belongs = isinstance(frame, Activations) or (isinstance(frame, Slice) and self._assembler is not None)
+        return StepStage.ACTIVATIONS if belongs else None
 
-    @property
-    def complete(self) -> bool:
-        """Whether all parts have been handed over and answered."""
-        return self._part >= len(self._sizes)
+    def owed(self, stage: StepStage) -> str:
+        """Return what the device has done that sends something of this stage before all activations; or nothing."""
+        if stage < StepStage.BACKWARD or self._part >= len(self._sizes):
+            return ""
+        done = "reported its step" if stage is StepStage.REPORT else "sent values of its backward pass"
+        return f"{done} before it had handed over all activations"
 
-    def wants(self, frame: AnyFrame) -> bool:
-        """Return whether a frame belongs to what is handed over."""
-        return isinstance(frame, Activations) or (isinstance(frame, Slice) and self._assembler is not None)
-
-    def take(self, frame: AnyFrame) -> ActivationBatch | None:
-        """Take a frame; return the part when it is whole.
+    def take(self, frame: AnyFrame) -> Answer | None:
+        """Take a frame; return what answers the part when it is whole.
 
         Raises:
             ProtocolError: the frame does not belong there, or a label or a generator's state is none.
         """
         if isinstance(frame, Slice) and self._assembler is not None:
             self.news = self._assembler.add(frame)
-            return self._batch(self._assembler) if self.news and self._assembler.complete else None
+            whole = self.news and self._assembler.complete
+            return functools.partial(self._answer, self._batch(self._assembler)) if whole else None
         self.news = True
         if not isinstance(frame, Activations) or self._assembler is not None:
             raise ProtocolError(f"{self._device} sent {type(frame).__name__} among its activations")
@@ -313,25 +296,31 @@ class ActivationReceiver:
         drawn = any(spec.name == RANDOM for spec in frame.specs)
         expected = activation_specs(self._crossing, self._sizes[self._part], drawn)
         self._assembler = Assembler(self._step, frame.specs, expected)
-        self.names |= dict.fromkeys(spec.name for spec in frame.specs)
+        self.tensors = list(dict.fromkeys([*self.tensors, *(spec.name for spec in frame.specs)]))
         return None
 
-    def answer(self, back: ActivationGrads | DeviceFailed) -> GradientReply:
+    async def _answer(self, batch: ActivationBatch) -> Reply:
+        """Return what the host makes of a part, when it has."""
+        return self.answer(await self._add(self._part, batch))
+
+    def answer(self, back: ActivationGrads | DeviceFailed) -> Reply:
         """Return what answers the part at hand, or that its tail has failed; the next part may come then."""
         part, self._part, self._assembler = self._part, self._part + 1, None
         if isinstance(back, DeviceFailed):
-            return GradientReply(ActivationGradients(self._step, part, 0.0, [], str(back)[:4000]), {})
-        goes_on = RANDOM in self.names and part + 1 < len(self._sizes)
-        specs = gradient_specs(self._crossing, self._sizes[part], goes_on, self._answered)
+            return Reply(ActivationGradients(self._step, part, 0.0, [], str(back)[:4000]))
+        goes_on = RANDOM in self.tensors and part + 1 < len(self._sizes)
+        specs = gradient_specs(self._crossing, self._sizes[part], goes_on, self._hand_over.answered)
         there = back.gradients | ({} if back.random is None else {RANDOM: back.random})
         gradients = {spec.name: there[spec.name] for spec in specs}
-        return GradientReply(ActivationGradients(self._step, part, back.loss, specs), gradients)
+        return Reply(ActivationGradients(self._step, part, back.loss, specs), gradients)
 
     def _batch(self, assembler: Assembler) -> ActivationBatch:
         arrays = assembler.arrays()
         labels, random = np.asarray(arrays.pop(LABELS), np.int64), arrays.pop(RANDOM, None)
-        if len(odd := labels[(labels < 0) | (labels >= self._classes)]):
-            raise ProtocolError(f"{self._device} sent the label {odd[0]}; the model knows 0 to {self._classes - 1}")
+        if len(odd := labels[(labels < 0) | (labels >= self._hand_over.classes)]):
+            raise ProtocolError(
+                f"{self._device} sent the label {odd[0]}; the model knows 0 to {self._hand_over.classes - 1}"
+            )
         if random is not None and not is_random_state(random):
             raise ProtocolError(f"{self._device} sent a state of its random generator that is none")
         return ActivationBatch(self._device, list(arrays.values()), labels, random)

@@ -8,18 +8,23 @@ square that is not out of proportion to the others'.
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from firmware_agent.common.errors import ProtocolError
-from firmware_agent.common.frames.step_frames import Reduce
+from firmware_agent.common.frames.step_frames import Reduce, Reduced
+from firmware_agent.common.wire import AnyFrame
 from host.core.evaluation import NormSum
 from host.core.scanning import squares
 from host.training.contributions import Reason, Refusal, not_finite
 from host.training.screening import EXPLODING, Screen
+from host.training.sync.exchange.step_extension import Answer, DeviceWork, Reply, StepStage
 
 _ITEM_BYTES = 8
 # Counts are products of whole numbers that float64 has; a quotient of them need not be one.
@@ -38,13 +43,17 @@ class _Sum:
 
 
 class Reductions:
-    """The sums of one step.
+    """The sums of one step, as its extension.
 
     A participant that is lost is dropped with what it sent of sums that are not done, so that nobody waits for it.
     """
 
+    # Nothing of the user's model is computed here.
+    failure = None
+
     def __init__(
         self,
+        step: int,
         records: Mapping[str, int],
         sums: Sequence[NormSum] = (),
         screen: Screen | None = None,
@@ -53,12 +62,13 @@ class Reductions:
         """Begin a step.
 
         Args:
+            step: its number.
             records: participant -> records dealt to it; sums run in this order.
             sums: that a step of the job's model has; none unless it normalises over all participants.
             screen: compares the participants' values; None for a new one.
             refused: where to keep whose values were refused, so that nothing else of it counts; None for nowhere.
         """
-        self._records, self._participants, self._sums = dict(records), list(records), tuple(sums)
+        self._step, self._records, self._participants, self._sums = step, dict(records), list(records), tuple(sums)
         self._screen, self._refused = screen or Screen(), {} if refused is None else refused
         self._forward = sum(1 for each in sums if each.record_count)
         self._next = dict.fromkeys(records, 0)
@@ -102,33 +112,31 @@ class Reductions:
             self._participants.remove(device)
             self._finish_complete()
 
-    def check_forward(self, device: str) -> None:
-        """Raise unless a device has sent all values of its forward pass.
+    def open(self, device: str) -> DeviceSums:
+        """Return what takes a participant's frames."""
+        return DeviceSums(self, self._step, device)
 
-        Raises:
-            ProtocolError: it has not.
-        """
-        if self._next[device] < self._forward:
-            raise ProtocolError(
-                f"{device} handed over activations after {self._next[device]} of {self._forward} sums of batch "
-                "normalisation"
-            )
+    def alone(self, work: DeviceWork) -> Reductions:
+        """Return the same step for a device that is only watched, judged by a screen of its own."""
+        return Reductions(self._step, {work.device: len(work.records)}, self._sums)
 
-    def is_backward(self, frame: Reduce) -> bool:
-        """Return whether a frame's values are of the backward pass."""
-        return frame.index >= self._forward
+    def refuses(self, device: str) -> bool:
+        """Whether a device's step has failed because of this: it goes on, whoever is refused."""
+        return False
 
-    def check_complete(self, device: str) -> None:
-        """Raise unless a device has sent all values of the step.
+    def stage_of(self, index: int) -> StepStage:
+        """Return when values of a sum are due."""
+        return StepStage.FORWARD if index < self._forward else StepStage.BACKWARD
 
-        Raises:
-            ProtocolError: it has not.
-        """
-        if self._next[device] < len(self._sums):
-            raise ProtocolError(
-                f"{device} reported its step after {self._next[device]} of {len(self._sums)} sums of batch "
-                "normalisation; do all drives run the same model?"
-            )
+    def owed(self, device: str, stage: StepStage) -> str:
+        """Return what a device has done that sends something of a stage before its values; or nothing."""
+        sent, whole = self._next[device], len(self._sums)
+        if stage is StepStage.ACTIVATIONS and sent < self._forward:
+            return f"handed over activations after {sent} of {self._forward} sums of batch normalisation"
+        if stage is StepStage.REPORT and sent < whole:
+            told = f"reported its step after {sent} of {whole} sums of batch normalisation"
+            return f"{told}; do all drives run the same model?"
+        return ""
 
     def _check(self, device: str, frame: Reduce) -> None:
         if device not in self._here:
@@ -181,6 +189,33 @@ class Reductions:
         pending.parts.clear()
         self._done = max(self._done, index + 1)
         pending.done.set()
+
+
+@dataclass(frozen=True)
+class DeviceSums:
+    """One device's end of a step's sums."""
+
+    sums: Reductions
+    step: int
+    device: str
+    # Sums have frames of their own, each with new values.
+    tensors: ClassVar[Sequence[str]] = ()
+    news: ClassVar[bool] = True
+
+    def stage(self, frame: AnyFrame) -> StepStage | None:
+        """Return when the values of a frame are due; None if it is not of this step's sums."""
+        return self.sums.stage_of(frame.index) if isinstance(frame, Reduce) and frame.step == self.step else None
+
+    def owed(self, stage: StepStage) -> str:
+        """Return what the device has done that sends something of this stage before its values; or nothing."""
+        return self.sums.owed(self.device, stage)
+
+    def take(self, frame: AnyFrame) -> Answer | None:
+        """Take values; their sum answers them (see `Reductions.add`)."""
+        return functools.partial(self._add, frame) if isinstance(frame, Reduce) else None
+
+    async def _add(self, frame: Reduce) -> Reply:
+        return Reply(Reduced(self.step, frame.index, await self.sums.add(self.device, frame)))
 
 
 def _name(index: int) -> str:

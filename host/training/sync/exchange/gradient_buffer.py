@@ -1,19 +1,168 @@
-"""One step's gradients as they come in: a block is applied as soon as everyone who takes part has sent it."""
+"""One step's gradients as they come in: screened, and applied block by block as soon as everyone has sent a block."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+import numpy as np
+
+from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.frames.frame_fields import TensorSpec
+from firmware_agent.common.frames.session_frames import Slice, Tensors
+from firmware_agent.common.frames.step_frames import Stepped
 from firmware_agent.common.slices import Array, Assembler, Spans
-from host.training.sync.exchange.gradient_screen import GradientScreen
-from host.training.sync.gradient_mean import TensorContribution
+from firmware_agent.common.wire import AnyFrame
+from host.core.scanning import UNLIMITED, NormLimits, Scan, squares
+from host.core.weighted_mean import TensorContribution
+from host.training.contributions import Reason, Refusal, not_finite
 from host.training.tensor_ranges import TensorRange, cut_blocks, joined, overlapped
+
+
+class GradientScreen:
+    """What is seen of a step's gradients while they come in, and whose may be stepped before all have been judged.
+
+    Attributes:
+        refused: device -> why; nothing more of it goes into the step.
+        limits: up to which a device's part may be stepped before it is judged, or if it never is, for it is lost.
+    """
+
+    def __init__(self, buffers: Mapping[str, Array] | None = None, limits: NormLimits = UNLIMITED) -> None:
+        """Begin with nothing; `buffers` are those that the devices were sent, in the memory where they are replaced."""
+        self.refused: dict[str, Refusal] = {}
+        self.limits = limits
+        self._buffers = dict(buffers or {})
+        self._squares: defaultdict[str, float] = defaultdict(float)
+        self._buffer_squares: defaultdict[str, float] = defaultdict(float)
+        self._count_squares: defaultdict[str, float] = defaultdict(float)
+
+    def look(self, device: str, block: TensorRange, array: Array, spans: Spans | None = None) -> bool:
+        """Look at a device's block, a flat array, once; return whether its values are finite.
+
+        Of bytes that have not come (see `host.core.weighted_mean.TensorContribution`) nothing is asked.
+        """
+        if device in self.refused:
+            return False
+        buffer, size = self._buffers.get(block.tensor), array.itemsize
+        start = None if buffer is None else buffer.reshape(-1)[block.start // size : block.end // size]
+        parts = [slice(None)] if spans is None else [slice(-(-s // size), max(0, e // size)) for s, e in spans]
+        for part in parts:
+            finite, total = squares(array[part], None if start is None else start[part])
+            if not finite:
+                self.refused[device] = not_finite(block.tensor)
+                return False
+            if start is not None:
+                floating = np.issubdtype(array.dtype, np.floating)
+                (self._buffer_squares if floating else self._count_squares)[device] += total
+            elif np.issubdtype(array.dtype, np.floating):
+                self._squares[device] += total
+        return True
+
+    def within(self, device: str) -> bool:
+        """Return whether all that was seen of a device is within the limits."""
+        scan = self.scan(device)
+        limits = self.limits
+        within = scan.norm <= limits.norm and scan.buffer_norm <= limits.buffer_norm
+        return within and scan.count_norm <= limits.count_norm
+
+    def refuse_unjudged(self, device: str) -> None:
+        """Refuse a device that goes beyond the limits, and is lost, so that nobody else judges it."""
+        scan = self.scan(device)
+        self.refused[device] = Refusal(
+            Reason.NORM,
+            f"it was lost, and what has come of its gradient has the norm {scan.norm:.3g}, of its buffers' change "
+            f"{scan.buffer_norm:.3g}, where {self.limits.norm:.3g} and {self.limits.buffer_norm:.3g} are the most that "
+            "is taken of such a one",
+        )
+
+    def scan(self, device: str) -> Scan:
+        """Return what was seen of a device's gradients so far."""
+        why = self.refused.get(device)
+        norms = [math.sqrt(each[device]) for each in (self._squares, self._buffer_squares, self._count_squares)]
+        return Scan(norms[0], norms[1], norms[2], why.tensor if why is not None else "")
+
 
 Apply = Callable[[TensorRange, Sequence[TensorContribution]], None]
 """Takes a block, or neighbours that are ready together as one, and its contributions, in participant order, as flat
 arrays; it may compute for long."""
+
+
+class BlockArrivals:
+    """What each device has sent of each block of a step's gradients.
+
+    Attributes:
+        assemblers: device -> where its slices come together.
+        lost: devices of which nothing more comes.
+        taken: blocks that are taken out, to be applied.
+    """
+
+    def __init__(self, specs: Sequence[TensorSpec], devices: Collection[str], block_bytes: int | None) -> None:
+        """Begin with nothing; None for `block_bytes` leaves tensors whole."""
+        self.assemblers: dict[str, Assembler] = {}
+        self.lost: set[str] = set()
+        self.taken: set[TensorRange] = set()
+        self._devices, self._blocks = len(devices), cut_blocks(specs, block_bytes)
+        # Who has still to send how many bytes of a block.
+        self._waiting = {
+            block: dict.fromkeys(devices, block.end - block.start)
+            for blocks in self._blocks.values()
+            for block in blocks
+        }
+
+    @property
+    def all_lost(self) -> bool:
+        """Whether nobody is left."""
+        return len(self.lost) == self._devices
+
+    def open(self, device: str, assembler: Assembler) -> list[TensorRange]:
+        """Note where the slices of a device come together; return blocks that it has sent with that: empty ones."""
+        self.assemblers[device] = assembler
+        empty = [blocks[0] for blocks in self._blocks.values() if not blocks[0].end]  # has no slice
+        return [block for block in empty if self._has_come(device, block, 0)]
+
+    def arrived(self, device: str, tensor: str, start: int, end: int) -> list[TensorRange]:
+        """Note bytes of a tensor; return blocks of which the device has sent all with them."""
+        return [
+            block
+            for block in overlapped(self._blocks[tensor], start, end)
+            if self._has_come(device, block, min(end, block.end) - max(start, block.start))
+        ]
+
+    def lose(self, device: str) -> list[TensorRange]:
+        """Note that nothing more comes from a device; return the blocks that it has not sent."""
+        self.lost.add(device)
+        return [block for block, waiting in self._waiting.items() if device in waiting]
+
+    def take_complete(self, blocks: Iterable[TensorRange]) -> list[TensorRange]:
+        """Take out those of the blocks that everyone has sent who is not lost, if anyone is left."""
+        due = () if self.all_lost else blocks
+        complete = [b for b in due if b not in self.taken and self._waiting[b].keys() <= self.lost]
+        self.taken.update(complete)
+        return complete
+
+    def rest(self) -> list[TensorRange]:
+        """Return the blocks that are not taken out."""
+        return [block for blocks in self._blocks.values() for block in blocks if block not in self.taken]
+
+    def part(self, device: str, block: TensorRange) -> tuple[Array, Spans | None]:
+        """Return a block as far as a device has sent it, as a flat array, and which of its bytes have come."""
+        array, spans = self.assemblers[device].partial(block.tensor)
+        items = slice(block.start // array.itemsize, block.end // array.itemsize)
+        if spans is None or device not in self._waiting.get(block, ()):
+            return array.reshape(-1)[items], None
+        inside = [(max(start, block.start), min(end, block.end)) for start, end in spans]
+        return array.reshape(-1)[items], [(s - block.start, e - block.start) for s, e in inside if s < e]
+
+    def _has_come(self, device: str, block: TensorRange, size_bytes: int) -> bool:
+        """Return whether a device has sent all of a block with so many bytes more."""
+        waiting = self._waiting[block]
+        waiting[device] -= size_bytes
+        if waiting[device]:
+            return False
+        del waiting[device]
+        return True
 
 
 class GradientBuffer:
@@ -45,17 +194,8 @@ class GradientBuffer:
         """
         self.screen = screen or GradientScreen()
         self.specs, self._weights, self._apply, self._barrier = list(specs), dict(weights), apply, barrier
-        self._blocks = cut_blocks(specs, block_bytes)
-        self._assemblers: dict[str, Assembler] = {}
-        # Who has still to send how many bytes of a block.
-        self._waiting = {
-            block: dict.fromkeys(weights, block.end - block.start)
-            for blocks in self._blocks.values()
-            for block in blocks
-        }
+        self._arrivals = BlockArrivals(specs, weights, block_bytes)
         self._ready: list[TensorRange] = []
-        self._taken: set[TensorRange] = set()
-        self._lost: set[str] = set()
         self._used: set[str] = set()
         # Blocks that have been looked at and not applied, and each device's part in them.
         self._held: list[tuple[TensorRange, dict[str, TensorContribution]]] = []
@@ -68,26 +208,19 @@ class GradientBuffer:
     @property
     def mixed(self) -> bool:
         """Whether slices of a device that was lost are in part of the gradients."""
-        return not self._used.isdisjoint(self._lost)
+        return not self._used.isdisjoint(self._arrivals.lost)
 
     def open(self, device: str, assembler: Assembler) -> None:
         """Note where the slices of `device` come together."""
-        self._assemblers[device] = assembler
-        for blocks in self._blocks.values():
-            if not blocks[0].end:  # a tensor without a byte has no slice
-                self._has_come(device, blocks[0], 0)
+        self._settle(self._arrivals.open(device, assembler))
 
     def arrived(self, device: str, tensor: str, start: int, end: int) -> None:
         """Note that `device` has sent bytes [start, end) of `tensor`, none of which it had sent before."""
-        for block in overlapped(self._blocks[tensor], start, end):
-            self._has_come(device, block, min(end, block.end) - max(start, block.start))
+        self._settle(self._arrivals.arrived(device, tensor, start, end))
 
     def lose(self, device: str) -> None:
         """Note that nothing more comes from `device`."""
-        self._lost.add(device)
-        for block, waiting in self._waiting.items():
-            if device in waiting:
-                self._settle(block)
+        self._settle(self._arrivals.lose(device))
 
     async def refuse(self, judged: Callable[[], Collection[str]]) -> None:
         """Keep out of the step, from now on, whom the screen refuses and whom `judged` does, called when all is seen.
@@ -99,23 +232,20 @@ class GradientBuffer:
         await asyncio.to_thread(self._look)
         for device in judged():
             self._refused.add(device)
-            self._lost.add(device)
+            self._arrivals.lost.add(device)
 
     def _look(self) -> None:
-        rest = joined(self._rest())
-        for device, assembler in self._assemblers.items():
-            if rest and device not in self._lost and assembler.complete:
+        rest = joined(self._arrivals.rest())
+        for device, assembler in self._arrivals.assemblers.items():
+            if rest and device not in self._arrivals.lost and assembler.complete:
                 self._seen.add(device)
                 for block in rest:
-                    if not self.screen.look(device, block, *self._part(device, assembler, block)):
+                    if not self.screen.look(device, block, *self._arrivals.part(device, block)):
                         break
-
-    def _rest(self) -> list[TensorRange]:
-        return [block for blocks in self._blocks.values() for block in blocks if block not in self._taken]
 
     def gradients(self, device: str) -> Mapping[str, Array]:
         """Return what a device has sent in full; nothing of one that has not."""
-        assembler = self._assemblers.get(device)
+        assembler = self._arrivals.assemblers.get(device)
         return assembler.arrays() if assembler is not None and assembler.complete else {}
 
     async def finish(self, late: Collection[str] = ()) -> None:
@@ -125,27 +255,18 @@ class GradientBuffer:
         """
         while self._drain is not None:
             await self._drain
-        if len(self._lost) < len(self._weights):
-            rest = self._rest()
-            self._taken.update(rest)
+        if not self._arrivals.all_lost:
+            rest = self._arrivals.rest()
+            self._arrivals.taken.update(rest)
             await asyncio.to_thread(self._apply_all, rest, late)
 
-    def _has_come(self, device: str, block: TensorRange, size_bytes: int) -> None:
-        waiting = self._waiting[block]
-        waiting[device] -= size_bytes
-        if not waiting[device]:
-            del waiting[device]
-            self._settle(block)
-
-    def _settle(self, block: TensorRange) -> None:
-        """Have a block applied that everyone has sent who is not lost."""
-        if self._barrier or block in self._taken or len(self._lost) == len(self._weights):
+    def _settle(self, blocks: Iterable[TensorRange]) -> None:
+        """Have those of the blocks applied that everyone has sent who is not lost."""
+        if self._barrier:
             return
-        if self._waiting[block].keys() <= self._lost:
-            self._taken.add(block)
-            self._ready.append(block)
-            if self._drain is None:
-                self._drain = asyncio.ensure_future(self._apply_ready())
+        self._ready += self._arrivals.take_complete(blocks)
+        if self._ready and self._drain is None:
+            self._drain = asyncio.ensure_future(self._apply_ready())
 
     async def _apply_ready(self) -> None:
         while self._ready:
@@ -176,21 +297,20 @@ class GradientBuffer:
 
     def _may_stay(self, device: str) -> bool:
         """Return whether what has come of a device goes in: nobody judges one that is lost."""
-        if device in self._lost and device not in self.screen.refused and not self.screen.within(device):
+        if device in self._arrivals.lost and device not in self.screen.refused and not self.screen.within(device):
             self.screen.refuse_unjudged(device)
         return device not in self.screen.refused
 
     def _together(self, blocks: Sequence[TensorRange]) -> list[TensorRange]:
         """Return neighbours as one block: each call has its price. Not where a lost device's part may have holes."""
-        return list(blocks) if self._lost else joined(blocks)
+        return list(blocks) if self._arrivals.lost else joined(blocks)
 
     def _contributions(self, block: TensorRange, late: Collection[str]) -> dict[str, TensorContribution]:
         found = {}
         for device, weight in self._weights.items():
-            assembler = self._assemblers.get(device)
-            if assembler is None or device in late or device in self._refused:
+            if device not in self._arrivals.assemblers or device in late or device in self._refused:
                 continue
-            array, spans = self._part(device, assembler, block)
+            array, spans = self._arrivals.part(device, block)
             if spans is not None and not spans:
                 continue
             if device not in self._seen:
@@ -199,11 +319,51 @@ class GradientBuffer:
                 found[device] = TensorContribution(weight, array, spans)
         return found
 
-    def _part(self, device: str, assembler: Assembler, block: TensorRange) -> tuple[Array, Spans | None]:
-        """Return a block as far as a device has sent it, as a flat array, and which of its bytes have come."""
-        array, spans = assembler.partial(block.tensor)
-        items = slice(block.start // array.itemsize, block.end // array.itemsize)
-        if spans is None or device not in self._waiting.get(block, ()):
-            return array.reshape(-1)[items], None
-        inside = [(max(start, block.start), min(end, block.end)) for start, end in spans]
-        return array.reshape(-1)[items], [(s - block.start, e - block.start) for s, e in inside if s < e]
+
+class GradientReceiver:
+    """Takes one device's frames of one step.
+
+    Attributes:
+        news: whether the last frame brought anything that was not there.
+    """
+
+    def __init__(self, number: int, device: str, gathering: GradientBuffer, spare: dict[str, Array] | None) -> None:
+        """Begin with nothing.
+
+        Args:
+            number: of the step.
+            device: its name.
+            gathering: where all devices' gradients come together.
+            spare: memory that an earlier step took, to be overwritten.
+        """
+        self._number, self._device, self._gathering, self._spare = number, device, gathering, spare
+        self._assembler: Assembler | None = None
+        self.news = True
+
+    def take(self, frame: AnyFrame) -> Stepped | None:
+        """Take a frame; return the report, with which the device's part is whole.
+
+        Raises:
+            ProtocolError: the frame does not belong there, such as a slice of another step, or of a tensor that no
+                gradient has.
+        """
+        assembler = self._assembler
+        if isinstance(frame, Slice) and assembler is not None:
+            self.news = assembler.add(frame)
+            if self.news:
+                self._gathering.arrived(self._device, frame.tensor, frame.offset, frame.offset + len(frame.data))
+            return None
+        self.news = True
+        if isinstance(frame, Tensors) and assembler is None:
+            self._assembler = Assembler(self._number, frame.specs, self._gathering.specs, self._spare)
+            self._gathering.open(self._device, self._assembler)
+            return None
+        if isinstance(frame, Stepped) and frame.step == self._number and assembler is not None:
+            self._spare = assembler.arrays()
+            return frame
+        raise ProtocolError(f"{self._device} sent {type(frame).__name__}, which has no place in step {self._number}")
+
+    @property
+    def spare(self) -> dict[str, Array] | None:
+        """The memory of a part that is whole: once the step is over the next one may overwrite it."""
+        return self._spare

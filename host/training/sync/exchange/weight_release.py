@@ -18,13 +18,6 @@ class Release:
         self._released: list[TensorRange] = []
         self._listeners: list[OnRelease] = []
 
-    @classmethod
-    def of_all(cls, blocks: Iterable[TensorRange]) -> Release:
-        """Return the release of a step that is over."""
-        release = cls(blocks)
-        release.add_all()
-        return release
-
     def add(self, block: TensorRange) -> None:
         """Release a block; listeners are notified once per block."""
         if block in self._held:

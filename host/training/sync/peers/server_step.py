@@ -1,23 +1,28 @@
-"""A synchronous step over several servers: each sums its drives' gradients, the sums are added up, all step alike."""
+"""Steps of one server among several: all step by the sum of their gradients, or take the mean of weights after some.
+
+The second is local SGD (Stich 2019). With server s at weights w_s after a window of steps, in which its drives computed
+n_s records, all go on from ``sum_s n_s w_s / sum_s n_s`` (Stich, "Local SGD converges fast and communicates little",
+arXiv:1805.09767, algorithm 1, where all n_s are equal). What the optimiser remembers is averaged alike (for momentum:
+Yu, Jin and Yang, ICML 2019, arXiv:1905.03817).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from firmware_agent.common.slices import Array
 from host.core.records import ServersRecord
-from host.core.states.peer_servers import DevicePart, PeerServers, ReducedStep, ServerPart
+from host.core.states.peer_servers import Averaged, DevicePart, PeerServers, ReducedStep, ServerPart
 from host.core.tuning.batch_tuner import StepCost
-from host.training.sync.exchange.step_exchange import DeviceOutcome
-from host.training.sync.step_result import StepResult, Underway, failed_outcomes, step_joules
-from host.training.sync.sync_step import Stepper
+from host.training.accounting import Accountant
+from host.training.sync.step_result import StepReport, StepResult, step_joules
+from host.training.sync.sync_step import Stepper, Underway
 
 
 @dataclass(frozen=True)
@@ -61,90 +66,47 @@ class ServersStepResult(StepResult):
         )
 
 
-class ServersStepper(Stepper):
-    """Takes steps with other servers: the optimiser steps when all gradients of all servers are there.
+class ServersEnding:
+    """Steps with other servers: the optimiser steps when all gradients of all servers are there.
 
     Drives of which the host has part of a gradient when they are lost do not count: what they have sent is dropped, and
     their records come again.
+
+    Attributes:
+        together: the other servers.
     """
 
-    def __init__(self, together: PeerServers, *arguments: Any) -> None:
-        """Prepare; what comes after the other servers is `Stepper`'s."""
-        super().__init__(*arguments)
-        self._barrier = self._keeps_all = True
-        self._together = together
+    def __init__(self, together: PeerServers) -> None:
+        """Step with these servers."""
+        self.together: PeerServers = together
 
-    @property
-    def together(self) -> PeerServers:
-        """The other servers."""
-        return self._together
-
-    @property
-    def may_look_ahead(self) -> bool:
-        """A step's weights are those of all servers, and nobody has them before all have returned."""
-        return False
-
-    async def finish(self, step: Underway) -> StepResult:
+    async def end(self, stepper: Stepper, step: Underway, report: StepReport) -> StepResult:
         """See a step through on all servers.
 
         Raises:
-            CaughtUp: other servers have taken the step already.
+            StateBehind: other servers have taken the step already.
         """
-        outcomes, count = await self._screened(step), len(step.works)
-        own, beside = outcomes[:count], outcomes[count:]
-        limit, late = self._late(own, step.expected)
-        accounted = self._account(own, beside, (limit, late), step.sending, None)
-        local = self._result(own, accounted, late, False, step.rate)
-        left_out = {*late, *local.failed}
+        local = stepper.accounting.result(report, False, step.update.rate)
         if local.devices:
-            await step.gathering.finish(left_out)
-        reduced = await self._together.reduce(step.number, self._means(step), self._part(step, local, left_out))
+            await step.gathering.finish({*local.late, *local.failed})
+        part = server_part(step, local, stepper.accounting.accountant)
+        reduced = await self.together.reduce(step.number, own_means(stepper, step), part)
         total = sum(part.records for part in reduced.parts.values())
         rate = 0.0
         if total:
             rate = step.learning_rate(sum(part.rated for part in reduced.parts.values()))
-            await asyncio.to_thread(self._apply, reduced.means, rate)
-        step.release.add_all()
-        return self._of_all(local, reduced, total, rate, beside)
-
-    def _means(self, step: Underway) -> dict[str, Array]:
-        """Return the mean of every tensor over one's own records; zeros if there are none."""
-        return {
-            spec.name: step.whole.get(spec.name, np.zeros(self.weights[spec.name].shape, self.weights[spec.name].dtype))
-            for spec in self._specs
-        }
-
-    def _part(self, step: Underway, local: StepResult, left_out: Collection[str]) -> ServerPart:
-        works = {work.session.device: len(work.records) for work in step.works}
-        late = set(local.late)
-        return ServerPart(
-            records=sum(part.batch_size for part in local.devices),
-            rated=sum(records for device, records in works.items() if device not in late),
-            loss=0.0 if math.isnan(local.loss) and not local.devices else local.loss,
-            array_seconds=local.accounted.array_seconds,
-            counted=[DevicePart(part.device, part.batch_size, part.compute_seconds) for part in local.devices],
-            observed=local.observed,
-            joules=step_joules(local.accounted),
-            idle_watts=self.accountant.idle_watts(),
-            missing=sorted(left_out),
-        )
-
-    def _apply(self, means: Mapping[str, Array], rate: float) -> None:
-        buffers = {name: means[name] for name in self._buffers}
-        self.optimiser.step_all({name: mean for name, mean in means.items() if name not in buffers}, rate)
-        for name, mean in buffers.items():
-            self.weights[name][...] = mean
-        for name, first in self._structure.tied.items():
-            self.weights[name][...] = self.weights[first]
+            await asyncio.to_thread(apply_means, stepper, reduced.means, rate)
+        step.update.end()
+        return self._of_all(stepper.accounting.accountant, local, reduced, total, rate)
 
     def _of_all(
-        self, local: StepResult, reduced: ReducedStep, total: int, rate: float, beside: Sequence[DeviceOutcome]
+        self, accountant: Accountant, local: StepResult, reduced: ReducedStep, total: int, rate: float
     ) -> ServersStepResult:
         parts = reduced.parts.values()
         slowest = max(part.array_seconds for part in parts)
         seconds, own = slowest + reduced.link_seconds, local.accounted.array_seconds
         servers = ServersRecord(
-            server=self._together.server,
+            server=self.together.server,
             present=list(reduced.parts),
             samples=total,
             own_seconds=own,
@@ -155,14 +117,175 @@ class ServersStepper(Stepper):
         )
         devices = [msgspec.structs.replace(part, weight=part.batch_size / total) for part in local.devices]
         return ServersStepResult(
-            accounted=self.accountant.extend(local.accounted, seconds, reduced.link_seconds),
+            accounted=accountant.extend(local.accounted, seconds, reduced.link_seconds),
             loss=sum(part.loss * part.records for part in parts) / total if total else math.nan,
             devices=devices,
             late=local.late,
             failed=local.failed,
             mixed=False,
             learning_rate=rate,
-            failed_probes=failed_outcomes(beside),
+            failed_probes=local.failed_probes,
             servers=servers,
             parts=reduced.parts,
         )
+
+
+def own_means(stepper: Stepper, step: Underway) -> dict[str, Array]:
+    """Return the mean of every tensor over one's own records; zeros if there are none."""
+    weights, whole = stepper.model.weights, step.update.whole
+    names = [spec.name for spec in stepper.tensors.specs]
+    return {name: whole[name] if name in whole else np.zeros_like(weights[name]) for name in names}
+
+
+def apply_means(stepper: Stepper, means: Mapping[str, Array], rate: float) -> None:
+    """Step by the means of gradients, and take those of buffers over."""
+    buffers = {name: means[name] for name in stepper.tensors.buffers}
+    stepper.model.optimiser.step_all({name: mean for name, mean in means.items() if name not in buffers}, rate)
+    for name, mean in buffers.items():
+        stepper.model.weights[name][...] = mean
+    stepper.model.copy_tied()
+
+
+def server_part(step: Underway, local: StepResult, accountant: Accountant) -> ServerPart:
+    """Return what a server says of its part in a step."""
+    return ServerPart(
+        records=sum(part.batch_size for part in local.devices),
+        rated=step.records(without=local.late),
+        loss=0.0 if math.isnan(local.loss) and not local.devices else local.loss,
+        array_seconds=local.accounted.array_seconds,
+        counted=[DevicePart(part.device, part.batch_size, part.compute_seconds) for part in local.devices],
+        observed=local.observed,
+        joules=step_joules(local.accounted),
+        idle_watts=accountant.idle_watts(),
+        missing=sorted({*local.late, *local.failed}),
+    )
+
+
+_WEIGHTS, _OPTIMISER = "weights/", "optimiser/"
+
+
+@dataclass(frozen=True)
+class LocalResult(StepResult):
+    """What came of a step on this server alone; `part` is what it says of it."""
+
+    part: ServerPart = field(kw_only=True)
+
+
+class LocalEnding:
+    """Takes steps on the weights of this server alone, and the mean with all servers at a window's end.
+
+    Attributes:
+        together: the other servers.
+    """
+
+    def __init__(self, together: PeerServers) -> None:
+        """Take the means with these servers."""
+        self.together: PeerServers = together
+
+    async def end(self, stepper: Stepper, step: Underway, report: StepReport) -> LocalResult:
+        """See a step through on this server; without a record in time weights stay."""
+        rate = step.learning_rate(step.records())
+        local = stepper.accounting.result(report, False, rate)
+        if local.devices:
+            await step.gathering.finish({*local.late, *local.failed})
+            await asyncio.to_thread(apply_means, stepper, own_means(stepper, step), rate)
+        step.update.end()
+        fields = {name: getattr(local, name) for name in StepResult.__dataclass_fields__}
+        return LocalResult(**fields, part=server_part(step, local, stepper.accounting.accountant))
+
+    async def end_window(
+        self, stepper: Stepper, number: int, steps: Sequence[LocalResult], usual_steps: int
+    ) -> list[ServersStepResult]:
+        """Go on from the mean of all servers' weights, and return what each step of the window came to on all of them.
+
+        A step costs what it took on the server whose window took longest, and its part of the sum: of a window with as
+        many steps as are usual, for one that an epoch cuts short says nothing else of what a step costs.
+
+        Args:
+            stepper: has taken the steps.
+            number: of the window's last step.
+            steps: of the window, in order.
+            usual_steps: of a window.
+
+        Raises:
+            CaughtUp: other servers have ended the window already.
+        """
+        own = [step.part for step in steps]
+        averaged = await self.together.average(number, await asyncio.to_thread(_arrays, stepper), own)
+        if len(averaged.parts) > 1:  # alone the weights are the mean, to the last bit
+            await asyncio.to_thread(_take_over, stepper, averaged.means)
+        spent = {server: sum(part.array_seconds for part in parts) for server, parts in averaged.parts.items()}
+        slowest = max(spent, key=spent.__getitem__)  # of several the first one, on all servers alike
+        waited = spent[slowest] - sum(part.array_seconds for part in own)
+        sum_seconds = averaged.link_seconds / usual_steps
+        return [
+            self._of_window(
+                stepper.accounting.accountant,
+                local,
+                {server: parts[place] for server, parts in averaged.parts.items()},
+                averaged.parts[slowest][place].array_seconds + sum_seconds,
+                (waited, averaged) if place == len(steps) - 1 else None,
+            )
+            for place, local in enumerate(steps)
+        ]
+
+    def _of_window(
+        self,
+        accountant: Accountant,
+        local: LocalResult,
+        parts: Mapping[str, ServerPart],
+        cost_seconds: float,
+        end: tuple[float, Averaged] | None,
+    ) -> ServersStepResult:
+        """Return a step as one of all servers; the window's last one has waiting and averaging, too."""
+        total, own = sum(part.records for part in parts.values()), local.accounted.array_seconds
+        accounted, slowest, reduce_seconds, sent_bytes, meetings = local.accounted, own, 0.0, 0, 0
+        if end is not None:
+            waited, averaged = end
+            slowest, reduce_seconds = own + waited, averaged.link_seconds
+            sent_bytes, meetings = averaged.sent_bytes, averaged.meetings
+            accounted = accountant.extend(accounted, slowest + reduce_seconds, reduce_seconds)
+        servers = ServersRecord(
+            server=self.together.server,
+            present=list(parts),
+            samples=total,
+            own_seconds=own,
+            slowest_seconds=slowest,
+            reduce_seconds=reduce_seconds,
+            sent_bytes=sent_bytes,
+            meetings=meetings,
+        )
+        return ServersStepResult(
+            accounted=accounted,
+            loss=sum(part.loss * part.records for part in parts.values()) / total if total else 0.0,
+            devices=[msgspec.structs.replace(part, weight=part.batch_size / total) for part in local.devices],
+            late=local.late,
+            failed=local.failed,
+            mixed=False,
+            learning_rate=local.learning_rate,
+            failed_probes=local.failed_probes,
+            servers=servers,
+            parts=parts,
+            cost_seconds=cost_seconds,
+        )
+
+
+def _arrays(stepper: Stepper) -> dict[str, Array]:
+    """Return what steps change: parameters, buffers, and the optimiser's state.
+
+    An optimiser that has not stepped yet has the state after a step: it has no weight in the mean.
+    """
+    optimiser = stepper.model.optimiser
+    state = optimiser.state() or optimiser.state_after_a_step()
+    arrays = {_WEIGHTS + spec.name: stepper.model.weights[spec.name] for spec in stepper.tensors.specs}
+    return arrays | {_OPTIMISER + name: state[name] for name in sorted(state)}
+
+
+def _take_over(stepper: Stepper, means: Mapping[str, Array]) -> None:
+    if not means:
+        return
+    for spec in stepper.tensors.specs:
+        stepper.model.weights[spec.name][...] = means[_WEIGHTS + spec.name]
+    stepper.model.copy_tied()
+    kept = {name.removeprefix(_OPTIMISER): mean for name, mean in means.items() if name.startswith(_OPTIMISER)}
+    stepper.model.optimiser.load_state(kept)

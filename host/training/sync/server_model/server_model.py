@@ -25,10 +25,15 @@ from firmware_agent.common.first_use import evaluating
 from firmware_agent.common.slices import Array
 from firmware_agent.common.split.activations import has_gradient, step_seed
 from firmware_agent.common.split.cutting import Cut
-from firmware_agent.common.weights import buffer_names, trained_names
 from host.core.scanning import first_not_finite
 from host.core.weighted_mean import weighted_mean
-from host.training.sync.server_model.activation_types import ActivationBatch, ActivationGrads, ServerModelNotFinite
+from host.training.sync.server_model.activation_types import (
+    ActivationBatch,
+    ActivationGrads,
+    HandOver,
+    ServerModelNotFinite,
+    split_state,
+)
 from host.training.sync.server_model.per_drive_nodes import (
     Alone,
     Grouped,
@@ -49,15 +54,8 @@ class ServerModel:
 
     Attributes:
         point: where the model is cut.
-        front: names of the drives' part of the state, in the order in which they have it.
-        front_trained, front_buffers: which of them are parameters with a gradient, and buffers.
-        trained, buffers: the same of the host's part; what no part uses is the host's.
-        kept: the buffers that steps change.
-        classes: how many it tells apart.
-        layers: how many it has.
-        state_bytes: of what is the host's.
-        answers: whether the drives need the gradients of what they hand over: not for a front that is not trained.
-        together: whether it computes for all drives at once.
+        split: whose its tensors are.
+        hand_over: what the drives hand over, and get back.
         smallest: so few records of a drive it can compute with.
         turn: held by whoever computes.
     """
@@ -70,7 +68,6 @@ class ServerModel:
         tied: Mapping[str, str],
         batch_norm: str,
         seed: int,
-        layers: int = 1,
     ) -> None:
         """Take over a model that is cut; its tail then computes with `weights`, in their memory.
 
@@ -81,21 +78,12 @@ class ServerModel:
             tied: further name of a parameter -> its first one.
             batch_norm: see `host.config.sync_section.SyncSection`.
             seed: the job's.
-            layers: how many it has, for the record.
 
         Raises:
             ConfigurationError: the tail mixes records in a way that cannot be kept apart while others must be mixed,
                 or a tied parameter has another name in its part.
         """
-        self.point, self._weights = cut.point, weights
-        self.front = tuple(cut.front.state_dict())
-        self.front_trained = tuple(trained_names(cut.front))
-        self.front_buffers = tuple(buffer_names(cut.front))
-        self.layers = layers
-        self.state_bytes = sum(a.nbytes for name, a in weights.items() if name not in {*self.front, *tied})
-        self.trained = tuple(name for name in trained if name not in self.front)
-        self.buffers = tuple(buffer_names(cut.tail))
-        self.kept = frozenset(self.buffers if batch_norm != "frozen" else ())
+        self.point, self._weights, self.split = cut.point, weights, split_state(cut, weights, trained, tied, batch_norm)
         self._batch_norm, self._module = batch_norm, _graph(cut.tail)
         if batch_norm == "frozen":
             _eval_norms(self._module)
@@ -104,13 +92,13 @@ class ServerModel:
         }
         for name, tensor in self._module.state_dict(keep_vars=True).items():
             tensor.data = torch.from_numpy(weights[tied.get(name, name)])
-        self._seed, self.answers = seed, bool(self.front_trained)
-        self.classes = self._count_classes()
+        self._seed = seed
+        self.hand_over = HandOver(cut.point.crossing, bool(self.split.front_trained), self._count_classes())
         # One pass at a time: the gradients are the module's own.
         self.turn = threading.Lock()
         self._check_tied(trained, tied)
         self._alone = self._find_alone()
-        self.together, self.smallest = self._alone is not None, self._find_smallest()
+        self.smallest = self._find_smallest()
         if batch_norm == "synchronised" and not self.together:
             raise ConfigurationError(
                 f"placement: the host's part from {self.point.layer!r} on mixes the records of a batch, or draws "
@@ -118,8 +106,13 @@ class ServerModel:
                 "the records of all; cut behind it, or choose batch_norm: device or frozen"
             )
 
+    @property
+    def together(self) -> bool:
+        """Whether it computes for all drives at once."""
+        return self._alone is not None
+
     def _check_tied(self, trained: Sequence[str], tied: Mapping[str, str]) -> None:
-        if odd := sorted(set(self.front_trained) - set(trained)):
+        if odd := sorted(set(self.split.front_trained) - set(trained)):
             raise ConfigurationError(
                 f"placement: {odd[0]} is tied to {tied.get(odd[0])}, which the part before the cut does not use; "
                 "cut elsewhere"
@@ -194,7 +187,9 @@ class ServerModel:
             alone = find_alone(self._module, *samples)
             values = [torch.split(sample, list(_TRIED.values())) for sample in samples[0]]
             batches = [
-                ActivationBatch(name, [each[place].numpy() for each in values], np.arange(size) % self.classes)
+                ActivationBatch(
+                    name, [each[place].numpy() for each in values], np.arange(size) % self.hand_over.classes
+                )
                 for place, (name, size) in enumerate(_TRIED.items())
             ]
             return alone if _same(self._try(batches, alone), self._try(batches, None)) else None
@@ -249,7 +244,7 @@ class ServerModel:
     def take_gradients(self) -> dict[str, Array]:
         """Return the parameters' gradients, as sums over records, and drop them; zeros where no record came through."""
         gradients: dict[str, Array] = {}
-        for name in self.trained:
+        for name in self.split.trained:
             parameter = self._parameters.get(name)
             gradient = None if parameter is None else parameter.grad
             gradients[name] = np.zeros_like(self._weights[name]) if gradient is None else gradient.to_dense().numpy()
@@ -265,7 +260,7 @@ class ServerModel:
         return PerDriveState(torch.Generator().manual_seed(step_seed(self._seed, device, step)).get_state())
 
     def _gradients(self, values: Sequence[torch.Tensor], records: int) -> dict[str, Array]:
-        if not self.answers:
+        if not self.hand_over.answered:
             return {}
         found = {}
         for place, value in enumerate(values):
@@ -343,7 +338,7 @@ class ServerModelPass:
         """Return the running statistics: the mean of what each device leaves behind, or what all leave together."""
         if self._joint is not None:
             return {name: buffer.numpy() for name, buffer in self._joint.buffers.items()}
-        names = {name for own in self._own.values() for name in own.buffers if name in self._tail.kept}
+        names = {name for own in self._own.values() for name in own.buffers if name in self._tail.split.kept}
         if not names or not self._records:
             return {}
         parts = [

@@ -20,10 +20,12 @@ from firmware_agent.common.wire import AnyFrame, decode, encode
 from host.config.job_file import DataSection, JobConfig, check_mode
 from host.core.datasets import load_dataset
 from host.core.records import EventKind
+from host.core.weighted_mean import TensorContribution
 from host.fleet.shards import deal_out, write_shards
 from host.training.sync.exchange.gradient_buffer import GradientBuffer
-from host.training.sync.exchange.step_exchange import DeviceOutcome, Outbound, StepExchange, StepWork
-from host.training.sync.gradient_mean import TensorContribution
+from host.training.sync.exchange.step_exchange import StepExchange
+from host.training.sync.exchange.step_extension import DeviceOutcome, DeviceWork
+from host.training.sync.exchange.weight_sender import Outbound, SentWeights
 from host.training.tensor_ranges import TensorRange
 from tests.support.examples import examples
 from tests.support.fakes import JOB, Answer, FakeDrive
@@ -64,8 +66,8 @@ async def step(drive: FakeDrive) -> tuple[DeviceOutcome, dict[str, Array], list[
     drive.pump()
     gathering = GradientBuffer(tensor_specs(GRADIENTS), {drive.device: 2}, apply, True)
     exchange = StepExchange(JOB, 5.0, lambda device, what, detail: events.append(f"{what} {detail}"), nothing)
-    work = StepWork(drive.session, np.arange(2, dtype=np.uint32), 2)
-    (outcome,) = await exchange.visit(Outbound(1, {"fc.bias": np.zeros(4, np.float32)}), [work], gathering)
+    work = DeviceWork(drive.session, np.arange(2, dtype=np.uint32), 2)
+    (outcome,) = await exchange.visit(Outbound(1, SentWeights({"fc.bias": np.zeros(4, np.float32)})), [work], gathering)
     await gathering.finish()
     return outcome, applied, events
 

@@ -32,8 +32,10 @@ from firmware_agent.training.cut_pass import Coming, CrossedPart, CutReply, Expe
 from firmware_agent.training.device_steps import DeviceSteps
 from firmware_agent.training.gradient_step import GradientWorker
 from firmware_agent.training.loaded_job import LoadedJob
-from host.training.sync.exchange.activation_exchange import ActivationExchange, ActivationReceiver, part_sizes
-from host.training.sync.gradient_mean import TensorContribution, combine
+from host.core.weighted_mean import TensorContribution, combine
+from host.training.sync.exchange.activation_exchange import ActivationExchange, ActivationReceiver
+from host.training.sync.exchange.step_extension import Answer, Reply, part_sizes
+from host.training.sync.server_model.activation_types import ActivationBatch, HandOver
 from host.training.sync.server_model.server_model import ServerModel
 from tests.support.device_steps import KeepingSession
 from tests.support.device_steps import compute as compute_step
@@ -58,6 +60,12 @@ class build(nn.Module):
         return self.last(self.drop((x + y).view(x.size(0), -1)))
 """
 LAYERS = ("norm", "second", "third", "last")
+
+
+async def reply_of(answer: Answer) -> Reply:
+    return await answer()
+
+
 JOB = Job("net.py:build", {}, SOURCE, 1 / 16, SEED, 0.05, 0.9, 8, precision="float64")
 
 
@@ -99,25 +107,25 @@ def cut_step(
         turn = threading.Lock()  # drives are processes, each with a generator of its own: here they take turns
 
         def compute(name: str, records: list[int]) -> tuple[dict[str, Array], float]:
-            hand = crossings.hand(name)
+            hand = crossings.open(name)
 
             def cross(handed: CrossedPart, wanted: ExpectedReply) -> CutReply:
                 pieces = cut_slices(number, handed.arrays)
                 taken = [hand.take(frame) for frame in (handed.announced, *pieces)]
-                batch = taken[-1]
-                assert batch is not None
+                answer = taken[-1]
+                assert answer is not None
                 assert not any(taken[:-1])
                 turn.release()
                 try:
-                    back = asyncio.run_coroutine_threadsafe(crossings.add(hand.part, batch), loop).result(30)
+                    reply = asyncio.run_coroutine_threadsafe(reply_of(answer), loop).result(30)
                 finally:
                     turn.acquire()
-                answers = iter([frame for message in hand.answer(back).messages() for frame in unpack(message)])
+                answers = iter([frame for message in reply.messages(number) for frame in unpack(message)])
                 return answered(answers, wanted)
 
             with turn:
                 drive = worker(shard, name, layer, batch_norm)
-            assert list(drive.model.state_dict()) == list(tail.front)
+            assert list(drive.model.state_dict()) == list(tail.split.front)
             with turn:
                 done = compute_step(drive, Step(number, np.array(records, "<u4").tobytes(), micro_batch), cross=cross)
                 state = state_arrays(drive.model)
@@ -266,7 +274,7 @@ def test_a_missing_gradient_is_refused(shard: Shard) -> None:
         compute_step(drive, Step(1, np.array([1, 2], "<u4").tobytes(), 10), cross=cross)
 
 
-def test_what_crosses_is_encoded_once_and_charged(shard: Shard) -> None:
+async def test_what_crosses_is_encoded_once_and_charged(shard: Shard) -> None:
     watch = Stopwatch(ticks().__next__)
     job = msgspec.structs.replace(JOB, cut="second")
     loaded = LoadedJob(job, shard, watch)
@@ -281,8 +289,17 @@ def test_what_crosses_is_encoded_once_and_charged(shard: Shard) -> None:
     assert seconds.encode == 2 / 8  # of what crosses, and of the gradients
     assert seconds.forward > 0
     assert {piece.tensor for piece in far.sent if isinstance(piece, Slice)} == {"0", "labels", "random"}
-    hand = ActivationReceiver(crossing, True, 10, 1, "csd-00", (2,))
-    assert [hand.take(frame) is not None for frame in far.sent] == [False] * (len(far.sent) - 1) + [True]
+
+    async def add(part: int, batch: ActivationBatch) -> DeviceFailed:
+        return DeviceFailed(f"part {part} of {len(batch.labels)} records")
+
+    hand = ActivationReceiver(HandOver(crossing, True, 10), 1, "csd-00", (2,), add)
+    answers = [hand.take(frame) for frame in far.sent]
+    assert not any(answers[:-1])
+    assert answers[-1] is not None
+    reply = await answers[-1]()
+    assert isinstance(reply.announced, ActivationGradients)
+    assert reply.announced.error == "part 0 of 2 records"
 
 
 def test_a_front_of_a_model_too_large_takes_memory_for_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,12 +32,12 @@ from firmware_agent.common.wire import AnyFrame
 from firmware_agent.training import loaded_job
 from host.core.records import EventKind, StepRecord
 from host.policies.transfer.transfer_tuner import FixedSending
-from host.training.sync.exchange.activation_exchange import ActivationExchange, part_sizes
+from host.training.sync.exchange.activation_exchange import ActivationExchange
 from host.training.sync.exchange.slice_log import SliceLog
+from host.training.sync.exchange.step_extension import part_sizes
+from host.training.sync.host_part import HostPartStep
 from host.training.sync.server_model.activation_types import ActivationBatch, ActivationGrads
 from host.training.sync.server_model.server_model import ServerModel, ServerModelPass
-from host.training.sync.step_result import Underway
-from host.training.sync.sync_step import Stepper
 from host.training.transfer_policy import TransferPolicy
 from tests.support.examples import examples
 from tests.support.fakes import JOB, random_shard
@@ -283,7 +283,7 @@ def test_the_hosts_part_waits_for_its_weights_of_the_step_before(shard: Shard, m
     """Activations of step 2 are all there before what step 1 makes of the host's part: they wait for it."""
     want = weights(go(shard, "second", TransferPolicy()))
     here, computed = threading.Event(), list[int]()
-    apply, add, compute = Stepper._apply_tail, ActivationExchange.add, ServerModelPass.compute
+    apply, add, compute = HostPartStep._apply, ActivationExchange.add, ServerModelPass.compute
     trial, loops = Trial(shard, "second", PRIORITY), list[asyncio.AbstractEventLoop]()
     added: set[str] = set()
 
@@ -292,12 +292,12 @@ def test_the_hosts_part_waits_for_its_weights_of_the_step_before(shard: Shard, m
             await asyncio.sleep(0)
         await asyncio.to_thread(lambda: None)  # behind whatever wants the only thread that is free
 
-    def late(self: Stepper, step: Underway, passing: ServerModelPass) -> None:
-        if step.number == 1:
+    def late(self: HostPartStep, passing: ServerModelPass) -> None:
+        if self.number == 1:
             assert here.wait(30.0)
             asyncio.run_coroutine_threadsafe(have_its_chance(), loops[0]).result(30.0)
             assert len(computed) == 1
-        apply(self, step, passing)
+        apply(self, passing)
 
     async def told(self: ActivationExchange, part: int, batch: ActivationBatch) -> ActivationGrads | DeviceFailed:
         if self._step == 2:
@@ -314,7 +314,7 @@ def test_the_hosts_part_waits_for_its_weights_of_the_step_before(shard: Shard, m
         loops[0].set_default_executor(ThreadPoolExecutor(2))
         return await trial.run()
 
-    monkeypatch.setattr(Stepper, "_apply_tail", late)
+    monkeypatch.setattr(HostPartStep, "_apply", late)
     monkeypatch.setattr(ActivationExchange, "add", told)
     monkeypatch.setattr(ServerModelPass, "compute", noted)
     assert weights(asyncio.run(run())) == want

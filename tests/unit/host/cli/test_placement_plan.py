@@ -33,7 +33,7 @@ from host.training.split.make_problem import make_situation
 from host.training.split.measure_layers import measure
 from host.training.split.split_model import place_model
 from host.training.split.split_request import PlacementRequest, of_run
-from host.training.sync.planning.step_composition import make_overlap
+from host.training.sync.run_transfers import make_overlap
 from tests import ROOT
 from tests.support.calibration import with_layers
 from tests.support.outputs import checked

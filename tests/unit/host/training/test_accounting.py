@@ -10,7 +10,7 @@ from csd_emu.perfmodel.power import add_up, device_energy
 from csd_emu.profiles import get_profile
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Trained
-from host.training.accounting import Accountant, DeviceReport, StepAccount, make_accountant
+from host.training.accounting import Accountant, DeviceReport, Lateness, StepAccount, make_accountant
 
 NAMES = [f"csd-{number:02d}" for number in range(4)]
 NEWPORT = get_profile("newport")
@@ -76,10 +76,10 @@ def test_a_devices_energy_is_that_of_its_spans(values: list[Any]) -> None:
 
 def test_a_device_past_the_deadline_is_a_straggler_and_the_round_ends_then() -> None:
     parts = [returned("csd-00", 1.0, 0.0, 0, 0, 0), returned("csd-01", 40.0, 0.0, 0, 0, 0)]
-    result = accountant().account(parts, deadline_seconds=2.0)
+    result = accountant().account(parts, Lateness(2.0))
     assert [part.straggler for part in result.devices] == [False, True]
     assert result.array_seconds == 2.0
-    in_time = accountant().account(parts, deadline_seconds=100.0)
+    in_time = accountant().account(parts, Lateness(100.0))
     assert [part.straggler for part in in_time.devices] == [False, False]
     assert in_time.array_seconds == max(in_time.finish_seconds.values())
 
@@ -87,9 +87,9 @@ def test_a_device_past_the_deadline_is_a_straggler_and_the_round_ends_then() -> 
 @given(returned_parts, st.floats(0.001, 50))
 def test_a_late_device_is_taken_to_stop_at_the_deadline(values: list[Any], deadline_seconds: float) -> None:
     books = accountant()
-    books.account(parts_of(values), deadline_seconds)
+    books.account(parts_of(values), Lateness(deadline_seconds))
     begin = books.array_seconds
-    result = books.account(parts_of(values), deadline_seconds)
+    result = books.account(parts_of(values), Lateness(deadline_seconds))
     end = begin + result.array_seconds
     assert result.array_seconds <= deadline_seconds
     assert all(begin - 1e-9 <= span.start_seconds <= span.end_seconds <= end + 1e-9 for span in result.spans)

@@ -15,7 +15,7 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Trained
 from host.core.device_time import gradient_seconds, host_model, micro_batch_counts
-from host.training.accounting import Accountant, DeviceReport, StepAccount, make_accountant
+from host.training.accounting import Accountant, DeviceReport, Lateness, StepAccount, make_accountant
 from tests.support.sync import TABLE
 
 RECORD_BYTES = 72
@@ -129,7 +129,7 @@ def test_what_is_late_is_not_waited_for_and_the_host_goes_on_from_there(
     returned = [drive(name, *work) for name, work in zip(DRIVES, parts, strict=False)]
     whole = accountant().account(returned)
     deadline_seconds = share * whole.array_seconds
-    accounted = accountant().account(returned, deadline_seconds, host_seconds)
+    accounted = accountant().account(returned, Lateness(deadline_seconds), host_seconds)
     late = {name for name, seconds in whole.finish_seconds.items() if seconds > deadline_seconds}
     assert {part.device for part in accounted.devices if part.straggler} == late != set()
     assert accounted.array_seconds == pytest.approx(deadline_seconds + host_seconds)

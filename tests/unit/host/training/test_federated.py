@@ -57,7 +57,7 @@ class Run:
             config, JOB, cast(Fleet, self.fleet), lambda: self.existing, self.on_event, failures=self.failures
         )
         judge = cast(Evaluator, self.evaluator)
-        self.training = FederatedTraining(config, order, exchange, self.accountant, judge, self.on_event)
+        self.training = FederatedTraining(config, order, exchange, self.accountant, judge)
 
     def on_event(self, device: str, what: EventKind, detail: str) -> None:
         self.records.append(EventRecord(device, what, detail))

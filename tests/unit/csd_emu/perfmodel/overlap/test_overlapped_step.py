@@ -18,7 +18,7 @@ from firmware_agent.common.frames.session_frames import Trained
 from firmware_agent.common.layer_costs import LayerWork
 from firmware_agent.common.send_queue import TransferSettings
 from host.core.device_time import host_model
-from host.training.accounting import DeviceReport, make_accountant
+from host.training.accounting import DeviceReport, Lateness, make_accountant
 from tests.support.examples import examples
 from tests.support.sync import TABLE
 
@@ -140,7 +140,7 @@ def test_accounts_of_scheduled_steps_have_the_same_work_in_less_time() -> None:
     plain = make_accountant(ARRAY, MODELS).account(returned, host_seconds=0.001)
     accountant = make_accountant(ARRAY, MODELS, COMPOSER)
     fifo, priority = (
-        accountant.account(returned, None, 0.001, sending=sending) for sending in (TransferSettings(), PRIORITY)
+        accountant.account(returned, host_seconds=0.001, sending=sending) for sending in (TransferSettings(), PRIORITY)
     )
     assert priority.array_seconds < fifo.array_seconds < plain.array_seconds
     assert accountant.array_seconds == pytest.approx(fifo.array_seconds + priority.array_seconds)
@@ -162,9 +162,9 @@ def test_without_settings_or_with_someone_late_a_step_is_composed_as_ever() -> N
     plain = make_accountant(ARRAY, MODELS)
     accountant = make_accountant(ARRAY, MODELS, COMPOSER)
     assert accountant.account(returned).array_seconds == plain.account(returned).array_seconds
-    late = {"deadline_seconds": 0.1, "stragglers": ["csd-02"]}
-    assert accountant.account(returned, **late, sending=PRIORITY).array_seconds == pytest.approx(  # type: ignore[arg-type]
-        plain.account(returned, **late).array_seconds  # type: ignore[arg-type]
+    late = Lateness(0.1, ["csd-02"])
+    assert accountant.account(returned, late, sending=PRIORITY).array_seconds == pytest.approx(
+        plain.account(returned, late).array_seconds
     )
     assert accountant.account([], sending=PRIORITY).array_seconds == 0.0
 

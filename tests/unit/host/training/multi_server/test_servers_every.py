@@ -22,8 +22,7 @@ from host.config.sync_section import OptimiserSection
 from host.core.records import EventKind
 from host.training.host_optimiser import HostOptimiser
 from host.training.multi_server.collective import ServersTogether
-from host.training.sync.peers.local_steps import LocalResult, LocalStepper
-from host.training.sync.peers.server_step import ServersStepResult
+from host.training.sync.peers.server_step import LocalEnding, LocalResult, ServersStepResult
 from tests.support.examples import examples
 from tests.support.fakes import Answer, Cut, FakeEvaluator
 from tests.support.servers import LINK, Hall
@@ -277,20 +276,20 @@ def test_seconds_and_energy_of_a_window_add_up(drives: list[int], every: int, sl
     )
     local: dict[str, list[LocalResult]] = {name: [] for name in server_group.order}
     costs: dict[str, list[float]] = {name: [] for name in server_group.order}
-    finish, end_window = LocalStepper.finish, LocalStepper.end_window
+    finish, end_window = LocalEnding.end, LocalEnding.end_window
 
-    async def watched(self: LocalStepper, step: Any) -> LocalResult:
-        local[self._together.server].append(await finish(self, step))
-        return local[self._together.server][-1]
+    async def watched(self: LocalEnding, *step: Any) -> LocalResult:
+        local[self.together.server].append(await finish(self, *step))
+        return local[self.together.server][-1]
 
-    async def priced(self: LocalStepper, *window: Any) -> list[ServersStepResult]:
+    async def priced(self: LocalEnding, *window: Any) -> list[ServersStepResult]:
         results = await end_window(self, *window)
-        costs[self._together.server] += [result.cost.array_seconds for result in results]
+        costs[self.together.server] += [result.cost.array_seconds for result in results]
         return results
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalStepper, "finish", watched)
-        patch.setattr(LocalStepper, "end_window", priced)
+        patch.setattr(LocalEnding, "end", watched)
+        patch.setattr(LocalEnding, "end_window", priced)
         asyncio.run(server_group.run())
     records = {name: run.rounds[0] for name, run in server_group.servers.items()}
     # Parameters and momentum in float32, and a counter.

@@ -21,8 +21,9 @@ from firmware_agent.common.slices import Array
 from host.core.records import EventKind, StepRecord
 from host.core.states.training_state import TrainingState, hash_weights, pack_state, unpack_state
 from host.core.tuning.batch_tuner import StepCost
-from host.training.sync.peers.server_step import ServersStepper, ServersStepResult
-from host.training.sync.step_result import StepResult, Underway, step_joules
+from host.training.sync.peers.server_step import ServersEnding, ServersStepResult
+from host.training.sync.step_result import StepReport, StepResult, step_joules
+from host.training.sync.sync_step import Stepper, Underway
 from host.training.sync.sync_training import COMPARED_STEPS
 from tests.support.examples import examples
 from tests.support.fakes import Answer, Cut, FakeEvaluator
@@ -334,16 +335,16 @@ async def test_nobody_anywhere_is_said_so() -> None:
 async def test_a_steps_energy_and_seconds_are_those_of_all_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     costs: dict[str, list[StepCost]] = {}
     results: dict[str, list[ServersStepResult]] = {}
-    finish = ServersStepper.finish
+    end = ServersEnding.end
 
-    async def watch(self: ServersStepper, step: Underway) -> StepResult:
-        result = await finish(self, step)
+    async def watch(self: ServersEnding, stepper: Stepper, step: Underway, report: StepReport) -> StepResult:
+        result = await end(self, stepper, step, report)
         assert isinstance(result, ServersStepResult)
-        costs.setdefault(self._together.server, []).append(result.cost)
-        results.setdefault(self._together.server, []).append(result)
+        costs.setdefault(self.together.server, []).append(result.cost)
+        results.setdefault(self.together.server, []).append(result)
         return result
 
-    monkeypatch.setattr(ServersStepper, "finish", watch)
+    monkeypatch.setattr(ServersEnding, "end", watch)
     server_group = Hall([1, 3], lambda name: StepDrive(name, 2.0 if name == "b-02" else 1.0), **fresh())
     await server_group.run()
     assert costs["a"] == costs["b"]

@@ -28,7 +28,8 @@ from host.training.contributions import reason_of
 from host.training.sync.exchange.activation_exchange import ActivationExchange
 from host.training.sync.server_model.activation_types import ActivationBatch, ActivationGrads
 from host.training.sync.server_model.server_model import ServerModel, ServerModelPass
-from host.training.sync.step_result import StepResult, Underway
+from host.training.sync.step_result import StepResult
+from host.training.sync.sync_step import Underway
 from tests.support.cut_drives import (
     LAYERS,
     CutDrive,
@@ -535,7 +536,7 @@ async def test_when_all_are_lost_with_a_part_of_their_gradients_that_is_what_is_
     with pytest.raises(DeviceLost):
         async with asyncio.timeout(30):
             await run.run()
-    trained = run.training._stepper._structure.trained
+    trained = run.training._stepper.model.structure.trained
     same = [np.array_equal(run.training.weights[name], before[name]) for name in trained]
     assert all(same) or clip_norm is None
 

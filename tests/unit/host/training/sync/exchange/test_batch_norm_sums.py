@@ -11,6 +11,7 @@ from firmware_agent.common.frames.step_frames import Reduce
 from host.core.evaluation import NormSum
 from host.training.contributions import Reason, Refusal
 from host.training.sync.exchange.batch_norm_sums import Reductions
+from host.training.sync.exchange.step_extension import StepStage
 
 DEVICES = ["csd-00", "csd-01", "host"]
 
@@ -25,7 +26,7 @@ def numbers(summed: bytes) -> list[float]:
 
 def sums_of(*values: int, devices: list[str] = DEVICES, count: float = 0.0) -> Reductions:
     """A step of one record a device that adds so many numbers up, sum by sum."""
-    return Reductions(dict.fromkeys(devices, 1), [NormSum(size, count) for size in values])
+    return Reductions(1, dict.fromkeys(devices, 1), [NormSum(size, count) for size in values])
 
 
 async def settle() -> None:
@@ -126,7 +127,7 @@ async def test_the_size_is_the_models_whoever_comes_first() -> None:
 @pytest.mark.parametrize("count", [2.0, 0.0, -1e9, math.nan])
 async def test_a_count_of_other_records_than_were_dealt_is_refused_and_in_no_sum(count: float) -> None:
     refused: dict[str, Refusal] = {}
-    sums = Reductions(dict.fromkeys(DEVICES, 3), [NormSum(2, 16.0)], refused=refused)
+    sums = Reductions(1, dict.fromkeys(DEVICES, 3), [NormSum(2, 16.0)], refused=refused)
     waiting = [asyncio.create_task(sums.add(device, frame(0, 48, 1))) for device in DEVICES[1:]]
     await settle()
     assert numbers(await sums.add("csd-00", frame(0, count, 1))) == [96, 2], "so that its step ends"
@@ -136,7 +137,7 @@ async def test_a_count_of_other_records_than_were_dealt_is_refused_and_in_no_sum
 
 async def test_sums_out_of_proportion_are_refused_and_the_others_are_added_up() -> None:
     refused: dict[str, Refusal] = {}
-    sums = Reductions(dict.fromkeys(DEVICES, 1), [NormSum(1, 0.0)] * 2, refused=refused)
+    sums = Reductions(1, dict.fromkeys(DEVICES, 1), [NormSum(1, 0.0)] * 2, refused=refused)
     for index, odd in enumerate((1.0, 1e20)):
         tasks = [asyncio.create_task(sums.add(d, frame(index, odd if d == "host" else 1.0))) for d in DEVICES]
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
@@ -145,15 +146,14 @@ async def test_sums_out_of_proportion_are_refused_and_the_others_are_added_up() 
 
 
 async def test_what_is_owed_is_told() -> None:
-    sums = Reductions({"csd-00": 1}, [NormSum(1, 1.0), NormSum(1, 0.0)])
-    with pytest.raises(ProtocolError, match="after 0 of 1 sums"):
-        sums.check_forward("csd-00")
+    sums = Reductions(1, {"csd-00": 1}, [NormSum(1, 1.0), NormSum(1, 0.0)])
+    own = sums.open("csd-00")
+    assert "after 0 of 1 sums" in own.owed(StepStage.ACTIVATIONS)
     await sums.add("csd-00", frame(0, 1))
-    sums.check_forward("csd-00")
-    with pytest.raises(ProtocolError, match="after 1 of 2 sums"):
-        sums.check_complete("csd-00")
+    assert own.owed(StepStage.ACTIVATIONS) == ""
+    assert "after 1 of 2 sums" in own.owed(StepStage.REPORT)
     await sums.add("csd-00", frame(1, 1))
-    sums.check_complete("csd-00")
+    assert own.owed(StepStage.REPORT) == ""
 
 
 async def test_when_all_are_refused_nobody_waits() -> None:

@@ -4,7 +4,7 @@ import pytest
 from firmware_agent.common.models import ModelSpec
 from host.core.datasets import load_dataset
 from host.core.evaluation import Evaluator
-from host.training.sync.planning.step_composition import make_overlap
+from host.training.sync.run_transfers import make_overlap
 
 NORMED = """
 from torch import nn

@@ -8,8 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from firmware_agent.common.errors import ConfigurationError, DeviceLost
 from firmware_agent.common.slices import Assembler, Spans, cut_slices, tensor_specs
-from host.core.weighted_mean import weighted_mean
-from host.training.sync.gradient_mean import TensorContribution, combine
+from host.core.weighted_mean import TensorContribution, combine, weighted_mean
 
 DTYPES = [np.float32, np.float64, np.int64]
 

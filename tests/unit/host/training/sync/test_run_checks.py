@@ -12,7 +12,7 @@ from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import SyncSection
 from host.core.records import DeviceRound, EventKind
 from host.policies.batching.device_speeds import device_classes
-from host.training.sync.planning.memory_watch import MemoryWatch
+from host.training.sync.run_checks import MemoryWatch
 from tests.support.sync import SHAPE, STORE
 
 CONFIG = ArrayConfig.model_validate({"name": "lab", "devices": [{"profile": "newport", "count": 2}]})

@@ -1,0 +1,293 @@
+"""One device's stream while steps of it are outstanding: all of a step's frames, both ways, go through its channel."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from csd_emu.util.deadline import Deadline
+from firmware_agent.common.errors import CsdError, DeviceFailed, DeviceLost, ProtocolError
+from firmware_agent.common.frames.session_frames import Slice, Tensors
+from firmware_agent.common.frames.step_frames import Step, Stepped
+from firmware_agent.common.send_queue import TransferSettings
+from firmware_agent.common.split.activations import crossing_name
+from firmware_agent.common.wire import AnyFrame
+from host.fleet.device_session import DeviceSession
+from host.training.sync.exchange.gradient_buffer import GradientReceiver
+from host.training.sync.exchange.slice_log import SliceLog
+from host.training.sync.exchange.step_extension import Answer, DeviceExtension, StepStage
+from host.training.sync.exchange.watchdog import Pace
+from host.training.sync.exchange.weight_sender import Outbound, SliceSender, TensorSender
+
+OnSlices = Callable[[SliceLog], None]
+"""Is told, after each device's overlapping step, what became of its slices."""
+
+
+@dataclass
+class ChannelStep:
+    """A step that is announced to the device and not reported yet.
+
+    Attributes:
+        number: its own.
+        receiver: takes the device's gradients, and its report.
+        extensions: take what else comes.
+        log: of its slices.
+        report: what the device will report; or a `DeviceError` if it is lost or fails, a `ProtocolError` if it sends
+            what does not belong there.
+        waits: whether the device waits for what the host makes of what it has sent.
+        up_bytes, down_bytes: that extensions' tensors count as so far.
+    """
+
+    number: int
+    receiver: GradientReceiver
+    extensions: Sequence[DeviceExtension]
+    log: SliceLog
+    report: asyncio.Future[Stepped] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    waits: bool = False
+    up_bytes: int = 0
+    down_bytes: int = 0
+
+    def extension(self, frame: AnyFrame) -> DeviceExtension | None:
+        """Return what a frame is for, if it is for an extension."""
+        return next((each for each in self.extensions if each.stage(frame) is not None), None)
+
+    def check_order(self, device: str, stage: StepStage | None) -> None:
+        """Raise if a frame of a stage comes before something that all others would wait for in vain.
+
+        Raises:
+            ProtocolError: a drive reports a step of which it owes something to an extension, or sends what extensions
+                want out of its order.
+        """
+        for extension in self.extensions:
+            if stage is not None and (owed := extension.owed(stage)):
+                raise ProtocolError(f"{device} {owed}")
+
+    def settle(self, outcome: Stepped | CsdError) -> None:
+        """Report the step once: the device's own report, or the error that takes its place."""
+        if self.report.done():
+            return
+        if isinstance(outcome, CsdError):
+            self.report.set_exception(outcome)
+        else:
+            self.report.set_result(outcome)
+
+
+class MessageWriter:
+    """Writes to a session what there is to send, as long as there is anything."""
+
+    def __init__(
+        self,
+        session: DeviceSession,
+        watchdog_seconds: float,
+        take: Callable[[], list[bytes]],
+        fail: Callable[[CsdError], None],
+    ) -> None:
+        """Begin with nothing: `take` returns what leaves next, `fail` is told that nothing leaves any more."""
+        self._session, self._watchdog_seconds, self._take, self._fail = session, watchdog_seconds, take, fail
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether messages leave."""
+        return self._task is not None and not self._task.done()
+
+    def wake(self) -> None:
+        """Note that there is something to send."""
+        if not self.busy and not self._session.closed:
+            self._task = asyncio.ensure_future(self._write())
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    async def _write(self) -> None:
+        try:
+            while messages := self._take():
+                for message in messages:
+                    await self._session.send_encoded(message, Deadline(self._watchdog_seconds))
+        except CsdError as error:
+            self._fail(error)
+
+
+class Channel:
+    """Speaks with one device as long as a step of it is outstanding; otherwise its session is anyone's.
+
+    Steps in turn are the simplest setting: their weights are sent whole, and none begins before the last one reported.
+    """
+
+    def __init__(
+        self,
+        session: DeviceSession,
+        watchdog_seconds: float,
+        overlap: bool,
+        on_slices: OnSlices = lambda _: None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; nothing is sent yet.
+
+        Args:
+            session: of the device.
+            watchdog_seconds: for so long it may be silent, or acknowledge nothing.
+            overlap: whether slices cross while it computes, and the next step is announced before it reports.
+            on_slices: is told, after each step of which they do, what became of its slices.
+            now: returns monotonic seconds.
+        """
+        self._session, self._on_slices, self._now = session, on_slices, now
+        self._pace = Pace(watchdog_seconds, now)
+        self._sender: TensorSender | SliceSender = TensorSender(session, self._pace)
+        if overlap:
+            self._sender = SliceSender(self._pace, Pace(watchdog_seconds, now), lambda: self._writer.wake())
+        self._writer = MessageWriter(session, watchdog_seconds, self._sender.next_messages, self._fail)
+        self._steps: dict[int, ChannelStep] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reader: asyncio.Task[None] | None = None
+        self._watch: asyncio.TimerHandle | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step is outstanding."""
+        return bool(self._steps)
+
+    async def wait_idle(self) -> None:
+        """Wait until no step is outstanding."""
+        while self._steps:
+            await asyncio.wait([step.report for step in self._steps.values()])
+
+    def begin(
+        self,
+        outbound: Outbound,
+        task: Step,
+        stepped: Collection[str],
+        receiver: GradientReceiver,
+        extensions: Sequence[DeviceExtension] = (),
+    ) -> ChannelStep:
+        """Have the device take a step; with overlap a step before it may still be outstanding.
+
+        Args:
+            outbound: its weights.
+            task: the step.
+            stepped: names of the weights that the release of `outbound` tells of.
+            receiver: takes the gradients that come back.
+            extensions: take what else comes back.
+        """
+        log = SliceLog(task.step, self._session.device, self._now)
+        step = ChannelStep(task.step, receiver, extensions, log)
+        idle, self._steps[task.step] = not self._steps, step
+        self._sender.begin(outbound, task, stepped, log)
+        self._writer.wake()
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.ensure_future(self._read())
+        if idle:
+            self._pace.begin()
+            self._look()
+        return step
+
+    def resend(self, step: int, sending: TransferSettings) -> None:
+        """Send by other settings what of a step has not left yet, on both sides; also if it begins only later."""
+        self._sender.resend(step, sending)
+
+    async def _read(self) -> None:
+        try:
+            while self._steps:
+                try:
+                    if self._take(await self._session.receive(None)):
+                        self._pace.moved()
+                except DeviceFailed as error:
+                    self._end(next(iter(self._steps.values())), error)
+        except CsdError as error:
+            self._fail(error)
+
+    def _look(self) -> None:
+        """Give the device up if it owes something and for too long sends nothing new, or not enough; look again later.
+
+        It owes nothing while its weights wait for another device's gradient, or have not left, or what it has sent
+        waits for another's: then it is not the one to be given up.
+        """
+        if not self._steps:
+            return
+        step = next(iter(self._steps.values()))
+        if self._sender.holds(step.number) or step.waits:
+            self._pace.begin()
+        stalled = not self._writer.busy and not self._sender.left_seconds
+        if stalled or not self._pace.left_seconds:
+            told = self._sender.told if stalled else self._pace.told
+            self._fail(DeviceLost(f"{self._session.device}: {told}"))
+            return
+        seconds = min(self._pace.left_seconds, self._sender.left_seconds or 1.0, self._pace.watchdog_seconds / 4)
+        self._watch = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _take(self, frame: AnyFrame) -> bool:
+        """Take a frame, and return whether it brought anything that was not there."""
+        if (news := self._sender.take(frame)) is not None:
+            return news
+        for step in self._steps.values():
+            if (extension := step.extension(frame)) is not None:
+                return self._take_extension(step, extension, frame)
+        step = next(iter(self._steps.values()))
+        step.check_order(self._session.device, StepStage.REPORT if isinstance(frame, Stepped) else None)
+        report = step.receiver.take(frame)
+        if isinstance(frame, Tensors):
+            step.log.names = [spec.name for spec in frame.specs]
+        if isinstance(frame, Slice):
+            self._sender.arrived(step.log, frame.tensor, frame)
+        if report is not None:
+            self._end(step, report)
+        return step.receiver.news
+
+    def _take_extension(self, step: ChannelStep, extension: DeviceExtension, frame: AnyFrame) -> bool:
+        step.check_order(self._session.device, extension.stage(frame))
+        answer = extension.take(frame)
+        if isinstance(frame, Slice):
+            self._sender.arrived(step.log, crossing_name(frame.tensor), frame)
+        elif extension.tensors:
+            step.log.crossing = list(map(crossing_name, extension.tensors))
+        if extension.tensors:
+            step.up_bytes += self._sender.crossed_bytes(frame, last=answer is not None)
+        if answer is not None:
+            step.waits = True
+            task = asyncio.ensure_future(self._answer(step, extension, answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return extension.news
+
+    async def _answer(self, step: ChannelStep, extension: DeviceExtension, answer: Answer) -> None:
+        """Send the host's answer, ahead of all weights."""
+        try:
+            reply = await answer()
+        except ProtocolError as error:
+            self._fail(error)
+            return
+        if step.report.done():  # the device waits no longer
+            return
+        step.waits = False
+        self._pace.begin()
+        sent_bytes = self._sender.reply(step.number, reply)
+        step.down_bytes += sent_bytes if extension.tensors else 0
+        self._writer.wake()
+
+    def _end(self, step: ChannelStep, outcome: Stepped | CsdError) -> None:
+        """Report a step."""
+        del self._steps[step.number]
+        self._pace.begin()
+        log = self._sender.end(step.number)
+        if log is not None and isinstance(outcome, Stepped):
+            self._on_slices(log)
+        step.settle(outcome)
+        if not self._steps and self._watch is not None:
+            self._watch.cancel()
+
+    def _fail(self, error: CsdError) -> None:
+        """End the session and all steps; a step that is announced ahead has the same error."""
+        self._session.close(str(error))
+        steps, self._steps = list(self._steps.values()), {}
+        for step in steps:
+            step.settle(error)
+        if self._watch is not None:
+            self._watch.cancel()
+        self._writer.stop()
+        for task in (self._reader, *self._tasks):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()

@@ -1,1 +1,0 @@
-"""What is decided of a synchronous job before its first step."""
