@@ -22,13 +22,12 @@ from host.fleet.device_session import DeviceSession
 from host.fleet.fleet import Fleet
 from host.fleet.shards import dealt_alike
 from host.training.accounting import Accountant
-from host.training.host_optimiser import make_optimiser
+from host.training.host_optimiser import TrainedModel, make_optimiser
 from host.training.round_exchange import job_frame
 from host.training.run_faults import RunFaults
 from host.training.split.split_model import SplitModelInfo
 from host.training.sync.disturbances import Disturbances
 from host.training.sync.exchange.channel import OnSlices
-from host.training.sync.exchange.slice_log import StepLogs
 from host.training.sync.exchange.step_exchange import StepExchange
 from host.training.sync.host_part import HostPart, ServerModelClock
 from host.training.sync.participants import Participants
@@ -38,7 +37,6 @@ from host.training.sync.run_transfers import RunTransfers, make_overlap
 from host.training.sync.server_model.server_model import ServerModel
 from host.training.sync.sync_step import Stepper
 from host.training.sync.sync_training import SyncTraining
-from host.training.trained_model import TrainedModel
 
 
 def make_participants(
@@ -81,11 +79,11 @@ def make_sync_training(
     def speaks(session: DeviceSession, step: int) -> bool:
         return faults.waits_for(session.device) or disturbances.changes(session, step)
 
-    transfers = RunTransfers(request.communication, StepLogs(on_slices))
+    transfers = RunTransfers(request.communication, on_slices)
     ending, make_training = make_parts(together)
     exchange = StepExchange(
         *(_step_frame(request), request.job.watchdog, participants.on_event, before_step, speaks),
-        *(transfers.logs.add, participants.run_failures),
+        *(transfers.add, participants.run_failures),
     )
     alike = dealt_alike(request.config.list_nodes(), request.job.data, plan.sizes)
     stepper = Stepper(model, plan, exchange, accountant, _make_host_part(request, model), alike, ending)

@@ -7,6 +7,7 @@ import inspect
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from firmware_agent.common.errors import CheckpointError, ConfigurationError
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
 from host.config.sync_section import OptimiserSection
-from host.core.evaluation import Structure
+from host.core.evaluation import NormSum, Structure
 from host.training.tensor_ranges import BLOCK_BYTES, TensorRange, item_blocks
 
 _WHERE = "sync.optimiser"
@@ -319,3 +320,25 @@ def _written(state: Mapping[str, Any]) -> Iterator[tuple[str, str, Array]]:
 def _square(gradient: Array) -> float:
     flat = gradient.reshape(-1).astype(np.float64)
     return float(flat @ flat)
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model, which of its tensors are what, and what steps it.
+
+    Attributes:
+        weights: parameters and buffers by name; trained parameters share their memory with the optimiser.
+        structure: which of them are what.
+        optimiser: of the parameters.
+        sums: that the devices add up in a step, with batch normalisation over all of them; none otherwise.
+    """
+
+    weights: dict[str, Array]
+    structure: Structure
+    optimiser: HostOptimiser
+    sums: Sequence[NormSum] = ()
+
+    def copy_tied(self) -> None:
+        """Have tied parameters under their further names be what they are under their first."""
+        for name, first in self.structure.tied.items():
+            self.weights[name][...] = self.weights[first]

@@ -27,10 +27,10 @@ from host.core.tuning.batch_tuner import BatchTuner
 from host.fleet.fleet import Fleet
 from host.monitoring.recorder import Recorder
 from host.training.accounting import make_accountant
-from host.training.host_optimiser import make_optimiser
+from host.training.host_optimiser import TrainedModel, make_optimiser
 from host.training.run_faults import RunFaults
 from host.training.sync.disturbances import Disturbances
-from host.training.sync.exchange.slice_log import SliceLog, StepLogs
+from host.training.sync.exchange.slice_log import SliceLog
 from host.training.sync.exchange.step_exchange import StepExchange
 from host.training.sync.host_part import HostPart
 from host.training.sync.participants import Participants
@@ -41,7 +41,6 @@ from host.training.sync.server_model.server_model import ServerModel
 from host.training.sync.sync_step import Stepper
 from host.training.sync.sync_training import SyncTraining
 from host.training.sync_plan import Records, SyncPlan, make_plan
-from host.training.trained_model import TrainedModel
 from host.training.transfer_policy import UNSLICED, TransferPolicy
 from tests.support.fakes import JOB, Answer, FakeDrive, FakeEvaluator, FakeFleet
 
@@ -154,8 +153,7 @@ class SyncRun:
         self.plan = dataclasses.replace(self.plan, most_records=most_records)
         # Without models, what drives say of themselves counts.
         self.accountant = make_accountant(self.config, self.plan.expected if modelled else {})
-        self.logs = StepLogs(on_log)
-        self.communication, self.watchdog_seconds = communication, watchdog_seconds
+        self.transfers, self.watchdog_seconds = RunTransfers(communication, on_log), watchdog_seconds
         self.frame = msgspec.structs.replace(
             frame,
             batch_norm=self.job.sync.batch_norm,
@@ -201,7 +199,7 @@ class SyncRun:
                 self.on_event,
                 before_step,
                 speaks=disturbances.changes,
-                on_slices=self.logs.add,
+                on_slices=self.transfers.add,
             ),
             self.accountant,
             part,
@@ -210,7 +208,7 @@ class SyncRun:
         names = [device.name for device in self.config.list_devices()]
         participants = Participants(names, fleet, lambda: self.existing, 30.0, self.on_event)
         return make_training(
-            *(self.plan, participants, stepper, disturbances, judge, RunTransfers(self.communication, self.logs)),
+            *(self.plan, participants, stepper, disturbances, judge, self.transfers),
             self._make_guide(),
         )
 

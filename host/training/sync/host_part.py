@@ -14,13 +14,13 @@ from host.core.records import PlacementRecord
 from host.core.scanning import first_not_finite
 from host.training.accounting import Accountant
 from host.training.contributions import Refusal
+from host.training.host_optimiser import TrainedModel
 from host.training.screening import Screen
 from host.training.sync.exchange.activation_exchange import ActivationExchange
 from host.training.sync.exchange.step_extension import DeviceOutcome, DeviceWork
 from host.training.sync.server_model.server_model import ServerModel, ServerModelPass
 from host.training.sync.step_result import returned_reports
 from host.training.sync.weight_update import WeightUpdate
-from host.training.trained_model import TrainedModel
 
 ServerModelClock = Callable[[int, Sequence[PhaseSeconds]], float]
 """Returns the seconds of the host's part of a step: of so many records, given what the devices' own parts took."""

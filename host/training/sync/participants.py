@@ -103,7 +103,8 @@ class Participants:
 
     def here(self) -> dict[str, DeviceSession]:
         """Return the sessions of those who can take part now, perhaps none, in participant order."""
-        return self._usable(self._fleet.sessions())
+        there = self.conduct.without_aside(self._fleet.sessions())
+        return {node: there[node] for node in self.nodes if node in there and node not in self._out}
 
     def took_part(self, devices: Collection[str], failed: Mapping[str, CsdError]) -> None:
         """Note who returned its part of a step, and who did not, and why.
@@ -123,10 +124,6 @@ class Participants:
                 self.on_event(
                     device, EventKind.NOTE, f"left out from now on: its task failed {_FAILURES} times in a row"
                 )
-
-    def _usable(self, sessions: Mapping[str, DeviceSession]) -> dict[str, DeviceSession]:
-        there = self.conduct.without_aside(sessions)
-        return {node: there[node] for node in self.nodes if node in there and node not in self._out}
 
     def _verdict(self, step: int) -> CsdError:
         if isinstance(self._last, DeviceFailed):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost
 from csd_emu.perfmodel.overlap.overlapped_step import OverlapComposer
@@ -16,7 +15,7 @@ from host.core.evaluation import Evaluator
 from host.core.layer_time_shares import BY_ARITHMETIC, Shares
 from host.core.slice_record import SliceRecord
 from host.policies.transfer.transfer_tuner import Change, StepSeen
-from host.training.sync.exchange.slice_log import SliceLog, StepLogs
+from host.training.sync.exchange.slice_log import SliceLog
 from host.training.transfer_policy import UNSLICED, TransferPolicy
 
 
@@ -119,17 +118,30 @@ def layer_costs(timed: Timed, names: Sequence[str], sizes: Mapping[str, int]) ->
     )
 
 
-@dataclass(frozen=True)
 class RunTransfers:
     """How the steps of a run are sent, and what becomes of their slices.
 
     Attributes:
         policy: how they are sent, and whether they overlap.
-        logs: what became of the slices of steps that overlap.
     """
 
-    policy: TransferPolicy = UNSLICED
-    logs: StepLogs = field(default_factory=StepLogs)
+    def __init__(
+        self, policy: TransferPolicy = UNSLICED, on_slices: Callable[[SliceLog], None] = lambda _: None
+    ) -> None:
+        """Begin with no step; `on_slices` is told of each log."""
+        self.policy, self._on_slices = policy, on_slices
+        self._logs: dict[int, list[SliceLog]] = {}
+
+    def add(self, log: SliceLog) -> None:
+        """Take the log of a device that has reported its step, whose slices overlapped."""
+        self._logs.setdefault(log.step, []).append(log)
+        self._on_slices(log)
+
+    def take(self, step: int) -> list[SliceLog]:
+        """Return the logs of a step that is over, and forget them and those before."""
+        logs = self._logs.get(step, [])
+        self._logs = {number: each for number, each in self._logs.items() if number > step}
+        return logs
 
     async def learn(
         self,

@@ -7,19 +7,19 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
 from csd_emu.util.node_names import HOST
+from firmware_agent.common.errors import ConfigurationError
 from host.core.partition import Indices
 from host.core.records import EventKind, OnEvent
 from host.core.states.peer_servers import DevicePart
 from host.core.tuning.batch_tuner import Batches, BatchTuner, DeviceSelector, Floats, Retune
 from host.fleet.device_session import DeviceSession
 from host.policies.batching.device_speeds import DeviceClass
-from host.training.learning_rate_rule import scale_learning_rate
 from host.training.sampler import OUTSTANDING, QueueState
 from host.training.screening import believed_seconds
 from host.training.sync.exchange.step_extension import DeviceWork
@@ -313,3 +313,20 @@ class StepBatches:
             return call(*arguments)
         with self.selector.telling_later():
             return await asyncio.to_thread(call, *arguments)
+
+
+def scale_learning_rate(
+    rule: Literal["constant", "linear", "sqrt"], learning_rate: float, records: int, first_records: int
+) -> float:
+    """Return the learning rate for a global batch of `records`, when `learning_rate` is that of `first_records`.
+
+    ``linear`` keeps what an epoch moves the weights by (Goyal et al. 2017, arXiv:1706.02677, section 2.1), ``sqrt``
+    the variance of a step (Krizhevsky 2014, arXiv:1404.5997, section 3.3).
+
+    Raises:
+        ConfigurationError: a batch has no record.
+    """
+    if records < 1 or first_records < 1:
+        raise ConfigurationError(f"a learning rate for {records} records after {first_records}: both must be positive")
+    ratio = records / first_records
+    return learning_rate * {"constant": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[rule]

@@ -13,7 +13,6 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import CsdError, DeviceLost
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Trained
-from firmware_agent.common.frames.step_frames import Stepped
 from firmware_agent.common.send_queue import TransferSettings
 from host.core.device_time import gradient_seconds, micro_batch_counts
 from host.core.records import (
@@ -306,26 +305,25 @@ def capped_seconds(seconds: PhaseSeconds, limit: float) -> PhaseSeconds:
 
 
 def returned_reports(outcomes: Sequence[DeviceOutcome]) -> list[DeviceReport]:
-    """Return the reports of those devices that reported."""
-    return [as_report(outcome, outcome.stepped) for outcome in outcomes if outcome.stepped is not None]
-
-
-def as_report(outcome: DeviceOutcome, stepped: Stepped) -> DeviceReport:
-    """Return a step's report as one of a round of one epoch."""
-    return DeviceReport(
-        device=outcome.device,
-        hello_clock=outcome.work.session.hello.clock,
-        trained=Trained(
-            *(stepped.step, stepped.samples, 1, stepped.loss, stepped.seconds, stepped.read_bytes),
-            stepped.peak_memory_bytes,
-            stepped.metered,
-        ),
-        epochs=1,
-        batch_size=stepped.samples,
-        sent_bytes=0 if outcome.device == HOST else outcome.sent_bytes,
-        received_bytes=stepped.read_bytes if outcome.device == HOST else outcome.received_bytes,
-        micro_batch=outcome.work.micro_batch,
-    )
+    """Return the reports of those devices that reported, as those of a round of one epoch."""
+    return [
+        DeviceReport(
+            device=outcome.device,
+            hello_clock=outcome.work.session.hello.clock,
+            trained=Trained(
+                *(said.step, said.samples, 1, said.loss, said.seconds, said.read_bytes),
+                said.peak_memory_bytes,
+                said.metered,
+            ),
+            epochs=1,
+            batch_size=said.samples,
+            sent_bytes=0 if outcome.device == HOST else outcome.sent_bytes,
+            received_bytes=said.read_bytes if outcome.device == HOST else outcome.received_bytes,
+            micro_batch=outcome.work.micro_batch,
+        )
+        for outcome in outcomes
+        if (said := outcome.stepped) is not None
+    ]
 
 
 def device_step(outcome: DeviceOutcome, accounted: DeviceRound, expected_seconds: float, records: int) -> DeviceStep:

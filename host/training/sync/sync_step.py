@@ -12,6 +12,7 @@ from firmware_agent.common.send_queue import TransferSettings
 from host.core.scanning import UNLIMITED
 from host.core.states.peer_servers import PeerServers
 from host.training.accounting import Accountant
+from host.training.host_optimiser import TrainedModel
 from host.training.sync.exchange.batch_norm_sums import Reductions
 from host.training.sync.exchange.gradient_buffer import GradientBuffer, GradientScreen
 from host.training.sync.exchange.slice_log import SliceLog
@@ -24,7 +25,6 @@ from host.training.sync.step_result import Expected, StepAccounting, StepReport,
 from host.training.sync.step_screening import StepScreening
 from host.training.sync.weight_update import StepTensors, WeightUpdate
 from host.training.sync_plan import SyncPlan
-from host.training.trained_model import TrainedModel
 
 
 @dataclass
@@ -33,34 +33,43 @@ class Underway:
 
     Attributes:
         number: its number in the run.
-        works: one per device that takes part, in participant order.
+        dealt: what it was dealt; its works are one per device that takes part, in participant order.
+        probed: whether somebody is probed beside it.
         learning_rate: that of a step with so many records.
         expected: device -> seconds that its part should take.
         gathering: its gradients.
         update: what it makes of the weights; it has the learning rate, unless devices are late.
         part: the host's part of the model; None if the devices have all.
         outcomes: of works, then of probes.
-        sending: its settings.
+        announced: the settings that it was announced with.
+        sending: those that have come since.
     """
 
     number: int
-    works: Sequence[DeviceWork]
+    dealt: StepAssignment
+    probed: bool
     learning_rate: Callable[[int], float]
     expected: Expected | None
     gathering: GradientBuffer
     update: WeightUpdate
     part: HostPartStep | None
     outcomes: asyncio.Future[list[DeviceOutcome]]
+    announced: TransferSettings
     sending: TransferSettings
 
     @property
     def devices(self) -> list[str]:
         """Names of the devices that take part."""
-        return [work.device for work in self.works]
+        return [work.device for work in self.dealt.works]
 
     def records(self, without: Collection[str] = ()) -> int:
         """Return how many records its devices compute, `without` those of some."""
-        return sum(len(work.records) for work in self.works if work.device not in without)
+        return sum(len(work.records) for work in self.dealt.works if work.device not in without)
+
+    def sent_with(self, logs: Sequence[SliceLog]) -> TransferSettings:
+        """Return how it was sent: by settings that came after it was announced, if all devices had them in time."""
+        in_time = bool(logs) and all(log.timed is not None and log.timed.resent for log in logs)
+        return self.sending if in_time else self.announced
 
 
 class StepEnding(Protocol):
@@ -168,18 +177,19 @@ class Stepper:
     def begin(
         self,
         number: int,
-        works: Sequence[DeviceWork],
+        dealt: StepAssignment,
         learning_rate: Callable[[int], float],
         probes: Sequence[DeviceWork] = (),
         expected: Expected | None = None,
         sending: TransferSettings = FIFO,
     ) -> Underway:
-        """Begin a step with the devices of `works`; those of `probes` compute beside it, to be watched.
+        """Begin a step of the devices that records were `dealt` to; those of `probes` compute beside it, to be watched.
 
         `learning_rate` returns that of a step with so many records. Whoever takes longer than its `expected` seconds
         allow is late, if they are known (see `list_late`). Of overlapping steps one may begin while the one before is
         under way: a device gets each of its weights as soon as that one has stepped it.
         """
+        works, probed = dealt.works, bool(probes)
         records = {work.device: len(work.records) for work in works}
         count, keeps_all = sum(records.values()), self.ending.together is not None
         rate = learning_rate(count) if count else 0.0  # without a record here others may have some
@@ -208,7 +218,9 @@ class Stepper:
         self._last = update.release
         visit = self._exchange.visit(outbound, works, gathering, probes, extensions)
         outcomes = asyncio.ensure_future(visit)
-        return Underway(number, works, learning_rate, expected, gathering, update, part, outcomes, sending)
+        return Underway(
+            *(number, dealt, probed, learning_rate, expected, gathering, update, part, outcomes), sending, sending
+        )
 
     def resend(self, step: Underway, sending: TransferSettings) -> None:
         """Send by other settings what of an overlapping step has not left yet."""
@@ -221,7 +233,7 @@ class Stepper:
         Raises:
             StateBehind: other servers have taken the step already.
         """
-        count = len(step.works)
+        count = len(step.dealt.works)
         outcomes = await self.screening.screened(step.number, count, await step.outcomes, step.gathering)
         own, beside = outcomes[:count], outcomes[count:]
 
@@ -232,18 +244,3 @@ class Stepper:
 
         report = self.accounting.report(own, beside, step.expected, step.sending, crossed)
         return await self.ending.end(self, step, report)
-
-
-@dataclass(frozen=True)
-class AnnouncedStep:
-    """A step that was announced: what it was dealt, whether somebody is probed beside it, and by which settings."""
-
-    step: Underway
-    dealt: StepAssignment
-    probed: bool
-    sending: TransferSettings
-
-    def sent_with(self, logs: Sequence[SliceLog]) -> TransferSettings:
-        """Return how it was sent: by settings that came after it was announced, if all devices had them in time."""
-        in_time = bool(logs) and all(log.timed is not None and log.timed.resent for log in logs)
-        return self.step.sending if in_time else self.sending

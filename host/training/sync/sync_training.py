@@ -33,7 +33,7 @@ from host.training.sync.run_progress import RunProgress
 from host.training.sync.run_transfers import RunTransfers
 from host.training.sync.step_batches import RecordSampler, StepAssignment, StepBatches
 from host.training.sync.step_result import StepResult
-from host.training.sync.sync_step import AnnouncedStep, Stepper
+from host.training.sync.sync_step import Stepper, Underway
 from host.training.sync_plan import SyncPlan
 from host.training.training_protocol import is_done
 
@@ -78,7 +78,7 @@ class SyncTraining:
         self._memory, self._divergence = MemoryWatch(plan.classes, on_event), DivergenceCheck(job, on_event)
         self._transfers = transfers
         # A step that has begun before the one before it was over; None between rounds.
-        self._ahead: AnnouncedStep | None = None
+        self._ahead: Underway | None = None
 
     @property
     def cut_short(self) -> bool:
@@ -223,8 +223,8 @@ class SyncTraining:
         if begun is None:
             return True
         if self._may_look_ahead(begun, ledger):
-            self._ahead = await self._begin_ahead(begun.step.number + 1, ledger)
-        number, result = begun.step.number, await self._stepper.finish(begun.step)
+            self._ahead = await self._begin_ahead(begun.number + 1, ledger)
+        number, result = begun.number, await self._stepper.finish(begun)
         self._participants.took_part(result.returned, result.failed)
         self._divergence.check_step(number, result, self.weights)
         batches = self._batches
@@ -232,8 +232,8 @@ class SyncTraining:
         if not result.took_part:
             return self._nobody_returned(number, result)
         self._progress.step = number
-        batches.expected.count_late(begun.step.devices, result.late)
-        logs = self._transfers.logs.take(number)
+        batches.expected.count_late(begun.devices, result.late)
+        logs = self._transfers.take(number)
         seconds, sending = self._progress.step_seconds(time.monotonic()), begun.sent_with(logs)
         self._add(ledger, number, result, sending, seconds)
         await self._see(seconds, sending, logs)
@@ -250,12 +250,12 @@ class SyncTraining:
         change = await self._transfers.learn(self._progress.step, wall_seconds, sending, logs, self.weights)
         if change is not None:
             sending = change.sending
-            if self._ahead is not None and change.step <= self._ahead.step.number:
-                self._stepper.resend(self._ahead.step, sending)
+            if self._ahead is not None and change.step <= self._ahead.number:
+                self._stepper.resend(self._ahead, sending)
             told = f"slices of {sending.slice_bytes} bytes, credit {sending.credit_bytes}: {change.reason}"
             self._participants.on_event(HOST, EventKind.RETUNED, f"from step {change.step}: {told}")
 
-    async def _begin(self, number: int, ledger: RoundTotals) -> AnnouncedStep | None:
+    async def _begin(self, number: int, ledger: RoundTotals) -> Underway | None:
         """Begin a step when those who shall take part are there; None if nothing is left of the epoch."""
         sessions, elsewhere = await self._gather(number, ledger)
         await self._batches.admit(number, {*sessions, *elsewhere}, ledger)
@@ -284,22 +284,21 @@ class SyncTraining:
         done = [ledger.count, ledger.samples, self._progress.epochs]
         return pack_state(replace(state, progress={**state.progress, "in_round": done}))
 
-    def _may_look_ahead(self, begun: AnnouncedStep, ledger: RoundTotals) -> bool:
+    def _may_look_ahead(self, begun: Underway, ledger: RoundTotals) -> bool:
         """Whether the next step may begin before this one is over: it must be of the same round and epoch.
 
         Not beside probes, which nobody waits for before weights change.
         """
-        records = sum(len(work.records) for work in begun.dealt.works)
         return (
             self._transfers.policy.overlap
             and self._stepper.may_look_ahead
-            and not self._progress.over_with(ledger, records)
+            and not self._progress.over_with(ledger, begun.records())
             and not begun.probed
             and not self._guide.pause()
-            and not self._batches.tuner.probes(begun.step.number + 1).any()
+            and not self._batches.tuner.probes(begun.number + 1).any()
         )
 
-    async def _begin_ahead(self, number: int, ledger: RoundTotals) -> AnnouncedStep | None:
+    async def _begin_ahead(self, number: int, ledger: RoundTotals) -> Underway | None:
         """Begin the next step with those who are there; None if the epoch has no record left for them."""
         sessions = self._participants.here()
         if not sessions:
@@ -308,15 +307,14 @@ class SyncTraining:
         self._batches.sampler.epoch_open = True
         return self._deal(number, sessions) if self._batches.has_more else None
 
-    def _deal(self, number: int, sessions: Mapping[str, DeviceSession]) -> AnnouncedStep:
+    def _deal(self, number: int, sessions: Mapping[str, DeviceSession]) -> Underway:
         batches = self._batches
         dealt = batches.sampler.deal(sessions, batches.current())
         probes = batches.sampler.probes(sessions, batches.tuner.probes(number), dealt)
         records = {work.device: len(work.records) for work in dealt.works}
         expected = batches.expected.of_step(records, batches.tuner.slowdowns)
         sending = self._transfers.policy.sending(number)
-        step = self._stepper.begin(number, dealt.works, self._rate_of(dealt), probes, expected, sending)
-        return AnnouncedStep(step, dealt, bool(probes), sending)
+        return self._stepper.begin(number, dealt, self._rate_of(dealt), probes, expected, sending)
 
     def _nobody_returned(self, number: int, result: StepResult) -> bool:
         """Note a step from which nobody returned; what all had sent in full before they were lost is applied.

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 from firmware_agent.common.slices import Array, spec_bytes, tensor_specs
 from host.core.weighted_mean import TensorContribution, combine
+from host.training.host_optimiser import TrainedModel
 from host.training.sync.exchange.weight_release import Release
 from host.training.sync.exchange.weight_sender import SentWeights
 from host.training.sync.server_model.server_model import ServerModel
 from host.training.tensor_ranges import TensorRange, cut_blocks, overlapped
-from host.training.trained_model import TrainedModel
 
 
 class StepTensors:

@@ -49,11 +49,7 @@ class ChannelStep:
     up_bytes: int = 0
     down_bytes: int = 0
 
-    def extension(self, frame: AnyFrame) -> DeviceExtension | None:
-        """Return what a frame is for, if it is for an extension."""
-        return next((each for each in self.extensions if each.stage(frame) is not None), None)
-
-    def check_order(self, device: str, stage: StepStage | None) -> None:
+    def check_order(self, device: str, stage: StepStage) -> None:
         """Raise if a frame of a stage comes before something that all others would wait for in vain.
 
         Raises:
@@ -61,7 +57,7 @@ class ChannelStep:
                 want out of its order.
         """
         for extension in self.extensions:
-            if stage is not None and (owed := extension.owed(stage)):
+            if owed := extension.owed(stage):
                 raise ProtocolError(f"{device} {owed}")
 
     def settle(self, outcome: Stepped | CsdError) -> None:
@@ -72,44 +68,6 @@ class ChannelStep:
             self.report.set_exception(outcome)
         else:
             self.report.set_result(outcome)
-
-
-class MessageWriter:
-    """Writes to a session what there is to send, as long as there is anything."""
-
-    def __init__(
-        self,
-        session: DeviceSession,
-        watchdog_seconds: float,
-        take: Callable[[], list[bytes]],
-        fail: Callable[[CsdError], None],
-    ) -> None:
-        """Begin with nothing: `take` returns what leaves next, `fail` is told that nothing leaves any more."""
-        self._session, self._watchdog_seconds, self._take, self._fail = session, watchdog_seconds, take, fail
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether messages leave."""
-        return self._task is not None and not self._task.done()
-
-    def wake(self) -> None:
-        """Note that there is something to send."""
-        if not self.busy and not self._session.closed:
-            self._task = asyncio.ensure_future(self._write())
-
-    def stop(self) -> None:
-        """Send nothing more."""
-        if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()
-
-    async def _write(self) -> None:
-        try:
-            while messages := self._take():
-                for message in messages:
-                    await self._session.send_encoded(message, Deadline(self._watchdog_seconds))
-        except CsdError as error:
-            self._fail(error)
 
 
 class Channel:
@@ -139,11 +97,11 @@ class Channel:
         self._pace = Pace(watchdog_seconds, now)
         self._sender: TensorSender | SliceSender = TensorSender(session, self._pace)
         if overlap:
-            self._sender = SliceSender(self._pace, Pace(watchdog_seconds, now), lambda: self._writer.wake())
-        self._writer = MessageWriter(session, watchdog_seconds, self._sender.next_messages, self._fail)
+            self._sender = SliceSender(self._pace, Pace(watchdog_seconds, now), self._wake)
         self._steps: dict[int, ChannelStep] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
 
     @property
@@ -177,7 +135,7 @@ class Channel:
         step = ChannelStep(task.step, receiver, extensions, log)
         idle, self._steps[task.step] = not self._steps, step
         self._sender.begin(outbound, task, stepped, log)
-        self._writer.wake()
+        self._wake()
         if self._reader is None or self._reader.done():
             self._reader = asyncio.ensure_future(self._read())
         if idle:
@@ -188,6 +146,23 @@ class Channel:
     def resend(self, step: int, sending: TransferSettings) -> None:
         """Send by other settings what of a step has not left yet, on both sides; also if it begins only later."""
         self._sender.resend(step, sending)
+
+    @property
+    def _writing(self) -> bool:
+        return self._writer is not None and not self._writer.done()
+
+    def _wake(self) -> None:
+        """Send what can leave, as long as anything can."""
+        if not self._writing and not self._session.closed:
+            self._writer = asyncio.ensure_future(self._write())
+
+    async def _write(self) -> None:
+        try:
+            while messages := self._sender.next_messages():
+                for message in messages:
+                    await self._session.send_encoded(message, Deadline(self._pace.watchdog_seconds))
+        except CsdError as error:
+            self._fail(error)
 
     async def _read(self) -> None:
         try:
@@ -211,7 +186,7 @@ class Channel:
         step = next(iter(self._steps.values()))
         if self._sender.holds(step.number) or step.waits:
             self._pace.begin()
-        stalled = not self._writer.busy and not self._sender.left_seconds
+        stalled = not self._writing and not self._sender.left_seconds
         if stalled or not self._pace.left_seconds:
             told = self._sender.told if stalled else self._pace.told
             self._fail(DeviceLost(f"{self._session.device}: {told}"))
@@ -224,10 +199,13 @@ class Channel:
         if (news := self._sender.take(frame)) is not None:
             return news
         for step in self._steps.values():
-            if (extension := step.extension(frame)) is not None:
-                return self._take_extension(step, extension, frame)
+            for extension in step.extensions:
+                if (stage := extension.stage(frame)) is not None:
+                    step.check_order(self._session.device, stage)
+                    return self._take_extension(step, extension, frame)
         step = next(iter(self._steps.values()))
-        step.check_order(self._session.device, StepStage.REPORT if isinstance(frame, Stepped) else None)
+        if isinstance(frame, Stepped):
+            step.check_order(self._session.device, StepStage.REPORT)
         report = step.receiver.take(frame)
         if isinstance(frame, Tensors):
             step.log.names = [spec.name for spec in frame.specs]
@@ -238,7 +216,6 @@ class Channel:
         return step.receiver.news
 
     def _take_extension(self, step: ChannelStep, extension: DeviceExtension, frame: AnyFrame) -> bool:
-        step.check_order(self._session.device, extension.stage(frame))
         answer = extension.take(frame)
         if isinstance(frame, Slice):
             self._sender.arrived(step.log, crossing_name(frame.tensor), frame)
@@ -266,7 +243,7 @@ class Channel:
         self._pace.begin()
         sent_bytes = self._sender.reply(step.number, reply)
         step.down_bytes += sent_bytes if extension.tensors else 0
-        self._writer.wake()
+        self._wake()
 
     def _end(self, step: ChannelStep, outcome: Stepped | CsdError) -> None:
         """Report a step."""
@@ -287,7 +264,6 @@ class Channel:
             step.settle(error)
         if self._watch is not None:
             self._watch.cancel()
-        self._writer.stop()
-        for task in (self._reader, *self._tasks):
+        for task in (self._writer, self._reader, *self._tasks):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()

@@ -137,23 +137,3 @@ class SliceLog:
             begin_seconds=begin,
             end_seconds=end,
         )
-
-
-class StepLogs:
-    """The logs of the steps that are under way, by their numbers."""
-
-    def __init__(self, on_log: Callable[[SliceLog], None] = lambda _: None) -> None:
-        """Begin with none; `on_log` is told of each."""
-        self._logs: dict[int, list[SliceLog]] = {}
-        self._on_log = on_log
-
-    def add(self, log: SliceLog) -> None:
-        """Take the log of a device that has reported its step."""
-        self._logs.setdefault(log.step, []).append(log)
-        self._on_log(log)
-
-    def take(self, step: int) -> list[SliceLog]:
-        """Return the logs of a step that is over, and forget them and those before."""
-        logs = self._logs.get(step, [])
-        self._logs = {number: each for number, each in self._logs.items() if number > step}
-        return logs

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from firmware_agent.common.send_queue import TransferSettings
-from host.core.states.peer_servers import PeerServers
-from host.training.sync.peers.server_step import LocalEnding, LocalResult, ServersEnding, ServersStepResult
+from host.core.states.peer_servers import PeerServers, ServerPart
+from host.training.sync.peers.server_step import LocalEnding, ServersEnding, ServersStepResult, server_part
 from host.training.sync.round_totals import RoundTotals
 from host.training.sync.step_batches import StepAssignment
+from host.training.sync.step_result import StepResult
 from host.training.sync.sync_step import OwnEnding, StepEnding
 from host.training.sync.sync_training import SyncTraining
 
@@ -28,7 +29,8 @@ class _Taken:
     number: int
     dealt: StepAssignment
     sending: TransferSettings
-    result: LocalResult
+    result: StepResult
+    part: ServerPart
     wall_seconds: float
 
 
@@ -49,14 +51,15 @@ class LocalTraining(SyncTraining):
         begun = self._deal(number, self._still_here()) if self._window else await self._begin(number, ledger)
         if begun is None:
             return True
-        result = cast(LocalResult, await self._stepper.finish(begun.step))
+        result = await self._stepper.finish(begun)
         self._progress.step = number
         self._participants.took_part(result.returned, result.failed)
         self._divergence.check_step(number, result, self.weights)
-        self._batches.expected.count_late(begun.step.devices, result.late)
+        self._batches.expected.count_late(begun.devices, result.late)
         self._memory.look(result.accounted.devices)
-        sending = begun.sent_with(self._transfers.logs.take(number))
-        self._window.append(_Taken(number, begun.dealt, sending, result, self._progress.step_seconds(time.monotonic())))
+        sending = begun.sent_with(self._transfers.take(number))
+        part, seconds = server_part(begun, result, self._accountant), self._progress.step_seconds(time.monotonic())
+        self._window.append(_Taken(number, begun.dealt, sending, result, part, seconds))
         return await self._end_window(ledger) if self._is_last(ledger) else False
 
     def _still_here(self) -> dict[str, Any]:
@@ -80,8 +83,8 @@ class LocalTraining(SyncTraining):
     async def _end_window(self, ledger: RoundTotals) -> bool:
         """Take the mean with the others, and make up for what had to wait for it."""
         window, self._window, sampler = self._window, [], self._batches.sampler
-        own = [taken.result for taken in window]
-        results = await self._shared.end_window(self._stepper, self._progress.step, own, self._usual_steps)
+        steps, own = [taken.result for taken in window], [taken.part for taken in window]
+        results = await self._shared.end_window(self._stepper, self._progress.step, steps, own, self._usual_steps)
         for taken, result in zip(window, results, strict=True):
             sampler.put_back(taken.dealt, result.took_part)
             self._add(ledger, taken.number, result, taken.sending, taken.wall_seconds)

@@ -164,13 +164,6 @@ def server_part(step: Underway, local: StepResult, accountant: Accountant) -> Se
 _WEIGHTS, _OPTIMISER = "weights/", "optimiser/"
 
 
-@dataclass(frozen=True)
-class LocalResult(StepResult):
-    """What came of a step on this server alone; `part` is what it says of it."""
-
-    part: ServerPart = field(kw_only=True)
-
-
 class LocalEnding:
     """Takes steps on the weights of this server alone, and the mean with all servers at a window's end.
 
@@ -182,7 +175,7 @@ class LocalEnding:
         """Take the means with these servers."""
         self.together: PeerServers = together
 
-    async def end(self, stepper: Stepper, step: Underway, report: StepReport) -> LocalResult:
+    async def end(self, stepper: Stepper, step: Underway, report: StepReport) -> StepResult:
         """See a step through on this server; without a record in time weights stay."""
         rate = step.learning_rate(step.records())
         local = stepper.accounting.result(report, False, rate)
@@ -190,11 +183,15 @@ class LocalEnding:
             await step.gathering.finish({*local.late, *local.failed})
             await asyncio.to_thread(apply_means, stepper, own_means(stepper, step), rate)
         step.update.end()
-        fields = {name: getattr(local, name) for name in StepResult.__dataclass_fields__}
-        return LocalResult(**fields, part=server_part(step, local, stepper.accounting.accountant))
+        return local
 
     async def end_window(
-        self, stepper: Stepper, number: int, steps: Sequence[LocalResult], usual_steps: int
+        self,
+        stepper: Stepper,
+        number: int,
+        steps: Sequence[StepResult],
+        own: Sequence[ServerPart],
+        usual_steps: int,
     ) -> list[ServersStepResult]:
         """Go on from the mean of all servers' weights, and return what each step of the window came to on all of them.
 
@@ -205,12 +202,12 @@ class LocalEnding:
             stepper: has taken the steps.
             number: of the window's last step.
             steps: of the window, in order.
+            own: what this server says of each.
             usual_steps: of a window.
 
         Raises:
             CaughtUp: other servers have ended the window already.
         """
-        own = [step.part for step in steps]
         averaged = await self.together.average(number, await asyncio.to_thread(_arrays, stepper), own)
         if len(averaged.parts) > 1:  # alone the weights are the mean, to the last bit
             await asyncio.to_thread(_take_over, stepper, averaged.means)
@@ -232,7 +229,7 @@ class LocalEnding:
     def _of_window(
         self,
         accountant: Accountant,
-        local: LocalResult,
+        local: StepResult,
         parts: Mapping[str, ServerPart],
         cost_seconds: float,
         end: tuple[float, Averaged] | None,

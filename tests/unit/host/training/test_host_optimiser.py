@@ -14,7 +14,7 @@ from firmware_agent.common.errors import CheckpointError, ConfigurationError
 from firmware_agent.common.slices import Array
 from host.config.sync_section import OptimiserSection
 from host.training.host_optimiser import HostOptimiser
-from host.training.learning_rate_rule import scale_learning_rate
+from host.training.sync.step_batches import scale_learning_rate
 
 SHAPES = {"a.weight": (3, 4), "a.bias": (3,), "scale": ()}
 OPTIMISERS: list[tuple[str, dict[str, Any]]] = [

@@ -22,7 +22,8 @@ from host.config.sync_section import OptimiserSection
 from host.core.records import EventKind
 from host.training.host_optimiser import HostOptimiser
 from host.training.multi_server.collective import ServersTogether
-from host.training.sync.peers.server_step import LocalEnding, LocalResult, ServersStepResult
+from host.training.sync.peers.server_step import LocalEnding, ServersStepResult
+from host.training.sync.step_result import StepResult, step_joules
 from tests.support.examples import examples
 from tests.support.fakes import Answer, Cut, FakeEvaluator
 from tests.support.servers import LINK, Hall
@@ -274,11 +275,11 @@ def test_seconds_and_energy_of_a_window_add_up(drives: list[int], every: int, sl
         sync={"round_steps": steps},
         momentum=0.9,
     )
-    local: dict[str, list[LocalResult]] = {name: [] for name in server_group.order}
+    local: dict[str, list[StepResult]] = {name: [] for name in server_group.order}
     costs: dict[str, list[float]] = {name: [] for name in server_group.order}
     finish, end_window = LocalEnding.end, LocalEnding.end_window
 
-    async def watched(self: LocalEnding, *step: Any) -> LocalResult:
+    async def watched(self: LocalEnding, *step: Any) -> StepResult:
         local[self.together.server].append(await finish(self, *step))
         return local[self.together.server][-1]
 
@@ -309,7 +310,7 @@ def test_seconds_and_energy_of_a_window_add_up(drives: list[int], every: int, sl
             waited = [s.servers.waited_seconds for s in window if s.servers]
             assert waited == pytest.approx([0.0] * (end - begin - 1) + [longest - sum(own[name])], abs=1e-12)
     for name, record in records.items():
-        drawn = sum(sum(part.joules.values()) for part in (result.part for result in local[name]))
+        drawn = sum(sum(step_joules(result.accounted).values()) for result in local[name])
         idle = sum(server_group.servers[name].accountant.idle_watts().values())
         more = record.array_seconds - sum(r.accounted.array_seconds for r in local[name])
         joules = sum(sum(part.energy_joules.values()) for part in record.devices)
