@@ -10,12 +10,11 @@ from typing import Any
 
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
-from csd_emu.util.remedies import INSTALL_LIBVIRT_PYTHON
 from csd_lab.bench.bench_report import BenchReport
-from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
+from firmware_agent.common.errors import ConfigurationError
 
-# Folder -> its benches, each a module `bench_NAME` with a function `run`; imported when it is asked for, since most
-# need libvirt.
+# Folder -> its benches, each a module `bench_NAME` with a function `run` of a `harness.Bench` and its own options;
+# imported when it is asked for.
 _FOLDERS = {
     "emulation": ("repeatability", "startup", "slowdown", "memory", "image", "calibration", "throttles"),
     "monitoring": ("metrics", "scrape", "page"),
@@ -49,14 +48,11 @@ def run_bench(name: str, paths: Paths, progress: Progress, seed: int, **options:
     """
     if name not in BENCHES:
         raise ConfigurationError(f"bench {name!r} is not known; choose one of: {', '.join(BENCHES)}")
-    try:
-        module = importlib.import_module(f"csd_lab.bench.{BENCHES[name]}".replace("/", "."))
-    except ModuleNotFoundError as error:
-        if error.name not in ("libvirt", "libvirt_qemu"):
-            raise
-        raise EnvironmentUnfit(f"bench {name} needs libvirt-python; {INSTALL_LIBVIRT_PYTHON}") from error
+    module = importlib.import_module(f"csd_lab.bench.{BENCHES[name]}".replace("/", "."))
     given = {key: value for key, value in options.items() if value}
     if unknown := set(given) - set(inspect.signature(module.run).parameters):
         raise ConfigurationError(f"bench {name} has no option --{min(unknown)}; leave it out")
-    measured: BenchReport = module.run(paths, progress, seed, **given)
+    from csd_lab.bench.harness import Bench  # which imports all that a run does
+
+    measured: BenchReport = module.run(Bench(name, paths, progress, seed), **given)
     return measured

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import statistics
 
-from csd_emu.engines import Engine, make_engine
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.bench.communication.comm_cases import DRIVES
 from csd_lab.bench.communication.comm_models import spec_of
-from csd_lab.bench.communication.comm_runs import WallRuns, wall_config, wall_request
+from csd_lab.bench.communication.comm_runs import WallRuns, on_wall
+from csd_lab.bench.harness import Bench
 from csd_lab.bench.placement.placement_wall import (
     BATCH,
     COMPUTE_SECONDS,
     PlacementWallCase,
-    native_engine,
     placement_of,
     situation_of,
 )
 from csd_lab.reproduce.placement_result import RanPlacement
-from host.fleet.lifecycle import StartedArray
-from host.fleet.temporary_array import run_on_engine
 from host.policies.split.choose_cut import HEAVY, decide
 from host.training.split.split_model import NONE
 
@@ -41,17 +38,15 @@ def run_scaled(paths: Paths, progress: Progress, cases: tuple[PlacementWallCase,
     Raises:
         EnvironmentUnfit: drives or link cannot be had on this machine.
     """
-    config, rows = wall_config(cases[0].bytes_per_second, "placement"), list[RanPlacement]()
-    engine = native_engine(make_engine(config, paths))
 
-    async def work(started: StartedArray, _: Engine) -> None:
-        runs = WallRuns(started, engine, config, _SEED)
+    async def work(runs: WallRuns) -> list[RanPlacement]:
+        rows = []
         for number, case in enumerate(cases):
             rows.append(await _run(runs, case, progress))
             progress.advance((number + 1) / len(cases))
+        return rows
 
-    run_on_engine(engine, wall_request(config, spec_of(cases[0].model), 1, _SEED).array, paths, progress, work)
-    return rows
+    return on_wall(Bench("placement", paths, progress, _SEED), cases[0].bytes_per_second, work)
 
 
 async def _run(runs: WallRuns, case: PlacementWallCase, progress: Progress) -> RanPlacement:

@@ -30,7 +30,7 @@ from csd_emu.perfmodel.overlap.simulated_step import steady_step_seconds
 from csd_lab.bench.communication.comm_cases import FIFO, PRIORITY, SLICE_SECONDS, CommunicationCase
 from csd_lab.bench.communication.comm_models import MODELS
 from csd_lab.bench.communication.comm_runs import SHAPED_LATENCY_SECONDS
-from csd_lab.bench.process_pool import Spread
+from csd_lab.bench.harness import Spread
 from firmware_agent.common.send_queue import TransferSettings
 
 Floats = npt.NDArray[np.float64]

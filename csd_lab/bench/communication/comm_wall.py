@@ -12,9 +12,9 @@ from csd_emu.util.progress import Progress
 from csd_lab.bench.communication.comm_cases import CASES, FIFO, PRIORITY, CommunicationCase
 from csd_lab.bench.communication.comm_fit import COMPUTE_BOUND, WIRE_BOUND, errors, fit_to
 from csd_lab.bench.communication.comm_models import MODELS, spec_of
-from csd_lab.bench.communication.comm_runs import Blocks, Ran, WallRuns, ratio_interval
+from csd_lab.bench.communication.comm_runs import Blocks, WallRuns, WallSteps, ratio_interval
 from csd_lab.bench.cpu_steal import undisturbed
-from csd_lab.bench.process_pool import spread_over
+from csd_lab.bench.harness import spread_over
 from firmware_agent.common.send_queue import TransferSettings
 
 IDENTICAL_STEPS = 50
@@ -58,7 +58,7 @@ async def identical(runs: WallRuns, progress: Progress) -> bool:
     return same
 
 
-def _same_weights(one: Ran, other: Ran) -> bool:
+def _same_weights(one: WallSteps, other: WallSteps) -> bool:
     return one.weights.keys() == other.weights.keys() and all(
         array.tobytes() == other.weights[name].tobytes() for name, array in one.weights.items()
     )
@@ -136,12 +136,13 @@ def _told(seen: WallBlocks) -> dict[str, Any]:
 def _judge(seen: WallBlocks, played: Mapping[TransferSettings, list[float]]) -> dict[str, Any]:
     """Hold a case against the steps that the core plays."""
     predicted = {sending: statistics.fmean(each) for sending, each in played.items()}
-    ratio, interval = predicted[FIFO] / predicted[PRIORITY], ratio_interval(seen.seconds[FIFO], seen.seconds[PRIORITY])
+    foretold = predicted[FIFO] / predicted[PRIORITY]
+    ratio, low, high = ratio_interval(seen.seconds[FIFO], seen.seconds[PRIORITY])
     return _told(seen) | {
-        "measured_ratio": interval.ratio,
-        "interval": [interval.low, interval.high],
-        "predicted_ratio": ratio,
-        "agrees": interval.holds(ratio),
+        "measured_ratio": ratio,
+        "interval": [low, high],
+        "predicted_ratio": foretold,
+        "agrees": low <= foretold <= high,
         "predicted_seconds": [predicted[sending] for sending in (FIFO, PRIORITY)],
         "predicted_deviation": statistics.pstdev(played[PRIORITY]),
         "errors": [abs(predicted[each] - seen.median(each)) / seen.median(each) for each in (FIFO, PRIORITY)],

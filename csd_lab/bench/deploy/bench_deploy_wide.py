@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import random
 import shlex
-import tempfile
 import time
 from pathlib import Path
 
 from csd_emu.engines.remote.inventory import load_inventory
-from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import report
+from csd_lab.bench.harness import Bench, temporary_folder
 from csd_lab.testkit.ssh_stub.stub_drive import StubDrive, StubFault
 from csd_lab.testkit.ssh_stub.stub_servers import StubDrives
 from firmware_agent.common.errors import DriveUnfit
@@ -41,14 +39,7 @@ BROKEN = {
 BROKEN_DRIVES = [*BROKEN]
 
 
-def run(
-    paths: Paths,
-    progress: Progress,
-    seed: int,
-    drives: int = DRIVES,
-    jobs: int = JOBS,
-    connect_seconds: int = CONNECT_SECONDS,
-) -> BenchReport:
+def run(bench: Bench, drives: int = DRIVES, jobs: int = JOBS, connect_seconds: int = CONNECT_SECONDS) -> BenchReport:
     """Visit stub drives on loopback, ten of them broken, each in its way.
 
     A visit is what an installation does: ask what the drive is, copy a file as root, compare its sha256. The figures
@@ -56,22 +47,21 @@ def run(
     that is no more than `jobs`. `failed_isolated`: 1 if exactly the broken drives failed, each with a line that says
     why, and the whole file lies on each other one.
     """
-    draw = random.Random(seed)
+    draw = random.Random(bench.seed)
     names = [f"csd-{number:03d}" for number in range(drives)]
     broken = dict(zip(draw.sample(names, len(BROKEN_DRIVES)), BROKEN_DRIVES, strict=True))
-    with tempfile.TemporaryDirectory(prefix="csd-emu-bench-") as place:
-        folder = Path(place)
+    with temporary_folder() as folder:
         file = folder / "file"
         file.write_bytes(draw.randbytes(FILE_BYTES))
-        progress.stage(f"start {drives} SSH servers")
+        bench.progress.stage(f"start {drives} SSH servers")
         stubs = StubDrives(
             folder, [StubDrive(name, broken.get(name, StubFault.NONE), FILE_BYTES // 2) for name in names]
         )
         inventory = load_inventory(stubs.write_inventory(connect_seconds))
-        progress.stage(f"visit {drives} drives, {jobs} at a time")
+        bench.progress.stage(f"visit {drives} drives, {jobs} at a time")
         begin = time.monotonic()
         with stubs:
-            board = _Count(progress, drives)
+            board = _Count(bench.progress, drives)
             outcomes = run_verb(inventory.list_drives(), _Visit(file).visit, Limits(jobs, VISIT_SECONDS), board)
         wall_seconds = time.monotonic() - begin
         right = [_is_right(outcome, broken, stubs, file) for outcome in outcomes]
@@ -88,7 +78,7 @@ def run(
         "failed": {one.drive: one.what for one in outcomes if one.result is not VerbResult.DONE},
         "visit_seconds": [one.facts["wall_seconds"] for one in outcomes],
     }
-    return report("deploy_wide", "wall", seed, figures, samples, "none")
+    return bench.report("wall", figures, samples, "none")
 
 
 class _Visit:

@@ -9,18 +9,14 @@ from typing import Any
 
 import msgspec
 
-from csd_emu.engines.qemu.qemu_engine import QemuEngine
-from csd_emu.profiles.calibration import CalibrationRow, CalibrationTable
-from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress, Silent
+from csd_emu.profiles.calibration import CalibrationTable
+from csd_emu.util.progress import Silent
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import report
+from csd_lab.bench.harness import Bench, RunningDrives
 from firmware_agent.common.models import ModelSpec
 from host.app.calibration_measurement import machine_request, measure_table
 from host.config.calibration_request import CalibrationRequest, make_request
 from host.fleet.device_session import DeviceSession
-from host.fleet.lifecycle import StartedArray
-from host.fleet.temporary_array import run_on_machines
 
 MACHINES = 2
 # Small images, or a bench would take hours; the largest batch is the one that the table does not get to see. The
@@ -35,7 +31,7 @@ DIGITS_SHAPE, IMAGES_SHAPE = (1, 8, 8), (3, 32, 32)
 CLASSES = 10
 
 
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+def run(bench: Bench) -> BenchReport:
     """Measure four models on VMs, then foretell the largest batch of each from a table of the others.
 
     Figure: `worst_error`, the largest of |foretold / measured - 1| over the models, of seconds per step.
@@ -43,30 +39,30 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     tables: list[CalibrationTable] = []
     for shape, cases in ((DIGITS_SHAPE, DIGITS), (IMAGES_SHAPE, IMAGES)):
         requests = [
-            make_request(ModelSpec(name, None, {"num_classes": CLASSES}), shape, batches, seed=seed)
+            make_request(ModelSpec(name, None, {"num_classes": CLASSES}), shape, batches, seed=bench.seed)
             for name, batches in cases
         ]
-        tables += _measure(requests, paths, progress)
+        tables += _measure(requests, bench)
     samples = {table.model: _held_out(table) for table in tables}
     worst = max(abs(sample["error"]) for sample in samples.values())
-    return report("calibration", "counted", seed, {"worst_error": worst}, samples)
+    return bench.report("counted", {"worst_error": worst}, samples)
 
 
-def _measure(requests: Sequence[CalibrationRequest], paths: Paths, progress: Progress) -> list[CalibrationTable]:
+def _measure(requests: Sequence[CalibrationRequest], bench: Bench) -> list[CalibrationTable]:
     """Measure models of one input shape, at most `MACHINES` at a time."""
     largest = max(requests, key=lambda request: request.machine_bytes)
     todo = deque(requests)
     tables: list[CalibrationTable] = []
 
-    async def work(started: StartedArray, engine: QemuEngine) -> None:
+    async def work(drives: RunningDrives) -> None:
         async def measure_next(session: DeviceSession) -> None:
             while todo:
-                tables.append(await measure_table(session, todo.popleft(), engine.image_hash, Silent()))
+                tables.append(await measure_table(session, todo.popleft(), drives.engine.image_hash, Silent()))
 
-        progress.stage(f"measure {', '.join(request.spec.name for request in requests)}")
-        await asyncio.gather(*map(measure_next, started.fleet.sessions().values()))
+        bench.progress.stage(f"measure {', '.join(request.spec.name for request in requests)}")
+        await asyncio.gather(*map(measure_next, drives.sessions))
 
-    run_on_machines(machine_request(largest, "bench-calib", min(MACHINES, len(requests))), paths, progress, work)
+    bench.on_array(machine_request(largest, "bench-calib", min(MACHINES, len(requests))), work)
     return tables
 
 
@@ -81,9 +77,5 @@ def _held_out(table: CalibrationTable) -> dict[str, Any]:
         "foretold_seconds": msgspec.to_builtins(foretold),
         "measured_seconds": msgspec.to_builtins(last.seconds),
         "error": foretold.total / last.seconds.total - 1,
-        "rows": [_raw(row) for row in table.rows],
+        "rows": [{"batch_size": row.batch_size, "steps": msgspec.to_builtins(row.steps)} for row in table.rows],
     }
-
-
-def _raw(row: CalibrationRow) -> dict[str, Any]:
-    return {"batch_size": row.batch_size, "steps": msgspec.to_builtins(row.steps)}

@@ -7,16 +7,12 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from csd_emu.engines.qemu.qemu_engine import QemuEngine
 from csd_emu.util.deadline import Deadline
-from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import WATCHDOG_SECONDS, cpu_hogs, report, with_array
+from csd_lab.bench.harness import WATCHDOG_SECONDS, Bench, RunningDrives, cpu_hogs
 from firmware_agent.common.frames.measure_frames import Probed, ProbeRead, ProbeSend
 from firmware_agent.common.handover import OWN_SINK
 from host.fleet.device_session import DeviceSession
-from host.fleet.lifecycle import StartedArray
 
 # Bytes per second, well below what can be emulated at all (docs/fidelity.md).
 READ_RATES = (50_000_000, 100_000_000, 200_000_000)
@@ -35,7 +31,7 @@ class ThrottleMeasurement(NamedTuple):
     size_bytes: int
 
 
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+def run(bench: Bench) -> BenchReport:
     """Have one VM read and send under its own `io.max` and `tbf`, idle and beside hogs on the host.
 
     Figures: `worst_error_idle` and `worst_error_loaded`, the largest ``|seen - asked| / asked`` of all throttles,
@@ -43,17 +39,17 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     per second of the guest's clock. The report's clock is `CLOCK`. The seed draws the order and the sizes.
     """
 
-    async def work(started: StartedArray, engine: QemuEngine) -> dict[str, list[dict[str, Any]]]:
-        (session,) = started.fleet.sessions().values()
-        generator, samples = random.Random(seed), {}
+    async def work(drives: RunningDrives) -> dict[str, list[dict[str, Any]]]:
+        (session,) = drives.sessions
+        generator, samples = random.Random(bench.seed), {}
         for state, hogs in (("idle", 0), ("loaded", 2 * (os.cpu_count() or 1))):
             with cpu_hogs(hogs):
-                samples[state] = [await _sample(session, asked, progress) for asked in draw(generator)]
+                samples[state] = [await _sample(session, asked, bench) for asked in draw(generator)]
         return samples
 
-    samples = with_array("throttles", 1, paths, progress, seed, work)
+    samples = bench.on_machines(1, work)
     figures = {f"worst_error_{state}": worst_error(found) for state, found in samples.items()}
-    return report("throttles", CLOCK, seed, figures, samples)
+    return bench.report(CLOCK, figures, samples)
 
 
 def draw(generator: random.Random) -> list[ThrottleMeasurement]:
@@ -82,8 +78,8 @@ async def probe(session: DeviceSession, asked: ThrottleMeasurement) -> Probed:
     return await session.expect(Probed, Deadline(WATCHDOG_SECONDS))
 
 
-async def _sample(session: DeviceSession, asked: ThrottleMeasurement, progress: Progress) -> dict[str, Any]:
-    progress.stage(f"{asked.throttle} at {asked.rate / 1e6:g} MB/s")
+async def _sample(session: DeviceSession, asked: ThrottleMeasurement, bench: Bench) -> dict[str, Any]:
+    bench.progress.stage(f"{asked.throttle} at {asked.rate / 1e6:g} MB/s")
     probed = await probe(session, asked)
     return {
         "throttle": asked.throttle,

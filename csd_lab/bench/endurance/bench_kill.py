@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import random
-import tempfile
-from pathlib import Path
 
-from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.endurance.kill_judge import NATIVE_TARGETS, TARGETS, draw_aims, judge
 from csd_lab.bench.endurance.kill_lab import ROUNDS, KillLab
-from csd_lab.bench.harness import report
+from csd_lab.bench.harness import Bench, temporary_folder
 
 TRIALS, QUICK_TRIALS = 50, 12
 
 
-def run(paths: Paths, progress: Progress, seed: int, quick: bool = False) -> BenchReport:
+def run(bench: Bench, quick: bool = False) -> BenchReport:
     """Kill the host, a drive's agent, a virtual machine, virtqemud, or one server of two, in 50 runs; go on with each.
 
     With `quick`: 12 runs on native drives, without virtual machines.
@@ -28,16 +24,16 @@ def run(paths: Paths, progress: Progress, seed: int, quick: bool = False) -> Ben
     which the first step that differs from the undisturbed run's says so (mixed, lost, late, or who was not there), of
     those `steps_changed` in which one does. `killed`: runs in which there was something left to kill, at that moment.
     """
-    generator = random.Random(seed)
+    generator = random.Random(bench.seed)
     aims = draw_aims(QUICK_TRIALS if quick else TRIALS, NATIVE_TARGETS if quick else TARGETS, ROUNDS, generator)
-    with tempfile.TemporaryDirectory(prefix="csd-emu-bench-") as folder, KillLab(Path(folder), seed) as lab:
-        Path(folder).chmod(0o711)  # root's virtual machines run as another user
+    with temporary_folder() as folder, KillLab(folder, bench.seed) as lab:
+        folder.chmod(0o711)  # root's virtual machines run as another user
         for kind in lab.kinds_of(aims):
-            progress.stage(f"undisturbed run: {kind}")
+            bench.progress.stage(f"undisturbed run: {kind}")
             lab.measure(kind)
         trials = []
         for number, aim in enumerate(aims):
-            progress.stage(f"run {number + 1} of {len(aims)}: {aim.target} killed, {aim.moment}")
+            bench.progress.stage(f"run {number + 1} of {len(aims)}: {aim.target} killed, {aim.moment}")
             trials.append(lab.trial(number, aim))
         samples = {"trials": trials, "undisturbed_seconds": lab.seconds}
-    return report("kill", "wall", seed, judge(trials), samples, engine="native" if quick else "qemu")
+    return bench.report("wall", judge(trials), samples, engine="native" if quick else "qemu")

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import signal
 import statistics
 import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
-import yaml
 
 from csd_emu.util.deadline import Deadline
-from csd_emu.util.paths import HOME_VARIABLE, Paths
 from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
+from csd_lab.bench.command_lab import CommandLab
 from csd_lab.bench.endurance.trend import trend
-from csd_lab.bench.harness import report
-from firmware_agent.common.errors import ConfigurationError, DeviceError, EnvironmentUnfit
+from csd_lab.bench.harness import Bench, temporary_folder
+from csd_lab.bench.run_files import ROUND, count_rounds, newest
+from firmware_agent.common.errors import ConfigurationError, DeviceError
 from host.monitoring.run_directory import RECORDS_FILE
 
 MINUTES = 60.0
@@ -36,15 +32,14 @@ ALLOWED_PER_HOUR = 0.01
 _HOUR_SECONDS = 3600.0
 _LOOK_SECONDS = 0.1
 _PAUSE_SECONDS = 1.0
-_WATCHDOG_SECONDS = 300.0
-_PROGRAM = [sys.executable, "-P", "-m", "host"]
-_ROUND = b'{"kind":"round"'
+_QUIET_SECONDS = 300.0
+_HOME = "one"
 # Samples kept of a day and more.
 MOST_SAMPLES = 200_000
 SERIES = {"memory": "memory_bytes", "open_files": "open_files", "threads": "threads", "round_bytes": "round_bytes"}
 
 
-def run(paths: Paths, progress: Progress, seed: int, minutes: float | None = None) -> BenchReport:
+def run(bench: Bench, minutes: float | None = None) -> BenchReport:
     """Train for an hour, or `minutes`, while two drives die and rejoin, and look at the host after every round.
 
     Figures: for `memory` (resident bytes of the host process), `open_files`, `threads` and `round_bytes` (by how much
@@ -54,15 +49,15 @@ def run(paths: Paths, progress: Progress, seed: int, minutes: float | None = Non
     ended by itself when it was asked to.
     """
     seconds = 60.0 * (MINUTES if minutes is None else minutes)
-    with tempfile.TemporaryDirectory(prefix="csd-emu-bench-") as folder:
-        lab = _Lab(Path(folder), seed)
-        with lab.training() as process:
-            samples, deaths = lab.watch(process, seconds, progress)
-            ended = lab.end(process)
+    with temporary_folder() as folder, _SoakLab("soak", folder) as lab:
+        process = lab.train(bench.seed)
+        samples, deaths = lab.watch(process, seconds, bench.progress)
+        process.send_signal(signal.SIGINT)
+        ended = lab.end(process) in (0, 1, 130)
     if len(samples) < 2:
         raise DeviceError("bench soak: fewer than two rounds ended; run it for longer")
     figures = judge(samples) | {"rounds": float(len(samples)), "deaths": float(deaths), "ended_well": float(ended)}
-    return report("soak", "wall", seed, figures, {"minutes": seconds / 60.0, "rounds": thin(samples)}, "native")
+    return bench.report("wall", figures, {"minutes": seconds / 60.0, "rounds": thin(samples)}, "native")
 
 
 def judge(samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -97,42 +92,25 @@ def thin(samples: Sequence[Mapping[str, float]], most: int = 2000) -> list[Mappi
     return list(samples[:: -(-len(samples) // most)])
 
 
-class _Lab:
+class _SoakLab(CommandLab):
     """A run that is told to train for ever, and what is done to it."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self._folder, self._runs = folder, folder / "runs"
-        self._environment = os.environ | {HOME_VARIABLE: str(folder / "home")}
+    def train(self, seed: int) -> subprocess.Popen[bytes]:
+        """Start the run."""
         data = {"source": "digits", "private": 0.3}
         job = {"model": "digits_cnn", "mode": "sync", "data": data, "rounds": 1_000_000, "batch_size": 16}
         job |= {"tuner": "none", "seed": seed, "sync": {"round_steps": 2}}
-        self._job = self._write("job.yaml", job)
         devices = [{"profile": "newport", "count": DRIVES}]
-        self._array = self._write("array.yaml", {"name": ARRAY, "engine": "native", "devices": devices})
-
-    @contextlib.contextmanager
-    def training(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Have the run; its drives are gone after the block."""
-        arguments = ("run", str(self._job), "--array", str(self._array), "--runs", str(self._runs))
-        with (
-            open(self._folder / "run.log", "wb") as log,
-            subprocess.Popen(
-                [*_PROGRAM, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
-            ) as process,
-        ):
-            try:
-                yield process
-            finally:
-                process.kill()
-                process.wait()
-                self._command("sweep", ARRAY)
+        array = self.write("array.yaml", {"name": ARRAY, "engine": "native", "devices": devices})
+        return self.start(_HOME, "run", self.write("job.yaml", job), "--array", array, "--runs", self.folder / "runs")
 
     def watch(
         self, process: subprocess.Popen[bytes], seconds: float, progress: Progress
     ) -> tuple[list[dict[str, float]], int]:
         """Return a sample of each round, and how often a drive died."""
         progress.stage("drives start")
-        self._await_round(process)
+        if not self.wait(process, lambda: count_rounds(self._directory) >= 1, _LOOK_SECONDS):
+            raise self.failed("the run ended")
         done, deaths = threading.Event(), [0]
         harm = threading.Thread(target=self._harm, args=(done, deaths), daemon=True)
         harm.start()
@@ -141,26 +119,18 @@ class _Lab:
             samples = self._sample(process, seconds, progress)
         finally:
             done.set()
-            harm.join(_WATCHDOG_SECONDS)
+            harm.join(_QUIET_SECONDS)
         return samples, deaths[0]
-
-    def end(self, process: subprocess.Popen[bytes]) -> bool:
-        """Ask the run to end, and return whether it does."""
-        process.send_signal(signal.SIGINT)
-        try:
-            return process.wait(_WATCHDOG_SECONDS) in (0, 1, 130)
-        except subprocess.TimeoutExpired:
-            return False
 
     def _sample(self, process: subprocess.Popen[bytes], seconds: float, progress: Progress) -> list[dict[str, float]]:
         host, begin, samples = psutil.Process(process.pid), time.monotonic(), list[dict[str, float]]()
-        counter, before = _RoundCounter(self._records()), self._bytes()
-        quiet = Deadline(_WATCHDOG_SECONDS)
+        counter, before = _RoundCounter(self._directory / RECORDS_FILE), self._bytes()
+        quiet = Deadline(_QUIET_SECONDS)
         while (now := time.monotonic() - begin) < seconds:
             if process.poll() is not None or quiet.expired:
-                raise self._failed()
+                raise self.failed("the run ended, or no round did for long")
             if new := counter.count():
-                quiet, size = Deadline(_WATCHDOG_SECONDS), self._bytes()
+                quiet, size = Deadline(_QUIET_SECONDS), self._bytes()
                 with host.oneshot():
                     sample = {"memory_bytes": float(host.memory_info().rss), "threads": float(host.num_threads())}
                 sample |= {"open_files": float(host.num_fds()), "round_bytes": (size - before) / new, "seconds": now}
@@ -178,39 +148,19 @@ class _Lab:
             for fault in ("kill", "revive"):
                 if done.wait(_PAUSE_SECONDS):
                     return
-                if self._command("inject", ARRAY, name, fault) == 0 and fault == "kill":
+                if self.run(_HOME, "inject", ARRAY, name, fault) == 0 and fault == "kill":
                     deaths[0] += 1
 
-    def _command(self, *arguments: str) -> int:
-        quiet = subprocess.DEVNULL
-        command = [*_PROGRAM, *arguments]
-        return subprocess.run(command, stdout=quiet, stderr=quiet, env=self._environment, check=False).returncode
-
-    def _await_round(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = Deadline(_WATCHDOG_SECONDS)
-        while not any(self._runs.glob(f"*/{RECORDS_FILE}")) or _ROUND not in self._records().read_bytes():
-            if process.poll() is not None or deadline.expired:
-                raise self._failed()
-            time.sleep(_LOOK_SECONDS)
-
-    def _records(self) -> Path:
-        return next(self._runs.glob(f"*/{RECORDS_FILE}"))
+    @property
+    def _directory(self) -> Path:
+        return newest(self.folder / "runs")
 
     def _bytes(self) -> int:
         total = 0
-        for path in self._records().parent.rglob("*"):
+        for path in self._directory.rglob("*"):
             with contextlib.suppress(OSError):  # a checkpoint that is being replaced
                 total += path.stat().st_size if path.is_file() else 0
         return total
-
-    def _failed(self) -> EnvironmentUnfit:
-        words = (self._folder / "run.log").read_text(errors="replace").strip().splitlines() or ["without a word"]
-        return EnvironmentUnfit(f"bench soak: the run ended, or no round did for long: {words[-1][:500]}")
-
-    def _write(self, name: str, content: dict[str, Any]) -> Path:
-        path = self._folder / name
-        path.write_text(yaml.safe_dump(content), encoding="utf-8")
-        return path
 
 
 class _RoundCounter:
@@ -226,4 +176,4 @@ class _RoundCounter:
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return sum(line.startswith(_ROUND) for line in whole.splitlines())
+        return sum(line.startswith(ROUND) for line in whole.splitlines())

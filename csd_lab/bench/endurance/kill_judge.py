@@ -6,9 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from firmware_agent.common.slices import Array
 from host.core.records import StepRecord
 
 TARGETS = ("host", "drive", "vm", "virtqemud", "server")
@@ -39,22 +36,6 @@ def draw_aims(count: int, targets: Sequence[str], rounds: int, draw: Any) -> lis
         )
         for number in range(count)
     ]
-
-
-def difference(one: Mapping[str, Array], other: Mapping[str, Array]) -> float:
-    """Return the largest absolute difference of a weight; infinite if they are not of one model, or not finite."""
-    if one.keys() != other.keys() or any(one[name].shape != other[name].shape for name in one):
-        return float("inf")
-    found = [
-        float(np.max(np.abs(one[name].astype(np.float64) - other[name].astype(np.float64)), initial=0.0))
-        for name in one
-    ]
-    return max(found, default=0.0) if np.all(np.isfinite(found)) else float("inf")
-
-
-def all_finite(weights: Mapping[str, Array]) -> bool:
-    """Return whether every weight is a number."""
-    return all(bool(np.all(np.isfinite(array))) for array in weights.values())
 
 
 def first_change(steps: Sequence[StepRecord], whole: Sequence[StepRecord]) -> tuple[StepRecord, StepRecord] | None:

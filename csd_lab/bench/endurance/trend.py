@@ -13,12 +13,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
+from scipy.stats import theilslopes
 
 BLOCKS = 24
 # What comes before is warming up: imports, pools of memory, the first of everything.
 WARM_UP = 0.25
-_NORMAL_95 = 1.959964
 LEAST_SAMPLES = 12
 
 
@@ -39,28 +38,6 @@ class Trend:
         return self.low > 0.0 and self.high > allowed
 
 
-def theil_sen(x: Sequence[float], y: Sequence[float]) -> Trend:
-    """Return the median slope of y over x, whose values differ, with Sen's interval.
-
-    Args:
-        x: ascending, shape (n,).
-        y: as many.
-
-    Raises:
-        ValueError: there are fewer than 3.
-    """
-    count = len(x)
-    if count < 3 or len(y) != count:
-        raise ValueError(f"a slope needs 3 points and more, there are {count} and {len(y)}")
-    first, second = np.triu_indices(count, 1)
-    xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    slopes = np.sort((ys[second] - ys[first]) / (xs[second] - xs[first]))
-    reach = _NORMAL_95 * np.sqrt(count * (count - 1) * (2 * count + 5) / 18.0)
-    low = max(0, int(np.floor((len(slopes) - reach) / 2.0)))
-    high = min(len(slopes) - 1, int(np.ceil((len(slopes) + reach) / 2.0)))
-    return Trend(float(np.median(slopes)), float(slopes[low]), float(slopes[high]))
-
-
 def trend(x: Sequence[float], y: Sequence[float], blocks: int = BLOCKS) -> Trend:
     """Return the slope of a long series, warming up left out, block by block (see above).
 
@@ -74,4 +51,5 @@ def trend(x: Sequence[float], y: Sequence[float], blocks: int = BLOCKS) -> Trend
     size = max(1, len(kept_x) // min(blocks, len(kept_x)))
     starts = range(0, len(kept_x) - size + 1, size)
     means = [statistics.fmean(kept_x[start : start + size]) for start in starts]
-    return theil_sen(means, [statistics.median(kept_y[start : start + size]) for start in starts])
+    found = theilslopes([statistics.median(kept_y[start : start + size]) for start in starts], means)
+    return Trend(float(found.slope), float(found.low_slope), float(found.high_slope))

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 
 from csd_emu.config.array_file import ArrayConfig
-from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import bench_job, report
+from csd_lab.bench.harness import Bench, array_of, bench_job
 from csd_lab.testkit.browser import Browser, Tab, find_browser
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Trained
@@ -39,7 +37,7 @@ _MARKS = {"page_drives_seconds": "shown", "page_complete_seconds": "drawn"}
 _PAINT = "first-contentful-paint"
 
 
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+def run(bench: Bench) -> BenchReport:
     """Serve a run of 1,000 drives by the server of a run, and open its page in Chromium, each time with nothing cached.
 
     The records are generated, and accounted as those of a run. Wall seconds since the browser began to open the page,
@@ -48,24 +46,21 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     `page_complete_seconds` until curves and timeline are drawn too.
     """
     program = find_browser()
-    progress.stage(f"account {ROUNDS} rounds of {DRIVES} drives")
-    config = ArrayConfig.model_validate(
-        {"name": "bench-page", "engine": "qemu", "devices": [{"profile": "newport", "count": DRIVES}]}
-    )
-    job = bench_job(seed)
+    bench.progress.stage(f"account {ROUNDS} rounds of {DRIVES} drives")
+    config, job = array_of(bench.name, DRIVES), bench_job(bench.seed)
     metrics, history = MetricsState(describe_run(config, job)), History(plan_run(config, job))
-    play(config, seed, metrics, history)
+    play(config, bench.seed, metrics, history)
     page = PageApp(history, lambda: describe_presences(metrics))
     with Exporter(metrics, None, page=page) as server, Browser(program) as browser:
         loads = []
         for number in range(LOADS):
-            progress.stage(f"open the page, {number + 1} of {LOADS}")
+            bench.progress.stage(f"open the page, {number + 1} of {LOADS}")
             loads.append(_load(browser, server.page_address))
-    figures = {name: statistics.median(load[name] for load in loads) for name in loads[0]}
     samples: dict[str, Any] = {name: [load[name] for load in loads] for name in loads[0]}
-    samples |= {"drives": DRIVES, "rounds": ROUNDS, "shown_drives": _count(loads)}
-    figures.pop("shown_drives")
-    return report("page", "wall", seed, figures, samples, engine="none")
+    shown = int(min(samples.pop("shown_drives")))
+    figures = {name: statistics.median(seconds) for name, seconds in samples.items()}
+    samples |= {"drives": DRIVES, "rounds": ROUNDS, "shown_drives": shown}
+    return bench.report("wall", figures, samples, engine="none")
 
 
 def play(config: ArrayConfig, seed: int, metrics: MetricsState, history: History) -> None:
@@ -139,7 +134,3 @@ def _load(browser: Browser, address: str) -> dict[str, float]:
 def _moment(tab: Tab, name: str) -> float:
     """Return when something happened in the page, in seconds since it began to be opened."""
     return float(tab.wait_for(f"performance.getEntriesByName('{name}')[0]?.startTime")) / 1000
-
-
-def _count(loads: list[dict[str, float]]) -> int:
-    return int(min(load["shown_drives"] for load in loads))

@@ -9,10 +9,8 @@ import time
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import PROFILE, report
+from csd_lab.bench.harness import PROFILE, Bench
 from csd_lab.testkit.random_rounds import list_rounds
 from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
@@ -35,7 +33,7 @@ GZIP, PLAIN = "gzip", "identity"
 FRESH, UNCHANGED = "fresh", "unchanged"
 
 
-def run(paths: Paths, progress: Progress, seed: int, devices: int = DEVICES, scrapes: int = SCRAPES) -> BenchReport:
+def run(bench: Bench, devices: int = DEVICES, scrapes: int = SCRAPES) -> BenchReport:
     """Scrape the exporter of a run that never was, federated and synchronous, over HTTP. Wall milliseconds.
 
     Figures: `scrape_ms`, as Prometheus asks (gzip), each time after another round has ended: nothing of the answer is
@@ -43,26 +41,19 @@ def run(paths: Paths, progress: Progress, seed: int, devices: int = DEVICES, scr
     `plain_scrape_ms` (without gzip) likewise.
     """
     samples: dict[str, list[float]] = {}
-    sizes: dict[str, list[int]] = {}
+    shown: dict[str, int] = {}
     for mode in (FEDERATED, SYNC):
-        progress.stage(f"{scrapes} scrapes of {devices} drives ({mode})")
-        times, bytes_sent = _measure(mode, devices, scrapes, seed)
+        bench.progress.stage(f"{scrapes} scrapes of {devices} drives ({mode})")
+        times, bytes_sent = _measure(mode, devices, scrapes, bench.seed)
         samples |= {f"{mode}_{case}_ms": values for case, values in times.items()}
-        sizes[mode] = bytes_sent
-    medians = {name: statistics.median(values) for name, values in samples.items()}
-
-    def worst(case: str) -> float:
-        return max(medians[f"{mode}_{case}_ms"] for mode in (FEDERATED, SYNC))
-
+        shown |= {f"{mode}_{name}": size for name, size in zip(("bytes", "lines"), bytes_sent, strict=True)}
+    cases = {"scrape_ms": f"{FRESH}_{GZIP}", "unchanged_scrape_ms": f"{UNCHANGED}_{GZIP}"}
+    cases["plain_scrape_ms"] = f"{FRESH}_{PLAIN}"
     figures = {
-        "scrape_ms": worst(f"{FRESH}_{GZIP}"),
-        "unchanged_scrape_ms": worst(f"{UNCHANGED}_{GZIP}"),
-        "plain_scrape_ms": worst(f"{FRESH}_{PLAIN}"),
+        figure: max(statistics.median(samples[f"{mode}_{case}_ms"]) for mode in (FEDERATED, SYNC))
+        for figure, case in cases.items()
     }
-    shown = {
-        f"{mode}_{name}": size for mode in sizes for name, size in zip(("bytes", "lines"), sizes[mode], strict=True)
-    }
-    return report("scrape", "wall", seed, figures, samples | {"devices": devices} | shown, "none")
+    return bench.report("wall", figures, samples | {"devices": devices} | shown, "none")
 
 
 def _measure(mode: str, devices: int, scrapes: int, seed: int) -> tuple[dict[str, list[float]], list[int]]:

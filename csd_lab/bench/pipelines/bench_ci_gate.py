@@ -9,31 +9,26 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import firmware_agent
-from csd_emu.config.array_file import ArrayConfig
 from csd_emu.engines import make_engine
 from csd_emu.engines.engine_protocol import last_words
 from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress, Silent
+from csd_emu.util.progress import Silent
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import cpu_hogs, report
+from csd_lab.bench.harness import Bench, array_of, cpu_hogs, request_run, temporary_folder
 from firmware_agent.common.errors import CsdError
 from host.app.gate.run_gate import Gate, run_gate
-from host.app.prepare import prepare_run
 from host.app.run_request import RunRequest
-from host.config.job_file import parse_job
-from host.config.resolve import ResolvedRun
 from host.core.interrupts import INTERRUPTS
 
 RUNS = 20
 SLOWDOWN = 0.02
 HONEST, SLOWED = "honest", "slowed"
-_RUNNER = "csd_lab.bench.pipelines.ci_gate_runs"
+_RUNNER = "csd_lab.bench.pipelines.bench_ci_gate"
 _STOP_SECONDS = 120.0
 # Goes to the end of the copied agent's clock.py: each phase of a step takes so much longer, by real instructions.
 _PLANT = f"""
@@ -53,7 +48,7 @@ Stopwatch.lap = _slow_lap
 """
 
 
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+def run(bench: Bench) -> BenchReport:
     """Make a baseline, then run the gate 20 times with the agent as it is and 20 times with a slowed one, beside hogs.
 
     The slowdown is planted in the agent: a copy of its package, in which every phase of a step goes on for 2 % of its
@@ -63,15 +58,15 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
 
     Figures: `caught`, slowed runs that did not pass; `false_alarms`, honest ones that did not.
     """
-    with tempfile.TemporaryDirectory(prefix="csd-bench-") as name:
-        folder = Path(name)
+    seed = bench.seed
+    with temporary_folder() as folder:
         plant(folder / SLOWED)
         for kind, what in ((HONEST, "make the baseline"), (SLOWED, "make image and template of the slowed agent")):
-            progress.stage(what)
+            bench.progress.stage(what)
             with _running(folder, kind, seed, "baseline" if kind == HONEST else "prepare") as runner:
                 _read(runner, 1, folder / f"{kind}.log")
         hogs = os.cpu_count() or 1
-        progress.stage(f"run the gate {RUNS} times with each agent beside {hogs} hogs")
+        bench.progress.stage(f"run the gate {RUNS} times with each agent beside {hogs} hogs")
         with cpu_hogs(hogs), _running(folder, HONEST, seed) as honest, _running(folder, SLOWED, seed) as slowed:
             samples = {
                 kind: _read(runner, RUNS, folder / f"{kind}.log")
@@ -79,7 +74,7 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
             }
     failed = {kind: sum(not sample["passed"] for sample in samples[kind]) for kind in samples}
     figures = {"caught": float(failed[SLOWED]), "false_alarms": float(failed[HONEST])}
-    return report("ci_gate", "counted", seed, figures, samples)
+    return bench.report("counted", figures, samples)
 
 
 def plant(folder: Path) -> None:
@@ -134,9 +129,7 @@ JOB: dict[str, Any] = {
 
 def make_request(kind: str, seed: int) -> RunRequest:
     """Return the run: seven rounds of two steps on one drive."""
-    keys = {"name": f"bench-gate-{kind}", "engine": "qemu", "devices": [{"profile": "newport"}]}
-    job, spec = parse_job(JOB | {"seed": seed}, "bench ci_gate", Path.cwd())
-    return prepare_run(ResolvedRun(ArrayConfig.model_validate(keys), job, spec))
+    return request_run(array_of(f"gate-{kind}", 1), JOB | {"seed": seed})
 
 
 def do(folder: Path, kind: str, task: str, seed: int) -> dict[str, Any]:

@@ -6,10 +6,8 @@ import secrets
 import time
 from pathlib import Path
 
-from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import report
+from csd_lab.bench.harness import Bench
 from csd_lab.testkit.containers import FILE, Stack, fetch, image_bytes, wait_for
 from firmware_agent.common.errors import EnvironmentUnfit
 from host.cli.top_report import Readings
@@ -19,7 +17,7 @@ DRIVES = 4
 _ROUND_SECONDS = 1800.0
 
 
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+def run(bench: Bench) -> BenchReport:
     """Build our images from nothing, then bring up a stack of 4 drives and wait for its first round. Wall seconds.
 
     Figures: `build_minutes` without any layer of before; `first_round_seconds` from `up` with built images and empty
@@ -31,17 +29,17 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     if not Path(FILE).is_file():
         raise EnvironmentUnfit(f"{FILE} is not here; run this bench in the top folder of a checkout")
     with Stack(Path.cwd(), f"csd-bench-{secrets.token_hex(3)}", {"CSD_COUNT": str(DRIVES)}) as stack:
-        progress.stage("build the images from nothing")
+        bench.progress.stage("build the images from nothing")
         begin = time.monotonic()
         stack.build_from_nothing()
         build_seconds = time.monotonic() - begin
-        progress.stage(f"up, {DRIVES} drives, to the end of the first round")
+        bench.progress.stage(f"up, {DRIVES} drives, to the end of the first round")
         begin = time.monotonic()
         stack.up("host")
         up_seconds = time.monotonic() - begin
         wait_for("the first round", lambda: rounds_done(stack) >= 1, _ROUND_SECONDS)
         first_round_seconds = time.monotonic() - begin
-        progress.stage("")
+        bench.progress.stage("")
     sizes = image_bytes()
     figures = {
         "build_minutes": build_seconds / 60,
@@ -50,7 +48,7 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     }
     samples = {"up_seconds": up_seconds, "image_bytes": sizes}
     # Not `qemu`: the report would name this machine's QEMU, and the drives run that of their container.
-    return report("compose", "wall", seed, figures, samples, engine="containers")
+    return bench.report("wall", figures, samples, engine="containers")
 
 
 def rounds_done(stack: Stack) -> int:

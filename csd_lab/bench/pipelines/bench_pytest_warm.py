@@ -7,15 +7,12 @@ import importlib.util
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-from csd_emu.engines.qemu.qemu_engine import QemuEngine
-from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
+from csd_emu.engines import make_engine
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import bench_config, report
+from csd_lab.bench.harness import Bench, array_of, temporary_folder
 from firmware_agent.common.errors import CsdError, EnvironmentUnfit
 
 TIMES = 3
@@ -39,24 +36,23 @@ def test_a_run_repeats_to_the_bit(csd_array):
 """
 
 
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+def run(bench: Bench) -> BenchReport:
     """Run three tests of two drives each with pytest, three times; the template is there.
 
     Figure: `wall_seconds` of the whole command, from the start of Python to its end, the slowest of the three.
     """
     if importlib.util.find_spec("pytest") is None:
         raise EnvironmentUnfit("bench pytest_warm needs pytest; install it")
-    with contextlib.closing(QemuEngine(bench_config("pytest-warm", 1), paths)) as engine:
-        engine.prepare(progress)
+    with contextlib.closing(make_engine(array_of("pytest-warm", 1), bench.paths)) as engine:
+        engine.prepare(bench.progress)
     walls = []
-    with tempfile.TemporaryDirectory(prefix="csd-bench-") as name:
-        folder = Path(name)
-        (folder / "test_drives.py").write_text(_TESTS.format(seed=seed), encoding="utf-8")
+    with temporary_folder() as folder:
+        (folder / "test_drives.py").write_text(_TESTS.format(seed=bench.seed), encoding="utf-8")
         (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
         for number in range(TIMES):
-            progress.stage(f"run three tests, time {number + 1} of {TIMES}")
+            bench.progress.stage(f"run three tests, time {number + 1} of {TIMES}")
             walls.append(_time_tests(folder))
-    return report("pytest_warm", "wall", seed, {"wall_seconds": max(walls)}, {"wall_seconds": walls})
+    return bench.report("wall", {"wall_seconds": max(walls)}, {"wall_seconds": walls})
 
 
 def _time_tests(folder: Path) -> float:
@@ -66,16 +62,8 @@ def _time_tests(folder: Path) -> float:
         CsdError: they did not pass.
     """
     # No other plugins: what they cost is not ours to measure.
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "host.app.pytest_plugin.plugin",
-        "--csd-require",
-        str(folder),
-    ]
+    options = ["-q", "-p", "host.app.pytest_plugin.plugin", "--csd-require"]
+    command = [sys.executable, "-m", "pytest", *options, str(folder)]
     ours = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": ours}
     begin = time.monotonic()

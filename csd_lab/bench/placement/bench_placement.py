@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from csd_emu.engines import Engine, make_engine
-from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.communication.comm_models import spec_of
-from csd_lab.bench.communication.comm_runs import WallRuns, wall_config, wall_request
-from csd_lab.bench.harness import report
+from csd_lab.bench.communication.comm_runs import WallRuns, on_wall
+from csd_lab.bench.harness import Bench
 from csd_lab.bench.placement import placement_cases, placement_runs, placement_wall
 from csd_lab.bench.placement.placement_cases import (
     ANY_LAYER_DRIVES,
@@ -25,12 +22,11 @@ from csd_lab.bench.placement.placement_cases import (
     bound_cases,
     list_cases,
 )
-from host.fleet.lifecycle import StartedArray
-from host.fleet.temporary_array import run_on_engine
+from csd_lab.bench.training.bench_gradients import measure_errors
 from host.policies.split.choose_cut import decide
 
 
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+def run(bench: Bench) -> BenchReport:
     """Look at placement on the timeline, on native agents, on encoded frames and on the wall clock.
 
     Figures on the timeline (see `on_the_timeline`): `declined`, `chosen_when_wire_bound`, `regret_worst` and
@@ -38,8 +34,8 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     `wire_error_vgg16` and `wire_error_alexnet`; on the wall clock (see `csd_lab.bench.placement.placement_wall`)
     `speedup_vgg_like` and `regret_measured`.
     """
-    figures, samples = on_the_timeline(progress, seed)
-    progress.stage("bytes of encoded frames")
+    figures, samples = on_the_timeline(bench.progress, bench.seed)
+    bench.progress.stage("bytes of encoded frames")
     for model, (batch, published) in placement_runs.PUBLISHED.items():
         count = placement_runs.count_wire(model, batch)
         figures[f"wire_error_{model}"] = count.error
@@ -52,12 +48,17 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
             "counted_ratio": count.ratio,
             "derived_ratio": published,
         }
-    progress.stage("gradients of cut models")
-    errors = placement_runs.gradient_errors(paths, progress, seed)
-    samples["gradients"] = {case: {kind: float(one) for kind, one in each.items()} for case, each in errors.items()}
-    figures["gradient_error"] = max(each["worst"] for each in samples["gradients"].values())
-    _on_the_wall(paths, progress, seed, figures, samples)
-    return report("placement", "wall", seed, figures, samples, "native")
+    bench.progress.stage("gradients of cut models")
+    errors = measure_errors(bench, list(placement_runs.gradient_cases()))
+    samples["gradients"] = {case: {kind: each[kind] for kind in ("worst", "median")} for case, each in errors.items()}
+    figures["gradient_error"] = max(each["worst"] for each in errors.values())
+
+    async def work(runs: WallRuns) -> None:
+        figures["speedup_vgg_like"], samples["speedup"] = await placement_wall.speedup(runs, bench.progress)
+        figures["regret_measured"], samples["measured"] = await placement_wall.regret(runs, bench.progress)
+
+    on_wall(bench, placement_wall.SPEEDUP_CASE.bytes_per_second, work)
+    return bench.report("wall", figures, samples, "native")
 
 
 def on_the_timeline(progress: Progress, seed: int) -> tuple[dict[str, float], dict[str, Any]]:
@@ -128,21 +129,6 @@ def _left_alone(case: PlacementCase, layer: str | None) -> dict[str, Any]:
         "overlapped": case.overlapped,
         "chosen": layer,
     }
-
-
-def _on_the_wall(
-    paths: Paths, progress: Progress, seed: int, figures: dict[str, float], samples: dict[str, Any]
-) -> None:
-    case = placement_wall.SPEEDUP_CASE
-    config = wall_config(case.bytes_per_second)
-    engine = placement_wall.native_engine(make_engine(config, paths))
-
-    async def work(started: StartedArray, _: Engine) -> None:
-        runs = WallRuns(started, engine, config, seed)
-        figures["speedup_vgg_like"], samples["speedup"] = await placement_wall.speedup(runs, progress)
-        figures["regret_measured"], samples["measured"] = await placement_wall.regret(runs, progress)
-
-    run_on_engine(engine, wall_request(config, spec_of(case.model), 1, seed).array, paths, progress, work)
 
 
 def _share(held: Iterable[bool]) -> float:

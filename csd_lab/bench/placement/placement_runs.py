@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,13 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from csd_emu.engines import Engine, make_engine
-from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
-from csd_lab.bench.harness import bench_config
-from csd_lab.bench.training.bench_gradients import BATCHES, SMALL, WHOLE
-from csd_lab.bench.training.bench_gradients import GradientCase as GradientCase
-from csd_lab.bench.training.bench_gradients import GradientStep as GradientStep
+from csd_lab.bench.training.bench_gradients import SMALL, WHOLE, GradientCase
 from firmware_agent.common.frames.frame_fields import Frame, PhaseSeconds, TensorSpec
 from firmware_agent.common.frames.session_frames import Tensors
 from firmware_agent.common.frames.step_frames import Activations, Step, Stepped
@@ -27,9 +20,6 @@ from firmware_agent.common.split.activations import LABELS, activation_specs
 from firmware_agent.common.split.cutting import cut_model, list_cuts
 from firmware_agent.common.weights import trained_names
 from firmware_agent.common.wire import encode, pack
-from host.config.job_file import DEFAULT_DATA
-from host.fleet.lifecycle import ArrayRequest, StartedArray
-from host.fleet.temporary_array import run_on_engine
 from host.training.sync.exchange.activation_exchange import ActivationReceiver
 from host.training.sync.server_model.activation_types import ActivationGrads
 
@@ -41,29 +31,6 @@ MODELS = ("vgg16", "alexnet", "resnet50", "mobilenet_v2", "inception_v3")
 _VARIED = "mobilenet_v2"
 _NUMBER = 7
 _VALUE_BYTES = 4
-
-
-def gradient_errors(paths: Paths, progress: Progress, seed: int) -> dict[str, dict[str, float]]:
-    """Return the errors of one step of each model and cut, on three native agents, against one uncut process.
-
-    In float64, with unequal batches and the same groups. `gradient_error` is the largest `worst`.
-
-    Returns:
-        Case -> ``worst`` and ``median`` relative error over its tensors.
-    """
-    config = bench_config("placement", len(BATCHES), "native")
-
-    async def work(started: StartedArray, _: Engine) -> dict[str, dict[str, float]]:
-        samples, cases = {}, list(gradient_cases())
-        for number, case in enumerate(cases):
-            progress.stage(str(case))
-            errors = (await GradientStep(case, started, seed).errors()).values
-            samples[str(case)] = {"worst": max(errors.values()), "median": statistics.median(errors.values())}
-            progress.advance((number + 1) / len(cases))
-        return samples
-
-    request = ArrayRequest(config, DEFAULT_DATA, seed)
-    return run_on_engine(make_engine(config, paths), request, paths, progress, work)
 
 
 def gradient_cases() -> Iterator[GradientCase]:

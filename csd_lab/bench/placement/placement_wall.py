@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from csd_emu.engines import Engine, NativeEngine
 from csd_emu.perfmodel.overlap.layer_work import exchange_bytes
 from csd_emu.perfmodel.split.split_problem import DeviceCost, HostPlace, LayerSplitCost, SplitProblem
 from csd_emu.perfmodel.timeline import Link
@@ -201,14 +200,3 @@ def first_linear(model: str) -> str:
     """Return the first linear layer behind the last convolution; of a model without one the last layer."""
     names = [layer.name for layer in _layers(model)]
     return next((name for name in names if name.startswith("fc")), names[-1])
-
-
-def native_engine(engine: Engine) -> NativeEngine:
-    """Return the engine of the wall-clock runs as what it is.
-
-    Raises:
-        TypeError: it is another.
-    """
-    if not isinstance(engine, NativeEngine):
-        raise TypeError("drives behind a shaped link are native ones")
-    return engine

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import report
+from csd_lab.bench.harness import Bench, spread_over
 from csd_lab.bench.planner.planner_cases import (
     COUNTS,
     LINKS_BYTES_PER_SECOND,
@@ -37,7 +36,6 @@ from csd_lab.bench.planner.planner_play import (
     time_planning,
 )
 from csd_lab.bench.planner.planner_world import World
-from csd_lab.bench.process_pool import spread_over
 from host.config.preference import parse_preference
 from host.config.sync_section import TuningSection
 from host.policies.selection.selection_rules import SelectionRules
@@ -70,17 +68,16 @@ class Task:
     sensitive: bool
 
 
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+def run(bench: Bench) -> BenchReport:
     """Let the planner choose in 60 worlds, each judged by running every configuration to the end.
 
     Figures (lower bounds: the rates): see `summarise`; `hard_cases`, and `time_figures` beside them.
     Clock: modelled; the last two are wall seconds.
     """
-    del paths
     began = time.monotonic()
-    rows = play_all(progress, seed)
-    progress.stage("how long planning takes with 36 drives")
-    timed = [time_wide(seed + number) for number in range(WIDE_RUNS)]
+    rows = play_all(bench.progress, bench.seed)
+    bench.progress.stage("how long planning takes with 36 drives")
+    timed = [time_wide(bench.seed + number) for number in range(WIDE_RUNS)]
     ours = [row["ours"] for row in rows]
     hard = [row["ours"] for row in rows if row["hard"]]
     figures = summarise(ours) | {
@@ -98,7 +95,7 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
         "timed": timed,
         "wall_seconds": time.monotonic() - began,
     }
-    return report("planner", "modelled", seed, figures, samples, "none")
+    return bench.report("modelled", figures, samples, "none")
 
 
 def play_all(

@@ -7,29 +7,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from csd_emu.config.array_file import ArrayConfig
-from csd_emu.engines import Engine, make_engine
-from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import WATCHDOG_SECONDS, report
+from csd_lab.bench.harness import WATCHDOG_SECONDS, Bench, RunningDrives, array_of, request_run
 from csd_lab.bench.planner.bench_planner import summarise
 from csd_lab.bench.planner.planner_vms_judge import Cost, all_nodes, find_best, find_deadline, judge_decided
 from firmware_agent.common.errors import DeviceError
-from firmware_agent.common.models import ModelSpec
-from host.app.make_sync_training import make_participants, make_sync_training
-from host.app.prepare import prepare_run
 from host.app.run_request import RunRequest
-from host.config.job_file import JobConfig
 from host.config.preference import NAMED, Preference
-from host.config.resolve import ResolvedRun
 from host.core.records import RoundRecord
-from host.fleet.lifecycle import StartedArray
-from host.fleet.temporary_array import run_on_engine
 from host.policies.selection.cluster import Configuration
 from host.policies.selection.planner_protocol import TrialDecision
-from host.training.accounting import make_accountant
-from host.training.run_faults import RunFaults
 from host.training.selection.planning import Planning
 from host.training.sync.run_guide import RunGuide
 
@@ -46,47 +34,43 @@ TRIAL_STEPS = 5
 ORACLE_STEPS = 4
 
 
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+def run(bench: Bench) -> BenchReport:
     """Let the planner choose on three virtual drives of two profiles, judged by running every configuration.
 
     Four preferences and two links. Figures: those of `csd_lab.bench.planner.bench_planner.summarise`; `cases`.
     Clock: counted.
     """
     begin = time.monotonic()
-    worlds = measure(paths, progress, seed)
+    worlds = measure(bench)
     rows = [row for world in worlds for row in world["cases"]]
     figures = summarise([row["ours"] for row in rows]) | {"cases": float(len(rows))}
     samples = {"devices": DEVICES, "model": MODEL, "batch_size": BATCH, "private": PRIVATE, "worlds": worlds}
-    return report("planner_vms", "counted", seed, figures, samples | {"wall_seconds": time.monotonic() - begin})
+    return bench.report("counted", figures, samples | {"wall_seconds": time.monotonic() - begin})
 
 
-def measure(
-    paths: Paths, progress: Progress, seed: int, links: Sequence[str] = LINKS, engine: str = "qemu"
-) -> list[dict[str, Any]]:
+def measure(bench: Bench, links: Sequence[str] = LINKS, engine: str = "qemu") -> list[dict[str, Any]]:
     """Return for each link what each configuration costs, and what was chosen by each preference."""
-    first = _request(links[0], seed, {}, engine=engine)
 
-    async def work(started: StartedArray, machines: Engine) -> list[dict[str, Any]]:
+    async def work(drives: RunningDrives) -> list[dict[str, Any]]:
         worlds = []
         for number, link in enumerate(links):
-            world = _World(started, machines, link, seed, engine)
-            worlds.append(await world.judge_all(progress, number / len(links)))
+            world = _World(drives, link, bench.seed, engine)
+            worlds.append(await world.judge_all(bench.progress, number / len(links)))
         return worlds
 
-    return run_on_engine(make_engine(first.config, paths), first.array, paths, progress, work)
+    return bench.on_array(_request(links[0], bench.seed, {}, engine=engine).array, work)
 
 
 def _request(
     link: str, seed: int, planner: Mapping[str, Any], rounds: int = ROUNDS, engine: str = "qemu", **sync: Any
 ) -> RunRequest:
     """Return a run of the bench's job with a section ``planner``."""
-    array = {"name": "bench-planner-vms", "engine": engine, "link": {"bandwidth": link}, "devices": DEVICES}
     job = {
         **{"model": MODEL, "data": {"source": "digits", "private": PRIVATE}, "mode": "sync", "rounds": rounds},
         **{"batch_size": BATCH, "seed": seed, "watchdog": f"{WATCHDOG_SECONDS} s", "learning_rate": 0.1},
         **{"planner": planner, "sync": sync},
     }
-    return prepare_run(ResolvedRun(ArrayConfig.model_validate(array), JobConfig.model_validate(job), ModelSpec(MODEL)))
+    return request_run(array_of("planner-vms", DEVICES, engine, link={"bandwidth": link}), job)
 
 
 def _planning_of(request: RunRequest) -> Planning:
@@ -106,11 +90,10 @@ def _records_of(request: RunRequest, names: Sequence[str]) -> float:
 class _World:
     """The drives behind one link."""
 
-    started: StartedArray
-    engine: Engine
+    drives: RunningDrives
     link: str
     seed: int
-    kind: str
+    engine: str
 
     async def judge_all(self, progress: Progress, done: float) -> dict[str, Any]:
         """Run every configuration, let the planner choose by each preference, and judge it."""
@@ -153,20 +136,13 @@ class _World:
         return Cost(rounds[-1].array_seconds / records, joules / records, _records_of(request, names), len(steps))
 
     def _plan(self, planner: Mapping[str, Any], rounds: int = ROUNDS, **sync: Any) -> RunRequest:
-        return _request(self.link, self.seed, planner, rounds, self.kind, **sync)
+        return _request(self.link, self.seed, planner, rounds, self.engine, **sync)
 
     async def _train(self, request: RunRequest, tuner: Any, over: Callable[[], bool]) -> list[RoundRecord]:
         """Train until it is over, or the job's rounds are done."""
-        plan = _planning_of(request).plan
-        accountant = make_accountant(request.config, request.models)
+        planned = replace(request, sync=_planning_of(request).plan)
         rounds: list[RoundRecord] = []
-        async with RunFaults(self.started.fleet, plan.nodes, accountant.time, lambda *_: None) as faults:
-            participants = make_participants(
-                request, self.started.fleet, lambda: self.engine.list_devices(request.config.name), lambda *_: None
-            )
-            training = make_sync_training(
-                replace(request, sync=plan), participants, accountant, faults, guide=RunGuide(tuner, over)
-            )
+        async with self.drives.training(planned, guide=RunGuide(tuner, over)) as training:
             while not training.done and not over():
                 rounds.append(await training.run_round())
         return rounds

@@ -21,8 +21,7 @@ class HostTask(msgspec.Struct, frozen=True):
         port: on which it listens, of loopback.
         devices: names of the drives.
         elements: float32 of the one tensor that crosses.
-        warm_up: rounds that are not measured, at least one.
-        rounds: that are.
+        rounds: that are measured.
         seed: of the tensor.
         deadline_seconds: wall time in which all of it must be done.
     """
@@ -30,7 +29,6 @@ class HostTask(msgspec.Struct, frozen=True):
     port: int
     devices: list[str]
     elements: int
-    warm_up: int
     rounds: int
     seed: int
     deadline_seconds: float

@@ -7,14 +7,13 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
 from csd_emu.util.deadline import Deadline
-from csd_lab.bench.harness import bench_config
+from csd_lab.bench.harness import array_of
+from csd_lab.bench.noop_rounds import ELEMENTS
 from csd_lab.bench.scaleout.fleet_job import (
     HOST_FILE,
     KEYS_FOLDER,
@@ -29,9 +28,7 @@ from firmware_agent.common.errors import EnvironmentUnfit
 from host.fleet.certificates import Authority, HostKeys
 
 DEVICES = 1000
-# One float32 tensor of 4 KiB, as in the bench `rounds`.
-ELEMENTS = 1024
-WARM_UP_ROUNDS, ROUNDS = 3, 30
+ROUNDS = 30
 # Stubs take turns on what cores the host leaves.
 STUB_PROCESSES = 2
 DEADLINE_SECONDS = 240.0
@@ -39,20 +36,9 @@ _HOST, _STUBS = "csd_lab.bench.scaleout.fleet_host", "csd_lab.bench.scaleout.fle
 _STOP_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class FleetMeasured:
-    """What was measured.
-
-    Attributes:
-        figures: `noop_round_seconds`, wall, the median; `megabytes`, the most resident memory of the host process.
-        samples: the seconds of each round, and what else the host process saw of itself.
-    """
-
-    figures: dict[str, float]
-    samples: dict[str, object]
-
-
-def measure(folder: Path, seed: int, devices: int = DEVICES, rounds: int = ROUNDS) -> FleetMeasured:
+def measure(
+    folder: Path, seed: int, devices: int = DEVICES, rounds: int = ROUNDS
+) -> tuple[dict[str, float], dict[str, object]]:
     """Do rounds without an epoch on stub agents that dial one host process: mutual TLS, a stream for each of them.
 
     The host process is as that of a run (fleet, sessions, round exchange, accounting, aggregation, libraries) but for
@@ -64,12 +50,16 @@ def measure(folder: Path, seed: int, devices: int = DEVICES, rounds: int = ROUND
         devices: how many stubs.
         rounds: how many are measured.
 
+    Returns:
+        Figures: `noop_round_seconds`, wall, the median; `megabytes`, the most resident memory of the host process.
+        Samples: the seconds of each round, and what else the host process saw of itself.
+
     Raises:
         EnvironmentUnfit: a process failed, or was not done in time; none is left.
     """
-    names = [device.name for device in bench_config("scaleout", devices, "native").list_devices()]
+    names = [device.name for device in array_of("scaleout", devices, "native").list_devices()]
     port = free_port()
-    task = HostTask(port, names, ELEMENTS, WARM_UP_ROUNDS, rounds, seed, DEADLINE_SECONDS)
+    task = HostTask(port, names, ELEMENTS, rounds, seed, DEADLINE_SECONDS)
     write_task(folder / HOST_FILE, task)
     stubs = _write_stubs(folder, names, port)
     deadline = Deadline(DEADLINE_SECONDS)
@@ -79,7 +69,7 @@ def measure(folder: Path, seed: int, devices: int = DEVICES, rounds: int = ROUND
             stack.enter_context(_process(_STUBS, path))
         seen = _report(host, folder / "host.log", deadline)
     figures = {"noop_round_seconds": statistics.median(seen.round_seconds), "megabytes": seen.peak_bytes / 1e6}
-    return FleetMeasured(figures, {"devices": devices, "tensor_bytes": 4 * ELEMENTS} | msgspec.structs.asdict(seen))
+    return figures, {"devices": devices, "tensor_bytes": 4 * ELEMENTS} | msgspec.structs.asdict(seen)
 
 
 def _write_stubs(folder: Path, names: list[str], port: int) -> list[Path]:
@@ -98,8 +88,11 @@ def _write_stubs(folder: Path, names: list[str], port: int) -> list[Path]:
 @contextlib.contextmanager
 def _process(module: str, task: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a module of ours on a task inside the block; its errors go beside the task."""
+    command = [sys.executable, "-P", "-m", module, str(task)]
     with open(task.with_suffix(".log"), "wb") as log:
-        process = _start(module, task, log)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+        )
     try:
         yield process
     finally:
@@ -109,13 +102,6 @@ def _process(module: str, task: Path) -> Iterator[subprocess.Popen[bytes]]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-
-
-def _start(module: str, task: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", module, str(task)]
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-    )
 
 
 def _report(host: subprocess.Popen[bytes], log: Path, deadline: Deadline) -> HostReport:

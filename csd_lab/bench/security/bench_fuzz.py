@@ -5,15 +5,13 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import report
+from csd_lab.bench.harness import Bench, temporary_folder
 from csd_lab.bench.security.fuzz_files import file_targets
 from csd_lab.bench.security.fuzz_loop import Crash, FuzzTarget, Tally, fuzz_target, run_case
 from csd_lab.bench.security.fuzz_wire import wire_targets
@@ -29,14 +27,7 @@ _ATHERIS_SECONDS = 600
 _FOLDER = "fuzz"
 
 
-def run(
-    paths: Paths,
-    progress: Progress,
-    seed: int,
-    quick: bool = False,
-    cases: int | None = None,
-    replay: Path | None = None,
-) -> BenchReport:
+def run(bench: Bench, quick: bool = False, cases: int | None = None, replay: Path | None = None) -> BenchReport:
     """Feed mutated cases to everything that reads what somebody else wrote.
 
     Figures: `cases`; `crashes`, of different kinds: whatever is no `CsdError`; `worst_seconds` of CPU that one case
@@ -44,9 +35,7 @@ def run(
     ``fuzz`` in the state's folder; `replay` runs such a file again.
 
     Args:
-        paths: csd-emu's folders.
-        progress: shown the stages.
-        seed: of all cases.
+        bench: whose seed decides all cases.
         quick: few cases, at most four minutes.
         cases: how many, in place of the usual number.
         replay: a saved case; only this one is run.
@@ -54,17 +43,17 @@ def run(
     Raises:
         ConfigurationError: there is no such case.
     """
-    with tempfile.TemporaryDirectory(prefix="csd-fuzz-") as name:
-        targets = [*wire_targets(Path(name)), *file_targets(Path(name))]
+    with temporary_folder() as folder:
+        targets = [*wire_targets(folder), *file_targets(folder)]
         if replay is not None:
-            return _report(seed, _replay(targets, replay))
+            return _report(bench, _replay(targets, replay))
         wanted = cases or (QUICK_CASES if quick else CASES)
         until = time.monotonic() + _QUICK_SECONDS if quick else float("inf")
-        tallies = _campaign(targets, wanted, seed, until, progress, guided=not quick)
+        tallies = _campaign(targets, wanted, bench.seed, until, bench.progress, guided=not quick)
     for tally in tallies.values():
         for crash in tally.crashes:
-            _save(paths.state / _FOLDER, crash)
-    return _report(seed, tallies)
+            _save(bench.paths.state / _FOLDER, crash)
+    return _report(bench, tallies)
 
 
 def _campaign(
@@ -94,17 +83,18 @@ def _find_atheris() -> str | None:
 
 def _explore(name: str, cases: int, seed: int, tally: Tally) -> None:
     """Have libFuzzer run `cases` cases of the target `name` in a process of its own, and add what came to `tally`."""
-    with tempfile.TemporaryDirectory(prefix="csd-fuzz-") as folder:
-        command = [sys.executable, "-m", "csd_lab.bench.security.fuzz_atheris", name, str(cases), str(seed), folder]
+    with temporary_folder() as folder:
+        command = [sys.executable, "-m", "csd_lab.bench.security.fuzz_atheris", name]
+        command += [str(cases), str(seed), str(folder)]
         done = subprocess.run(command, capture_output=True, timeout=_ATHERIS_SECONDS, check=False)
-        tally.cases += sum(path.stat().st_size for path in Path(folder).glob("count"))
+        tally.cases += sum(path.stat().st_size for path in folder.glob("count"))
         known = {crash.what.partition("\n")[0] for crash in tally.crashes}
-        for path in sorted(Path(folder).glob("crash-*")):
+        for path in sorted(folder.glob("crash-*")):
             what = path.with_name(path.name.replace("crash", "what")).read_text(encoding="utf-8")
             if (kind := what.partition("\n")[0]) not in known:
                 known.add(kind)
                 tally.crashes.append(Crash(name, seed, int(path.name.partition("-")[2]), what, path.read_bytes()))
-        if done.returncode not in (0,) and not list(Path(folder).glob("count")):
+        if done.returncode not in (0,) and not list(folder.glob("count")):
             tally.crashes.append(Crash(name, seed, 0, f"Ended: {done.stderr[-500:].decode(errors='replace')}", b""))
 
 
@@ -128,7 +118,7 @@ def _file_name(target: str) -> str:
     return "".join(each if each.isalnum() or each == "." else "_" for each in target)
 
 
-def _report(seed: int, tallies: dict[str, Tally]) -> BenchReport:
+def _report(bench: Bench, tallies: dict[str, Tally]) -> BenchReport:
     crashes = [crash for tally in tallies.values() for crash in tally.crashes]
     figures = {
         "cases": float(sum(tally.cases for tally in tallies.values())),
@@ -136,7 +126,7 @@ def _report(seed: int, tallies: dict[str, Tally]) -> BenchReport:
         "worst_seconds": max(tally.worst_seconds for tally in tallies.values()),
         "worst_bytes": float(max(tally.worst_bytes for tally in tallies.values())),
     }
-    return report("fuzz", "wall", seed, figures, {name: _sample(tally) for name, tally in tallies.items()}, "native")
+    return bench.report("wall", figures, {name: _sample(tally) for name, tally in tallies.items()}, "native")
 
 
 def _sample(tally: Tally) -> dict[str, Any]:

@@ -8,30 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import bench_config, report
+from csd_lab.bench.harness import Bench, RunningDrives, array_of, request_run
+from csd_lab.bench.run_files import all_finite
 from csd_lab.bench.security.hostile_behaviour import HOSTILE, WITHIN_STEP, Behaviour
 from csd_lab.bench.security.hostile_engine import HostileEngine
 from csd_lab.bench.security.hostile_judge import CaseOutcome, judge, short_events
 from firmware_agent.common.errors import BootTimeout, CsdError
 from firmware_agent.common.models import ModelSpec
-from host.app.make_sync_training import make_participants, make_sync_training
-from host.app.prepare import prepare_run
 from host.app.run_request import RunRequest
-from host.config.job_file import DataSection, JobConfig
-from host.config.resolve import ResolvedRun
-from host.core.records import EventKind, EventRecord, OnEvent
-from host.fleet.lifecycle import ArrayRequest, StartedArray
-from host.fleet.temporary_array import run_on_engine
-from host.training.accounting import Accountant, make_accountant
-from host.training.federated import FederatedTraining
-from host.training.round_exchange import RoundExchange, job_frame
-from host.training.run_faults import RunFaults
-from host.training.training_protocol import Training
+from host.config.job_file import DataSection
+from host.core.records import EventKind, EventRecord
+from host.fleet.lifecycle import ArrayRequest
 
 DRIVES, HOSTILE_DRIVE = 4, "csd-03"
 SEEDS = 3
@@ -40,7 +29,7 @@ ROUNDS, EPOCHS, STEPS = 8, 3, 30
 _HANGING = (Behaviour.SLOW_DRIP, Behaviour.SILENCE, Behaviour.FLOOD)
 SHORT_WATCHDOG_SECONDS, WATCHDOG_SECONDS = 4.0, 60.0
 # The most that a case may take.
-CASE_SECONDS, JOIN_SECONDS = 120.0, 60.0
+CASE_SECONDS = 120.0
 MODEL = ModelSpec("digits_cnn")
 # Of jobs in which drives do something for each other within a step: normalise together, or hand over to the host.
 NORMED = ModelSpec(
@@ -71,7 +60,7 @@ _WITHIN_STEP_JOBS: dict[str, dict[str, Any]] = {
 }
 
 
-def run(paths: Paths, progress: Progress, seed: int, quick: bool = False) -> BenchReport:
+def run(bench: Bench, quick: bool = False) -> BenchReport:
     """Train `digits_cnn` on 4 native drives, the last of which is hostile in each of 12 ways, in both modes.
 
     Then in four ways of what drives do for each other within a synchronous step, of a small model: add up for batch
@@ -85,16 +74,14 @@ def run(paths: Paths, progress: Progress, seed: int, quick: bool = False) -> Ben
     synchronous steps a drive with the wrong sign was set aside, the most of all seeds.
     """
     outcomes: list[CaseOutcome] = []
-    for number in range(seed, seed + (1 if quick else SEEDS)):
-        config = bench_config("hostile", DRIVES, "native")
-        engine = HostileEngine(paths.arrays, HOSTILE_DRIVE)
-        request = ArrayRequest(config, DataSection.model_validate(DATA), number)
+    for seed in range(bench.seed, bench.seed + (1 if quick else SEEDS)):
+        request = ArrayRequest(array_of(bench.name, DRIVES, "native"), DataSection.model_validate(DATA), seed)
 
-        async def work(started: StartedArray, engine: HostileEngine, number: int = number) -> list[CaseOutcome]:
-            return await _Cases(started, engine, number, progress).run()
+        async def work(drives: RunningDrives, seed: int = seed) -> list[CaseOutcome]:
+            return await _Cases(drives, seed, bench.progress).run()
 
-        outcomes += run_on_engine(engine, request, paths, progress, work)
-    return report("hostile", "wall", seed, judge(outcomes, HOSTILE_DRIVE), {"cases": _samples(outcomes)}, "native")
+        outcomes += bench.on_array(request, work, HostileEngine(bench.paths.arrays, HOSTILE_DRIVE))
+    return bench.report("wall", judge(outcomes, HOSTILE_DRIVE), {"cases": _samples(outcomes)}, "native")
 
 
 def _samples(outcomes: Sequence[CaseOutcome]) -> list[dict[str, Any]]:
@@ -113,10 +100,8 @@ def _samples(outcomes: Sequence[CaseOutcome]) -> list[dict[str, Any]]:
 class _Cases:
     """All cases of one seed, on one array; between two of them every drive dials anew."""
 
-    def __init__(self, started: StartedArray, engine: HostileEngine, seed: int, progress: Progress) -> None:
-        self._fleet, self._engine, self._seed, self._progress = started.fleet, engine, seed, progress
-        self._config = bench_config("hostile", DRIVES, "native")
-        self._names = [device.name for device in self._config.list_devices()]
+    def __init__(self, drives: RunningDrives, seed: int, progress: Progress) -> None:
+        self._drives, self._seed, self._progress = drives, seed, progress
 
     async def run(self) -> list[CaseOutcome]:
         """Return what came of each; the runs without the hostile drive come first."""
@@ -141,7 +126,7 @@ class _Cases:
         return outcomes
 
     async def _case(self, mode: str, behaviour: Behaviour, strategy: str, reference: float | None) -> CaseOutcome:
-        await self._engine.behave(behaviour)
+        await self._drives.engine.behave(behaviour)
         events: list[EventRecord] = []
         begin, error, accuracy, finite = time.monotonic(), "", 0.0, False
 
@@ -150,21 +135,19 @@ class _Cases:
 
         # Without tables, whose seconds are the host's: what a drive says of its own clock shall count.
         request = replace(self._request(mode, strategy, behaviour), models={})
-        accountant = make_accountant(self._config)
-        async with RunFaults(self._fleet, self._names, accountant.time, on_event) as faults:
-            names = self._names[:-1] if behaviour is Behaviour.HONEST else self._names
-            try:
-                async with asyncio.timeout(CASE_SECONDS):
-                    training = self._training(request, names, accountant, faults, on_event)
-                    while not training.done:
-                        accuracy = (await training.run_round()).accuracy
-                finite = all(bool(np.isfinite(array).all()) for array in training.weights.values())
-            except TimeoutError:
-                error = f"not done in {CASE_SECONDS:.0f} s"
-            except CsdError as raised:
-                error = f"{type(raised).__name__}: {raised}"
+        names = self._drives.names[:-1] if behaviour is Behaviour.HONEST else self._drives.names
+        try:
+            async with asyncio.timeout(CASE_SECONDS), self._drives.training(request, on_event, names) as training:
+                while not training.done:
+                    accuracy = (await training.run_round()).accuracy
+                finite = all_finite(training.weights)
+        except TimeoutError:
+            error = f"not done in {CASE_SECONDS:.0f} s"
+        except CsdError as raised:
+            error = f"{type(raised).__name__}: {raised}"
         seconds = time.monotonic() - begin
-        await self._begin_anew()
+        await self._drives.engine.behave(Behaviour.HONEST)
+        await self._drives.dial_anew()
         return CaseOutcome(
             mode=mode,
             behaviour=behaviour,
@@ -185,43 +168,4 @@ class _Cases:
         wanted |= {"watchdog": f"{SHORT_WATCHDOG_SECONDS if behaviour in _HANGING else WATCHDOG_SECONDS} s"}
         if strategy == ROBUST["name"]:
             wanted["strategy"] = ROBUST
-        return prepare_run(ResolvedRun(self._config, JobConfig.model_validate(wanted), spec))
-
-    def _training(
-        self, request: RunRequest, names: list[str], accountant: Accountant, faults: RunFaults, on_event: OnEvent
-    ) -> Training:
-        fleet, job = self._fleet, request.job
-        if request.sync is not None:
-            participants = make_participants(request, fleet, self._list_existing, on_event)
-            return make_sync_training(request, participants, accountant, faults)
-        frame = job_frame(job, request.spec, request.dataset.image_scale, request.proximal)
-        exchange = RoundExchange(
-            *(job, frame, fleet, self._list_existing, on_event, faults.before_task), clock_of=accountant.time.clock
-        )
-        return FederatedTraining(job, names, exchange, accountant, request.evaluator, on_event)
-
-    def _list_existing(self) -> list[str]:
-        return self._engine.list_devices(self._config.name)
-
-    async def _begin_anew(self) -> None:
-        """Have every drive, honest again, dial in a new session.
-
-        Raises:
-            BootTimeout: one does not.
-        """
-        await self._engine.behave(Behaviour.HONEST)
-        old = set(self._fleet.sessions().values())
-        for session in old:
-            session.close("the case is over")
-        try:
-            async with asyncio.timeout(JOIN_SECONDS):
-                while True:
-                    newcomer = self._fleet.newcomer
-                    missing = {*self._names} - {
-                        d for d, session in self._fleet.sessions().items() if session not in old
-                    }
-                    if not missing:
-                        return
-                    await newcomer.wait()
-        except TimeoutError:
-            raise BootTimeout(f"{', '.join(sorted(missing))} did not dial in again; the console says why") from None
+        return request_run(self._drives.config, wanted, spec)

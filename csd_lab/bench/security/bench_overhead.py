@@ -8,22 +8,17 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from csd_emu.engines import Engine, make_engine
-from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import bench_config, report
-from csd_lab.bench.training.bench_rounds import DEVICES, EXCHANGE_ELEMENTS, NOOP_ELEMENTS, NoopRounds
+from csd_lab.bench.harness import Bench, RunningDrives
+from csd_lab.bench.noop_rounds import ELEMENTS, NoopRounds
+from csd_lab.bench.training.bench_rounds import DEVICES, EXCHANGE_ELEMENTS
 from firmware_agent.common.slices import Array
-from host.config.job_file import DEFAULT_DATA
 from host.core.scanning import Scan
-from host.fleet.lifecycle import ArrayRequest, StartedArray
-from host.fleet.temporary_array import run_on_engine
 from host.training.contributions import Refusal, ScreenedContribution
 from host.training.screening import Screen
 
 NOOP_PAIRS, EXCHANGE_PAIRS = 200, 25
-_KINDS = {"noop": (NOOP_ELEMENTS, NOOP_PAIRS), "exchange": (EXCHANGE_ELEMENTS, EXCHANGE_PAIRS)}
+_KINDS = {"noop": (ELEMENTS, NOOP_PAIRS), "exchange": (EXCHANGE_ELEMENTS, EXCHANGE_PAIRS)}
 
 
 class NoScreen(Screen):
@@ -62,7 +57,7 @@ class TimedWork(Protocol):
         """Return wall seconds of one round."""
 
 
-def run(paths: Paths, progress: Progress, seed: int, quick: bool = False) -> BenchReport:
+def run(bench: Bench, quick: bool = False) -> BenchReport:
     """Do rounds without training on 8 native agents, with the screen and without, in turns. Wall seconds.
 
     Figures: `noop_check_cost` and `exchange_check_cost`, what the checks add to a round with 4 KiB, and to one with one
@@ -73,37 +68,35 @@ def run(paths: Paths, progress: Progress, seed: int, quick: bool = False) -> Ben
     the pairs. In a round without training the norm of what is sent is looked at every time, where a training does so in
     its first round alone.
     """
-    config = bench_config("overhead", DEVICES, "native")
 
-    async def work(started: StartedArray, _: Engine) -> dict[str, list[Pair]]:
+    async def work(drives: RunningDrives) -> dict[str, list[Pair]]:
         samples = {}
         for kind, (elements, pairs) in _KINDS.items():
-            progress.stage(f"rounds with {4 * elements} bytes, checked and unchecked by turns")
-            on, off = (NoopRounds(started, elements, seed, screen) for screen in (Screen(), NoScreen()))
+            bench.progress.stage(f"rounds with {4 * elements} bytes, checked and unchecked by turns")
+            screens = (Screen(), NoScreen())
+            on, off = (NoopRounds(drives.fleet, drives.names, elements, bench.seed, screen) for screen in screens)
             await on.warm_up()
             await off.warm_up()
             samples[kind] = await interleave(on, off, max(1, pairs // 5) if quick else pairs)
         return samples
 
-    request = ArrayRequest(config, DEFAULT_DATA, seed)
-    samples = run_on_engine(make_engine(config, paths), request, paths, progress, work)
+    samples = bench.on_processes(DEVICES, work)
     raw = {
         f"{kind}_{name}_seconds": [getattr(pair, name) for pair in pairs]
         for kind, pairs in samples.items()
         for name in Pair._fields
     }
-    return report("overhead", "wall", seed, judge(samples), raw, "native")
+    return bench.report("wall", judge(samples), raw, "native")
 
 
 async def interleave(on: TimedWork, off: TimedWork, pairs: int) -> list[Pair]:
     """Return pairs of rounds; which side comes first changes from pair to pair."""
     timed = []
     for number in range(pairs):
-        if number % 2:
-            checked, unchecked = await _time(on), await _time(off)
-        else:
-            unchecked, checked = await _time(off), await _time(on)
-        timed.append(Pair(checked[0], unchecked[0], checked[1], unchecked[1]))
+        order = (on, off) if number % 2 else (off, on)
+        taken = {id(side): await _time(side) for side in order}
+        (checked, checked_processor), (unchecked, unchecked_processor) = taken[id(on)], taken[id(off)]
+        timed.append(Pair(checked, unchecked, checked_processor, unchecked_processor))
     return timed
 
 

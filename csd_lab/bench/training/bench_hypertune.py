@@ -5,12 +5,11 @@ from __future__ import annotations
 import statistics
 from typing import Any, NamedTuple
 
-from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
+from csd_emu.util.deadline import Deadline
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import report
-from csd_lab.bench.training.synchronous import plan_of, run_one_round, step_samples, sync_request
-from csd_lab.bench.training.watch_share import measure_monitor_share
+from csd_lab.bench.harness import WATCHDOG_SECONDS, Bench, RunningDrives, array_of
+from csd_lab.bench.training.synchronous import run_one_round, step_samples, sync_request
+from firmware_agent.common.frames.measure_frames import Measure, Measured
 from host.core.records import RoundRecord, StepRecord
 from host.training.sync_plan import SyncPlan
 
@@ -23,6 +22,7 @@ WEIGHTS = (33, 100, 300)
 BLIP_WEIGHT, BLIPS = 300, (1, 2)
 # Steps before the first disturbance, of each, and after it; of quiet around a blip.
 QUIET, DISTURBED, AFTER, BLIP_GAP = 5, 8, 6, 5
+_WATCHED_STEPS = 4
 
 
 class DisturbedSpan(NamedTuple):
@@ -50,7 +50,7 @@ def script() -> tuple[list[DisturbedSpan], list[DisturbedSpan], int]:
     return phases, blips, step - 1
 
 
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+def run(bench: Bench) -> BenchReport:
     """Train synchronously on three VMs while gzip competes in one of them, with HyperTune.
 
     Figures, each the worst over the three disturbances:
@@ -63,8 +63,7 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
     """
     phases, blips, steps = script()
     request = sync_request(
-        "hypertune",
-        {"devices": [{"profile": "newport", "count": 3}]},
+        array_of(bench.name, 3),
         {
             "tuner": "hypertune",
             "rounds": 4,  # one is run: as in the middle of a longer run, the end is far
@@ -74,10 +73,11 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
                 for each in (*phases, *blips)
             ],
         },
-        seed,
+        bench.seed,
     )
-    plan, share = plan_of(request), measure_monitor_share(paths, progress, seed, SMALLEST_BATCH)
-    record = run_one_round(request, paths, progress)
+    share = measure_monitor_share(bench, SMALLEST_BATCH)
+    record = run_one_round(request, bench)
+    plan: Any = request.sync
     found = [_judge(phase, record, plan) for phase in phases]
     figures = {
         "over_best_min": min(each["over_best"] for each in found),
@@ -93,7 +93,20 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
         "retunes": [{"step": r.step, "before": r.before, "after": r.after, "reason": r.reason} for r in record.retunes],
         "steps": step_samples(record.steps),
     }
-    return report("hypertune", "counted", seed, figures, samples)
+    return bench.report("counted", figures, samples)
+
+
+def measure_monitor_share(bench: Bench, batch_size: int) -> float:
+    """Return the counted seconds of watching a step over those of the step itself, measured in one VM."""
+
+    async def work(drives: RunningDrives) -> float:
+        (session,) = await drives.prepare(bench.seed)
+        bench.progress.stage("what watching a step costs")
+        await session.send(Measure(batch_size, 3600.0, steps=_WATCHED_STEPS))
+        measured = await session.expect(Measured, Deadline(WATCHDOG_SECONDS))
+        return measured.monitor_seconds / (measured.seconds.total / measured.steps)
+
+    return bench.on_machines(1, work)
 
 
 def _judge(phase: DisturbedSpan, record: RoundRecord, plan: SyncPlan) -> dict[str, Any]:

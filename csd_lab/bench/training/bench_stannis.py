@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import statistics
 
-from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import report
+from csd_lab.bench.harness import Bench, array_of
 from csd_lab.bench.training.synchronous import imbalance, run_one_round, step_samples, sync_request
 
 CLOCK = "counted+modelled"
@@ -16,19 +14,18 @@ PROFILES = ("newport", "solana", "generic-a53")
 WARM_UP_STEPS, STEPS = 3, 12
 
 
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
+def run(bench: Bench) -> BenchReport:
     """Train synchronously with STANNIS' batches on one VM of each of three profiles, and on the host.
 
     Figure: `step_imbalance`, the largest (max - min) / max of the compute seconds (forward, backward, encoding) of a
     step's participants, over all steps but the first few. The drives' seconds are counted, the host's modelled.
     """
     request = sync_request(
-        "stannis",
-        {"host": {"trains": True}, "devices": [{"profile": profile} for profile in PROFILES]},
+        array_of(bench.name, [{"profile": profile} for profile in PROFILES], host={"trains": True}),
         {"tuner": "stannis", "rounds": 1, "sync": {"round_steps": WARM_UP_STEPS + STEPS}},
-        seed,
+        bench.seed,
     )
-    record = run_one_round(request, paths, progress)
+    record = run_one_round(request, bench)
     found = [imbalance(step) for step in record.steps[WARM_UP_STEPS:]]
     figures = {"step_imbalance": max(found), "step_imbalance_median": statistics.median(found)}
-    return report("stannis", CLOCK, seed, figures, {"steps": step_samples(record.steps)})
+    return bench.report(CLOCK, figures, {"steps": step_samples(record.steps)})

@@ -16,13 +16,12 @@ from csd_lab.bench.endurance.kill_judge import (
     NATIVE_TARGETS,
     SAME_WEIGHTS,
     TARGETS,
-    all_finite,
-    difference,
     draw_aims,
     first_change,
     judge,
     says_so,
 )
+from csd_lab.bench.run_files import all_finite, difference
 from host.core.records import DeviceStep, ServersRecord, StepRecord
 
 

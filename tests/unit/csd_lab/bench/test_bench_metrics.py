@@ -14,9 +14,9 @@ from csd_lab.bench.monitoring.bench_metrics import (
     joules_per_record,
     list_windows,
     rates,
-    read_rounds,
     watts,
 )
+from csd_lab.bench.run_files import read_rounds
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import EventKind, EventRecord, RoundRecord
 from tests.support.records import device_round, round_record, write_run

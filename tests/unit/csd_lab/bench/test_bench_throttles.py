@@ -41,8 +41,8 @@ def test_the_worst_error_is_the_largest_either_way(errors: list[float], rate: fl
 
 def test_the_report_names_the_clock_of_a_guest_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     sample: dict[str, Any] = {"asked_bytes_per_second": 100, "seen_bytes_per_second": 99.0}
-    monkeypatch.setattr(throttles, "with_array", lambda *_: {"idle": [sample], "loaded": [sample]})
+    monkeypatch.setattr(harness.Bench, "on_machines", lambda *_: {"idle": [sample], "loaded": [sample]})
     monkeypatch.setattr(harness, "describe_machine", lambda _: {})
-    made = throttles.run(Paths.default(), Silent(), 0)
+    made = throttles.run(harness.Bench("throttles", Paths.default(), Silent(), 0))
     assert made.clock == "wall"  # counted would promise figures that do not depend on load
     assert made.figures == {"worst_error_idle": pytest.approx(0.01), "worst_error_loaded": pytest.approx(0.01)}
