@@ -11,8 +11,7 @@ import statistics
 
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
-from csd_lab.bench.communication.comm_cases import DRIVES
-from csd_lab.bench.communication.comm_models import spec_of
+from csd_lab.bench.communication.comm_cases import DRIVES, spec_of
 from csd_lab.bench.communication.comm_runs import WallRuns, on_wall
 from csd_lab.bench.harness import Bench
 from csd_lab.bench.placement.placement_wall import (

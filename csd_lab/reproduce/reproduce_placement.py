@@ -97,10 +97,10 @@ def _run_scaled(paths: Paths, progress: Progress) -> list[RanPlacement]:
 
 def describe_traffic(model: str, layers: Sequence[LayerSplitCost]) -> Traffic:
     """Return what the cut before a model's linear layers does to one drive's traffic."""
-    from csd_lab.bench.placement.placement_runs import (
+    from csd_lab.bench.placement.placements import (
         PUBLISHED as COUNTED,  # the bench counts frames, and needs what runs need
     )
-    from csd_lab.bench.placement.placement_runs import count_wire
+    from csd_lab.bench.placement.placements import count_wire
 
     batch, derived = MODELS[model]
     cut = first_linear(layers)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from csd_lab.bench.pipelines.bench_compose import rounds_done
+from csd_lab.bench.pipelines import rounds_done
 from csd_lab.generate.dashboards.expressions import list_expressions
 from csd_lab.generate.dashboards.panels import PanelNeeds
 from csd_lab.testkit.browser import Browser, Tab

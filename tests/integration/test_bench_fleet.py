@@ -6,9 +6,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from csd_lab.bench.scaleout import scaleout_fleet
+from csd_lab.bench.scaleout import scaleout as scaleout_fleet
 from csd_lab.bench.scaleout.fleet_stubs import answer
-from csd_lab.bench.scaleout.scaleout_fleet import measure
+from csd_lab.bench.scaleout.scaleout import measure
 from firmware_agent.common.errors import EnvironmentUnfit, ProtocolError
 from firmware_agent.common.frames.session_frames import Train
 from firmware_agent.common.frames.step_frames import Step

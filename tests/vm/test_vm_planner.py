@@ -11,7 +11,7 @@ import pytest
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from csd_lab.bench.harness import Bench
-from csd_lab.bench.planner.bench_planner_vms import BATCH, measure
+from csd_lab.bench.planner.planner_vms import BATCH, measure
 from tests.support.commands import ARRAY
 from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import NAME, VmWorkshop

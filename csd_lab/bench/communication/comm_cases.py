@@ -1,17 +1,39 @@
-"""The cases of `bench comm`, and what the scheduling core says of them: deterministic, on the timeline."""
+"""The models and cases of `bench comm`, and what the scheduling core says of them: deterministic, on the timeline."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from csd_emu.engines.shaping.relay_pipe import CHUNK_BYTES
-from csd_emu.perfmodel.overlap.layer_work import Costs, exchange_bytes, ideal_step_seconds
+from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost, exchange_bytes, ideal_step_seconds
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_emu.perfmodel.overlap.simulated_step import steady_step_seconds
-from csd_lab.bench.communication.comm_models import MODELS, costs_of
+from csd_lab.bench.communication import comm_nets
+from firmware_agent.common.models import ModelSpec
 from firmware_agent.common.send_queue import TransferSettings
+
+MODELS = tuple(comm_nets.NETS)
+_FILE = Path(comm_nets.__file__)
+
+
+def costs_of(model: str, compute_seconds: float) -> Costs:
+    """Return what each layer of a model exchanges and computes, `compute_seconds` in all."""
+    net = comm_nets.NETS[model]()
+    sizes = {name: 4 * parameter.numel() for name, parameter in net.model.named_parameters()}
+    return tuple(
+        LayerCost(layer, (TensorCost(f"{layer}.weight", sizes[f"{layer}.weight"]),), seconds.forward, seconds.backward)
+        for layer, seconds in comm_nets.layer_seconds(net.operations, compute_seconds).items()
+    )
+
+
+def spec_of(model: str, compute_seconds: float = 0.0) -> ModelSpec:
+    """Return the model as drives build it, paced to `compute_seconds` per step; unpaced without."""
+    arguments: dict[str, int | float | str | bool] = {"name": model, "compute_seconds": compute_seconds}
+    return ModelSpec(f"{_FILE.name}:build", _FILE.read_text(encoding="utf-8"), arguments)
+
 
 DRIVES = 3
 # Seconds of all bytes of one direction on the shared link, over seconds that a drive computes.

@@ -19,7 +19,7 @@ from csd_emu.perfmodel.overlap.layer_work import exchange_bytes
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from csd_lab.bench.communication import comm_cases
-from csd_lab.bench.communication.comm_models import MODELS, costs_of
+from csd_lab.bench.communication.comm_cases import MODELS, costs_of
 from csd_lab.bench.harness import spread_over
 from csd_lab.generate.autobyte.bandwidth_trace import BandwidthProcess, BandwidthTrace, draw_trace
 from csd_lab.generate.autobyte.tuner_scenario import ObservationNoise, Setup, Surface, play

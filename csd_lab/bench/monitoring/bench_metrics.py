@@ -50,8 +50,10 @@ class QueryResult:
         return 1.0 if math.isnan(self.answered) else abs(self.answered / self.recorded - 1)
 
 
-def run(bench: Bench) -> BenchReport:
-    """Have Prometheus scrape a run on 3 VMs every second while hogs keep all cores busy, and question it afterwards.
+def bench_metrics(bench: Bench) -> BenchReport:
+    """Agreement of Prometheus' answers with the run record, however busy this machine is.
+
+    Have Prometheus scrape a run on 3 VMs every second while hogs keep all cores busy, and question it afterwards.
 
     Figure: `worst_error`, relative, over records per device second and watts of every drive, joules per record, and
     joules of every drive and the host, in windows of all and of parts of the run.

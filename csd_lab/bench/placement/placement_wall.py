@@ -14,8 +14,7 @@ from csd_emu.perfmodel.overlap.layer_work import exchange_bytes
 from csd_emu.perfmodel.split.split_problem import DeviceCost, HostPlace, LayerSplitCost, SplitProblem
 from csd_emu.perfmodel.timeline import Link
 from csd_emu.util.progress import Progress
-from csd_lab.bench.communication.comm_cases import DRIVES, LATENCY_SECONDS
-from csd_lab.bench.communication.comm_models import costs_of, spec_of
+from csd_lab.bench.communication.comm_cases import DRIVES, LATENCY_SECONDS, costs_of, spec_of
 from csd_lab.bench.communication.comm_nets import INPUT_SHAPE, NETS
 from csd_lab.bench.communication.comm_runs import WallRuns
 from csd_lab.bench.cpu_steal import Attempt, undisturbed

@@ -68,8 +68,10 @@ class Task:
     sensitive: bool
 
 
-def run(bench: Bench) -> BenchReport:
-    """Let the planner choose in 60 worlds, each judged by running every configuration to the end.
+def bench_planner(bench: Bench) -> BenchReport:
+    """Choices of the planner against the truly best devices, in worlds that it does not know, and what they cost.
+
+    Let the planner choose in 60 worlds, each judged by running every configuration to the end.
 
     Figures (lower bounds: the rates): see `summarise`; `hard_cases`, and `time_figures` beside them.
     Clock: modelled; the last two are wall seconds.

@@ -31,8 +31,10 @@ LOST_SHARE, MEAN_STEPS = (0.2, 0.9), 100
 JITTER = 0.01
 
 
-def run(bench: Bench) -> BenchReport:
-    """Simulate three times; HyperTune watches, drives are slowed down and recover, every step differs.
+def bench_simulate(bench: Bench) -> BenchReport:
+    """Time to simulate ten thousand drives for a thousand steps.
+
+    Simulate three times; HyperTune watches, drives are slowed down and recover, every step differs.
 
     Figure: `seconds`, the median of the wall seconds from the array's configuration to the figures of the run, the
     baseline included.

@@ -14,8 +14,8 @@ import msgspec
 
 import host.app.run_job  # noqa: F401  # so that this process holds in memory what a real run's does
 from csd_emu.util.deadline import Deadline
-from csd_lab.bench.noop_rounds import NoopRounds
-from csd_lab.bench.scaleout.fleet_job import KEYS_FOLDER, MANIFEST, HostReport, HostTask, read_task
+from csd_lab.bench.scaleout.fleet_stubs import KEYS_FOLDER, MANIFEST, HostReport, HostTask, read_task
+from csd_lab.bench.training.noop_rounds import NoopRounds
 from firmware_agent.common.errors import BootTimeout, CsdError
 from host.core.garbage import rare_collections
 from host.fleet.certificates import HostKeys

@@ -27,8 +27,10 @@ _ATHERIS_SECONDS = 600
 _FOLDER = "fuzz"
 
 
-def run(bench: Bench, quick: bool = False, cases: int | None = None, replay: Path | None = None) -> BenchReport:
-    """Feed mutated cases to everything that reads what somebody else wrote.
+def bench_fuzz(bench: Bench, quick: bool = False, cases: int | None = None, replay: Path | None = None) -> BenchReport:
+    """Fuzzing of files, frames and messages: none may end in other errors than csd-emu's, take long, or take memory.
+
+    Feed mutated cases to everything that reads what somebody else wrote.
 
     Figures: `cases`; `crashes`, of different kinds: whatever is no `CsdError`; `worst_seconds` of CPU that one case
     took; `worst_bytes` that some hundred cases together had at most beyond what was held before. A crash is saved below

@@ -22,9 +22,8 @@ from csd_emu.image.tar_stream import TarStream
 from csd_emu.profiles.calibration.table_check import parse_table
 from csd_emu.profiles.calibration.table_store import SHIPPED
 from csd_emu.util.config_files import parse_config
-from csd_lab.bench.security.fuzz_examples import example_of, examples_of
 from csd_lab.bench.security.fuzz_loop import FuzzTarget
-from csd_lab.bench.security.fuzz_mutation import encoder
+from csd_lab.bench.security.fuzz_mutation import encoder, example_of, examples_of
 from firmware_agent.common.datafiles import blocks_of, open_source
 from firmware_agent.common.errors import CsdError, ImageError, ModelError
 from firmware_agent.common.identity import Identity, read_identity, write_identity

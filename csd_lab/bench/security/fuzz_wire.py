@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from csd_emu.util.deadline import Deadline
-from csd_lab.bench.security.fuzz_examples import example_of
 from csd_lab.bench.security.fuzz_loop import FuzzTarget
+from csd_lab.bench.security.fuzz_mutation import example_of
 from firmware_agent.common import wire
 from firmware_agent.common.errors import CsdError, DeviceLost, ProtocolError
 from firmware_agent.common.frames.frame_fields import Frame

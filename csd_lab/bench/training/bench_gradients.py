@@ -98,8 +98,10 @@ class GradientCase:
         return ModelSpec("enlarged.py:Enlarged", _SOURCE, arguments)
 
 
-def run(bench: Bench) -> BenchReport:
-    """Take one step of each case on 3 native agents, mutual TLS on, in float64, and compare it with one process.
+def bench_gradients(bench: Bench) -> BenchReport:
+    """Equality of gradients: unequal batches on several drives against one process that computes them all.
+
+    Take one step of each case on 3 native agents, mutual TLS on, in float64, and compare it with one process.
 
     Figure: `worst_relative_error`, the largest of `relative_errors` over all tensors of all cases.
     """

@@ -54,8 +54,10 @@ class TuningContender:
     traces: int = TRACES
 
 
-def run(bench: Bench) -> BenchReport:
-    """Simulate 1,000 traces of 2,000 steps with 36 drives and the host, for HyperTune and for what it is compared with.
+def bench_hypertune_sim(bench: Bench) -> BenchReport:
+    """HyperTune and others over a thousand synthetic histories, against what was possible.
+
+    Simulate 1,000 traces of 2,000 steps with 36 drives and the host, for HyperTune and for what it is compared with.
 
     Figures: `mean_over_oracle`, HyperTune's records per second over those of an oracle that knows each step's speeds
     and retunes free, mean of all traces, with `sync.straggler_factor` 1.25 as runs do it: a late device gives up at the

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_lab.bench.endurance.kill_judge import (
+from csd_lab.bench.endurance.killed_runs import (
     MOMENTS,
     NATIVE_TARGETS,
     SAME_WEIGHTS,

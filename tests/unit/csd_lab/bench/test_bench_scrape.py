@@ -4,7 +4,7 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from csd_lab.bench import harness
 from csd_lab.bench.harness import Bench
-from csd_lab.bench.monitoring import bench_scrape as scrape
+from csd_lab.bench.monitoring import exporter as scrape
 from firmware_agent.common.errors import ProtocolError
 from host.monitoring.metrics.exposition import Exposition
 from host.monitoring.metrics.metrics_state import MetricsState
@@ -12,7 +12,7 @@ from host.monitoring.metrics.metrics_state import MetricsState
 
 def test_figures_are_medians_of_the_scrapes_behind_a_change(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "describe_machine", lambda _: {})  # it starts a process
-    done = scrape.run(Bench("scrape", paths, Silent(), 1), devices=5, scrapes=3)
+    done = scrape.bench_scrape(Bench("scrape", paths, Silent(), 1), devices=5, scrapes=3)
     assert done.clock == "wall"
     for case in ("fresh_gzip", "unchanged_gzip", "fresh_identity", "unchanged_identity"):
         for mode in ("federated", "sync"):
@@ -33,4 +33,4 @@ def test_an_answer_that_is_of_an_earlier_round_fails_the_bench(paths: Paths, mon
 
     monkeypatch.setattr(Exposition, "_page", keep)
     with pytest.raises(ProtocolError, match="the answer is not that of round 2"):
-        scrape.run(Bench("scrape", paths, Silent(), 1), devices=2, scrapes=2)
+        scrape.bench_scrape(Bench("scrape", paths, Silent(), 1), devices=2, scrapes=2)

@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_lab.bench.endurance.bench_soak import ALLOWED_PER_HOUR, SERIES, _RoundCounter, judge, thin
-from csd_lab.bench.endurance.trend import LEAST_SAMPLES, WARM_UP, Trend, trend
+from csd_lab.bench.endurance.soak import (
+    ALLOWED_PER_HOUR,
+    LEAST_SAMPLES,
+    SERIES,
+    WARM_UP,
+    Trend,
+    _RoundCounter,
+    judge,
+    thin,
+    trend,
+)
 from firmware_agent.common.errors import ConfigurationError
 
 VALUES = st.floats(-1e6, 1e6, allow_nan=False)

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_lab.bench.communication import comm_cases, comm_fit, comm_wall
+from csd_lab.bench.communication import comm_cases, comm_wall
 from csd_lab.bench.communication.comm_cases import CASES, FIFO, PRIORITY, RATIOS, CommunicationCase, predict
-from csd_lab.bench.communication.comm_fit import COMPUTE_BOUND, WIRE_BOUND, Fit, Run, errors, fit_to
 from csd_lab.bench.communication.comm_runs import CONFIDENCE, DROPPED_STEPS, Blocks, ratio_interval
-from csd_lab.bench.communication.comm_wall import WallBlocks
+from csd_lab.bench.communication.comm_wall import COMPUTE_BOUND, WIRE_BOUND, Fit, Run, WallBlocks, errors, fit_to
 from csd_lab.bench.harness import spread_over
 
 TURNS = st.builds(Blocks, st.just((FIFO, PRIORITY)), st.integers(DROPPED_STEPS + 2, 9), st.integers(1, 5))
@@ -111,7 +110,7 @@ def measure(truth: Fit) -> dict[Run, float]:
 
 @pytest.mark.long
 def test_the_fit_finds_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comm_fit, "STEPS", 12)
+    monkeypatch.setattr(comm_wall, "STEPS", 12)
     truth = Fit(0.93, 0.012, 0.0007)
     measured = measure(truth)
     found = fit_to(measured)
@@ -129,7 +128,7 @@ def test_one_model_that_the_core_is_wrong_about_does_not_decide(monkeypatch: pyt
 
     With steps as long as these its cost may fall to a third, with squares to a quarter; what is foretold hardly moves.
     """
-    monkeypatch.setattr(comm_fit, "STEPS", 40)
+    monkeypatch.setattr(comm_wall, "STEPS", 40)
     truth = Fit(0.98, 0.012, 0.0004)
     measured = measure(truth)
     measured[CommunicationCase("resnet", 2.0), PRIORITY] *= 0.94
@@ -160,7 +159,7 @@ def test_a_machine_that_gets_slower_by_and_by_is_the_same_for_the_fit_as_for_the
 def test_steps_with_slices_differ_and_repeat_and_those_of_whole_tensors_are_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(comm_fit, "STEPS", 3)
+    monkeypatch.setattr(comm_wall, "STEPS", 3)
     case, fit = CommunicationCase("alexnet", 4.0), Fit(0.99, 0.01)
     steps = fit.play(case, PRIORITY)
     assert len(set(steps)) == len(steps) == 3
@@ -174,7 +173,7 @@ def test_what_is_foretold_hangs_on_no_draw(monkeypatch: pytest.MonkeyPatch) -> N
     """An interval reaches 1 % to each side, so the prediction must be known better; with three draws it was not."""
     fit, said = Fit(0.99, 0.01), []
     for seed in (1, 2):
-        monkeypatch.setattr(comm_fit, "_DRAWN", seed)
+        monkeypatch.setattr(comm_wall, "_DRAWN", seed)
         said.append([fit.predict(CommunicationCase(model, 4.0), PRIORITY) for model in ("vgg", "transformer")])
     assert said[0] != said[1]
     assert said[0] == pytest.approx(said[1], rel=0.015)
@@ -183,7 +182,7 @@ def test_what_is_foretold_hangs_on_no_draw(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.long
 def test_where_the_core_is_right_ratios_are_foretold(monkeypatch: pytest.MonkeyPatch) -> None:
     """With steps of real runs' spread, about its own predictions, as far as so few simulated steps tell a mean."""
-    monkeypatch.setattr(comm_fit, "STEPS", 12)
+    monkeypatch.setattr(comm_wall, "STEPS", 12)
     truth = Fit(0.98, 0.012, 0.0004)
     generator = np.random.default_rng(3)
 

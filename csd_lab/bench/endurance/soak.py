@@ -1,4 +1,4 @@
-"""Growth of a run that never ends: eight native drives, two of them dying and rejoining all the time."""
+"""Growth of a run that does not end: `csd-emu bench soak`, and the trend of a series."""
 
 from __future__ import annotations
 
@@ -10,19 +10,67 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from scipy.stats import theilslopes
 
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.command_lab import CommandLab
-from csd_lab.bench.endurance.trend import trend
 from csd_lab.bench.harness import Bench, temporary_folder
 from csd_lab.bench.run_files import ROUND, count_rounds, newest
 from firmware_agent.common.errors import ConfigurationError, DeviceError
 from host.monitoring.run_directory import RECORDS_FILE
+
+BLOCKS = 24
+# What comes before is warming up: imports, pools of memory, the first of everything.
+WARM_UP = 0.25
+LEAST_SAMPLES = 12
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A slope, and the ends of its 95 % interval."""
+
+    slope: float
+    low: float
+    high: float
+
+    def scaled(self, factor: float) -> Trend:
+        """Return it in another unit; `factor` is positive."""
+        return Trend(factor * self.slope, factor * self.low, factor * self.high)
+
+    def grows(self, allowed: float) -> bool:
+        """Return whether growth is certain and more than `allowed`: the interval is above 0, and reaches beyond it."""
+        return self.low > 0.0 and self.high > allowed
+
+
+def trend(x: Sequence[float], y: Sequence[float], blocks: int = BLOCKS) -> Trend:
+    """Return a robust slope of a long series with its 95 % interval, warming up left out.
+
+    Theil and Sen's slope is the median of the slopes between all pairs, and its interval comes from Kendall's variance
+    (Sen, JASA 1968, section 3): a few spikes do not move it, and no distribution is assumed. It does assume independent
+    errors, which memory and files do not have from one round to the next; so the series is cut into blocks of equal
+    length first, and each counts by its median: over a minute and more what is left of the dependence is small. The
+    interval of least squares with Newey and West's variance was considered: it needs many more blocks until it holds
+    what it promises.
+
+    Raises:
+        ValueError: it is too short to be judged.
+    """
+    skipped = round(WARM_UP * len(x))
+    kept_x, kept_y = list(x)[skipped:], list(y)[skipped:]
+    if len(kept_x) < LEAST_SAMPLES:
+        raise ValueError(f"{len(x)} samples are too few for a trend; run for longer")
+    size = max(1, len(kept_x) // min(blocks, len(kept_x)))
+    starts = range(0, len(kept_x) - size + 1, size)
+    means = [statistics.fmean(kept_x[start : start + size]) for start in starts]
+    found = theilslopes([statistics.median(kept_y[start : start + size]) for start in starts], means)
+    return Trend(float(found.slope), float(found.low_slope), float(found.high_slope))
+
 
 MINUTES = 60.0
 DRIVES, DYING = 8, 2
@@ -39,12 +87,14 @@ MOST_SAMPLES = 200_000
 SERIES = {"memory": "memory_bytes", "open_files": "open_files", "threads": "threads", "round_bytes": "round_bytes"}
 
 
-def run(bench: Bench, minutes: float | None = None) -> BenchReport:
-    """Train for an hour, or `minutes`, while two drives die and rejoin, and look at the host after every round.
+def bench_soak(bench: Bench, minutes: float | None = None) -> BenchReport:
+    """Growth of a run that never ends: eight native drives, two of them dying and rejoining all the time.
+
+    Train for an hour, or `minutes`, while two drives die and rejoin, and look at the host after every round.
 
     Figures: for `memory` (resident bytes of the host process), `open_files`, `threads` and `round_bytes` (by how much
     the run directory has grown in a round) the slope as a share of the median per hour, `..._per_hour`, with its 95 %
-    interval `..._per_hour_low` and `..._per_hour_high` (see `csd_lab.bench.endurance.trend`); `growing`: how many of
+    interval `..._per_hour_low` and `..._per_hour_high` (see `trend`); `growing`: how many of
     them certainly grow by more than 1 % an hour; `rounds`, `deaths`: how many there were; `ended_well`: 1 if the run
     ended by itself when it was asked to.
     """

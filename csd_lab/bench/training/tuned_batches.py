@@ -1,17 +1,96 @@
-"""HyperTune beside competing work on a drive: time to see it, and share of the possible speed that is kept."""
+"""Benches of synchronous training whose batches are chosen: STANNIS, and HyperTune beside competing work."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from csd_emu.config.array_file import ArrayConfig
 from csd_emu.util.deadline import Deadline
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import WATCHDOG_SECONDS, Bench, RunningDrives, array_of
-from csd_lab.bench.training.synchronous import run_one_round, step_samples, sync_request
+from csd_lab.bench.harness import WATCHDOG_SECONDS, Bench, RunningDrives, array_of, request_run
 from firmware_agent.common.frames.measure_frames import Measure, Measured
+from firmware_agent.common.models import ZOO
+from host.app.run_request import RunRequest
+from host.core.datasets import synthetic_source
 from host.core.records import RoundRecord, StepRecord
 from host.training.sync_plan import SyncPlan
+
+MODEL = "digits_cnn"
+# So many that no epoch ends while it is measured: its last step is smaller than the batches.
+RECORDS = 100_000
+
+
+def sync_request(config: ArrayConfig, job: Mapping[str, Any], seed: int) -> RunRequest:
+    """Return a synchronous run on that array, with more keys of its job."""
+    usual = {
+        "model": MODEL,
+        "data": {"source": synthetic_source(ZOO[MODEL].input_shape, ZOO[MODEL].classes, RECORDS)},
+        "mode": "sync",
+        "seed": seed,
+        "watchdog": f"{WATCHDOG_SECONDS} s",
+    }
+    return request_run(config, usual | dict(job))
+
+
+def run_one_round(request: RunRequest, bench: Bench) -> RoundRecord:
+    """Start the request's array, train one round on it, end it."""
+
+    async def work(drives: RunningDrives) -> RoundRecord:
+        nodes = request.config.list_nodes()
+        bench.progress.stage(f"{request.job.sync.round_steps} steps on {len(nodes)} nodes")
+        async with drives.training(request) as training:
+            return await training.run_round()
+
+    return bench.on_array(request.array, work)
+
+
+def imbalance(step: StepRecord) -> float:
+    """Return (max - min) / max of the compute seconds of a step's devices."""
+    seconds = [part.compute_seconds for part in step.devices]
+    return 1 - min(seconds) / max(seconds)
+
+
+def step_samples(steps: Sequence[StepRecord]) -> list[dict[str, Any]]:
+    """Return each step's batches and compute seconds, by device, as a report's samples."""
+    return [
+        {
+            "step": step.step,
+            "batches": {part.device: part.batch_size for part in step.devices},
+            "compute_seconds": {part.device: part.compute_seconds for part in step.devices},
+            "expected_seconds": {part.device: part.expected_seconds for part in step.devices},
+            "array_seconds": step.array_seconds,
+            "disturbed": step.disturbed,
+        }
+        for step in steps
+    ]
+
+
+CLOCK = "counted+modelled"
+PROFILES = ("newport", "solana", "generic-a53")
+# The first steps are not counted: in them the drives' processes take their memory from the kernel.
+WARM_UP_STEPS, STEPS = 3, 12
+
+
+def bench_stannis(bench: Bench) -> BenchReport:
+    """Balance of a step between unequal drives and their host, with STANNIS's batches.
+
+    Train synchronously with STANNIS' batches on one VM of each of three profiles, and on the host.
+
+    Figure: `step_imbalance`, the largest (max - min) / max of the compute seconds (forward, backward, encoding) of a
+    step's participants, over all steps but the first few. The drives' seconds are counted, the host's modelled.
+    """
+    request = sync_request(
+        array_of(bench.name, [{"profile": profile} for profile in PROFILES], host={"trains": True}),
+        {"tuner": "stannis", "rounds": 1, "sync": {"round_steps": WARM_UP_STEPS + STEPS}},
+        bench.seed,
+    )
+    record = run_one_round(request, bench)
+    found = [imbalance(step) for step in record.steps[WARM_UP_STEPS:]]
+    figures = {"step_imbalance": max(found), "step_imbalance_median": statistics.median(found)}
+    return bench.report(CLOCK, figures, {"steps": step_samples(record.steps)})
+
 
 VICTIM = "csd-00"
 SLOW_BATCH = 256
@@ -50,8 +129,10 @@ def script() -> tuple[list[DisturbedSpan], list[DisturbedSpan], int]:
     return phases, blips, step - 1
 
 
-def run(bench: Bench) -> BenchReport:
-    """Train synchronously on three VMs while gzip competes in one of them, with HyperTune.
+def bench_hypertune(bench: Bench) -> BenchReport:
+    """HyperTune beside competing work on a drive: time to see it, and share of the possible speed that is kept.
+
+    Train synchronously on three VMs while gzip competes in one of them, with HyperTune.
 
     Figures, each the worst over the three disturbances:
     `over_best_min`: records per compute second once retuned, over the best that the tables allow with the global batch

@@ -1,29 +1,139 @@
-"""Several servers of native drives on this machine: equality with one server, its cost, and servers that are lost."""
+"""Scale beyond one machine: stub agents on one host process, and several servers, of which one is lost."""
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import subprocess
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from csd_emu.util.deadline import Deadline
 from csd_emu.util.progress import Progress
+from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.command_lab import CommandLab
+from csd_lab.bench.harness import Bench, array_of, temporary_folder
 from csd_lab.bench.run_files import difference, newest, read_steps, read_weights
+from csd_lab.bench.scaleout import scaleout_simulation
+from csd_lab.bench.scaleout.fleet_stubs import (
+    HOST_FILE,
+    KEYS_FOLDER,
+    Credentials,
+    HostReport,
+    HostTask,
+    StubTask,
+    write_task,
+)
+from csd_lab.bench.training.noop_rounds import ELEMENTS
+from csd_lab.testkit.prometheus import free_port
+from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.models import ZOO
 from firmware_agent.common.slices import Array
 from host.core.datasets import synthetic_source
+from host.fleet.certificates import Authority, HostKeys
 from host.monitoring.run_directory import SUMMARY_FILE
 
-MODEL, SERVERS, DRIVES = "digits_cnn", ("a", "b", "c"), 4
+DEVICES = 1000
+ROUNDS = 30
+# Stubs take turns on what cores the host leaves.
+STUB_PROCESSES = 2
+DEADLINE_SECONDS = 240.0
+_HOST, _STUBS = "csd_lab.bench.scaleout.fleet_host", "csd_lab.bench.scaleout.fleet_stubs"
+_STOP_SECONDS = 10.0
+
+
+def measure_fleet(
+    folder: Path, seed: int, devices: int = DEVICES, rounds: int = ROUNDS
+) -> tuple[dict[str, float], dict[str, object]]:
+    """Do rounds without an epoch on stub agents that dial one host process: mutual TLS, a stream for each of them.
+
+    The host process is as that of a run (fleet, sessions, round exchange, accounting, aggregation, libraries) but for
+    model and evaluation: what crosses is one tensor of `ELEMENTS` float32. The agents are stubs in processes beside it.
+
+    Args:
+        folder: empty, and this user's own: keys are put there.
+        seed: of the tensor.
+        devices: how many stubs.
+        rounds: how many are measured.
+
+    Returns:
+        Figures: `noop_round_seconds`, wall, the median; `megabytes`, the most resident memory of the host process.
+        Samples: the seconds of each round, and what else the host process saw of itself.
+
+    Raises:
+        EnvironmentUnfit: a process failed, or was not done in time; none is left.
+    """
+    names = [device.name for device in array_of("scaleout", devices, "native").list_devices()]
+    port = free_port()
+    task = HostTask(port, names, ELEMENTS, rounds, seed, DEADLINE_SECONDS)
+    write_task(folder / HOST_FILE, task)
+    stubs = _write_stubs(folder, names, port)
+    deadline = Deadline(DEADLINE_SECONDS)
+    with contextlib.ExitStack() as stack:
+        host = stack.enter_context(_process(_HOST, folder / HOST_FILE))
+        for path in stubs:
+            stack.enter_context(_process(_STUBS, path))
+        seen = _report(host, folder / "host.log", deadline)
+    figures = {"noop_round_seconds": statistics.median(seen.round_seconds), "megabytes": seen.peak_bytes / 1e6}
+    return figures, {"devices": devices, "tensor_bytes": 4 * ELEMENTS} | msgspec.structs.asdict(seen)
+
+
+def _write_stubs(folder: Path, names: list[str], port: int) -> list[Path]:
+    """Write host's and stubs' keys; return a file for each process of stubs."""
+    authority = Authority("bench-scaleout")
+    HostKeys(authority.ca_pem, authority.issue_host()).save(folder / KEYS_FOLDER)
+    issued = [(name, authority.issue_device(name)) for name in names]
+    stubs = [Credentials(name, each.certificate_pem, each.key_pem) for name, each in issued]
+    paths = []
+    for number in range(min(STUB_PROCESSES, len(names))):
+        paths.append(folder / f"stubs-{number}.json")
+        write_task(paths[-1], StubTask(port, authority.ca_pem, stubs[number::STUB_PROCESSES]))
+    return paths
+
+
+@contextlib.contextmanager
+def _process(module: str, task: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a module of ours on a task inside the block; its errors go beside the task."""
+    command = [sys.executable, "-P", "-m", module, str(task)]
+    with open(task.with_suffix(".log"), "wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def _report(host: subprocess.Popen[bytes], log: Path, deadline: Deadline) -> HostReport:
+    """Return what the host process printed when it was done."""
+    try:
+        printed, _ = host.communicate(timeout=deadline.left_seconds)
+    except subprocess.TimeoutExpired:
+        raise EnvironmentUnfit(f"bench scaleout: the host process was not done in {deadline.seconds:.0f} s") from None
+    if host.returncode != 0:
+        last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+        raise EnvironmentUnfit(f"bench scaleout: the host process failed: {last or host.returncode}")
+    return msgspec.json.decode(printed, type=HostReport)
+
+
+MODEL, SERVERS, SERVER_DRIVES = "digits_cnn", ("a", "b", "c"), 4
 ERROR_STEPS, LOSS_TRIALS = 50, 2
 # The survivors take so many steps in all; one server is killed after so many.
 LOSS_STEPS, KILL_AFTER = 40, 10
 _LOOK_SECONDS = 0.05
 
 
-def measure(folder: Path, seed: int, progress: Progress) -> tuple[dict[str, float], dict[str, Any]]:
+def measure_servers(folder: Path, seed: int, progress: Progress) -> tuple[dict[str, float], dict[str, Any]]:
     """Run jobs over three servers of four native drives, and over one server; kill one of the three in the middle.
 
     Args:
@@ -64,8 +174,8 @@ class _ServersLab(CommandLab):
     def set_up(self, seed: int) -> None:
         self._seed, self._number = seed, 0
         array = {"name": "lab", "engine": "native"}
-        self._array = self.write("array.yaml", array | {"devices": [{"profile": "newport", "count": DRIVES}]})
-        groups = [{"profile": "newport", "count": DRIVES, "name": server} for server in SERVERS]
+        self._array = self.write("array.yaml", array | {"devices": [{"profile": "newport", "count": SERVER_DRIVES}]})
+        groups = [{"profile": "newport", "count": SERVER_DRIVES, "name": server} for server in SERVERS]
         self._all_drives = self.write("one.yaml", array | {"devices": groups})
         self.servers = self.write_servers(SERVERS, self._array)
 
@@ -152,3 +262,26 @@ class _ServersLab(CommandLab):
 def _records_per_second(directory: Path) -> float:
     steps = read_steps(directory)
     return sum(step.samples for step in steps) / sum(step.array_seconds for step in steps)
+
+
+def bench_scaleout(bench: Bench) -> BenchReport:
+    """Scale beyond one machine: several servers as one, one that is lost, 1,000 drives on a host, 36,000 simulated.
+
+    Measure several servers, a fleet of stub agents, and the simulation of a thousand servers.
+
+    Figures: `hierarchical_error`, `efficiency_3_servers` (clock ``modelled``), `server_loss_steps_lost`,
+    `server_loss_seconds_to_resume` (``wall``), `fleet_1000_noop_round_seconds` (``wall``), `fleet_1000_megabytes`,
+    `simulate_36000_drives_seconds` (``wall``).
+    """
+    bench.progress.stage("36,000 drives simulated for 100 steps")
+    simulated = scaleout_simulation.measure(bench.seed)
+    with temporary_folder() as folder:
+        bench.progress.stage("1,000 stub agents on one host process")
+        fleet, fleet_samples = measure_fleet(folder, bench.seed)
+    with temporary_folder() as folder:
+        figures, servers_samples = measure_servers(folder, bench.seed, bench.progress)
+    name = "simulate_36000_drives_seconds"
+    figures |= {f"fleet_1000_{key}": value for key, value in fleet.items()} | {name: simulated.pop(name)}
+    samples = {"servers": servers_samples, "fleet_1000": fleet_samples, "simulation": simulated}
+    clocks = {"efficiency_3_servers": "modelled"}
+    return bench.report("wall", figures, samples | {"clocks": clocks}, engine="native")

@@ -1,18 +1,21 @@
-"""Runs of `csd-emu bench kill`: the undisturbed ones, and those in which something is killed."""
+"""Runs in which something is killed: `csd-emu bench kill`, its runs and their judge."""
 
 from __future__ import annotations
 
 import contextlib
+import random
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.command_lab import WATCHDOG_SECONDS, CommandLab
-from csd_lab.bench.endurance.kill_judge import SAME_WEIGHTS, Aim, first_change, says_so
+from csd_lab.bench.harness import Bench, temporary_folder
 from csd_lab.bench.run_files import (
     all_finite,
     count_rounds,
@@ -26,6 +29,75 @@ from firmware_agent.common.atomic_files import PARTIAL
 from firmware_agent.common.slices import Array
 from host.core.records import EventKind, EventRecord, RoundRecord, StepRecord
 from host.monitoring.run_directory import CHECKPOINT_FILE, JOB_FILE, SUMMARY_FILE
+
+TARGETS = ("host", "drive", "vm", "virtqemud", "server")
+NATIVE_TARGETS = ("host", "drive", "server")
+MOMENTS = ("boot", "round", "checkpoint", "report")
+# After these a run goes on, or is resumed, with all that it had: its weights must be those of the undisturbed one.
+SAME_WEIGHTS = frozenset({"host", "virtqemud"})
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What is killed and when: a target, a moment, and how far into it (a round, and a share of its time)."""
+
+    target: str
+    moment: str
+    round: int
+    fraction: float
+
+
+def draw_aims(count: int, targets: Sequence[str], rounds: int, draw: Any) -> list[Aim]:
+    """Return so many aims: targets and moments by turns, the rest from the generator `draw` (`random.Random`)."""
+    return [
+        Aim(
+            targets[number % len(targets)],
+            MOMENTS[number // len(targets) % len(MOMENTS)],
+            draw.randrange(1, rounds),
+            draw.random(),
+        )
+        for number in range(count)
+    ]
+
+
+def first_change(steps: Sequence[StepRecord], whole: Sequence[StepRecord]) -> tuple[StepRecord, StepRecord] | None:
+    """Return the first step that was not as in the undisturbed run, and how it was there; None if all are alike.
+
+    Steps after it differ anyway, since they begin with other weights.
+    """
+    known = {step.step: step for step in whole}
+    for step in sorted(steps, key=lambda each: each.step):
+        like = known.get(step.step)
+        if like is not None and _parts(step) != _parts(like):
+            return step, like
+    return None
+
+
+def says_so(step: StepRecord, like: StepRecord) -> bool:
+    """Return whether a step's record says that it is another than the undisturbed one: mixed, late, or others there."""
+    present = [] if step.servers is None else step.servers.present
+    before = [] if like.servers is None else like.servers.present
+    missing = {part.device for part in like.devices} - {part.device for part in step.devices}
+    return bool(step.mixed or step.lost or step.late or missing or present != before)
+
+
+def judge(trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the figures of all trials (see `bench_kill`)."""
+    same = [trial["difference"] for trial in trials if trial["target"] in SAME_WEIGHTS]
+    changed = [trial["recorded"] for trial in trials if trial["recorded"] is not None]
+    return {
+        "runs_lost": float(sum(not trial["ended"] or not trial["finite"] for trial in trials)),
+        "rounds_lost_max": float(max((trial["rounds_lost"] for trial in trials), default=0)),
+        "weights_difference": max(same, default=0.0),
+        "mixed_recorded": sum(changed) / len(changed) if changed else 1.0,
+        "steps_changed": float(len(changed)),
+        "killed": float(sum(trial["killed"] > 0 for trial in trials)),
+    }
+
+
+def _parts(step: StepRecord) -> tuple[float, list[tuple[str, int]]]:
+    return step.loss, [(part.device, part.batch_size) for part in step.devices]
+
 
 ROUNDS, ROUND_STEPS, SERVERS = 5, 4, ("a", "b")
 NATIVE, QEMU, GROUP = "native", "qemu", "servers"
@@ -183,3 +255,35 @@ def _resumed_after(directory: Path, before: int) -> int:
 def _is_partial(directory: Path) -> bool:
     """Return whether a checkpoint is being written."""
     return any(directory.glob(f"{CHECKPOINT_FILE}*{PARTIAL}"))
+
+
+TRIALS, QUICK_TRIALS = 50, 12
+
+
+def bench_kill(bench: Bench, quick: bool = False) -> BenchReport:
+    """Survival of a run when any of its parts is killed by SIGKILL at any moment, and what it says of it.
+
+    Kill the host, a drive's agent, a virtual machine, virtqemud, or one server of two, in 50 runs; go on with each.
+
+    With `quick`: 12 runs on native drives, without virtual machines.
+
+    Figures: `runs_lost`: runs that did not come to their end, resumed if they had to be, or whose weights are not
+    finite. `rounds_lost_max`: most rounds of one run that were on record and had to be trained again.
+    `weights_difference`: where the host or virtqemud was killed, the largest absolute difference of a final weight from
+    the undisturbed run's. `mixed_recorded`: where a drive, a virtual machine or a server was, the share of runs in
+    which the first step that differs from the undisturbed run's says so (mixed, lost, late, or who was not there), of
+    those `steps_changed` in which one does. `killed`: runs in which there was something left to kill, at that moment.
+    """
+    generator = random.Random(bench.seed)
+    aims = draw_aims(QUICK_TRIALS if quick else TRIALS, NATIVE_TARGETS if quick else TARGETS, ROUNDS, generator)
+    with temporary_folder() as folder, KillLab(folder, bench.seed) as lab:
+        folder.chmod(0o711)  # root's virtual machines run as another user
+        for kind in lab.kinds_of(aims):
+            bench.progress.stage(f"undisturbed run: {kind}")
+            lab.measure(kind)
+        trials = []
+        for number, aim in enumerate(aims):
+            bench.progress.stage(f"run {number + 1} of {len(aims)}: {aim.target} killed, {aim.moment}")
+            trials.append(lab.trial(number, aim))
+        samples = {"trials": trials, "undisturbed_seconds": lab.seconds}
+    return bench.report("wall", judge(trials), samples, engine="native" if quick else "qemu")
