@@ -20,8 +20,7 @@ from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, temporary_folder
 from csd_lab.testkit.plain import PlainImages, PlainMachine
 from csd_lab.testkit.plain.machine import CORES
-from csd_lab.testkit.ssh_stub.stub_drive import StubDrive, StubFault
-from csd_lab.testkit.ssh_stub.stub_servers import StubDrives
+from csd_lab.testkit.ssh_stub import StubDrive, StubDrives, StubFault
 from firmware_agent.common.errors import DeviceError, DriveUnfit
 from host.deploy.parallel import Limits, run_verb
 from host.deploy.run_verb import DeployRequest, deploy
@@ -74,24 +73,11 @@ def _install(bench: Bench, inventory: Path, expected: VerbResult, *, dry_run: bo
         DeviceError: it ended otherwise than `expected` on one of them.
     """
     request = DeployRequest(inventory, "install", jobs=_JOBS, dry_run=dry_run, seconds=_SECONDS)
-    done = deploy(request, bench.paths, bench.progress, _NoBoard())
+    done = deploy(request, bench.paths, bench.progress, _Count(bench.progress))
     for drive in done.drives:
         if drive.result != expected.value:
             raise DeviceError(f"bench deploy: {drive.drive}: {drive.result}, not {expected.value}: {drive.what}")
     return done
-
-
-class _NoBoard:
-    """Shows nothing: a bench has a progress of its own."""
-
-    def begin(self, drives: int) -> None:
-        """Ignore it."""
-
-    def show(self, drive: str, what: str, share: float | None) -> None:
-        """Ignore it."""
-
-    def finish(self, outcome: VerbOutcome) -> None:
-        """Ignore it."""
 
 
 @contextlib.contextmanager
@@ -155,7 +141,7 @@ def bench_deploy_wide(
         bench.progress.stage(f"visit {drives} drives, {jobs} at a time")
         begin = time.monotonic()
         with stubs:
-            board = _Count(bench.progress, drives)
+            board = _Count(bench.progress)
             outcomes = run_verb(inventory.list_drives(), _Visit(file).visit, Limits(jobs, VISIT_SECONDS), board)
         wall_seconds = time.monotonic() - begin
         right = [_is_right(outcome, broken, stubs, file) for outcome in outcomes]
@@ -196,11 +182,11 @@ class _Visit:
 class _Count:
     """A `host.deploy.parallel.Board` that shows how many drives are done."""
 
-    def __init__(self, progress: Progress, drives: int) -> None:
-        self._progress, self._drives, self._done = progress, drives, 0
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
 
     def begin(self, drives: int) -> None:
-        self._drives = drives
+        self._drives, self._done = drives, 0
 
     def show(self, drive: str, what: str, share: float | None) -> None:
         return

@@ -142,30 +142,25 @@ def ask(prometheus: Prometheus, window: QueryWindow, rounds: Sequence[RoundRecor
 
 def rates(rounds: Sequence[RoundRecord]) -> Recorded:
     """Return records per device second of each drive that computed."""
-    samples: dict[str, float] = {}
-    seconds: dict[str, float] = {}
-    for part in (part for record in rounds for part in record.devices):
-        samples[part.device] = samples.get(part.device, 0) + part.samples
-        seconds[part.device] = seconds.get(part.device, 0.0) + part.device_seconds.total
-    return {device: samples[device] / value for device, value in seconds.items() if value}
+    stats = RunStats.of(rounds)
+    return {name: stats.devices[name].samples / seconds for name, seconds in stats.device_seconds.items() if seconds}
 
 
 def joules(rounds: Sequence[RoundRecord]) -> Recorded:
     """Return joules of each drive and of the host."""
-    nodes = RunStats.of(rounds).node_joules
-    return {node: sum(components.values()) for node, components in nodes.items()}
+    return {node: sum(components.values()) for node, components in RunStats.of(rounds).node_joules.items()}
 
 
 def watts(rounds: Sequence[RoundRecord]) -> Recorded:
     """Return mean watts of each drive and of the host."""
-    seconds = sum(record.array_seconds for record in rounds)
+    seconds = RunStats.of(rounds).array_seconds
     return {node: value / seconds for node, value in joules(rounds).items()}
 
 
 def joules_per_record(rounds: Sequence[RoundRecord]) -> Recorded:
     """Return joules of everything per record, under an empty name."""
-    samples = sum(part.samples for record in rounds for part in record.devices)
-    return {"": sum(record.total_joules for record in rounds) / samples}
+    stats = RunStats.of(rounds)
+    return {"": stats.energy_joules / sum(device.samples for device in stats.devices.values())}
 
 
 def _compare(

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import torch
 
-from csd_emu.perfmodel.overlap.layer_work import exchange_bytes
 from csd_emu.perfmodel.split.split_problem import DeviceCost, HostPlace, LayerSplitCost, SplitProblem
 from csd_emu.perfmodel.timeline import Link
 from csd_emu.util.progress import Progress
-from csd_lab.bench.communication.comm_cases import DRIVES, LATENCY_SECONDS, costs_of, spec_of
+from csd_lab.bench.communication.comm_cases import DRIVES, LATENCY_SECONDS, CommunicationCase, costs_of, spec_of
 from csd_lab.bench.communication.comm_nets import INPUT_SHAPE, NETS
 from csd_lab.bench.communication.comm_runs import WallRuns
 from csd_lab.bench.cpu_steal import Attempt, undisturbed
@@ -35,27 +33,10 @@ _PLACEMENTS = 3
 _OWN_BYTES_PER_SECOND = 1e12
 
 
-@dataclass(frozen=True)
-class PlacementWallCase:
-    """A scaled model on three paced drives that share a link.
+class PlacementWallCase(CommunicationCase):
+    """A scaled model on three paced drives that share a link; the ratio is that with nothing moved."""
 
-    Attributes:
-        model: its name.
-        ratio: seconds of all bytes of one direction on the shared link over seconds that a drive computes, with nothing
-            moved.
-    """
-
-    model: str
-    ratio: float
-
-    def __str__(self) -> str:
-        """Return it as a person reads it."""
-        return f"{self.model}, wire/compute {self.ratio:g}"
-
-    @property
-    def bytes_per_second(self) -> float:
-        """The link's bandwidth, each way."""
-        return DRIVES * exchange_bytes(costs_of(self.model, COMPUTE_SECONDS)) / (COMPUTE_SECONDS * self.ratio)
+    compute_seconds = COMPUTE_SECONDS
 
 
 # Step seconds of each case and placement.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -53,21 +53,6 @@ PUBLISHED_HIT_RATE = 0.7667
 NEAR = 0.05
 
 
-@dataclass(frozen=True)
-class Task:
-    """One case to be worked on in a process of its own.
-
-    Attributes:
-        seed: of the bench.
-        case: it.
-        sensitive: whether other numbers of steps and other noise are tried too.
-    """
-
-    seed: int
-    case: PlannerCase
-    sensitive: bool
-
-
 def bench_planner(bench: Bench) -> BenchReport:
     """Choices of the planner against the truly best devices, in worlds that it does not know, and what they cost.
 
@@ -108,7 +93,7 @@ def play_all(
     progress.stage(f"{len(chosen)} worlds, every configuration in each")
     rows = []
     with spread_over(processes) as spread:
-        for row in spread(play_case, [Task(seed, case, is_sensitive(case)) for case in chosen]):
+        for row in spread(play_case, repeat(seed), chosen, map(is_sensitive, chosen)):
             rows.append(row)
             progress.advance(len(rows) / len(chosen))
     return rows
@@ -120,9 +105,12 @@ def is_sensitive(case: PlannerCase) -> bool:
     return (list(MODELS).index(case.model) + preference + link) % len(LINKS_BYTES_PER_SECOND) == 0
 
 
-def play_case(task: Task) -> dict[str, Any]:
-    """Return everyone's choices in a case, what is truly best, and whether a fixed rule would have done."""
-    case, truth = task.case, find_truth(task.case, task.seed)
+def play_case(seed: int, case: PlannerCase, sensitive: bool) -> dict[str, Any]:
+    """Return everyone's choices in a case, what is truly best, and whether a fixed rule would have done.
+
+    If it is `sensitive`, other numbers of steps and other noise are tried too.
+    """
+    truth = find_truth(case, seed)
     rules = play_rules(truth)
     best = truth.best
     row: dict[str, Any] = {
@@ -132,24 +120,24 @@ def play_case(task: Task) -> dict[str, Any]:
         | {"seconds": float(truth.seconds[best]), "joules": float(truth.joules[best])},
         "as_good": int(np.sum(np.exp(truth.scores - truth.scores[best]) <= 1.01)),
         "hard": not any(outcome.hit for outcome in rules.values()),
-        "ours": _play(task, truth, TRIAL_STEPS, ranked=True).row(),
+        "ours": _play(seed, case, truth, TRIAL_STEPS, ranked=True).row(),
         "tables": play_model(truth, case).row(),
         "rules": {name: outcome.row() for name, outcome in rules.items()},
         "exhaustive": {
-            str(steps): play_exhaustive(truth, steps, _generator(task, 3)).row() for steps in EXHAUSTIVE_STEPS
+            str(steps): play_exhaustive(truth, steps, _generator(seed, case, 3)).row() for steps in EXHAUSTIVE_STEPS
         },
     }
-    if task.sensitive:
+    if sensitive:
         row["steps"] = {
-            str(steps): row["ours"] if steps == TRIAL_STEPS else _play(task, truth, steps).row()
+            str(steps): row["ours"] if steps == TRIAL_STEPS else _play(seed, case, truth, steps).row()
             for steps in SENSITIVE_STEPS
         }
         row["noise"] = {
-            f"{noise:g}": _play(task, find_truth(case, task.seed, noise), TRIAL_STEPS).row()
+            f"{noise:g}": _play(seed, case, find_truth(case, seed, noise), TRIAL_STEPS).row()
             for noise in SENSITIVE_NOISE
         }
-        found = find_truth(case, task.seed, tuning=TuningSection())
-        row["default_tuning"] = _play(task, found, TRIAL_STEPS).row()
+        found = find_truth(case, seed, tuning=TuningSection())
+        row["default_tuning"] = _play(seed, case, found, TRIAL_STEPS).row()
     return row
 
 
@@ -249,12 +237,12 @@ def time_figures(timed: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, fl
     }
 
 
-def _play(task: Task, truth: Truth, steps: int, ranked: bool = False) -> ChoiceOutcome:
-    return play(truth, task.case, steps, _generator(task, 2), ranked=ranked)
+def _play(seed: int, case: PlannerCase, truth: Truth, steps: int, ranked: bool = False) -> ChoiceOutcome:
+    return play(truth, case, steps, _generator(seed, case, 2), ranked=ranked)
 
 
-def _generator(task: Task, purpose: int) -> np.random.Generator:
-    return np.random.default_rng((task.seed, task.case.number, purpose))
+def _generator(seed: int, case: PlannerCase, purpose: int) -> np.random.Generator:
+    return np.random.default_rng((seed, case.number, purpose))
 
 
 def _describe() -> dict[str, Any]:

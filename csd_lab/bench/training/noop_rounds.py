@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -165,13 +165,6 @@ class Pair(NamedTuple):
     unchecked_processor: float
 
 
-class TimedWork(Protocol):
-    """What can be timed."""
-
-    async def seconds(self) -> float:
-        """Return wall seconds of one round."""
-
-
 def bench_overhead(bench: Bench, quick: bool = False) -> BenchReport:
     """Cost per round of the checks of drives' contributions, all of them against none.
 
@@ -206,7 +199,7 @@ def bench_overhead(bench: Bench, quick: bool = False) -> BenchReport:
     return bench.report("wall", judge(samples), raw, "native")
 
 
-async def interleave(on: TimedWork, off: TimedWork, pairs: int) -> list[Pair]:
+async def interleave(on: NoopRounds, off: NoopRounds, pairs: int) -> list[Pair]:
     """Return pairs of rounds; which side comes first changes from pair to pair."""
     timed = []
     for number in range(pairs):
@@ -217,7 +210,7 @@ async def interleave(on: TimedWork, off: TimedWork, pairs: int) -> list[Pair]:
     return timed
 
 
-async def _time(side: TimedWork) -> tuple[float, float]:
+async def _time(side: NoopRounds) -> tuple[float, float]:
     begin = time.process_time()
     wall = await side.seconds()
     return wall, time.process_time() - begin

@@ -7,18 +7,200 @@ drives have this machine's processor and disk, and the user that they call root 
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import socket
+import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import paramiko
 import yaml
 
-from csd_lab.testkit.ssh_stub.stub_drive import USER, StubDrive, StubFault, furnish
-from csd_lab.testkit.ssh_stub.stub_session import StubSession
+from csd_emu.engines.remote.shell import CommandResult
+
+USER = "stub"
+
+
+class StubFault(Enum):
+    """What is wrong with a stub drive."""
+
+    NONE = "nothing"
+    REFUSE = "nothing listens on its port"
+    HANG = "it accepts connections and says nothing"
+    NONSENSE = "something else than an SSH server answers"
+    GARBLED = "its list of algorithms is no text"
+    WRONG_KEY = "it has another host key than the known one"
+    NO_LOGIN = "it refuses every key"
+    CUT = "the connection breaks after some bytes, once"
+    FULL = "its disk is full"
+    NO_SUDO = "its user may not become root"
+    NO_SHELL = "every command ends with 127"
+
+
+AnswerTo = Callable[[str, bytes], CommandResult | None]
+"""Is given a command and its standard input; None: the stub drive's shell runs it."""
+
+
+@dataclass(frozen=True)
+class StubDrive:
+    """One stub drive.
+
+    Attributes:
+        name: in the inventory.
+        fault: what is wrong with it.
+        cut_after_bytes: received from the client, after which `StubFault.CUT` strikes.
+        answer: in place of the shell, for commands that it answers.
+    """
+
+    name: str
+    fault: StubFault = StubFault.NONE
+    cut_after_bytes: int = 2**17
+    answer: AnswerTo | None = None
+
+
+def furnish(home: Path, fault: StubFault) -> None:
+    """Make a drive's folder, with commands of its own where the drive differs from this machine."""
+    commands = {
+        "id": f'case "$1" in -u) echo 1000;; -un) echo {USER};; *) exec /usr/bin/id "$@";; esac',
+        "sudo": "while [ $# -gt 0 ]; do case $1 in -n|--) shift;; *) break;; esac; done\n"
+        'PATH="$(dirname "$0")/root:$PATH" exec "$@"',
+    }
+    if fault is StubFault.NO_SUDO:
+        commands["sudo"] = 'echo "sudo: a password is required" >&2; exit 1'
+    if fault is StubFault.FULL:
+        commands["dd"] = 'head -c 65536 >/dev/null; echo "dd: error writing: No space left on device" >&2; exit 1'
+    (home / "bin" / "root").mkdir(parents=True)
+    _write_command(home / "bin" / "root" / "id", 'case "$1" in -u) echo 0;; *) exec /usr/bin/id "$@";; esac')
+    for name, script in commands.items():
+        _write_command(home / "bin" / name, script)
+
+
+def _write_command(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+_CHUNK_BYTES = 2**15
+
+
+class StubSession(paramiko.ServerInterface):  # type: ignore[misc]  # paramiko has no types
+    """What one connection may do: log in with the client's key, and run commands."""
+
+    def __init__(self, server: _Server, transport: Any) -> None:
+        self._server, self._transport = server, transport
+        self._received = 0
+        self._threads: list[threading.Thread] = []
+
+    def get_allowed_auths(self, username: str) -> str:
+        """Offer keys only."""
+        return "publickey"
+
+    def check_auth_publickey(self, username: str, key: Any) -> int:
+        """Let in who has the client's key."""
+        right = (
+            key.asbytes() == self._server.client_key.asbytes() and self._server.drive.fault is not StubFault.NO_LOGIN
+        )
+        return paramiko.AUTH_SUCCESSFUL if right else paramiko.AUTH_FAILED  # type: ignore[no-any-return]
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        """Allow sessions, and no forwarding."""
+        known = kind == "session"
+        return paramiko.OPEN_SUCCEEDED if known else paramiko.OPEN_FAILED_UNKNOWN_CHANNEL_TYPE  # type: ignore[no-any-return]
+
+    def check_channel_exec_request(self, channel: Any, command: bytes) -> bool:
+        """Begin a command, in a thread of its own."""
+        thread = threading.Thread(target=self._run, args=(channel, command.decode()), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return True
+
+    def join(self) -> None:
+        """Wait for the end of all commands."""
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, channel: Any, command: str) -> None:
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            code = self._answer(channel, command)
+            channel.send_exit_status(code)
+        channel.close()
+
+    def _answer(self, channel: Any, command: str) -> int:
+        drive = self._server.drive
+        if drive.fault is StubFault.NO_SHELL:
+            list(self._input(channel))  # the client sends its end once it knows that the command has begun
+            channel.sendall_stderr(b"exec: /bin/sh: not found\n")
+            return 127
+        if drive.answer is None:
+            return self._run_shell(channel, command, self._input(channel))
+        stdin = b"".join(self._input(channel))
+        answer = drive.answer(command, stdin)
+        if answer is None:
+            return self._run_shell(channel, command, iter([stdin]))
+        channel.sendall(answer.out.encode())
+        channel.sendall_stderr(answer.err.encode())
+        return answer.code
+
+    def _input(self, channel: Any) -> Iterator[bytes]:
+        """Yield what the client sends; the connection may be cut meanwhile."""
+        while chunk := channel.recv(_CHUNK_BYTES):
+            self._received += len(chunk)
+            if self._server.cuts_left and self._received >= self._server.drive.cut_after_bytes:
+                self._server.cuts_left -= 1
+                self._transport.close()
+                return
+            yield chunk
+
+    def _run_shell(self, channel: Any, command: str, source: Iterator[bytes]) -> int:
+        home = self._server.home
+        environment = {"PATH": f"{home}/bin:{os.environ.get('PATH', '/usr/bin:/bin')}", "HOME": str(home), "USER": USER}
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            cwd=home,
+            env=environment,
+            start_new_session=True,
+        ) as process:
+            pumps = [
+                threading.Thread(target=_pump, args=(process.stdout, channel.sendall), daemon=True),
+                threading.Thread(target=_pump, args=(process.stderr, channel.sendall_stderr), daemon=True),
+            ]
+            for pump in pumps:
+                pump.start()
+            self._feed(process, source)
+            for pump in pumps:
+                pump.join()
+            return process.wait()
+
+    def _feed(self, process: subprocess.Popen[bytes], source: Iterator[bytes]) -> None:
+        """Give the command its input; one that ends without reading it is no error."""
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            for chunk in source:
+                process.stdin.write(chunk)
+                process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+
+
+def _pump(source: Any, send: Callable[[bytes], None]) -> None:
+    """Pass on what a command writes, and throw it away once nobody listens any more."""
+    listening = True
+    while chunk := source.read1(_CHUNK_BYTES):
+        if listening:
+            try:
+                send(chunk)
+            except (OSError, EOFError, paramiko.SSHException):
+                listening = False
+
 
 LOOPBACK = "127.0.0.1"
 _CHUNK_BYTES = 2**15
