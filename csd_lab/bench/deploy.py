@@ -15,7 +15,6 @@ from typing import Any
 import yaml
 
 from csd_emu.engines.remote.inventory import load_inventory
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, temporary_folder
 from csd_lab.testkit.plain import PlainImages, PlainMachine
@@ -73,7 +72,7 @@ def _install(bench: Bench, inventory: Path, expected: VerbResult, *, dry_run: bo
         DeviceError: it ended otherwise than `expected` on one of them.
     """
     request = DeployRequest(inventory, "install", jobs=_JOBS, dry_run=dry_run, seconds=_SECONDS)
-    done = deploy(request, bench.paths, bench.progress, _Count(bench.progress))
+    done = deploy(request, bench.paths, bench.progress, _Count(bench))
     for drive in done.drives:
         if drive.result != expected.value:
             raise DeviceError(f"bench deploy: {drive.drive}: {drive.result}, not {expected.value}: {drive.what}")
@@ -141,7 +140,7 @@ def bench_deploy_wide(
         bench.progress.stage(f"visit {drives} drives, {jobs} at a time")
         begin = time.monotonic()
         with stubs:
-            board = _Count(bench.progress)
+            board = _Count(bench)
             outcomes = run_verb(inventory.list_drives(), _Visit(file).visit, Limits(jobs, VISIT_SECONDS), board)
         wall_seconds = time.monotonic() - begin
         right = [_is_right(outcome, broken, stubs, file) for outcome in outcomes]
@@ -182,8 +181,8 @@ class _Visit:
 class _Count:
     """A `host.deploy.parallel.Board` that shows how many drives are done."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, bench: Bench) -> None:
+        self._progress = bench.progress
 
     def begin(self, drives: int) -> None:
         self._drives, self._done = drives, 0

@@ -23,7 +23,8 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, array_of, cpu_hogs, request_run, temporary_folder
-from csd_lab.testkit.containers import FILE, Stack, fetch, image_bytes, wait_for
+from csd_lab.testkit.containers import FILE, Stack, image_bytes, wait_for
+from csd_lab.testkit.prometheus import end_process, fetch
 from firmware_agent.common.errors import CsdError, EnvironmentUnfit
 from host.app.gate.run_gate import Gate, run_gate
 from host.app.run_request import RunRequest
@@ -142,7 +143,7 @@ def plant(folder: Path) -> None:
 @contextlib.contextmanager
 def _running(folder: Path, kind: str, seed: int, task: str = "compare") -> Iterator[subprocess.Popen[bytes]]:
     """Start a process that runs the gate with one of the agents; it has ended when the block has."""
-    ours = str(Path(__file__).parents[3])
+    ours = str(Path(__file__).parents[2])
     path = [str(folder / SLOWED), ours] if kind == SLOWED else [ours]
     command = [sys.executable, "-P", "-m", _RUNNER, str(folder), kind, task, str(RUNS), str(seed)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
@@ -153,8 +154,7 @@ def _running(folder: Path, kind: str, seed: int, task: str = "compare") -> Itera
     try:
         yield process
     finally:
-        process.terminate()
-        process.wait(_STOP_SECONDS)
+        end_process(process, _STOP_SECONDS)
 
 
 def _read(runner: subprocess.Popen[bytes], count: int, log: Path) -> list[dict[str, Any]]:
@@ -262,7 +262,7 @@ def _time_tests(folder: Path) -> float:
     # No other plugins: what they cost is not ours to measure.
     options = ["-q", "-p", "host.app.pytest_plugin.plugin", "--csd-require"]
     command = [sys.executable, "-m", "pytest", *options, str(folder)]
-    ours = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    ours = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": ours}
     begin = time.monotonic()
     done = subprocess.run(

@@ -41,18 +41,18 @@ def run_scaled(paths: Paths, progress: Progress, cases: tuple[PlacementWallCase,
     async def work(runs: WallRuns) -> list[RanPlacement]:
         rows = []
         for number, case in enumerate(cases):
-            rows.append(await _run(runs, case, progress))
+            rows.append(await _run(runs, case))
             progress.advance((number + 1) / len(cases))
         return rows
 
     return on_wall(Bench("placement", paths, progress, _SEED), cases[0].bytes_per_second, work)
 
 
-async def _run(runs: WallRuns, case: PlacementWallCase, progress: Progress) -> RanPlacement:
+async def _run(runs: WallRuns, case: PlacementWallCase) -> RanPlacement:
     decision, spec = decide(situation_of(case), heavy=HEAVY), spec_of(case.model, COMPUTE_SECONDS)
     chosen, seconds = placement_of(decision), dict[str, float]()
     for placement in dict.fromkeys((NONE, chosen)):
-        progress.stage(f"{case}: placement {placement} (wall)")
+        runs.progress.stage(f"{case}: placement {placement} (wall)")
         ran = await runs.run_placed(spec, placement, BATCH, _STEPS, case.bytes_per_second)
         seconds[placement] = statistics.median(ran)
     return RanPlacement(

@@ -119,11 +119,11 @@ class WallSteps:
 
 
 class WallRuns:
-    """Runs on one started array, one after the other."""
+    """Runs on one started array, one after the other; `progress` is shown what goes on."""
 
-    def __init__(self, drives: RunningDrives, seed: int) -> None:
+    def __init__(self, bench: Bench, drives: RunningDrives) -> None:
         """Use drives whose link is shaped."""
-        self._drives, self._seed = drives, seed
+        self._drives, self._seed, self.progress = drives, bench.seed, bench.progress
 
     async def run(self, spec: ModelSpec, turns: Blocks, bytes_per_second: float) -> WallSteps:
         """Train a model for the steps of `turns` over a link of that bandwidth."""
@@ -169,4 +169,4 @@ def on_wall(bench: Bench, bytes_per_second: float, work: Callable[[WallRuns], Aw
     link = {"bandwidth": bandwidth, "latency": latency, "shaped": "relay"}
     array = array_of(bench.name, DRIVES, "native", clock="wall", link=link)
     request = ArrayRequest(array, DataSection(source=_SOURCE, private=0.0), bench.seed)
-    return bench.on_array(request, lambda drives: work(WallRuns(drives, bench.seed)))
+    return bench.on_array(request, lambda drives: work(WallRuns(bench, drives)))

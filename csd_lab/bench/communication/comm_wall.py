@@ -30,7 +30,6 @@ from csd_emu.perfmodel.overlap.event_simulation import Simulation
 from csd_emu.perfmodel.overlap.layer_work import LayerCost
 from csd_emu.perfmodel.overlap.simulated_array import SimulatedArray
 from csd_emu.perfmodel.overlap.simulated_step import steady_step_seconds
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.communication import comm_cases, comm_tuners
 from csd_lab.bench.communication.comm_cases import (
@@ -196,11 +195,11 @@ class WallBlocks:
         return statistics.median(each for block in self.seconds[sending] for each in block)
 
 
-async def identical_weights(runs: WallRuns, progress: Progress) -> bool:
+async def identical_weights(runs: WallRuns) -> bool:
     """Return whether weights after 50 steps are the same, bit for bit, by priority as by FIFO, of all models."""
     same = True
     for model in MODELS:
-        progress.stage(f"{model}: {IDENTICAL_STEPS} steps by FIFO and by priority, weights compared")
+        runs.progress.stage(f"{model}: {IDENTICAL_STEPS} steps by FIFO and by priority, weights compared")
         results = [
             await runs.run(spec_of(model), Blocks((sending,), IDENTICAL_STEPS, 1), _IDENTICAL_BYTES_PER_SECOND)
             for sending in (FIFO, PRIORITY)
@@ -227,16 +226,16 @@ def plan() -> list[tuple[CommunicationCase, Blocks]]:
     return [*cases[:quarter], *others[::2], *cases[quarter : 3 * quarter], *others[1::2], *cases[3 * quarter :]]
 
 
-async def measure(runs: WallRuns, progress: Progress) -> list[WallBlocks]:
+async def measure(runs: WallRuns) -> list[WallBlocks]:
     """Make all runs of the plan, those again from which much processor time was stolen (see `undisturbed`)."""
     planned = plan()
 
     async def make(case: CommunicationCase, turns: Blocks) -> dict[TransferSettings, list[list[float]]]:
-        progress.stage(f"{case}: {' and '.join(each.schedule for each in turns.settings)} by turns")
+        runs.progress.stage(f"{case}: {' and '.join(each.schedule for each in turns.settings)} by turns")
         ran = await runs.run(spec_of(case.model, case.compute_seconds), turns, case.bytes_per_second)
         return dict(zip(turns.settings, turns.sort(ran.step_seconds), strict=True))
 
-    made = await undisturbed([partial(make, *each) for each in planned], progress.advance)
+    made = await undisturbed([partial(make, *each) for each in planned], runs.progress.advance)
     pairs = zip(planned, made, strict=True)
     return [WallBlocks(case, each.result, each.stolen_share, each.runs) for (case, _), each in pairs]
 
@@ -310,17 +309,16 @@ def bench_comm(bench: Bench) -> BenchReport:
     On the wall clock: `identical`, `wall_agrees` and `model_error_median` (see
     `csd_lab.bench.communication.comm_wall`).
     """
-    progress = bench.progress
-    progress.stage("schedules on the timeline")
+    bench.progress.stage("schedules on the timeline")
     figures, cases = comm_cases.figures()
-    progress.stage("tuners on the timeline")
+    bench.progress.stage("tuners on the timeline")
     tuned, samples = comm_tuners.figures(bench.seed)
     samples["timeline"] = cases
 
     async def work(runs: WallRuns) -> tuple[bool, list[WallBlocks]]:
-        return await identical_weights(runs, progress), await measure(runs, progress)
+        return await identical_weights(runs), await measure(runs)
 
     identical, seen = on_wall(bench, comm_cases.CASES[0].bytes_per_second, work)
-    progress.stage("what the core says of these runs")
+    bench.progress.stage("what the core says of these runs")
     found, samples["fit"], samples["wall"] = compare(seen)
     return bench.report("wall", figures | tuned | {"identical": float(identical)} | found, samples, "native")

@@ -17,7 +17,6 @@ import psutil
 from scipy.stats import theilslopes
 
 from csd_emu.util.deadline import Deadline
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.command_lab import CommandLab
 from csd_lab.bench.harness import Bench, temporary_folder
@@ -101,7 +100,7 @@ def bench_soak(bench: Bench, minutes: float | None = None) -> BenchReport:
     seconds = 60.0 * (MINUTES if minutes is None else minutes)
     with temporary_folder() as folder, _SoakLab("soak", folder) as lab:
         process = lab.train(bench.seed)
-        samples, deaths = lab.watch(process, seconds, bench.progress)
+        samples, deaths = lab.watch(process, seconds, bench)
         process.send_signal(signal.SIGINT)
         ended = lab.end(process) in (0, 1, 130)
     if len(samples) < 2:
@@ -155,24 +154,24 @@ class _SoakLab(CommandLab):
         return self.start(_HOME, "run", self.write("job.yaml", job), "--array", array, "--runs", self.folder / "runs")
 
     def watch(
-        self, process: subprocess.Popen[bytes], seconds: float, progress: Progress
+        self, process: subprocess.Popen[bytes], seconds: float, bench: Bench
     ) -> tuple[list[dict[str, float]], int]:
         """Return a sample of each round, and how often a drive died."""
-        progress.stage("drives start")
+        bench.progress.stage("drives start")
         if not self.wait(process, lambda: count_rounds(self._directory) >= 1, _LOOK_SECONDS):
             raise self.failed("the run ended")
         done, deaths = threading.Event(), [0]
         harm = threading.Thread(target=self._harm, args=(done, deaths), daemon=True)
         harm.start()
-        progress.stage(f"{DRIVES} drives train, {DYING} of them die and rejoin")
+        bench.progress.stage(f"{DRIVES} drives train, {DYING} of them die and rejoin")
         try:
-            samples = self._sample(process, seconds, progress)
+            samples = self._sample(process, seconds, bench)
         finally:
             done.set()
             harm.join(_QUIET_SECONDS)
         return samples, deaths[0]
 
-    def _sample(self, process: subprocess.Popen[bytes], seconds: float, progress: Progress) -> list[dict[str, float]]:
+    def _sample(self, process: subprocess.Popen[bytes], seconds: float, bench: Bench) -> list[dict[str, float]]:
         host, begin, samples = psutil.Process(process.pid), time.monotonic(), list[dict[str, float]]()
         counter, before = _RoundCounter(self._directory / RECORDS_FILE), self._bytes()
         quiet = Deadline(_QUIET_SECONDS)
@@ -188,7 +187,7 @@ class _SoakLab(CommandLab):
                 samples.append(sample)
                 if len(samples) > MOST_SAMPLES:
                     samples = samples[::2]
-            progress.advance(now / seconds)
+            bench.progress.advance(now / seconds)
             time.sleep(_LOOK_SECONDS)
         return samples
 

@@ -11,7 +11,6 @@ import torch
 
 from csd_emu.perfmodel.split.split_problem import DeviceCost, HostPlace, LayerSplitCost, SplitProblem
 from csd_emu.perfmodel.timeline import Link
-from csd_emu.util.progress import Progress
 from csd_lab.bench.communication.comm_cases import DRIVES, LATENCY_SECONDS, CommunicationCase, costs_of, spec_of
 from csd_lab.bench.communication.comm_nets import INPUT_SHAPE, NETS
 from csd_lab.bench.communication.comm_runs import WallRuns
@@ -51,7 +50,7 @@ REGRET_CASES = (
 )
 
 
-async def speedup(runs: WallRuns, progress: Progress) -> tuple[float, dict[str, Any]]:
+async def speedup(runs: WallRuns) -> tuple[float, dict[str, Any]]:
     """Return how many times as long a step of the scaled VGG takes with nothing moved as with the cut that is chosen.
 
     Medians of wall seconds, three paced drives behind the relay, 32 records each, nothing overlapping in either. The
@@ -60,20 +59,20 @@ async def speedup(runs: WallRuns, progress: Progress) -> tuple[float, dict[str, 
     """
     case, chosen = SPEEDUP_CASE, placement_of(decide(situation_of(SPEEDUP_CASE), heavy=HEAVY))
     placements = dict.fromkeys((NONE, chosen, first_linear(case.model)))
-    made = await _run(runs, [(case, each) for each in placements], _SPEEDUP_STEPS, progress)
+    made = await _run(runs, [(case, each) for each in placements], _SPEEDUP_STEPS)
     unmoved, moved = (statistics.median(made[case, each].result) for each in (NONE, chosen))
     seconds = {placement: each.result for (_, placement), each in made.items()}
     return unmoved / moved, {"case": str(case), "chosen": chosen, "step_seconds": seconds, **_told(made)}
 
 
-async def regret(runs: WallRuns, progress: Progress) -> tuple[float, list[dict[str, Any]]]:
+async def regret(runs: WallRuns) -> tuple[float, list[dict[str, Any]]]:
     """Return the largest measured chosen / best - 1, and what was seen of each case.
 
     Chosen is what `host.policies.split.choose_cut` says of the figures that drives and host are paced to, any layer
     allowed to move; best is the shortest median of the runs of `candidates`.
     """
     planned = [(case, placement) for case in REGRET_CASES for placement in candidates(case)]
-    made = await _run(runs, planned, _REGRET_STEPS, progress)
+    made = await _run(runs, planned, _REGRET_STEPS)
     cases = [_regret_of(case, {key: each for key, each in made.items() if key[0] == case}) for case in REGRET_CASES]
     return max(case["regret"] for case in cases), cases
 
@@ -91,17 +90,15 @@ def _regret_of(case: PlacementWallCase, made: Made) -> dict[str, Any]:
     }
 
 
-async def _run(
-    runs: WallRuns, planned: Sequence[tuple[PlacementWallCase, str]], steps: int, progress: Progress
-) -> Made:
+async def _run(runs: WallRuns, planned: Sequence[tuple[PlacementWallCase, str]], steps: int) -> Made:
     """Return the step seconds of each case and placement; runs from which much was stolen are made again."""
 
     async def make(case: PlacementWallCase, placement: str) -> list[float]:
-        progress.stage(f"{case}: placement {placement}")
+        runs.progress.stage(f"{case}: placement {placement}")
         spec = spec_of(case.model, COMPUTE_SECONDS)
         return await runs.run_placed(spec, placement, BATCH, steps, case.bytes_per_second)
 
-    made = await undisturbed([partial(make, *each) for each in planned], progress.advance)
+    made = await undisturbed([partial(make, *each) for each in planned], runs.progress.advance)
     return dict(zip(planned, made, strict=True))
 
 

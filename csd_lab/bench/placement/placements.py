@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.communication.comm_runs import WallRuns, on_wall
 from csd_lab.bench.harness import Bench
@@ -157,7 +156,7 @@ def bench_placement(bench: Bench) -> BenchReport:
     `wire_error_vgg16` and `wire_error_alexnet`; on the wall clock (see `csd_lab.bench.placement.placement_wall`)
     `speedup_vgg_like` and `regret_measured`.
     """
-    figures, samples = on_the_timeline(bench.progress, bench.seed)
+    figures, samples = on_the_timeline(bench)
     bench.progress.stage("bytes of encoded frames")
     for model, (batch, published) in PUBLISHED.items():
         count = count_wire(model, batch)
@@ -177,14 +176,14 @@ def bench_placement(bench: Bench) -> BenchReport:
     figures["gradient_error"] = max(each["worst"] for each in errors.values())
 
     async def work(runs: WallRuns) -> None:
-        figures["speedup_vgg_like"], samples["speedup"] = await placement_wall.speedup(runs, bench.progress)
-        figures["regret_measured"], samples["measured"] = await placement_wall.regret(runs, bench.progress)
+        figures["speedup_vgg_like"], samples["speedup"] = await placement_wall.speedup(runs)
+        figures["regret_measured"], samples["measured"] = await placement_wall.regret(runs)
 
     on_wall(bench, placement_wall.SPEEDUP_CASE.bytes_per_second, work)
     return bench.report("wall", figures, samples, "native")
 
 
-def on_the_timeline(progress: Progress, seed: int) -> tuple[dict[str, float], dict[str, Any]]:
+def on_the_timeline(bench: Bench) -> tuple[dict[str, float], dict[str, Any]]:
     """Return the figures that need nothing but arithmetic, and what they rest on.
 
     * `regret_worst`: the largest chosen / best - 1, best of the cuts that may be chosen, as its judge has them.
@@ -198,8 +197,11 @@ def on_the_timeline(progress: Progress, seed: int) -> tuple[dict[str, float], di
     * `decision_seconds`: of a decision over 200 layers, with overlap or without, of equal drives or unequal ones,
       whichever takes longest.
     """
-    _look_up_layers(progress)
-    generator = np.random.default_rng(seed)
+    progress, generator = bench.progress, np.random.default_rng(bench.seed)
+    progress.stage("layers of full-size models")
+    for number, model in enumerate(placement_cases.MODELS):
+        placement_cases.layers_of(model)  # which are kept at hand
+        progress.advance((number + 1) / len(placement_cases.MODELS))
     progress.stage("cuts on the timeline")
     cases = [placement_cases.regret(case, generator) for case in list_cases()]
     exposed = [case for case in list_cases() if not case.overlapped]
@@ -233,14 +235,6 @@ def on_the_timeline(progress: Progress, seed: int) -> tuple[dict[str, float], di
         "decision_seconds": seconds,
     }
     return figures, samples
-
-
-def _look_up_layers(progress: Progress) -> None:
-    """Have the layers of all models at hand."""
-    progress.stage("layers of full-size models")
-    for number, model in enumerate(placement_cases.MODELS):
-        placement_cases.layers_of(model)
-        progress.advance((number + 1) / len(placement_cases.MODELS))
 
 
 def _left_alone(case: PlacementCase, layer: str | None) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import WATCHDOG_SECONDS, Bench, RunningDrives, array_of, request_run
 from csd_lab.bench.planner.bench_planner import summarise
@@ -156,7 +155,7 @@ def measure(bench: Bench, links: Sequence[str] = LINKS, engine: str = "qemu") ->
         worlds = []
         for number, link in enumerate(links):
             world = _World(drives, link, bench.seed, engine)
-            worlds.append(await world.judge_all(bench.progress, number / len(links)))
+            worlds.append(await world.judge_all(bench, number / len(links)))
         return worlds
 
     return bench.on_array(_request(links[0], bench.seed, {}, engine=engine).array, work)
@@ -196,18 +195,18 @@ class _World:
     seed: int
     engine: str
 
-    async def judge_all(self, progress: Progress, done: float) -> dict[str, Any]:
+    async def judge_all(self, bench: Bench, done: float) -> dict[str, Any]:
         """Run every configuration, let the planner choose by each preference, and judge it."""
         nodes = all_nodes(_planning_of(self._plan({})).cluster)
         every, costs = {name for names in nodes.values() for name in names}, dict[Configuration, Cost]()
         for configuration, names in nodes.items():
-            progress.stage(f"{self.link}: {', '.join(names)}")
+            bench.progress.stage(f"{self.link}: {', '.join(names)}")
             costs[configuration] = await self._run(names, every)
         cases = []
         for name, weights in NAMED.items():
-            progress.stage(f"{self.link}: the planner chooses by {name}")
+            bench.progress.stage(f"{self.link}: the planner chooses by {name}")
             cases.append(await self._judge(name, Preference(**weights), costs))
-        progress.advance(done)
+        bench.progress.advance(done)
         listed = [{"configuration": each, **asdict(cost)} for each, cost in costs.items()]
         return {"link": self.link, "costs": listed, "cases": cases}
 

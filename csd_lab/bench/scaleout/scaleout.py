@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from csd_emu.util.deadline import Deadline
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.command_lab import CommandLab
 from csd_lab.bench.harness import Bench, array_of, temporary_folder
@@ -29,7 +28,7 @@ from csd_lab.bench.scaleout.fleet_stubs import (
     write_task,
 )
 from csd_lab.bench.training.noop_rounds import ELEMENTS
-from csd_lab.testkit.prometheus import free_port
+from csd_lab.testkit.prometheus import end_process, free_port
 from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.models import ZOO
 from firmware_agent.common.slices import Array
@@ -43,7 +42,6 @@ ROUNDS = 30
 STUB_PROCESSES = 2
 DEADLINE_SECONDS = 240.0
 _HOST, _STUBS = "csd_lab.bench.scaleout.fleet_host", "csd_lab.bench.scaleout.fleet_stubs"
-_STOP_SECONDS = 10.0
 
 
 def measure_fleet(
@@ -106,12 +104,9 @@ def _process(module: str, task: Path) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
     finally:
-        process.terminate()
-        try:
-            process.communicate(timeout=_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+        end_process(process)
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def _report(host: subprocess.Popen[bytes], log: Path, deadline: Deadline) -> HostReport:
@@ -133,13 +128,12 @@ LOSS_STEPS, KILL_AFTER = 40, 10
 _LOOK_SECONDS = 0.05
 
 
-def measure_servers(folder: Path, seed: int, progress: Progress) -> tuple[dict[str, float], dict[str, Any]]:
+def measure_servers(folder: Path, bench: Bench) -> tuple[dict[str, float], dict[str, Any]]:
     """Run jobs over three servers of four native drives, and over one server; kill one of the three in the middle.
 
     Args:
         folder: empty.
-        seed: of the jobs.
-        progress: is shown what goes on.
+        bench: has the seed of the jobs.
 
     Returns:
         Figures and samples. `hierarchical_error`: largest difference of a weight after 50 steps in float64 between
@@ -151,13 +145,13 @@ def measure_servers(folder: Path, seed: int, progress: Progress) -> tuple[dict[s
         EnvironmentUnfit: a command failed; its last words are in the message.
     """
     with _ServersLab("scaleout", folder) as lab:
-        lab.set_up(seed)
+        lab.set_up(bench.seed)
         with lab.store(lab.servers):
-            progress.stage("50 steps in float64 on 3 servers of 4 drives, and on 1 of 12")
+            bench.progress.stage("50 steps in float64 on 3 servers of 4 drives, and on 1 of 12")
             error = lab.hierarchical_error()
-            progress.stage("throughput of 3 servers and of 1")
+            bench.progress.stage("throughput of 3 servers and of 1")
             three, one = lab.records_per_second()
-            progress.stage("a server is killed in the middle")
+            bench.progress.stage("a server is killed in the middle")
             losses = [lab.lose(number) for number in range(LOSS_TRIALS)]
     figures = {
         "hierarchical_error": error,
@@ -279,7 +273,7 @@ def bench_scaleout(bench: Bench) -> BenchReport:
         bench.progress.stage("1,000 stub agents on one host process")
         fleet, fleet_samples = measure_fleet(folder, bench.seed)
     with temporary_folder() as folder:
-        figures, servers_samples = measure_servers(folder, bench.seed, bench.progress)
+        figures, servers_samples = measure_servers(folder, bench)
     name = "simulate_36000_drives_seconds"
     figures |= {f"fleet_1000_{key}": value for key, value in fleet.items()} | {name: simulated.pop(name)}
     samples = {"servers": servers_samples, "fleet_1000": fleet_samples, "simulation": simulated}

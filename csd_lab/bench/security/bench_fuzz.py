@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, temporary_folder
 from csd_lab.bench.security.fuzz_files import file_targets
@@ -51,16 +50,14 @@ def bench_fuzz(bench: Bench, quick: bool = False, cases: int | None = None, repl
             return _report(bench, _replay(targets, replay))
         wanted = cases or (QUICK_CASES if quick else CASES)
         until = time.monotonic() + _QUICK_SECONDS if quick else float("inf")
-        tallies = _campaign(targets, wanted, bench.seed, until, bench.progress, guided=not quick)
+        tallies = _campaign(targets, wanted, until, bench, guided=not quick)
     for tally in tallies.values():
         for crash in tally.crashes:
             _save(bench.paths.state / _FOLDER, crash)
     return _report(bench, tallies)
 
 
-def _campaign(
-    targets: list[FuzzTarget], wanted: int, seed: int, until: float, progress: Progress, guided: bool
-) -> dict[str, Tally]:
+def _campaign(targets: list[FuzzTarget], wanted: int, until: float, bench: Bench, guided: bool) -> dict[str, Tally]:
     """Return what came of each target; each gets its share of the cases and of the time that is left."""
     shares = sum(target.share for target in targets)
     explored = guided and _find_atheris() is not None
@@ -68,12 +65,12 @@ def _campaign(
     tallies: dict[str, Tally] = {}
     for place, target in enumerate(targets):
         count = max(1, round(wanted * target.share / shares))
-        progress.stage(f"{target.name}: {count} cases")
+        bench.progress.stage(f"{target.name}: {count} cases")
         left = (until - time.monotonic()) / (len(targets) - place)
-        tallies[target.name] = fuzz_target(target, max(1, round(count * own)), seed, time.monotonic() + left)
+        tallies[target.name] = fuzz_target(target, max(1, round(count * own)), bench.seed, time.monotonic() + left)
         if explored:
-            _explore(target.name, round(count * _ATHERIS_SHARE) + 1, seed, tallies[target.name])
-    progress.stage("")
+            _explore(target.name, round(count * _ATHERIS_SHARE) + 1, bench.seed, tallies[target.name])
+    bench.progress.stage("")
     return tallies
 
 

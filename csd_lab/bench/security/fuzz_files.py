@@ -248,8 +248,8 @@ def _run_directory(folder: Path) -> list[FuzzTarget]:
         ARRAY_FILE: ("yaml", [_ARRAY]),
         JOB_FILE: ("yaml", [_JOB]),
     }
-    for name, (_, values) in seeds.items():
-        (path / name).write_bytes(_encoded(seeds[name][0], values[0]))
+    for name, (codec, values) in seeds.items():
+        (path / name).write_bytes(encoder(codec)(values[0]))
     state = TrainingState(1, 0.5, 1.0, {"w": np.zeros(3, np.float32)}, {}, {})
     save_checkpoint(path / CHECKPOINT_FILE, Checkpoint(state, 1.0), "j")
     seeds[CHECKPOINT_FILE] = "bytes", [(path / CHECKPOINT_FILE).read_bytes()]
@@ -325,7 +325,3 @@ def _state(folder: Path) -> list[FuzzTarget]:
         ),
         FuzzTarget("calibration table", "json", tables, lambda content: parse_table(content, "table"), 1.5),
     ]
-
-
-def _encoded(codec: str, value: Any) -> bytes:
-    return encoder(codec)(value)

@@ -143,27 +143,20 @@ class Mutator:
     def _value(self, value: Any) -> Any:
         """Return the value with one of its parts replaced, doubled, removed or added."""
         rng = self._rng
-        if isinstance(value, dict) and value and rng.random() < 0.85:
-            key = rng.choice(list(value))
-            action = rng.random()
-            if action < 0.7:
-                value[key] = self._value(value[key])
-            elif action < 0.85:
-                del value[key]
-            else:
-                value[rng.choice([*_TEXTS, key, 5])] = self._leaf()
-            return value
-        if isinstance(value, list) and value and rng.random() < 0.85:
-            place = rng.randrange(len(value))
-            action = rng.random()
-            if action < 0.7:
-                value[place] = self._value(value[place])
-            elif action < 0.8:
-                del value[place]
-            else:
-                value[place:place] = copy.deepcopy(value[place : place + 1]) * rng.choice((1, 2, 40))
-            return value
-        return self._leaf()
+        if not isinstance(value, dict | list) or not value or rng.random() >= 0.85:
+            return self._leaf()
+        is_dict = isinstance(value, dict)
+        key: Any = rng.choice(list(value)) if is_dict else rng.randrange(len(value))
+        action = rng.random()
+        if action < 0.7:
+            value[key] = self._value(value[key])
+        elif action < (0.85 if is_dict else 0.8):
+            del value[key]
+        elif is_dict:
+            value[rng.choice([*_TEXTS, key, 5])] = self._leaf()
+        else:
+            value[key:key] = copy.deepcopy(value[key : key + 1]) * rng.choice((1, 2, 40))
+        return value
 
     def _leaf(self) -> Any:
         rng = self._rng

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, RunningDrives, array_of, request_run
 from csd_lab.bench.run_files import all_finite
@@ -174,7 +173,7 @@ def bench_hostile(bench: Bench, quick: bool = False) -> BenchReport:
         request = ArrayRequest(array_of(bench.name, DRIVES, "native"), DataSection.model_validate(DATA), seed)
 
         async def work(drives: RunningDrives, seed: int = seed) -> list[CaseOutcome]:
-            return await _Cases(drives, seed, bench.progress).run()
+            return await _Cases(bench, drives, seed).run()
 
         outcomes += bench.on_array(request, work, HostileEngine(bench.paths.arrays, HOSTILE_DRIVE))
     return bench.report("wall", judge(outcomes, HOSTILE_DRIVE), {"cases": _samples(outcomes)}, "native")
@@ -196,8 +195,8 @@ def _samples(outcomes: Sequence[CaseOutcome]) -> list[dict[str, Any]]:
 class _Cases:
     """All cases of one seed, on one array; between two of them every drive dials anew."""
 
-    def __init__(self, drives: RunningDrives, seed: int, progress: Progress) -> None:
-        self._drives, self._seed, self._progress = drives, seed, progress
+    def __init__(self, bench: Bench, drives: RunningDrives, seed: int) -> None:
+        self._drives, self._seed, self._progress = drives, seed, bench.progress
 
     async def run(self) -> list[CaseOutcome]:
         """Return what came of each; the runs without the hostile drive come first."""
