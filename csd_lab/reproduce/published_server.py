@@ -62,7 +62,8 @@ def describe_input(model: str, store: CalibrationStore) -> ModelInput:
     table = store.require(load.spec, load.shape, DRIVE)
     drive = make_server(model, store, "middle").kinds[0]
     at_once = drive.costs.micro_batch
-    norms = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in _modules(model))
+    modules = build_model(ModelSpec(model)).modules()
+    norms = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in modules)
     return ModelInput(
         model=model,
         input_shape=list(load.shape),
@@ -73,7 +74,3 @@ def describe_input(model: str, store: CalibrationStore) -> ModelInput:
         record_bytes=load.record_bytes,
         batch_statistics=norms,
     )
-
-
-def _modules(model: str) -> list[torch.nn.Module]:
-    return list(build_model(ModelSpec(model)).modules())

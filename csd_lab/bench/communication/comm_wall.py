@@ -15,7 +15,7 @@ squares.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
@@ -45,11 +45,10 @@ from csd_lab.bench.communication.comm_runs import (
     SHAPED_LATENCY_SECONDS,
     Blocks,
     WallRuns,
-    WallSteps,
     on_wall,
     ratio_interval,
 )
-from csd_lab.bench.cpu_steal import undisturbed
+from csd_lab.bench.cpu_steal import Attempt, undisturbed
 from csd_lab.bench.harness import Bench, Spread, spread_over
 from firmware_agent.common.send_queue import TransferSettings
 
@@ -176,23 +175,8 @@ _TURNS = {0.25: (4, 3), 1.0: (5, 4), 4.0: (6, 3)}
 _MEASURED_TURNS = (6, 2)
 
 
-@dataclass(frozen=True)
-class WallBlocks:
-    """Step seconds of a case, in blocks, by its settings.
-
-    Attributes:
-        stolen_share: of the processor time that was wanted, what the machine's own host gave to others.
-        runs: how many were made; that with the least share counts.
-    """
-
-    case: CommunicationCase
-    seconds: dict[TransferSettings, list[list[float]]]
-    stolen_share: float = 0.0
-    runs: int = 1
-
-    def median(self, sending: TransferSettings) -> float:
-        """Return the median of all steps with these settings."""
-        return statistics.median(each for block in self.seconds[sending] for each in block)
+# Step seconds by settings, in blocks, of the run of a case from which the least processor time was stolen.
+WallBlocks = Attempt[dict[TransferSettings, list[list[float]]]]
 
 
 async def identical_weights(runs: WallRuns) -> bool:
@@ -204,14 +188,9 @@ async def identical_weights(runs: WallRuns) -> bool:
             await runs.run(spec_of(model), Blocks((sending,), IDENTICAL_STEPS, 1), _IDENTICAL_BYTES_PER_SECOND)
             for sending in (FIFO, PRIORITY)
         ]
-        same &= _same_weights(*results)
+        one, other = ({name: array.tobytes() for name, array in ran.weights.items()} for ran in results)
+        same &= one == other
     return same
-
-
-def _same_weights(one: WallSteps, other: WallSteps) -> bool:
-    return one.weights.keys() == other.weights.keys() and all(
-        array.tobytes() == other.weights[name].tobytes() for name, array in one.weights.items()
-    )
 
 
 def plan() -> list[tuple[CommunicationCase, Blocks]]:
@@ -226,7 +205,7 @@ def plan() -> list[tuple[CommunicationCase, Blocks]]:
     return [*cases[:quarter], *others[::2], *cases[quarter : 3 * quarter], *others[1::2], *cases[3 * quarter :]]
 
 
-async def measure(runs: WallRuns) -> list[WallBlocks]:
+async def measure(runs: WallRuns) -> dict[CommunicationCase, WallBlocks]:
     """Make all runs of the plan, those again from which much processor time was stolen (see `undisturbed`)."""
     planned = plan()
 
@@ -236,12 +215,11 @@ async def measure(runs: WallRuns) -> list[WallBlocks]:
         return dict(zip(turns.settings, turns.sort(ran.step_seconds), strict=True))
 
     made = await undisturbed([partial(make, *each) for each in planned], runs.progress.advance)
-    pairs = zip(planned, made, strict=True)
-    return [WallBlocks(case, each.result, each.stolen_share, each.runs) for (case, _), each in pairs]
+    return dict(zip((case for case, _ in planned), made, strict=True))
 
 
 def compare(
-    seen: Sequence[WallBlocks], processes: int | None = None
+    seen: Mapping[CommunicationCase, WallBlocks], processes: int | None = None
 ) -> tuple[dict[str, float], dict[str, Any], list[dict[str, Any]]]:
     """Return `wall_agrees` and `model_error_median`, what was fitted, and what was seen of each case.
 
@@ -253,18 +231,17 @@ def compare(
         seen: all runs of the plan.
         processes: that share the simulations; None for one per processor.
     """
-    measured = {
-        (each.case, sending): each.median(sending)
-        for each in seen
-        if each.case not in CASES
-        for sending in each.seconds
-    }
-    of_cases = [each for each in seen if each.case in CASES]
-    pairs = [(each.case, sending) for each in of_cases for sending in each.seconds]
+    others = [case for case in seen if case not in CASES]
+    measured = {(case, sending): _median(seen[case], sending) for case in others for sending in seen[case].result}
+    of_cases = [case for case in seen if case in CASES]
+    pairs = [(case, sending) for case in of_cases for sending in seen[case].result]
     with spread_over(processes) as spread:
         fit = fit_to(measured, spread)
         played = dict(zip(pairs, spread(fit.play, *zip(*pairs, strict=True)), strict=True))
-    cases = [_judge(each, {sending: played[each.case, sending] for sending in each.seconds}) for each in of_cases]
+    cases = [
+        _told(case, seen[case]) | _judge(seen[case], {sending: played[case, sending] for sending in seen[case].result})
+        for case in of_cases
+    ]
     found = {
         "wall_agrees": sum(bool(case["agrees"]) for case in cases) / len(cases),
         "model_error_median": statistics.median(error for case in cases for error in case["errors"]),
@@ -272,30 +249,36 @@ def compare(
     fitted = {
         "fit": asdict(fit),
         "errors": errors(fit, measured),
-        "seconds": [_told(each) for each in seen if each.case not in CASES],
+        "seconds": [_told(case, seen[case]) for case in others],
     }
     return found, fitted, cases
 
 
-def _told(seen: WallBlocks) -> dict[str, Any]:
-    blocks = {f"{sending.schedule}_seconds": blocks for sending, blocks in seen.seconds.items()}
+def _median(seen: WallBlocks, sending: TransferSettings) -> float:
+    """Return the median of all steps with these settings."""
+    return statistics.median(each for block in seen.result[sending] for each in block)
+
+
+def _told(case: CommunicationCase, seen: WallBlocks) -> dict[str, Any]:
+    blocks = {f"{sending.schedule}_seconds": blocks for sending, blocks in seen.result.items()}
     made = {"stolen_share": seen.stolen_share, "runs": seen.runs}
-    return {"model": seen.case.model, "wire_over_compute": seen.case.ratio, **blocks, **made}
+    return {"model": case.model, "wire_over_compute": case.ratio, **blocks, **made}
 
 
 def _judge(seen: WallBlocks, played: Mapping[TransferSettings, list[float]]) -> dict[str, Any]:
     """Hold a case against the steps that the core plays."""
     predicted = {sending: statistics.fmean(each) for sending, each in played.items()}
     foretold = predicted[FIFO] / predicted[PRIORITY]
-    ratio, low, high = ratio_interval(seen.seconds[FIFO], seen.seconds[PRIORITY])
-    return _told(seen) | {
+    ratio, low, high = ratio_interval(seen.result[FIFO], seen.result[PRIORITY])
+    medians = {sending: _median(seen, sending) for sending in (FIFO, PRIORITY)}
+    return {
         "measured_ratio": ratio,
         "interval": [low, high],
         "predicted_ratio": foretold,
         "agrees": low <= foretold <= high,
         "predicted_seconds": [predicted[sending] for sending in (FIFO, PRIORITY)],
         "predicted_deviation": statistics.pstdev(played[PRIORITY]),
-        "errors": [abs(predicted[each] - seen.median(each)) / seen.median(each) for each in (FIFO, PRIORITY)],
+        "errors": [abs(predicted[each] - median) / median for each, median in medians.items()],
     }
 
 
@@ -315,7 +298,7 @@ def bench_comm(bench: Bench) -> BenchReport:
     tuned, samples = comm_tuners.figures(bench.seed)
     samples["timeline"] = cases
 
-    async def work(runs: WallRuns) -> tuple[bool, list[WallBlocks]]:
+    async def work(runs: WallRuns) -> tuple[bool, dict[CommunicationCase, WallBlocks]]:
         return await identical_weights(runs), await measure(runs)
 
     identical, seen = on_wall(bench, comm_cases.CASES[0].bytes_per_second, work)

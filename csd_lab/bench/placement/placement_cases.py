@@ -9,10 +9,11 @@ measured, by `NOISE` each.
 
 from __future__ import annotations
 
-import time
+import statistics
+import timeit
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from typing import Any
 
@@ -282,7 +283,11 @@ def decision_seconds(layers: int = 200, drives: int = 36, repeats: int = 5) -> d
     Unequal are four kinds with batches and speeds of their own: batches are planned for each profile, and so arrays
     have as many kinds as profiles. Narrow is a link on which many cuts are about as good as the best.
     """
-    return {name: _median_seconds(each, repeats) for name, each in decision_cases(layers, drives).items()}
+    took = {
+        name: timeit.repeat(partial(decide, each, heavy=0.0), "import gc; gc.enable()", repeat=repeats, number=1)
+        for name, each in decision_cases(layers, drives).items()
+    }
+    return {name: statistics.median(seconds) for name, seconds in took.items()}
 
 
 def decision_cases(layers: int, drives: int) -> dict[str, SplitProblem]:
@@ -317,15 +322,6 @@ def _of_kind(place: int, kind: int) -> DeviceCost:
     quicker = 1 - kind / 10
     batch = BATCH * (4 - kind) // 4
     return DeviceCost(f"csd-{place:02d}", batch, 2.0 * quicker, 4.0 * quicker, 0.05, 0.01, 5e8, 5e-5)
-
-
-def _median_seconds(situation: SplitProblem, repeats: int) -> float:
-    took = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        decide(situation, heavy=0.0)
-        took.append(time.perf_counter() - begin)
-    return sorted(took)[repeats // 2]
 
 
 def _drive(model: str, place: int, mixed: bool) -> DeviceCost:

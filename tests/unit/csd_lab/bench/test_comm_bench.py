@@ -11,6 +11,7 @@ from csd_lab.bench.communication import comm_cases, comm_wall
 from csd_lab.bench.communication.comm_cases import CASES, FIFO, PRIORITY, RATIOS, CommunicationCase, predict
 from csd_lab.bench.communication.comm_runs import CONFIDENCE, DROPPED_STEPS, Blocks, ratio_interval
 from csd_lab.bench.communication.comm_wall import COMPUTE_BOUND, WIRE_BOUND, Fit, Run, WallBlocks, errors, fit_to
+from csd_lab.bench.cpu_steal import Attempt
 from csd_lab.bench.harness import spread_over
 
 TURNS = st.builds(Blocks, st.just((FIFO, PRIORITY)), st.integers(DROPPED_STEPS + 2, 9), st.integers(1, 5))
@@ -189,9 +190,9 @@ def test_where_the_core_is_right_ratios_are_foretold(monkeypatch: pytest.MonkeyP
     def see(case: CommunicationCase, turns: Blocks) -> WallBlocks:
         noise = np.exp(0.005 * generator.standard_normal((len(turns.settings), turns.blocks, 3)))
         seconds = [truth.predict(case, sending) * part for sending, part in zip(turns.settings, noise, strict=True)]
-        return WallBlocks(case, dict(zip(turns.settings, (part.tolist() for part in seconds), strict=True)))
+        return Attempt(dict(zip(turns.settings, (part.tolist() for part in seconds), strict=True)), 0.0, 1)
 
-    found, fitted, cases = comm_wall.compare([see(*each) for each in comm_wall.plan()], processes=1)
+    found, fitted, cases = comm_wall.compare({case: see(case, turns) for case, turns in comm_wall.plan()}, processes=1)
     for case in cases:
         assert case["predicted_ratio"] == pytest.approx(case["measured_ratio"], rel=0.025)
     assert found["wall_agrees"] >= 0.5
