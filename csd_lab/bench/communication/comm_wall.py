@@ -48,8 +48,7 @@ from csd_lab.bench.communication.comm_runs import (
     on_wall,
     ratio_interval,
 )
-from csd_lab.bench.cpu_steal import Attempt, undisturbed
-from csd_lab.bench.harness import Bench, Spread, spread_over
+from csd_lab.bench.harness import Attempt, Bench, Spread, spread_over, undisturbed
 from firmware_agent.common.send_queue import TransferSettings
 
 Floats = npt.NDArray[np.float64]

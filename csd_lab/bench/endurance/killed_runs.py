@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.command_lab import WATCHDOG_SECONDS, CommandLab
-from csd_lab.bench.harness import Bench, temporary_folder
-from csd_lab.bench.run_files import (
+from csd_lab.bench.command_lab import (
+    WATCHDOG_SECONDS,
+    CommandLab,
     all_finite,
     count_rounds,
     difference,
@@ -25,6 +25,7 @@ from csd_lab.bench.run_files import (
     read_steps,
     read_weights,
 )
+from csd_lab.bench.harness import Bench, temporary_folder
 from firmware_agent.common.atomic_files import PARTIAL
 from firmware_agent.common.slices import Array
 from host.core.records import EventKind, EventRecord, RoundRecord, StepRecord

@@ -18,9 +18,8 @@ from scipy.stats import theilslopes
 
 from csd_emu.util.deadline import Deadline
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.command_lab import CommandLab
+from csd_lab.bench.command_lab import ROUND, CommandLab, count_rounds, newest
 from csd_lab.bench.harness import Bench, temporary_folder
-from csd_lab.bench.run_files import ROUND, count_rounds, newest
 from firmware_agent.common.errors import ConfigurationError, DeviceError
 from host.monitoring.run_directory import RECORDS_FILE
 

@@ -14,8 +14,8 @@ from csd_emu.config.array_file import ArrayConfig, HostSection
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
+from csd_lab.bench.command_lab import read_rounds
 from csd_lab.bench.harness import Bench, array_of, bench_job, cpu_hogs, request_run, temporary_folder
-from csd_lab.bench.run_files import read_rounds
 from csd_lab.generate.promql_queries import JOULES, JOULES_PER_RECORD, RECORDS_PER_DEVICE_SECOND, WATTS, Query
 from csd_lab.testkit.prometheus import Prometheus, free_port, run_prometheus
 from firmware_agent.common.errors import EnvironmentUnfit

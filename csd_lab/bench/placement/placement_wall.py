@@ -14,7 +14,7 @@ from csd_emu.perfmodel.timeline import Link
 from csd_lab.bench.communication.comm_cases import DRIVES, LATENCY_SECONDS, CommunicationCase, costs_of, spec_of
 from csd_lab.bench.communication.comm_nets import INPUT_SHAPE, NETS
 from csd_lab.bench.communication.comm_runs import WallRuns
-from csd_lab.bench.cpu_steal import Attempt, undisturbed
+from csd_lab.bench.harness import Attempt, undisturbed
 from firmware_agent.common.layer_costs import trace_layers
 from firmware_agent.common.split.cutting import list_cuts
 from host.policies.split.choose_cut import HEAVY, decide

@@ -14,9 +14,8 @@ import msgspec
 
 from csd_emu.util.deadline import Deadline
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.command_lab import CommandLab
+from csd_lab.bench.command_lab import CommandLab, difference, newest, read_steps, read_weights
 from csd_lab.bench.harness import Bench, array_of, temporary_folder
-from csd_lab.bench.run_files import difference, newest, read_steps, read_weights
 from csd_lab.bench.scaleout import scaleout_simulation
 from csd_lab.bench.scaleout.fleet_stubs import (
     HOST_FILE,

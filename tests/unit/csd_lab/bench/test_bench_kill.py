@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from csd_lab.bench.command_lab import all_finite, difference
 from csd_lab.bench.endurance.killed_runs import (
     MOMENTS,
     NATIVE_TARGETS,
@@ -21,7 +22,6 @@ from csd_lab.bench.endurance.killed_runs import (
     judge,
     says_so,
 )
-from csd_lab.bench.run_files import all_finite, difference
 from host.core.records import DeviceStep, ServersRecord, StepRecord
 
 

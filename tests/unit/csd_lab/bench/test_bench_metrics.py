@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from csd_lab.bench.command_lab import read_rounds
 from csd_lab.bench.monitoring.bench_metrics import (
     QueryWindow,
     ask,
@@ -16,7 +17,6 @@ from csd_lab.bench.monitoring.bench_metrics import (
     rates,
     watts,
 )
-from csd_lab.bench.run_files import read_rounds
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import EventKind, EventRecord, RoundRecord
 from tests.support.records import device_round, round_record, write_run

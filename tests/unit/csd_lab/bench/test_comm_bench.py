@@ -11,8 +11,7 @@ from csd_lab.bench.communication import comm_cases, comm_wall
 from csd_lab.bench.communication.comm_cases import CASES, FIFO, PRIORITY, RATIOS, CommunicationCase, predict
 from csd_lab.bench.communication.comm_runs import CONFIDENCE, DROPPED_STEPS, Blocks, ratio_interval
 from csd_lab.bench.communication.comm_wall import COMPUTE_BOUND, WIRE_BOUND, Fit, Run, WallBlocks, errors, fit_to
-from csd_lab.bench.cpu_steal import Attempt
-from csd_lab.bench.harness import spread_over
+from csd_lab.bench.harness import Attempt, spread_over
 
 TURNS = st.builds(Blocks, st.just((FIFO, PRIORITY)), st.integers(DROPPED_STEPS + 2, 9), st.integers(1, 5))
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from csd_lab.bench.cpu_steal import MOST_STOLEN, Attempt, StolenTime, Ticks, read_ticks, undisturbed
+from csd_lab.bench.harness import MOST_STOLEN, Attempt, StolenTime, Ticks, read_ticks, undisturbed
 
 SECONDS = st.floats(0, 1e6)
 JOBS, PASSES = 8, 2.5

@@ -10,9 +10,22 @@ from csd_emu.perfmodel.power import PUBLISHED
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_lab.reproduce.hypertune_result import DisturbanceFigures, HypertuneReport, Scaling
 from csd_lab.reproduce.output import write_hypertune
-from csd_lab.reproduce.published_server import DRIVES, TUNING, describe_input, make_server, model_load
 from csd_lab.reproduce.reproduce_hypertune import put_beside
-from csd_lab.reproduce.scaling import COMPUTE_ONLY, DRIVE_COUNTS, KNEE, LOST, STANNIS, disturb_node, scale, vary_batch
+from csd_lab.reproduce.scaling import (
+    COMPUTE_ONLY,
+    DRIVE_COUNTS,
+    DRIVES,
+    KNEE,
+    LOST,
+    STANNIS,
+    TUNING,
+    describe_input,
+    disturb_node,
+    make_server,
+    model_load,
+    scale,
+    vary_batch,
+)
 from csd_lab.simulate.nodes import Nodes
 from csd_lab.simulate.tuners import plan
 from firmware_agent.common.errors import EnvironmentUnfit
