@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 import numpy as np
 
@@ -147,36 +146,6 @@ def shift(spans: Iterable[Span], seconds: float) -> tuple[Span, ...]:
         Span(span.device, span.phase, span.start_seconds + seconds, span.end_seconds + seconds, span.bytes)
         for span in spans
     )
-
-
-def chrome_trace(spans: Iterable[Span], clock: str, process: str = "csd-emu") -> dict[str, Any]:
-    """Return the spans in Chrome's trace format, which Perfetto and chrome://tracing show: one row per device.
-
-    Times are microseconds of device time; `clock` says whose seconds these are.
-    """
-    rows: dict[str, int] = {}
-    events = []
-    for span in spans:
-        row = rows.setdefault(span.device, len(rows) + 1)
-        events.append(
-            {
-                "name": span.phase,
-                "cat": "communication" if span.phase in COMMUNICATION else "work",
-                "ph": "X",
-                "ts": span.start_seconds * 1e6,
-                "dur": span.seconds * 1e6,
-                "pid": 1,
-                "tid": row,
-                "args": {"clock": clock, "bytes": span.bytes},
-            }
-        )
-    names = [_metadata("process_name", 0, process)]
-    names += [_metadata("thread_name", row, device) for device, row in rows.items()]
-    return {"traceEvents": names + events, "displayTimeUnit": "ms", "otherData": {"clock": clock}}
-
-
-def _metadata(kind: str, row: int, name: str) -> dict[str, Any]:
-    return {"name": kind, "ph": "M", "pid": 1, "tid": row, "args": {"name": name}}
 
 
 def _column(activities: Sequence[Activity], name: str) -> Floats:

@@ -1,11 +1,10 @@
-"""Step time of a cut where the exchange overlaps what drives compute: the event simulation's answer.
+"""Step time of a cut where the exchange overlaps what drives compute, as it is simulated.
 
-`csd_emu.perfmodel.overlap.event_simulation` says who waits for whom, `csd_emu.perfmodel.overlap.steady_steps` works out
-the same sooner. A cut is simulated for one step, from turn to turn. That takes milliseconds, so cuts are first given a
-bound that no schedule can beat, and only those are simulated whose bound is below the best found so far. With drives
-that are alike the choice is the same as if all had been. With unlike ones a simulation takes some times as long and
-bounds are wider, so the search ends, too, when `PATIENCE` cuts in turn, those of the lowest bounds first, were no
-better than the best.
+`csd_emu.perfmodel.overlap.steady_steps` says who waits for whom. To simulate a cut takes milliseconds, so cuts are
+first given a bound that no schedule can beat, and only those are simulated whose bound is below the best found so far.
+With drives that are alike the choice is the same as if all had been. With unlike ones a simulation takes some times as
+long and bounds are wider, so the search ends, too, when `PATIENCE` cuts in turn, those of the lowest bounds first, were
+no better than the best.
 
 Why the bound holds. In a step, first all gradients of the drives' layers are pushed, since no forward pass ends before
 the parameters made of them have come; then all activations; then the host computes; then the activations' gradients are
@@ -22,9 +21,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from csd_emu.perfmodel.host_node import reduce_seconds
-from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
-from csd_emu.perfmodel.overlap.simulated_step import settle, settle_turns
-from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, Phases
+from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink, host_side, own_side
+from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, SteadySteps, settle
 from csd_emu.perfmodel.overlap.stepped_ranges import BlockStepping
 from csd_emu.perfmodel.split.cut_costs import CutCosts
 from csd_emu.perfmodel.split.split_problem import DeviceCost, Floats, SplitProblem
@@ -45,14 +43,14 @@ def simulate_cut(situation: SplitProblem, cut: int, amounts: CutCosts | None = N
     if sending is None or not 0 < cut <= amounts.unmoved or math.isnan(amounts.crossing_bytes[cut]):
         raise ConfigurationError(f"cut {cut}: cannot be simulated; it needs a schedule and a place to cut")
     local = next((drive for drive in situation.drives if drive.local), None)
-    run = Phases(
+    run = SteadySteps(
         _kinds(situation, amounts, cut),
         _shared(situation),
         _exchange(situation, amounts, cut, sending),
         local=None if local is None else _passes(amounts, local, cut),
         turn_seconds=float(amounts.host_seconds[cut]),
     )
-    return settle(run) if cut == amounts.unmoved else settle_turns(run)
+    return settle(run)
 
 
 def bounds(situation: SplitProblem, amounts: CutCosts | None = None) -> Floats:
@@ -182,7 +180,7 @@ def _kinds(situation: SplitProblem, amounts: CutCosts, cut: int) -> list[DriveKi
     for place, drives in amounts.kinds:
         drive = situation.drives[place]
         crossing, label = float(amounts.crossing_bytes[cut]), float(amounts.labels[cut])
-        up, down = (max(1, round(drive.batch_size * size)) for size in (crossing + label, crossing))
+        up, down = (max(cut < amounts.unmoved, round(drive.batch_size * size)) for size in (crossing + label, crossing))
         kinds.append(DriveKind(drives, _passes(amounts, drive, cut), _own(situation, drive), up, down))
     return kinds
 
@@ -202,13 +200,8 @@ def _exchange(situation: SplitProblem, amounts: CutCosts, cut: int, sending: Tra
 
 
 def _shared(situation: SplitProblem) -> SharedLink:
-    """Return the host's side; where it is not shared, it is as wide as all drives have for themselves."""
-    link = situation.link
-    width = 1 if link.shared else len(situation.remote)
-    return SharedLink(link.bytes_per_second * width, link.latency_seconds, situation.slice_seconds)
+    return host_side(situation.link, len(situation.remote), situation.slice_seconds)
 
 
 def _own(situation: SplitProblem, drive: DeviceCost) -> OwnLink:
-    link = situation.link
-    rate = drive.link_bytes_per_second if link.shared else min(drive.link_bytes_per_second, link.bytes_per_second)
-    return OwnLink(rate, drive.link_latency_seconds)
+    return own_side(situation.link, drive.link_bytes_per_second, drive.link_latency_seconds)
