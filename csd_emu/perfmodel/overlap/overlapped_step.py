@@ -25,12 +25,23 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from csd_emu.perfmodel.cut_timeline import TAIL, Crossed
 from csd_emu.perfmodel.overlap.layer_work import share_out
 from csd_emu.perfmodel.overlap.simulated_link import host_side, own_side
 from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, SteadySteps, settle
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES, BlockStepping
-from csd_emu.perfmodel.timeline import AGGREGATE, HOST_READER, READ, RECEIVE, SEND, Activity, Composed, Link, Span
+from csd_emu.perfmodel.timeline import (
+    AGGREGATE,
+    HOST_READER,
+    READ,
+    RECEIVE,
+    SEND,
+    TAIL,
+    Activity,
+    Composed,
+    Crossed,
+    Link,
+    Span,
+)
 from csd_emu.profiles import Sourced
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.send_queue import TransferSettings

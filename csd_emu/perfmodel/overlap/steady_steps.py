@@ -106,7 +106,7 @@ class ExchangeModel:
     stepping: BlockStepping
 
 
-class Exchanged(NamedTuple):
+class StepTransfers(NamedTuple):
     """What has crossed the link in a step, arrivals in the order of their groups.
 
     Attributes:
@@ -167,8 +167,8 @@ class SteadySteps:
         self.begun = [0.0] * len(self._passes)
         self.forward: list[list[tuple[float, float]]] = []
         self.backward: list[list[float]] = []
-        self.exchanged = deque[Exchanged](maxlen=3)
-        self.crossed = deque[Exchanged](maxlen=3)
+        self.exchanged = deque[StepTransfers](maxlen=3)
+        self.crossed = deque[StepTransfers](maxlen=3)
 
     @property
     def sides(self) -> list[int]:
@@ -198,7 +198,7 @@ class SteadySteps:
         begins = [turned] * len(self._passes)
         for seconds, _, _, group, _, _ in pulled:
             begins[group] = seconds
-        self.crossed.append(Exchanged(pushed, [(turned, 0, 0, 0)], pulled))
+        self.crossed.append(StepTransfers(pushed, [(turned, 0, 0, 0)], pulled))
         return begins
 
 
@@ -224,7 +224,7 @@ class _Exchange:
         self._up = LinkFlow([kind.drives for kind in kinds], [kind.own for kind in kinds], link, exchange.sending)
         self._down = LinkFlow(list(drives.values()), list(drives), link, exchange.sending)
 
-    def get_back(self, exchanged: deque[Exchanged], ends: Sequence[Sequence[float]]) -> list[list[float]]:
+    def get_back(self, exchanged: deque[StepTransfers], ends: Sequence[Sequence[float]]) -> list[list[float]]:
         """Return when each layer's new parameters have come, to each group; before the first step they are there.
 
         Args:
@@ -243,7 +243,7 @@ class _Exchange:
             there[side][self._layer_of[order]] = seconds
         for seconds, order, _, _ in stepped:
             there[-1][self._layer_of[order]] = seconds
-        exchanged.append(Exchanged(pushed, stepped, pulled))
+        exchanged.append(StepTransfers(pushed, stepped, pulled))
         return [there[side] for side in self.sides] + there[-1:] * self._trains
 
     def _step(self, arrived: Sequence[Arrival], local: Sequence[Sequence[Offer]]) -> Sequence[Offer]:

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from csd_emu.perfmodel.split.barrier_cut import barrier_seconds
 from csd_emu.perfmodel.split.cut_costs import CutCosts
-from csd_emu.perfmodel.split.overlapped_cut import bounds, find_best, patience_of, simulate_cut
+from csd_emu.perfmodel.split.cut_seconds import barrier_seconds, bounds, find_best, patience_of, simulate_cut
 from csd_emu.perfmodel.split.split_problem import HostPlace, SplitProblem
 from firmware_agent.common.units import format_bytes
 from host.policies.split.cut_decision import CutDecision, CutRow

@@ -15,7 +15,7 @@ from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
 from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, SteadySteps, settle
 from csd_emu.perfmodel.overlap.stepped_ranges import BlockStepping
 from csd_emu.perfmodel.split.cut_costs import CutCosts
-from csd_emu.perfmodel.split.overlapped_cut import simulate_cut
+from csd_emu.perfmodel.split.cut_seconds import simulate_cut
 from csd_emu.perfmodel.split.split_problem import DeviceCost, SplitProblem
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import SendQueue, TransferSettings
