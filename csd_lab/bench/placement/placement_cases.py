@@ -1,7 +1,7 @@
 """Cases of `bench placement` on the timeline: the chosen cut beside the one that the runs' own accounting likes best.
 
 The decision (`csd_emu.perfmodel.split`) has closed forms over all cuts at once. Its judge, `CutJudge`, is what composes
-the steps of real runs, asked once for every cut: `csd_emu.perfmodel.cut_timeline` and, where the exchange overlaps what
+the steps of real runs, asked once for every cut: `csd_emu.perfmodel.timeline` and, where the exchange overlaps what
 drives compute, `csd_emu.perfmodel.overlap.overlapped_step`, event by event. Without overlap it shares no formula with
 the decision; with overlap both ask the same scheduling core. It knows better: its layers take other seconds than were
 measured, by `NOISE` each.
@@ -19,12 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from csd_emu.perfmodel.cut_timeline import Crossed, compose_cut
 from csd_emu.perfmodel.host_node import reduce_seconds
 from csd_emu.perfmodel.overlap.layer_work import TensorCost
 from csd_emu.perfmodel.overlap.overlapped_step import SLICE_SECONDS, OverlapComposer
 from csd_emu.perfmodel.split.split_problem import LABEL_BYTES, DeviceCost, HostPlace, LayerSplitCost, SplitProblem
-from csd_emu.perfmodel.timeline import Activity, Link
+from csd_emu.perfmodel.timeline import Activity, Crossed, Link, compose_cut
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
 from firmware_agent.common.layer_costs import LayerWork

@@ -1,43 +1,46 @@
-"""The life of every slice in Chrome's trace format, which Perfetto and chrome://tracing show."""
+"""Spans and slices in Chrome's trace format, which Perfetto and chrome://tracing show."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-PUSH_NAME, PULL_NAME = "push", "pull"
+from csd_emu.perfmodel.timeline import COMMUNICATION as COMMUNICATION_PHASES
+from csd_emu.perfmodel.timeline import Span
+from host.core.slice_record import SliceRecord
+
 QUEUE, COMMUNICATION = "QUEUE", "COMMUNICATION"
 
 
-class SliceSpan(NamedTuple):
-    """A slice from where it became ready to where its peer had read it; seconds of one clock.
+def chrome_trace(spans: Iterable[Span], clock: str, process: str = "csd-emu") -> dict[str, Any]:
+    """Return the spans, one row per device.
 
-    Attributes:
-        step: whose gradients these are, or whose they were that these parameters come of.
-        device: the drive's name.
-        direction: ``push`` to the host, ``pull`` from it.
-        tensor: its name.
-        offset: of the first byte in it.
-        size_bytes: how many.
-        ready_seconds: the bytes are there, and wait.
-        begin_seconds: they leave.
-        end_seconds: the peer has them.
+    Times are microseconds of device time; `clock` says whose seconds these are.
     """
+    rows: dict[str, int] = {}
+    events = []
+    for span in spans:
+        row = rows.setdefault(span.device, len(rows) + 1)
+        events.append(
+            {
+                "name": span.phase,
+                "cat": "communication" if span.phase in COMMUNICATION_PHASES else "work",
+                "ph": "X",
+                "ts": span.start_seconds * 1e6,
+                "dur": span.seconds * 1e6,
+                "pid": 1,
+                "tid": row,
+                "args": {"clock": clock, "bytes": span.bytes},
+            }
+        )
+    names = [_name("process_name", 1, 0, process)]
+    names += [_name("thread_name", 1, row, device) for device, row in rows.items()]
+    return _trace(names + events, clock)
 
-    step: int
-    device: str
-    direction: str
-    tensor: str
-    offset: int
-    size_bytes: int
-    ready_seconds: float
-    begin_seconds: float
-    end_seconds: float
 
-
-def slice_trace(slices: Iterable[SliceSpan], clock: str, title: str = "csd-emu") -> dict[str, Any]:
-    """Return slices in Chrome's trace format; times are microseconds of the clock, counted from the first slice.
+def slice_trace(slices: Iterable[SliceRecord], clock: str, title: str = "csd-emu") -> dict[str, Any]:
+    """Return the life of each slice; times are microseconds of the clock, counted from the first slice.
 
     Each device has two processes, ``push`` and ``pull``. In each, what is under way lies in rows, as few as it takes
     for no two slices to overlap in one, and what waits is shown as asynchronous spans.
@@ -57,7 +60,7 @@ def slice_trace(slices: Iterable[SliceSpan], clock: str, title: str = "csd-emu")
         ]
         for each, row in zip(own, rows, strict=True):
             events += _events(each, number, row, zero, clock)
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"clock": clock}}
+    return _trace(events, clock)
 
 
 def _rows(spans: Sequence[tuple[float, float]]) -> list[int]:
@@ -74,7 +77,7 @@ def _rows(spans: Sequence[tuple[float, float]]) -> list[int]:
     return rows
 
 
-def _events(each: SliceSpan, number: int, row: int, zero: float, clock: str) -> list[dict[str, Any]]:
+def _events(each: SliceRecord, number: int, row: int, zero: float, clock: str) -> list[dict[str, Any]]:
     ready, begin, end = (1e6 * (moment - zero) for moment in (each.ready_seconds, each.begin_seconds, each.end_seconds))
     told = {"clock": clock, "step": each.step, "bytes": each.size_bytes, "offset": each.offset}
     label = f"{each.tensor}+{each.offset}"
@@ -89,3 +92,7 @@ def _events(each: SliceSpan, number: int, row: int, zero: float, clock: str) -> 
 
 def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _trace(events: list[dict[str, Any]], clock: str) -> dict[str, Any]:
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"clock": clock}}
