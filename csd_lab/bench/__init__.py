@@ -18,7 +18,7 @@ _EMULATION = ("repeatability", "startup", "slowdown", "memory", "image", "calibr
 BENCHES = {
     **dict.fromkeys(_EMULATION, "emulation"),
     "metrics": "monitoring.bench_metrics",
-    **dict.fromkeys(("scrape", "page"), "monitoring.exporter"),
+    **dict.fromkeys(("scrape", "page"), "monitoring.served_pages"),
     "kill": "endurance.killed_runs",
     "soak": "endurance.soak",
     "rounds": "training.noop_rounds",
@@ -31,7 +31,7 @@ BENCHES = {
     "planner_vms": "planner.planner_vms",
     "scaleout": "scaleout.scaleout",
     "simulate": "scaleout.bench_simulate",
-    **dict.fromkeys(("deploy", "deploy_wide"), "deploy"),
+    **dict.fromkeys(("deploy", "deploy_wide"), "deployments"),
     **dict.fromkeys(("compose", "ci_gate", "pytest_warm"), "pipelines"),
     "hostile": "security.hostile_runs",
     "overhead": "training.noop_rounds",

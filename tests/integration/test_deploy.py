@@ -12,7 +12,7 @@ from csd_emu.engines.remote.shell import BLOCK_BYTES, CommandResult, open_shell
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
-from csd_lab.bench import deploy as deploy_wide
+from csd_lab.bench import deployments as deploy_wide
 from csd_lab.bench.harness import Bench
 from csd_lab.testkit.ssh_stub import StubDrive, StubDrives, StubFault
 from firmware_agent.common.errors import DriveUnreachable

@@ -4,7 +4,7 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from csd_lab.bench import harness
 from csd_lab.bench.harness import Bench
-from csd_lab.bench.monitoring import exporter as scrape
+from csd_lab.bench.monitoring import served_pages as scrape
 from firmware_agent.common.errors import ProtocolError
 from host.monitoring.metrics.exposition import Exposition
 from host.monitoring.metrics.metrics_state import MetricsState
