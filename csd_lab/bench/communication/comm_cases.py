@@ -94,29 +94,21 @@ class CommunicationCase:
 CASES = tuple(CommunicationCase(model, ratio) for model in MODELS for ratio in RATIOS)
 
 
-@dataclass(frozen=True)
-class CommunicationOutcome:
-    """What a case's step takes, once steps repeat."""
+def predict(case: CommunicationCase) -> dict[str, Any]:
+    """Return what the core says of a case, as a sample: what a step takes, once steps repeat.
 
-    case: CommunicationCase
-    fifo_seconds: float
-    priority_seconds: float
-
-    @property
-    def gain(self) -> float:
-        """FIFO's seconds over those of priority."""
-        return self.fifo_seconds / self.priority_seconds
-
-    @property
-    def over_lower_bound(self) -> float:
-        """Priority's seconds over what no schedule can beat."""
-        return self.priority_seconds / ideal_step_seconds(self.case.costs, self.case.bytes_per_second)
-
-
-def predict(case: CommunicationCase, link: SharedLink) -> CommunicationOutcome:
-    """Return what the core says of a case on this link."""
-    fifo, priority = (steady_step_seconds(case.costs, link, sending) for sending in (FIFO, PRIORITY))
-    return CommunicationOutcome(case, fifo, priority)
+    `priority_over_fifo` are FIFO's seconds over those of priority, `over_lower_bound` priority's over what no schedule
+    can beat.
+    """
+    fifo, priority = (steady_step_seconds(case.costs, case.link, sending) for sending in (FIFO, PRIORITY))
+    return {
+        "model": case.model,
+        "wire_over_compute": case.ratio,
+        "fifo_seconds": fifo,
+        "priority_seconds": priority,
+        "priority_over_fifo": fifo / priority,
+        "over_lower_bound": priority / ideal_step_seconds(case.costs, case.bytes_per_second),
+    }
 
 
 def figures() -> tuple[dict[str, float], list[dict[str, Any]]]:
@@ -124,23 +116,12 @@ def figures() -> tuple[dict[str, float], list[dict[str, Any]]]:
 
     `over_lower_bound` is the largest, over the models, where wire and compute take as long.
     """
-    outcomes = [predict(case, case.link) for case in CASES]
-    gains = [each.gain for each in outcomes]
-    bounds = [each.over_lower_bound for each in outcomes if each.case.ratio == 1]
+    samples = [predict(case) for case in CASES]
+    gains = [sample["priority_over_fifo"] for sample in samples]
+    bounds = [sample["over_lower_bound"] for sample in samples if sample["wire_over_compute"] == 1]
     found = {
         "priority_over_fifo_max": max(gains),
         "priority_over_fifo_min": min(gains),
         "over_lower_bound": max(bounds),
     }
-    samples = [
-        {
-            "model": each.case.model,
-            "wire_over_compute": each.case.ratio,
-            "fifo_seconds": each.fifo_seconds,
-            "priority_seconds": each.priority_seconds,
-            "priority_over_fifo": each.gain,
-            "over_lower_bound": each.over_lower_bound,
-        }
-        for each in outcomes
-    ]
     return found, samples
