@@ -102,8 +102,8 @@ class Retuner:
         self._durations, self._drifts = Durations(rows), Drifts(shape)
         # The step after which a row is thought over without a new cause, and how long after the one before.
         self.recheck = np.full((rows, 2), RECHECK_STEPS, dtype=np.int64)
-        self._expected = np.empty(shape)
-        self._refresh()
+        # Table seconds of the present batches, of parked devices those of a probe of one record; None until asked for.
+        self._known: Floats | None = None
 
     @property
     def slowdowns(self) -> Floats:
@@ -157,7 +157,7 @@ class Retuner:
         self._drifts.reset(which)
         self.dirty |= which
         self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
-        self._refresh()
+        self._known = None
 
     def join(self, which: Flags) -> None:
         """Take devices back, with their first batches and their tables' speeds."""
@@ -167,7 +167,7 @@ class Retuner:
         self._drifts.reset(which)
         self.dirty |= which
         self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
-        self._refresh()
+        self._known = None
 
     def dump(self) -> dict[str, Any]:
         """Return what has been learnt of the first array, in JSON's types."""
@@ -179,7 +179,7 @@ class Retuner:
         for name, array in self._arrays():
             array[0] = state[name]
         self.detector.load_state(state["detector"])
-        self._refresh()
+        self._known = None
 
     def _arrays(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         for part, names in _STATE.items():
@@ -223,7 +223,7 @@ class Retuner:
             return None
         self.batches[row] = batches
         self.dirty[row] = False
-        self._refresh()
+        self._known = None
         return RetuneDecision(row, present, batches, gain)
 
     def _choose(self, row: int, slowdowns: Floats) -> Batches:
@@ -258,9 +258,11 @@ class Retuner:
         steps = self._durations.expected_steps(row, disturbed)
         return steps if self.total_steps is None else min(steps, float(self.total_steps - step))
 
-    def _refresh(self) -> None:
-        # A parked device's probe is one record.
-        self._expected = self.allocator.table_seconds(np.maximum(self.batches, 1))
+    @property
+    def _expected(self) -> Floats:
+        if self._known is None:
+            self._known = self.allocator.table_seconds(np.maximum(self.batches, 1))
+        return self._known
 
 
 def _newsvendor(share: float) -> float:
