@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 
-from csd_emu.perfmodel.cut_timeline import Crossed
 from csd_emu.perfmodel.host_node import reduce_seconds
+from csd_emu.perfmodel.timeline import Crossed
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.device_time import MODELLED, WALL

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from csd_emu.perfmodel.cut_timeline import Crossed
+from csd_emu.perfmodel.timeline import Crossed
 from firmware_agent.common.send_queue import TransferSettings
 from host.core.scanning import UNLIMITED
 from host.core.states.peer_servers import PeerServers
@@ -195,21 +195,12 @@ class Stepper:
         rate = learning_rate(count) if count else 0.0  # without a record here others may have some
         update = WeightUpdate(self.model, self.tensors, rate, keeps_all)
         late_matters = not self.accounting.waits_for_all and expected is not None
-        screen, limits = self.screening.screen, self.screening.screen.limits
-        buffers = {name: self.model.weights[name] for name in self.tensors.buffers}
+        screen, tensors = self.screening.screen, self.tensors
+        arriving = GradientScreen({name: self.model.weights[name] for name in tensors.buffers}, screen.limits)
         # Without a history what is too large is known when all have come.
-        waits = late_matters or keeps_all or limits == UNLIMITED
-        gathering = GradientBuffer(
-            *(
-                self.tensors.specs,
-                records,
-                update.apply,
-                waits,
-                self.tensors.block_bytes,
-                GradientScreen(buffers, limits),
-            )
-        )
-        refused, part = gathering.screen.refused, None
+        waits = late_matters or keeps_all or screen.limits == UNLIMITED
+        gathering = GradientBuffer(tensors.specs, records, update.apply, waits, tensors.block_bytes, arriving)
+        refused, part = arriving.refused, None
         extensions: list[StepExtension] = [Reductions(number, records, self.model.sums, screen, refused)]
         if self.part is not None:
             part = self.part.begin(number, works, update, late_matters, screen, refused)

@@ -16,10 +16,10 @@ MOST = {
     "public_class_names_defined_more_than_once": 0,
     "files_over_400_lines": 0,
     "folders_over_20_modules": 0,
-    "functions_over_50_lines": 0,
+    "functions_over_50_lines": 1,
     "functions_over_7_parameters": 6,
-    "classes_over_12_attributes": 9,
-    "statements_outside_csd_lab": 36_690,
+    "classes_over_12_attributes": 2,
+    "statements_outside_csd_lab": 36_090,
     # `errors` is an old import path too.
     "base_names_of_two_or_more_modules": 1,
 }

@@ -21,7 +21,7 @@ from firmware_agent.common.slices import Array
 from host.core.records import EventKind, StepRecord
 from host.core.states.training_state import TrainingState, hash_weights, pack_state, unpack_state
 from host.core.tuning.batch_tuner import StepCost
-from host.training.sync.peers.server_step import ServersEnding, ServersStepResult
+from host.training.sync.several_servers import ServersEnding, ServersStepResult
 from host.training.sync.step_result import StepReport, StepResult, step_joules
 from host.training.sync.sync_step import Stepper, Underway
 from host.training.sync.sync_training import COMPARED_STEPS
