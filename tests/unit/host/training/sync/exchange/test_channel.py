@@ -1,0 +1,142 @@
+"""Steps of fake drives through their channels: extensions, and sessions that have ended."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from firmware_agent.common.errors import ProtocolError
+from firmware_agent.common.frames.step_frames import Reduce, Reduced, Step
+from firmware_agent.common.slices import Array, tensor_specs
+from firmware_agent.common.wire import AnyFrame
+from host.training.sync.exchange.gradient_buffer import GradientBuffer
+from host.training.sync.exchange.step_exchange import StepExchange
+from host.training.sync.exchange.step_extension import Answer, DeviceOutcome, DeviceWork, Reply, StepStage
+from host.training.sync.exchange.weight_sender import Outbound, SentWeights
+from tests.support.fakes import JOB, Cut
+from tests.support.fakes import Answer as FakeAnswer
+from tests.support.sync import StepDrive
+
+WEIGHTS: dict[str, Array] = {"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float32), "n": np.zeros((), "<i8")}
+
+
+class Asks(StepDrive):
+    """A drive that asks for a sum before its gradients, and notes the answer; or does not wait, or is gone."""
+
+    def __init__(self, device: str, ask: bool = True, gone: bool = False) -> None:
+        super().__init__(device)
+        self.ask, self.gone = ask, gone
+        self.answers: list[bytes] = []
+        self._task: Step | None = None
+
+    def answer(self, frame: AnyFrame) -> Iterator[FakeAnswer]:
+        if isinstance(frame, Step) and self.gone:
+            raise Cut
+        if isinstance(frame, Step) and self.ask:
+            self._task = frame
+            yield Reduce(frame.step, 0, self.device.encode().ljust(8))
+        elif isinstance(frame, Reduced) and self._task is not None:
+            self.answers.append(frame.values)
+            yield from self.step_on(self._task, self.inbound.arrays())
+        else:
+            yield from super().answer(frame)
+
+
+class Echo:
+    """An extension that answers each device with what it sent, and notes who left."""
+
+    failure = None
+
+    def __init__(self) -> None:
+        self.left: list[str] = []
+
+    def open(self, device: str) -> EchoEnd:
+        return EchoEnd()
+
+    def alone(self, work: DeviceWork) -> Echo:
+        return Echo()
+
+    def leave(self, device: str) -> None:
+        self.left.append(device)
+
+    def refuses(self, device: str) -> bool:
+        return False
+
+
+class EchoEnd:
+    tensors: Sequence[str] = ()
+    news = True
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def stage(self, frame: AnyFrame) -> StepStage | None:
+        return StepStage.FORWARD if isinstance(frame, Reduce) else None
+
+    def owed(self, stage: StepStage) -> str:
+        return "" if self._asked or stage is not StepStage.REPORT else "reported its step without a question"
+
+    def take(self, frame: AnyFrame) -> Answer | None:
+        self._asked = True
+        return functools.partial(self._echo, frame)
+
+    async def _echo(self, frame: Any) -> Reply:
+        return Reply(Reduced(frame.step, frame.index, frame.values * 2))
+
+
+async def visit(
+    exchange: StepExchange, number: int, drives: Sequence[StepDrive], *extensions: Echo
+) -> list[DeviceOutcome]:
+    for drive in drives:
+        if drive._pump is None:
+            drive.pump()
+    works = [DeviceWork(drive.session, np.arange(2, dtype=np.uint32), 2) for drive in drives]
+    sizes = {drive.device: 2 for drive in drives}
+    gathering = GradientBuffer(tensor_specs(WEIGHTS), sizes, lambda *_: None, True)
+    outbound = Outbound(number, SentWeights(WEIGHTS, tuple(WEIGHTS)))
+    return await exchange.visit(outbound, works, gathering, (), extensions)
+
+
+async def leave_alone(*_: object) -> None:
+    return None
+
+
+def make_exchange() -> StepExchange:
+    return StepExchange(JOB, 5.0, lambda *_: None, leave_alone)
+
+
+async def test_an_extension_takes_its_frames_answers_and_is_told_who_left() -> None:
+    drives, extension = [Asks("csd-00"), Asks("csd-01", gone=True), Asks("csd-02")], Echo()
+    outcomes = await visit(make_exchange(), 1, drives, extension)
+    assert [outcome.error is None for outcome in outcomes] == [True, False, True]
+    assert [drive.answers for drive in drives] == [[b"csd-00  " * 2], [], [b"csd-02  " * 2]]
+    assert extension.left == ["csd-01"]
+    assert outcomes[0].up_bytes == outcomes[0].down_bytes == 0, "sums have no tensors"
+
+
+async def test_what_an_extension_is_owed_is_asked_of_the_device_and_without_extensions_nothing_is_taken() -> None:
+    (outcome,) = await visit(make_exchange(), 1, [Asks("csd-00", ask=False)], Echo())
+    assert isinstance(outcome.error, ProtocolError)
+    assert "csd-00 reported its step without a question" in str(outcome.error)
+    (outcome,) = await visit(make_exchange(), 1, [Asks("csd-00")])
+    assert "Reduce, which has no place in step 1" in str(outcome.error)
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_a_session_that_has_ended_is_forgotten(gone: bool) -> None:
+    exchange, drive = make_exchange(), Asks("csd-00", ask=False, gone=gone)
+    await visit(exchange, 1, [drive])
+    drive.session.close("the test ends it")
+    session = weakref.ref(drive.session)
+    assert drive._pump is not None
+    drive._pump.cancel()
+    del drive
+    await visit(exchange, 2, [Asks("csd-01", ask=False)])
+    gc.collect()
+    assert session() is None
