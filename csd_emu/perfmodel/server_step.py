@@ -84,18 +84,17 @@ class ServerModel:
         idle = float(self._host.idle_watts.sum() + self._power.idle_watts.sum())
         self.always_watts = np.array([idle, host.chassis_watts.value if host.chassis_watts is not None else 0.0])
 
-    def step(self, batches: npt.NDArray[np.int64], compute: Floats, serial: Floats, reads: bool = True) -> ServerSteps:
+    def step(self, batches: npt.NDArray[np.int64], compute: Floats, serial: Floats) -> ServerSteps:
         """Return what a step costs some servers.
 
         Args:
             batches: (servers, nodes) records per node; 0 for one that takes no part.
             compute: (servers, nodes) seconds in which each computes them.
             serial: (servers, nodes) of those, in which one core is busy alone.
-            reads: whether records are read.
         """
         count, load, active = self._count, self._sizes, batches > 0
         state = np.where(active[:, :count], load.state, 0.0)
-        records: Floats = batches * np.float64(load.record if reads else 0)
+        records: Floats = batches * np.float64(load.record)
         # The host's are the last column, or there is none.
         own_bytes, own_compute, own_serial = (each[:, count:].sum(axis=1) for each in (records, compute, serial))
         own = np.maximum(self._storage.read_seconds(own_bytes), own_compute)

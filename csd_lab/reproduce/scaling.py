@@ -13,7 +13,6 @@ from csd_lab.simulate.nodes import Nodes
 from csd_lab.simulate.simulated_baseline import host_alone
 from csd_lab.simulate.simulated_run import simulate
 from csd_lab.simulate.simulation_figures import SimulatedBaseline
-from csd_lab.simulate.step_model import StepModel
 from csd_lab.simulate.tree import array_tree
 from csd_lab.simulate.tuners import plan
 from host.config.sync_section import TuningSection
@@ -67,7 +66,7 @@ def measure(nodes: Nodes, batches: Batches, base: SimulatedBaseline) -> Scaling:
         drive_batch=int(batches[0]),
         host_batch=int(batches[-1]),
         step_seconds=seconds,
-        exchange_seconds=StepModel(tree).sync_seconds(batches),
+        exchange_seconds=tree.sync_seconds(batches),
         records_per_second=rate,
         joules_per_record=joules / records,
         link_bytes_per_record=float(step.bytes[0, 0]) / records,

@@ -19,9 +19,9 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import report
-from csd_lab.simulate.tuning.slowdown_traces import SlowdownProcess, draw_traces
-from csd_lab.simulate.tuning.tuning_baselines import LoadBalanced, Policy, Proportional, Retuning, Static
-from csd_lab.simulate.tuning.tuning_simulation import Scenario, TuningOutcome, oracle, simulate
+from csd_lab.bench.training.tuning_baselines import LoadBalanced, Policy, Proportional, Static
+from csd_lab.bench.training.tuning_simulation import Scenario, TuningOutcome, oracle, simulate
+from csd_lab.simulate.slowdown_traces import SlowdownProcess, draw_traces
 from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
 from host.core.tuning.batch_tuner import Floats
@@ -47,7 +47,7 @@ class TuningContender:
 
     Attributes:
         make: the policy for so many traces.
-        straggler_factor: see `csd_lab.simulate.tuning.tuning_simulation.wait`.
+        straggler_factor: see `csd_lab.bench.training.tuning_simulation.wait`.
         charged: whether its retunes cost anything.
         stops: whether late devices give up their batch.
         traces: how many of the traces it goes through.
@@ -138,7 +138,7 @@ def contenders() -> dict[str, TuningContender]:
 def _hypertune(rows: int) -> Policy:
     known, steps = scenario(), TRACE_PROCESS.steps
     rules = RetuneRules(cost_steps=COST_STEPS)
-    return Retuning(Retuner(known.tables, known.batches, rules, steps, known.sync_seconds, rows))
+    return Retuner(known.tables, known.batches, rules, steps, known.sync_seconds, rows)
 
 
 def _chunk(task: tuple[int, int, int]) -> dict[str, dict[str, list[float]]]:

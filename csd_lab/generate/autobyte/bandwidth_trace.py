@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from csd_lab.simulate.tuning.slowdown_traces import arrivals
+from csd_lab.simulate.slowdown_traces import arrivals
 from firmware_agent.common.errors import ConfigurationError
 
 # Bandwidths are whole steps of an eighth of an octave: few enough for each to be simulated once.
