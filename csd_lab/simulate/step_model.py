@@ -83,8 +83,8 @@ def _distinct(batches: Batches, slowdowns: Floats) -> tuple[Batches, Batches]:
 
     All that are as the last one are one row: most are, unless every node has noise of its own.
     """
-    other = np.any((batches != batches[-1]) | (slowdowns != slowdowns[-1]), axis=1)
-    rows = np.flatnonzero(other)
+    other = (batches[:-1] != batches[-1]) | (slowdowns[:-1] != slowdowns[-1])
+    rows = np.flatnonzero(other.any(axis=1))
     inverse = np.zeros(len(batches), np.int64)
     inverse[rows] = np.arange(1, len(rows) + 1)
     return np.concatenate([[len(batches) - 1], rows]), inverse
