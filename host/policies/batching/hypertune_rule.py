@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
@@ -93,9 +94,6 @@ class Retuner:
         shape = (rows, len(tables))
         self.allocator = Allocator(tables, sync_seconds)
         self._rules, self.total_steps, self._initial = rules, total_steps, batches.copy()
-        self._target = float(self.allocator.table_seconds(batches).max())
-        shares = batches / max(1, int(batches.sum()))
-        self._quantiles = np.array([_newsvendor(float(share)) for share in shares])
         self.batches = np.broadcast_to(batches, shape).copy()
         self.alive = np.ones(shape, dtype=np.bool_)
         self.detector = Detector(shape, rules.threshold, rules.window)
@@ -231,15 +229,15 @@ class Retuner:
     def _choose(self, row: int, slowdowns: Floats) -> Batches:
         """Return the best batches, or others that are nearly as good and change less."""
         allocator, caps = self.allocator, np.where(self.alive[row], self._initial, 0)
-        safe = np.exp(
-            self.detector.estimate(row) + self._quantiles * self.detector.standard_error(row) + self._drifts.lead[row]
-        )
-        plan = allocator.fill(self._target, safe, caps)
+        doubt = self._quantiles * self.detector.standard_error(row)
+        safe = np.exp(self.detector.estimate(row) + doubt + self._drifts.lead[row])
+        target = float(allocator.table_seconds(self._initial).max())
+        plan = allocator.fill(target, safe, caps)
         if not self.detector.level[row][self.alive[row]].any():
             return plan
         rest = ~self.dirty[row]
         others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]
-        kept = allocator.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
+        kept = allocator.fill(max(target, float(others.max(initial=0.0))), safe, caps)
         kept[rest] = self.batches[row][rest]
         free = allocator.fill(allocator.best_target(slowdowns, caps), safe, caps)
         best = kept
@@ -247,6 +245,12 @@ class Retuner:
             if allocator.rate(other, slowdowns) > (1 + PREFERENCE) * allocator.rate(best, slowdowns):
                 best = other
         return best
+
+    @cached_property
+    def _quantiles(self) -> Floats:
+        """(devices,) how many standard errors above its mean each one's slowdown is taken for."""
+        shares = self._initial / max(1, int(self._initial.sum()))
+        return np.array([_newsvendor(float(share)) for share in shares])
 
     def _horizon(self, row: int, before: Batches, after: Batches, step: int) -> float:
         """Return for how many steps a retune is expected to help."""
