@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from csd_emu.image.image_recipe import file_sha256
+from csd_emu.util.file_hash import file_sha256
 from firmware_agent.common.atomic_files import replace_file
 from firmware_agent.common.errors import ImageError
 
@@ -66,7 +66,7 @@ class ImageInfo:
     """One line of a list of images.
 
     Attributes:
-        hash, directory: as in `Image`.
+        hash: as in `Image`.
         layer: hash of the part that images with the same recipe share.
         created: date and time, UTC, ISO 8601.
         size_bytes: space that its files take, shared ones included.
@@ -74,7 +74,6 @@ class ImageInfo:
     """
 
     hash: str
-    directory: Path
     layer: str
     created: str
     size_bytes: int

@@ -135,9 +135,3 @@ def tree_hash(folder: Path, salt: str) -> str:
         name, content = path.relative_to(folder).as_posix().encode(), path.read_bytes()
         digest.update(b"%d %d\n" % (len(name), len(content)) + name + content)
     return digest.hexdigest()[:HASH_CHARACTERS]
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

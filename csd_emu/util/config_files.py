@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import warnings
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.yaml_files import load_yaml
 from firmware_agent.common import units
 from firmware_agent.common.errors import ConfigurationError, UnitError
@@ -134,9 +134,7 @@ def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".") or _TOP
     if detail["type"] == "extra_forbidden":
         names = list(section.model_fields) if section is not None else []
-        near = difflib.get_close_matches(str(location[-1]), names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(names)}"
-        return f"{key}: unknown key; {hint}"
+        return f"{key}: unknown key; " + hint_at(str(location[-1]), names, f"valid keys: {', '.join(names)}")
     if detail["type"] == "missing":
         return f"{key}: is missing; add it"
     message = plain_message(detail)

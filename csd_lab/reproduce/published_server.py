@@ -12,7 +12,7 @@ from csd_lab.reproduce.hypertune_result import ModelInput
 from csd_lab.simulate.nodes import Nodes, make_nodes
 from firmware_agent.common.models import ZOO, ModelSpec, build_model
 from host.config.sync_section import SyncSection, TuningSection
-from host.core.model_bytes import Load, inspect_load
+from host.core.model_facts import Load, inspect_load
 from host.policies.batching.device_speeds import RatioName
 
 MODELS = ("mobilenet_v2", "squeezenet", "inception_v3", "nasnet_mobile")

@@ -28,7 +28,7 @@ from firmware_agent.common.units import format_bytes
 from host.cli.schemas import check_clone
 from host.config.job_file import JobConfig
 from host.core.datasets import synthetic_source
-from host.core.model_bytes import Load, inspect_load
+from host.core.model_facts import Load, inspect_load
 from host.training.optimiser_bytes import load_between
 
 PAGE = Path(__file__).parents[2] / "docs" / "capacity.md"

@@ -13,10 +13,10 @@ from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.models import ModelSpec
 from host.config.array_files import read_array
 from host.config.job_file import JobConfig, load_job
-from host.config.job_plugins import load_plugins
 from host.config.plugins.plugin_loading import Plugin
+from host.config.resolve import load_plugins
 from host.core.datasets import load_dataset
-from host.core.model_bytes import Load, inspect_load
+from host.core.model_facts import Load, inspect_load
 from host.training.optimiser_bytes import load_between
 
 MOST_STEPS = 1_000_000

@@ -12,7 +12,7 @@ from csd_emu.perfmodel.power import CHASSIS, PowerFigures, host_energy
 from csd_emu.perfmodel.step import DriveFigures
 from csd_emu.perfmodel.timeline import Link
 from csd_lab.simulate.tree import EqualServers, Flags, Tree
-from host.core.model_bytes import Load
+from host.core.model_facts import Load
 from host.core.tuning.batch_tuner import Batches, Floats
 
 

@@ -22,11 +22,10 @@ from host.app.tune_report import TunedDevice, TuneReport
 from host.config.array_files import read_array
 from host.config.calibration_request import CalibrationRequest, make_request
 from host.config.job_file import JobConfig, load_job
-from host.config.job_plugins import load_plugins
 from host.config.plugins.plugin_section import UserSection
+from host.config.resolve import load_plugins
 from host.core.datasets import Dataset, load_dataset
-from host.core.model_bytes import exchange_seconds, inspect_load
-from host.core.model_facts import ModelFacts, inspect_model
+from host.core.model_facts import ModelFacts, exchange_seconds, inspect_load, inspect_model
 from host.core.tuning.stannis_rule import BALANCED
 from host.fleet.shards import ShardAssignment, deal_out
 from host.policies.batching.device_speeds import (
@@ -133,7 +132,7 @@ def calibrate_missing(request: TuneRequest, paths: Paths, progress: Progress) ->
     profiles = {HOST_UNIT if d.name == HOST else d.profile for d in request.config.list_nodes()}
     if all(store.find(request.spec, request.shape, profile) is not None for profile in profiles):
         return
-    from host.app.calibration_measurement import calibrate  # needs libvirt
+    from host.app.calibration_report import calibrate  # needs libvirt
 
     store.save(calibrate(missing_request(request), paths, progress))
 

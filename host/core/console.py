@@ -1,4 +1,4 @@
-"""Console output of all commands: progress lines, the summary of a run, and failures of the user's own code."""
+"""Console output of all commands: JSON, progress lines, the summary of a run, and failures of the user's own code."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
+import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
@@ -19,7 +20,7 @@ from firmware_agent.common.errors import ModelError, PluginError, UserCodeFailed
 from firmware_agent.common.folded_traceback import MAX_TRACEBACK_BYTES, bounded, format_user_traceback, names_user_code
 from firmware_agent.common.units import format_bytes
 from host.core.failures import Failure, describe_failures
-from host.core.plain_text import plain
+from host.core.plain_text import plain, plain_json
 from host.core.summary import SYNC, Summary, format_accuracy
 
 _WIDEST = 200
@@ -185,3 +186,9 @@ def print_user_traceback(error: BaseException) -> None:
         told = format_user_traceback(error)
     if told:
         errors.print(bounded(told, MAX_TRACEBACK_BYTES), markup=False)
+
+
+def print_json(output: msgspec.Struct) -> None:
+    """Print one output as one indented JSON object."""
+    sys.stdout.buffer.write(plain_json(msgspec.json.format(msgspec.json.encode(output))) + b"\n")
+    sys.stdout.flush()

@@ -12,7 +12,7 @@ from host.deploy.verb_protocol import VerbOutcome
 
 
 class LiveBoard:
-    """A `host.deploy.parallel.Board`; says nothing where there is no terminal. A context manager."""
+    """A `host.deploy.run_verb.Board`; says nothing where there is no terminal. A context manager."""
 
     def __init__(self, quiet: bool = False) -> None:
         """Show nothing if `quiet`."""

@@ -14,11 +14,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from csd_emu.config.array_file import ArrayConfig
-from firmware_agent.common.errors import CheckpointError, EnvironmentUnfit
+from firmware_agent.common.errors import CheckpointError
 from firmware_agent.common.slices import Array
 from firmware_agent.common.units import format_bytes
 from host.config.job_file import JobConfig
-from host.core.owned_files import replace_file
+from host.core.owned_files import write_whole
 from host.core.states.training_state import TrainingState
 
 FORMAT = 1
@@ -102,14 +102,11 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, job: str) -> None:
     )
     header = msgspec.structs.replace(header, content_sha256=_digest(header, tensors))
     content = save(tensors, {"checkpoint": msgspec.json.encode(header).decode()})
-    try:
-        replace_file(path, content)
-    except OSError as error:
-        raise EnvironmentUnfit(
-            f"{path}: the checkpoint of round {state.round} cannot be written ({error.strerror}); it needs "
-            f"{format_bytes(len(content))} beside the one before, which is intact: free space, then go on with "
-            f"csd-emu run --resume {path.parent}"
-        ) from error
+    remedy = (
+        f"it needs {format_bytes(len(content))} beside the one before, which is intact: free space, then go on with "
+        f"csd-emu run --resume {path.parent}"
+    )
+    write_whole(path, content, remedy, f"the checkpoint of round {state.round}")
 
 
 def load_checkpoint(path: Path, job: str) -> Checkpoint | None:

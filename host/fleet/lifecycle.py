@@ -30,11 +30,11 @@ from host.config.job_file import DataSection
 from host.core.datasets import load_dataset
 from host.core.device_time import COUNTED, WALL
 from host.core.records import OnEvent
+from host.fleet.admission import ExpectedDevice
 from host.fleet.array_state import STATE_FILE, ArrayState, DeviceState, devices_held, empty_folder
 from host.fleet.certificates import Authority, Credential, HostKeys, lent_uri
-from host.fleet.drive_certificates import LENT_LIFETIME, CertificateCheck, deployment_folder
+from host.fleet.enrolment_authority import LENT_LIFETIME, CertificateCheck, deployment_folder
 from host.fleet.fleet import Fleet
-from host.fleet.hello_rules import ExpectedDevice
 from host.fleet.shards import ShardRecord, WantedRecords, write_shards
 
 log = logging.getLogger(__name__)

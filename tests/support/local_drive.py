@@ -18,7 +18,7 @@ from host.deploy.bundle.bundle_recipe import Variant, WheelChoice, default_folde
 from host.deploy.bundle.layer_archives import pack_layer
 from host.deploy.compatibility import Form
 from host.deploy.verb_protocol import DriveSite, VerbOutcome
-from host.deploy.verbs.install import Installer
+from host.deploy.verbs.upgrade import Installer
 
 VARIANT = Variant(Form.WHEELS, "3.11")
 # Says what it is asked to, and waits for a signal as the agent does. A version whose agent/broken exists fails; that

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from csd_emu.engines.shaping.relay_pipe import CHUNK_BYTES
+from csd_emu.engines.shaping.relay import CHUNK_BYTES
 from csd_emu.perfmodel.overlap.layer_work import Costs, exchange_bytes, ideal_step_seconds
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_emu.perfmodel.overlap.simulated_step import steady_step_seconds

@@ -20,9 +20,8 @@ from csd_lab.bench.harness import PROFILE, WATCHDOG_SECONDS
 from firmware_agent.common.models import ModelSpec
 from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.slices import Array
-from host.app.make_sync_training import make_participants, make_sync_training
-from host.app.prepare import prepare_run
-from host.app.run_request import RunRequest
+from host.app.prepare import RunRequest, prepare_run
+from host.app.training_run import make_participants, make_sync_training
 from host.config.job_file import JobConfig
 from host.config.resolve import ResolvedRun
 from host.core.datasets import synthetic_source

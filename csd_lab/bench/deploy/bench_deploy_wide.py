@@ -17,7 +17,7 @@ from csd_lab.bench.harness import report
 from csd_lab.testkit.ssh_stub.stub_drive import StubDrive, StubFault
 from csd_lab.testkit.ssh_stub.stub_servers import StubDrives
 from firmware_agent.common.errors import DriveUnfit
-from host.deploy.parallel import Limits, run_verb
+from host.deploy.run_verb import Limits, run_verb
 from host.deploy.verb_protocol import DriveSite, VerbOutcome, VerbResult
 from host.deploy.verbs.probe import read_facts
 
@@ -110,7 +110,7 @@ class _Visit:
 
 
 class _Count:
-    """A `host.deploy.parallel.Board` that shows how many drives are done."""
+    """A `host.deploy.run_verb.Board` that shows how many drives are done."""
 
     def __init__(self, progress: Progress, drives: int) -> None:
         self._progress, self._drives, self._done = progress, drives, 0

@@ -16,7 +16,7 @@ from csd_emu.util.progress import Progress, Silent
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import report
 from firmware_agent.common.models import ModelSpec
-from host.app.calibration_measurement import machine_request, measure_table
+from host.app.calibration_report import machine_request, measure_table
 from host.config.calibration_request import CalibrationRequest, make_request
 from host.fleet.device_session import DeviceSession
 from host.fleet.lifecycle import StartedArray

@@ -24,8 +24,7 @@ from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import cpu_hogs, report
 from firmware_agent.common.errors import CsdError
 from host.app.gate.run_gate import Gate, run_gate
-from host.app.prepare import prepare_run
-from host.app.run_request import RunRequest
+from host.app.prepare import RunRequest, prepare_run
 from host.config.job_file import parse_job
 from host.config.resolve import ResolvedRun
 from host.core.interrupts import INTERRUPTS

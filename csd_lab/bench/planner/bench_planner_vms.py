@@ -17,9 +17,8 @@ from csd_lab.bench.planner.bench_planner import summarise
 from csd_lab.bench.planner.planner_vms_judge import Cost, all_nodes, find_best, find_deadline, judge_decided
 from firmware_agent.common.errors import DeviceError
 from firmware_agent.common.models import ModelSpec
-from host.app.make_sync_training import make_participants, make_sync_training
-from host.app.prepare import prepare_run
-from host.app.run_request import RunRequest
+from host.app.prepare import RunRequest, prepare_run
+from host.app.training_run import make_participants, make_sync_training
 from host.config.job_file import JobConfig
 from host.config.preference import NAMED, Preference
 from host.config.resolve import ResolvedRun

@@ -21,11 +21,11 @@ from csd_lab.bench.scaleout.fleet_job import KEYS_FOLDER, MANIFEST, HostReport, 
 from firmware_agent.common.errors import BootTimeout, CsdError, ProtocolError
 from firmware_agent.common.models import ModelSpec
 from firmware_agent.common.slices import Array
+from host.app.run_job import rare_collections
 from host.core.evaluation import Structure
-from host.core.garbage import rare_collections
+from host.fleet.admission import ExpectedDevice
 from host.fleet.certificates import HostKeys
 from host.fleet.fleet import Fleet
-from host.fleet.hello_rules import ExpectedDevice
 from host.training.accounting import make_accountant
 from host.training.federated import FederatedTraining
 from host.training.round_exchange import RoundExchange, job_frame

@@ -19,9 +19,8 @@ from csd_lab.bench.security.hostile_engine import HostileEngine
 from csd_lab.bench.security.hostile_judge import CaseOutcome, judge, short_events
 from firmware_agent.common.errors import BootTimeout, CsdError
 from firmware_agent.common.models import ModelSpec
-from host.app.make_sync_training import make_participants, make_sync_training
-from host.app.prepare import prepare_run
-from host.app.run_request import RunRequest
+from host.app.prepare import RunRequest, prepare_run
+from host.app.training_run import make_participants, make_sync_training
 from host.config.job_file import DataSection, JobConfig
 from host.config.resolve import ResolvedRun
 from host.core.records import EventKind, EventRecord, OnEvent

@@ -11,9 +11,8 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.bench.harness import WATCHDOG_SECONDS
 from firmware_agent.common.models import ZOO, ModelSpec
-from host.app.make_sync_training import make_participants, make_sync_training
-from host.app.prepare import prepare_run
-from host.app.run_request import RunRequest
+from host.app.prepare import RunRequest, prepare_run
+from host.app.training_run import make_participants, make_sync_training
 from host.config.job_file import JobConfig
 from host.config.resolve import ResolvedRun
 from host.core.datasets import synthetic_source

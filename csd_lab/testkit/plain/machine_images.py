@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import fcntl
 import fnmatch
 import hashlib
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from csd_emu.image.guest_bytecode import compile_tree, find_python
-from csd_emu.image.image_rootfs import kernel_release, make_disk, make_link, make_root, unpack_package
+from csd_emu.image.image_rootfs import (
+    compile_tree,
+    find_python,
+    kernel_release,
+    make_disk,
+    make_link,
+    make_root,
+    unpack_package,
+)
 from csd_emu.image.initramfs import Entry, KeyPair, write_initramfs
 from csd_emu.image.packages import Package, PackageCache
 from csd_emu.image.runner import Runner, find_tool
+from csd_emu.util.file_locks import FILE, locked
 from csd_emu.util.progress import Progress
 from csd_lab.testkit.plain.machine_recipe import PlainRecipe, load_plain_recipe
 from firmware_agent.common.errors import ImageError
@@ -151,7 +157,7 @@ class PlainImages:
         image = PlainImage(recipe, self._folder / f"{name}-{recipe.hash}")
         if not image.folder.is_dir():
             self._folder.mkdir(parents=True, exist_ok=True)
-            with _locked(self._folder / ".lock"):
+            with locked(self._folder / ".lock", FILE):
                 if not image.folder.is_dir():
                     self._build(image, progress)
         return image
@@ -279,11 +285,3 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 def _ignore(_: float) -> None:
     """Unpacking takes seconds; its progress is not shown."""
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Let one process at a time make an image; the others wait and find it made."""
-    with path.open("a") as lock:
-        fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
-        yield

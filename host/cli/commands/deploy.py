@@ -15,8 +15,7 @@ from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import Json
-from host.cli.json_output import print_json
-from host.core.console import StageProgress, console, print_whole
+from host.core.console import StageProgress, console, print_json, print_whole
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
@@ -65,8 +64,7 @@ def deploy(
         from host.deploy.progress_board import LiveBoard
         from host.deploy.run_verb import DeployRequest, read_seconds
         from host.deploy.run_verb import deploy as run_deploy
-        from host.deploy.verb_protocol import exit_code
-        from host.deploy.verbs.verb_table import VERBS, VerbOptions
+        from host.deploy.verb_protocol import VERBS, VerbOptions, exit_code
 
     request = DeployRequest(
         inventory,

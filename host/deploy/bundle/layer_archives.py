@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from csd_emu.image.image_recipe import file_sha256
+from csd_emu.util.file_hash import file_sha256
 from firmware_agent.common.errors import ImageError
 
 ID_CHARACTERS = 16
@@ -51,16 +51,6 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     id: str
     parts: tuple[LayerArchive, ...]
-
-    @property
-    def packed_bytes(self) -> int:
-        """What is copied."""
-        return sum(part.packed_bytes for part in self.parts)
-
-    @property
-    def unpacked_bytes(self) -> int:
-        """What it takes on a drive."""
-        return sum(part.unpacked_bytes for part in self.parts)
 
 
 def pack_layer(tree: Path, target: Path, part_bytes: int) -> Layer:

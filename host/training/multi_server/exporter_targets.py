@@ -1,18 +1,59 @@
-"""Addresses of the servers' exporters for one Prometheus, kept up to date by the process that runs the store."""
+"""The list of servers that one Prometheus scrapes, kept up to date by the process that runs the store.
+
+Prometheus' file-based service discovery reads it (`file_sd_configs`), again whenever it changes. A target label
+`server` is on every series of a target, `up` included: so even a server that has never answered has a name.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from csd_emu.config.servers_file import ServersConfig
-from firmware_agent.common.errors import CsdError
-from host.training.multi_server.heartbeat import FailureDetector
+from firmware_agent.common.errors import ConfigurationError, CsdError
+from host.core.owned_files import write_whole
 from host.training.multi_server.membership import exporter_key, host_beats
-from host.training.multi_server.prometheus_targets import write_targets
-from host.training.multi_server.store.store_messages import Book
+from host.training.multi_server.rendezvous import FailureDetector
+from host.training.multi_server.store.store_client import Book
+
+# An address or a name of DNS, then a port: what Prometheus is told to ask, and nothing else.
+_PLACE = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
+
+
+def render_targets(servers: Mapping[str, str]) -> str:
+    """Return the file's text: `servers` is server's name -> ``host:port`` of its exporter, as Prometheus reaches it.
+
+    Raises:
+        ConfigurationError: an address is no ``host:port``, or two servers have the same.
+    """
+    taken: dict[str, str] = {}
+    for server, address in servers.items():
+        found = _PLACE.fullmatch(address)
+        if found is None or not 0 < int(found[1]) < 1 << 16:
+            raise ConfigurationError(
+                f"server {server}: {address!r} is no address of an exporter; give host:port, as in 10.0.0.1:9464"
+            )
+        if address in taken:
+            raise ConfigurationError(
+                f"servers {taken[address]} and {server} both export on {address}; give each its own host.metrics_port"
+            )
+        taken[address] = server
+    return json.dumps([{"targets": [servers[name]], "labels": {"server": name}} for name in servers], indent=2) + "\n"
+
+
+def write_targets(path: Path, servers: Mapping[str, str]) -> None:
+    """Write the file in one piece, so that Prometheus never reads half of it.
+
+    Raises:
+        ConfigurationError: see `render_targets`; nothing is written.
+        EnvironmentUnfit: it cannot be written.
+    """
+    write_whole(path, render_targets(servers).encode(), "choose another place", "Prometheus' targets", folder=True)
+
 
 _LOOK_SECONDS = 1.0
 # A server that was lost stays in the list for so long, so that alerts are told of it.

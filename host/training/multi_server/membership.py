@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 
 from csd_emu.config.servers_file import ServersConfig
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
-from host.training.multi_server.heartbeat import host_key
-from host.training.multi_server.store.store_client import connect
-from host.training.multi_server.store.store_messages import Book, StoreLost
+from host.training.multi_server.rendezvous import host_key
+from host.training.multi_server.store.store_client import Book, StoreLost, connect
+
+PACKAGES = ("csd_emu", "firmware_agent", "host", "csd_lab")
+
+
+def code_sha256(root: Path = Path(__file__).parents[3]) -> str:
+    """Return the hash of all Python files of csd-emu's packages below `root`, with their paths."""
+    digest = hashlib.sha256()
+    for path in sorted(file for package in PACKAGES for file in (root / package).rglob("*.py")):
+        digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
 
 _BEAT_SECONDS = 0.5
 # A run with no heartbeat for this long is over.

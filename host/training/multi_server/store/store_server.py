@@ -17,21 +17,22 @@ from typing import Any
 
 from csd_emu.config.servers_file import StoreSection
 from firmware_agent.common.errors import EnvironmentUnfit, ProtocolError
-from host.training.multi_server.store.store_client import StoreClient, connect
-from host.training.multi_server.store.store_key import make_key, server_context
-from host.training.multi_server.store.store_messages import (
+from host.training.multi_server.store.store_client import (
     LENGTH_BYTES,
     MAX_KEY_CHARACTERS,
     Add,
     Forget,
     Read,
     Request,
+    StoreClient,
     StoreReply,
     Write,
+    connect,
     frame,
     message_bytes,
     read_request,
 )
+from host.training.multi_server.store.store_key import make_key, server_context
 
 MAX_KEYS, MAX_BYTES = 100_000, 256 << 20
 # Who has not shown the key yet: connections in all and of one address, and how long each may take.

@@ -12,7 +12,6 @@ from msgspec import Meta
 
 from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.slices import Array
-from host.training.multi_server.state_sync import Position, Stage
 
 # Sums cross in the precision of what is summed: whole numbers as float64.
 SINGLE, DOUBLE = np.dtype("<f4"), np.dtype("<f8")
@@ -37,11 +36,6 @@ class StateTurn(msgspec.Struct, frozen=True, tag=True):
     meta: bytes = b""
     singles: Count = 0
     doubles: Count = 0
-
-    @property
-    def position(self) -> Position:
-        """Where the server stands."""
-        return Position(self.step, self.turn, Stage(self.stage))
 
 
 class State(msgspec.Struct, frozen=True, tag=True):

@@ -13,8 +13,8 @@ import pytest
 
 from csd_emu.config.servers_file import ServersConfig
 from host.training.multi_server.exporter_targets import KEPT_SECONDS, keep_targets
-from host.training.multi_server.heartbeat import beat_key
 from host.training.multi_server.membership import Claim, exporter_key
+from host.training.multi_server.rendezvous import beat_key
 from tests.support.book import KEY, Book
 
 NAMES = ("a", "b")
