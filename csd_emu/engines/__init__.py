@@ -16,7 +16,7 @@ from csd_emu.util.remedies import INSTALL_LIBVIRT_PYTHON
 from firmware_agent.common.errors import EnvironmentUnfit
 
 
-class MixedEngine:
+class MixedEngine(Engine):
     """Hands everything about a device to the engine that the device names."""
 
     def __init__(self, engines: Mapping[EngineName, Engine]) -> None:

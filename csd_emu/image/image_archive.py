@@ -21,7 +21,7 @@ from typing import IO
 
 import msgspec
 
-from csd_emu.image.arm_image import describe_files
+from csd_emu.image.image_recipe import describe_files
 from csd_emu.image.layer import check_space
 from csd_emu.image.runner import Runner, find_tool
 from firmware_agent.common.errors import ImageError

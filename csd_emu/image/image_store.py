@@ -15,10 +15,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import firmware_agent
-from csd_emu.image.arm_image import Image, ImageInfo, describe_files, read_metadata, verify_files, write_metadata
 from csd_emu.image.boot_check import Bootable, check_boot
 from csd_emu.image.image_archive import read_manifest, unpack_archive, write_archive
-from csd_emu.image.image_recipe import image_folder, load_recipe
+from csd_emu.image.image_recipe import (
+    Image,
+    ImageInfo,
+    describe_files,
+    image_folder,
+    load_recipe,
+    read_metadata,
+    verify_files,
+    write_metadata,
+)
 from csd_emu.image.image_rootfs import BuildPython
 from csd_emu.image.initramfs import KeyPair, agent_entries, boot_entries, check_entries, key_entries, write_initramfs
 from csd_emu.image.layer import DISK, KERNEL, Inputs, LayerBuilder, Stages, check_space

@@ -22,9 +22,8 @@ from host.cli.commands.runs import ci_app, store
 from host.cli.commands.stack import stack_app
 from host.cli.commands.tune import tune
 from host.cli.lab_commands import CommandGroup, add_commands
-from host.core.console import errors, log_to_terminal, print_user_traceback
+from host.core.console import LOG_VARIABLE, LogFormat, errors, log_as_json, log_to_terminal, print_user_traceback
 from host.core.interrupts import INTERRUPTS
-from host.core.json_logs import VARIABLE, LogFormat, log_as_json
 
 INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -59,7 +58,8 @@ add_commands(app)
 @app.callback()
 def prepare(
     log_format: Annotated[
-        LogFormat, typer.Option("--log-format", envvar=VARIABLE, help="of standard error; json: one object per line")
+        LogFormat,
+        typer.Option("--log-format", envvar=LOG_VARIABLE, help="of standard error; json: one object per line"),
     ] = LogFormat.TEXT,
 ) -> None:
     """Do what options before the command's name ask for."""

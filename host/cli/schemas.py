@@ -21,7 +21,7 @@ from firmware_agent.common.errors import ConfigurationError
 from host.app.array_actions import ArrayStatus, StatusReport, SweepReport
 from host.app.calibration_report import CalibrationReport
 from host.app.gate.gate_baseline import GateBaseline
-from host.app.gate.gate_report import GateReport
+from host.app.gate.gate_checks import GateReport
 from host.app.image_actions import ImageReport
 from host.app.inject_fault import InjectReport
 from host.app.real_drive import FidelityReport

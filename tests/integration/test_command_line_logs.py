@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from host.core import json_logs as logs
+from host.core import console as logs
 
 
 @pytest.mark.parametrize(

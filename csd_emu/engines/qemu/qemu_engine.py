@@ -15,12 +15,12 @@ from csd_emu.config.engine_names import ENGINE
 from csd_emu.engines.engine_protocol import (
     ENGINE_FAULTS,
     DevicePlan,
+    Engine,
     Fault,
     Handle,
     HypervisorLost,
     Surroundings,
     must_run,
-    wait_for_hello,
 )
 from csd_emu.engines.qemu.domain_xml import NETWORK_CARD, HostPort, domain_xml
 from csd_emu.engines.qemu.host_address import LOOPBACK, check_listens
@@ -52,7 +52,7 @@ _START_SECONDS = 600.0
 
 
 @ENGINE.register("qemu", "Each drive is an ARM virtual machine whose clock counts instructions.")
-class QemuEngine:
+class QemuEngine(Engine):
     """Clones of one template per hypervisor; a hypervisor that fails costs its own devices."""
 
     faults = ENGINE_FAULTS
@@ -154,7 +154,7 @@ class QemuEngine:
     async def wait_ready(self, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:
         """Wait for the agent's greeting (see `Engine.wait_ready`)."""
         try:
-            await wait_for_hello(self, handle, hello, deadline)
+            await super().wait_ready(handle, hello, deadline)
         except TROUBLE as error:
             if FAILED_MARKER in str(error):
                 raise

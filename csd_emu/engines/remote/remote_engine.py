@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path, PurePosixPath
@@ -17,12 +17,12 @@ from csd_emu.config.array_file import ArrayConfig, Device
 from csd_emu.config.engine_names import ENGINE
 from csd_emu.engines.engine_protocol import (
     DevicePlan,
+    Engine,
     Fault,
     Handle,
     Surroundings,
     must_run,
     not_from_outside,
-    wait_for_hello,
 )
 from csd_emu.engines.remote.drive_layout import DriveLayout
 from csd_emu.engines.remote.drive_slot import Lease, Look, Slot, lent_to_another
@@ -108,7 +108,7 @@ _LOOK_SECONDS = 2.0
 
 
 @ENGINE.register("remote", "Each drive is a real one of the inventory, reached over SSH.", offered=False)
-class RemoteEngine:
+class RemoteEngine(Engine):
     """Each device is a drive of the inventory; its agent's slot says to which array it is lent."""
 
     faults = frozenset(_SIGNALS)
@@ -140,9 +140,6 @@ class RemoteEngine:
         """Return the wall's clock, and the address under which the drive reaches this machine."""
         address = self._address(device.name)
         return Surroundings("wall", LOOPBACK if address == THROUGH_SSH else address)
-
-    def hypervisor_of(self, device: Device) -> None:
-        """Return None: a real drive has no hypervisor."""
 
     def prepare(self, progress: Progress) -> None:
         """Connect to all drives and see that each is installed, enrolled and free.
@@ -190,10 +187,6 @@ class RemoteEngine:
         if look.console:
             plan.console.write_text(look.console + "\n", encoding="utf-8")
         return look.alive
-
-    async def wait_ready(self, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:
-        """Wait for the agent's greeting (see `Engine.wait_ready`)."""
-        await wait_for_hello(self, handle, hello, deadline)
 
     def inject(self, handle: Handle, fault: Fault) -> None:
         """Send the agent the signal that makes the fault; one that was killed is not lent any more when it restarts."""

@@ -18,8 +18,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from fabric import Config, Connection
 from paramiko.auth_strategy import AuthFailure, AuthStrategy, InMemoryPrivateKey, OnDiskPrivateKey
 
-from csd_emu.engines.remote.known_hosts import CheckKeys
-from csd_emu.engines.remote.openssh import Route
+from csd_emu.engines.remote.openssh import CheckKeys, Route
 from csd_emu.util.deadline import Deadline
 from firmware_agent.common.errors import CsdError, DriveUnreachable
 

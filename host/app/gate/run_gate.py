@@ -34,8 +34,17 @@ from host.app.gate.gate_baseline import (
     read_baseline,
     write_baseline,
 )
-from host.app.gate.gate_checks import KINDS, Compared, ExpectedFigure, Verdict, check_wall, expect, judge
-from host.app.gate.gate_report import GateReport, list_cases
+from host.app.gate.gate_checks import (
+    KINDS,
+    Compared,
+    ExpectedFigure,
+    GateReport,
+    Verdict,
+    check_wall,
+    expect,
+    judge,
+    list_cases,
+)
 from host.app.gate.junit import now, render, saying_errors, write_junit
 from host.app.prepare import RunRequest
 from host.app.run_job import run_job

@@ -11,14 +11,14 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
 
 from csd_emu.config.servers_file import ServerLink
-from csd_emu.perfmodel.allreduce import AllReduce, Fabric, ring
+from csd_emu.perfmodel.allreduce import Fabric, ring
 from firmware_agent.common.errors import DeviceLost
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
@@ -37,6 +37,9 @@ _BEGUN: msgspec.msgpack.Decoder[tuple[list[str], bytes]] = msgspec.msgpack.Decod
 _PART: msgspec.msgpack.Decoder[ServerPart] = msgspec.msgpack.Decoder(ServerPart)
 _PARTS: msgspec.msgpack.Decoder[list[ServerPart]] = msgspec.msgpack.Decoder(list[ServerPart])
 _JUDGED: msgspec.msgpack.Decoder[tuple[float, float]] = msgspec.msgpack.Decoder(tuple[float, float])
+
+
+T = TypeVar("T")
 
 
 class StateSync(Protocol):
@@ -94,39 +97,33 @@ class ServersTogether:
 
     async def reduce(self, step: int, means: Mapping[str, Array], part: ServerPart) -> ReducedStep:
         """Add up gradients (see `PeerServers.reduce`)."""
-        scaled = [_scaled(array, part.records) for array in means.values()]
-        turn = Position(step, self.turn, Stage.REDUCE), msgspec.msgpack.encode(part), join_sums(scaled)
-        outcome = await self._turns.turn(*turn, _no_state)
-        self.turn += 1
-        parts = {server: _PART.decode(meta) for server, meta in outcome.metas.items()}
-        cost = self._cost(outcome)
-        return ReducedStep(
-            means=_means(means, outcome, sum(part.records for part in parts.values())),
-            parts=parts,
-            link_seconds=cost.seconds,
-            sent_bytes=round(cost.link_bytes / len(parts)),
-            meetings=self._meetings + outcome.sent_again,
-        )
+        outcome, parts, cost = await self._add_up(step, means, part.records, part, _PART)
+        return ReducedStep(_means(means, outcome, sum(part.records for part in parts.values())), parts, *cost)
 
     async def average(self, step: int, arrays: Mapping[str, Array], parts: Sequence[ServerPart]) -> Averaged:
         """Take the mean of arrays (see `PeerServers.average`)."""
-        scaled = [_scaled(array, sum(part.records for part in parts)) for array in arrays.values()]
-        turn = Position(step, self.turn, Stage.REDUCE), msgspec.msgpack.encode(parts), join_sums(scaled)
-        outcome = await self._turns.turn(*turn, _no_state)
-        self.turn += 1
-        everyone = {server: _PARTS.decode(meta) for server, meta in outcome.metas.items()}
-        cost = self._cost(outcome)
-        return Averaged(
-            means=_means(arrays, outcome, sum(part.records for each in everyone.values() for part in each)),
-            parts=everyone,
-            link_seconds=cost.seconds,
-            sent_bytes=round(cost.link_bytes / len(everyone)),
-            meetings=self._meetings + outcome.sent_again,
-        )
+        outcome, everyone, cost = await self._add_up(step, arrays, sum(part.records for part in parts), parts, _PARTS)
+        records = sum(part.records for each in everyone.values() for part in each)
+        return Averaged(_means(arrays, outcome, records), everyone, *cost)
 
-    def _cost(self, outcome: TurnOutcome) -> AllReduce:
+    async def _add_up(
+        self, step: int, arrays: Mapping[str, Array], records: int, own: object, decoder: msgspec.msgpack.Decoder[T]
+    ) -> tuple[TurnOutcome, dict[str, T], tuple[float, int, int]]:
+        """Add up arrays, means over so many `records`, with what each server says.
+
+        Returns:
+            the sums, server -> what it said, and seconds, bytes and meetings as `ReducedStep` has them.
+        """
+        sums = join_sums([_scaled(array, records) for array in arrays.values()])
+        outcome = await self._turns.turn(
+            Position(step, self.turn, Stage.REDUCE), msgspec.msgpack.encode(own), sums, _no_state
+        )
+        self.turn += 1
         size_bytes = outcome.singles.nbytes + outcome.doubles.nbytes
-        return ring(size_bytes, [len(outcome.metas)], self._fabric)
+        cost = ring(size_bytes, [len(outcome.metas)], self._fabric)
+        said = {server: decoder.decode(meta) for server, meta in outcome.metas.items()}
+        sent_bytes = round(cost.link_bytes / len(said))
+        return outcome, said, (cost.seconds, sent_bytes, self._meetings + outcome.sent_again)
 
     async def end_round(self, step: int, accuracy: float, loss: float) -> tuple[float, float]:
         """Return the first server's judgement (see `PeerServers.end_round`)."""

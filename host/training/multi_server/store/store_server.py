@@ -29,10 +29,11 @@ from host.training.multi_server.store.store_client import (
     Write,
     connect,
     frame,
+    make_key,
     message_bytes,
     read_request,
+    server_context,
 )
-from host.training.multi_server.store.store_key import make_key, server_context
 
 MAX_KEYS, MAX_BYTES = 100_000, 256 << 20
 # Who has not shown the key yet: connections in all and of one address, and how long each may take.

@@ -32,13 +32,14 @@ from host.training.multi_server.store.store_client import (
     StoreLost,
     StoreReply,
     Write,
+    client_context,
     connect,
     frame,
+    make_key,
     message_bytes,
     read_answer,
     read_request,
 )
-from host.training.multi_server.store.store_key import client_context, make_key
 from host.training.multi_server.store.store_server import Contents, Greetings, kept_store
 from tests.support.examples import examples
 from tests.support.server_processes import free_port
