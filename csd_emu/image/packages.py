@@ -73,7 +73,9 @@ def find_mirrors(apt_folder: Path = Path("/etc/apt")) -> Mirrors:
     """
     if chosen := os.environ.get(MIRROR_VARIABLE):
         return _below(chosen)
-    return own_mirrors(read_sources(apt_folder) if _is_debian() else [], _codename())
+    machine = _os_release()
+    sources = read_sources(apt_folder) if machine.get("ID") == "debian" else []
+    return own_mirrors(sources, machine.get("VERSION_CODENAME", "stable"))
 
 
 def own_mirrors(sources: list[AptSource], codename: str) -> Mirrors:
@@ -160,14 +162,6 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError:
         return ""
-
-
-def _is_debian() -> bool:
-    return _os_release().get("ID") == "debian"
-
-
-def _codename() -> str:
-    return _os_release().get("VERSION_CODENAME", "stable")
 
 
 def _os_release() -> dict[str, str]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -106,6 +106,18 @@ class Interrupts:
             self._loop.call_soon_threadsafe(self._task.cancel)
         else:
             raise KeyboardInterrupt
+
+
+async def all_or_none(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of all; with the first error the others are cancelled, and have ended when it is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 async def _for_ever() -> None:

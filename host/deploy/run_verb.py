@@ -20,8 +20,7 @@ from typing import Protocol
 
 from csd_emu.engines.remote.drive_layout import DriveLayout
 from csd_emu.engines.remote.inventory import DriveEntry, Inventory, load_inventory
-from csd_emu.engines.remote.local_shell import LocalShell
-from csd_emu.engines.remote.shell import OpenShell, Shell, open_shell
+from csd_emu.engines.remote.shell import LocalShell, OpenShell, Shell, open_shell
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.paths import Paths

@@ -22,10 +22,9 @@ from csd_emu.engines.remote import remote_engine as remote_module
 from csd_emu.engines.remote.drive_layout import DriveLayout
 from csd_emu.engines.remote.drive_slot import Lease, Slot
 from csd_emu.engines.remote.inventory import DriveEntry, drives_of
-from csd_emu.engines.remote.local_shell import LocalShell
 from csd_emu.engines.remote.remote_engine import RemoteEngine, check_listens
 from csd_emu.engines.remote.server_id import server_id
-from csd_emu.engines.remote.shell import Shell
+from csd_emu.engines.remote.shell import LocalShell, Shell
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent

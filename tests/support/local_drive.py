@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from csd_emu.engines.remote.drive_layout import DriveLayout
 from csd_emu.engines.remote.inventory import Inventory
-from csd_emu.engines.remote.local_shell import LocalShell
+from csd_emu.engines.remote.shell import LocalShell
 from csd_emu.util.deadline import Deadline
 from host.deploy.bundle.bundle import Bundle, Packed
 from host.deploy.bundle.bundle_recipe import Variant, WheelChoice, default_folder

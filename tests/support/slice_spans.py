@@ -10,10 +10,10 @@ from csd_emu.perfmodel.overlap.event_simulation import PUSH
 from csd_emu.perfmodel.overlap.layer_work import Costs
 from csd_emu.perfmodel.overlap.simulated_drive import BACKWARD
 from csd_emu.perfmodel.overlap.simulated_step import Simulated
-from csd_emu.perfmodel.overlap.slice_trace import PULL_NAME, PUSH_NAME, SliceSpan
+from csd_emu.perfmodel.overlap.slice_trace import PULL_NAME, PUSH_NAME, SliceRecord
 
 
-def slice_spans(run: Simulated, costs: Costs, devices: Sequence[str]) -> Iterator[SliceSpan]:
+def slice_spans(run: Simulated, costs: Costs, devices: Sequence[str]) -> Iterator[SliceRecord]:
     """Yield every slice of every drive, in the order of arrival; the drives of a group do the same.
 
     Args:
@@ -43,4 +43,4 @@ def slice_spans(run: Simulated, costs: Costs, devices: Sequence[str]) -> Iterato
             way, ready = PULL_NAME, blocks[position][1]
         place = piece.tensor, piece.offset, piece.size_bytes
         for device in members[group]:
-            yield SliceSpan(piece.exchange, device, way, *place, ready, begin, arrival)
+            yield SliceRecord(piece.exchange, device, way, *place, ready, begin, arrival)

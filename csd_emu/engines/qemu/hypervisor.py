@@ -12,8 +12,7 @@ from csd_emu.config.hypervisors import HypervisorSection
 from csd_emu.engines.engine_protocol import DevicePlan, Handle
 from csd_emu.engines.qemu.domain_xml import Tag, read_tag
 from csd_emu.engines.qemu.libvirt_daemon import calling_libvirt
-from csd_emu.engines.qemu.qemu_monitor import Monitor
-from csd_emu.engines.qemu.serial_console import keep
+from csd_emu.engines.qemu.qemu_monitor import Monitor, keep
 from csd_emu.engines.qemu.template import TEMPLATE_ARRAY
 from csd_emu.engines.qemu.vm_scheduling import DRIVE, SHARED, Need, Offer
 from csd_emu.image import Image

@@ -22,8 +22,7 @@ import msgspec
 
 from csd_emu.engines.qemu.domain_xml import DomainSpec, Tag, domain_xml
 from csd_emu.engines.qemu.libvirt_daemon import SessionDaemon, calling_libvirt
-from csd_emu.engines.qemu.qemu_monitor import Monitor
-from csd_emu.engines.qemu.serial_console import ConsoleTail, wait_for_line
+from csd_emu.engines.qemu.qemu_monitor import ConsoleTail, Monitor, wait_for_line
 from csd_emu.image import Image
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.file_locks import FILE, locked

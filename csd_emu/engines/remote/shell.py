@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import shlex
+import shutil
+import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple, Protocol, TypeVar
@@ -60,9 +62,16 @@ class Shell(Protocol):
         """As `run`, but return what was written, without white space at its end.
 
         Raises:
-            DriveUnfit: the exit code was not 0; the message has the last line that was written to stderr.
+            DriveUnfit: the exit code was not 0; the message has the last line that was written.
             DriveUnreachable: the connection broke, or the deadline passed.
         """
+        answer = self.run(command, deadline, stdin, root)
+        if answer.code != 0:
+            raise DriveUnfit(
+                f"drive {self.drive.name}: `{_shorten(command)}` failed (exit code {answer.code}): {_last(answer)}; "
+                "repair that on the drive and try again"
+            )
+        return answer.out.rstrip()
 
     def copy(self, source: Path, target: PurePosixPath, deadline: Deadline, show: OnCopied, root: bool = False) -> None:
         """Copy a file to the drive; what lies there of an earlier, cut attempt stays, and only the rest is sent.
@@ -110,8 +119,8 @@ def open_shell(drive: DriveEntry, deadline: Deadline, write_keys: bool = True) -
     return contextlib.closing(SshShell(drive, Connected(drive.name, find_route(drive), deadline, write_keys)))
 
 
-class SshShell:
-    """A `Shell` over an SSH connection: one exec channel per command, no SFTP, no terminal."""
+class SshShell(Shell):
+    """A shell over an SSH connection: one exec channel per command, no SFTP, no terminal."""
 
     def __init__(self, drive: DriveEntry, connected: Connected) -> None:
         """Speak through `connected`, and end it in the end."""
@@ -123,16 +132,6 @@ class SshShell:
     def run(self, command: str, deadline: Deadline, stdin: bytes = b"", root: bool = False) -> CommandResult:
         """See `Shell`."""
         return self._run(command, deadline, io.BytesIO(stdin), root)
-
-    def check(self, command: str, deadline: Deadline, stdin: bytes = b"", root: bool = False) -> str:
-        """See `Shell`."""
-        answer = self.run(command, deadline, stdin, root)
-        if answer.code != 0:
-            raise DriveUnfit(
-                f"drive {self.drive.name}: `{_shorten(command)}` failed (exit code {answer.code}): {_last(answer)}; "
-                "repair that on the drive and try again"
-            )
-        return answer.out.rstrip()
 
     def copy(self, source: Path, target: PurePosixPath, deadline: Deadline, show: OnCopied, root: bool = False) -> None:
         """See `Shell`."""
@@ -332,3 +331,60 @@ class _Open:
 
     def close(self) -> None:
         self._stack.close()
+
+
+class LocalShell(Shell):
+    """Stands in for a drive's shell in tests, and benches of all but the network: runs its commands here, in `sh`."""
+
+    def __init__(
+        self,
+        drive: DriveEntry,
+        environment: Mapping[str, str],
+        shell: tuple[str, ...] = ("sh",),
+        before: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Run commands as whoever we are; rights of root are not asked for.
+
+        Args:
+            drive: whom it stands for.
+            environment: all that the commands see of it.
+            shell: the program, and its first arguments.
+            before: called with every command, and with ``copy PATH``, before it is run; may raise to cut the line.
+        """
+        self.drive = drive
+        self._environment, self._shell, self._before = dict(environment), shell, before
+
+    def run(self, command: str, deadline: Deadline, stdin: bytes = b"", root: bool = False) -> CommandResult:
+        """See `Shell.run`."""
+        self._before(command)
+        try:
+            done = subprocess.run(
+                [*self._shell, "-c", command],
+                input=stdin,
+                capture_output=True,
+                timeout=max(deadline.left_seconds, 0.001),
+                env=self._environment,
+                check=False,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise DriveUnreachable(f"drive {self.drive.name}: did not answer before the deadline") from error
+        return CommandResult(
+            done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        )
+
+    def copy(self, source: Path, target: PurePosixPath, deadline: Deadline, show: OnCopied, root: bool = False) -> None:
+        """See `Shell.copy`."""
+        self._before(f"copy {target}")
+        whole = source.stat().st_size
+        with open(source, "rb") as sent, open(target, "ab") as there:
+            sent.seek(there.tell())
+            shutil.copyfileobj(sent, there)
+        show(whole, whole)
+
+    def forward(self, host: str, port: int, drive_port: int = 0) -> int:
+        """Return the port itself: here is there."""
+        return port
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 PUSH_NAME, PULL_NAME = "push", "pull"
 QUEUE, COMMUNICATION = "QUEUE", "COMMUNICATION"
 
 
-class SliceSpan(NamedTuple):
-    """A slice from where it became ready to where its peer had read it; seconds of one clock.
+class SliceRecord(msgspec.Struct, frozen=True):
+    """One slice of a step whose slices overlapped computing; a line of ``slices.jsonl``.
+
+    Seconds are the host's monotonic clock. Those that a drive saw of its own slices are put on it by the least delay
+    with which its messages came, so they are early by at least the link's latency.
 
     Attributes:
-        step: whose gradients these are, or whose they were that these parameters come of.
-        device: the drive's name.
+        step: whose gradients these are, or whose forward pass these weights are for.
+        device: the drive.
         direction: ``push`` to the host, ``pull`` from it.
         tensor: its name.
         offset: of the first byte in it.
         size_bytes: how many.
-        ready_seconds: the bytes are there, and wait.
-        begin_seconds: they leave.
-        end_seconds: the peer has them.
+        ready_seconds: its bytes were there, and waited.
+        begin_seconds: it left the send queue.
+        end_seconds: the other side had read it: of a pull, when the host was told so.
     """
 
     step: int
@@ -36,7 +41,7 @@ class SliceSpan(NamedTuple):
     end_seconds: float
 
 
-def slice_trace(slices: Iterable[SliceSpan], clock: str, title: str = "csd-emu") -> dict[str, Any]:
+def slice_trace(slices: Iterable[SliceRecord], clock: str, title: str = "csd-emu") -> dict[str, Any]:
     """Return slices in Chrome's trace format; times are microseconds of the clock, counted from the first slice.
 
     Each device has two processes, ``push`` and ``pull``. In each, what is under way lies in rows, as few as it takes
@@ -74,7 +79,7 @@ def _rows(spans: Sequence[tuple[float, float]]) -> list[int]:
     return rows
 
 
-def _events(each: SliceSpan, number: int, row: int, zero: float, clock: str) -> list[dict[str, Any]]:
+def _events(each: SliceRecord, number: int, row: int, zero: float, clock: str) -> list[dict[str, Any]]:
     ready, begin, end = (1e6 * (moment - zero) for moment in (each.ready_seconds, each.begin_seconds, each.end_seconds))
     told = {"clock": clock, "step": each.step, "bytes": each.size_bytes, "offset": each.offset}
     label = f"{each.tensor}+{each.offset}"

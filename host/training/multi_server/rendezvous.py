@@ -16,8 +16,7 @@ from threading import Event
 
 import msgspec
 
-from firmware_agent.common.errors import ProtocolError
-from host.training.multi_server.store.store_client import Book, Counters, StoreLost, Texts
+from host.training.multi_server.store.store_client import Book, Counters, StoreLost, Texts, decoded
 
 _BEATS_PER_SILENCE = 8
 
@@ -115,6 +114,9 @@ class RendezvousResult(msgspec.Struct, frozen=True):
     def without(self, servers: Sequence[str]) -> RendezvousResult:
         """Return the meeting without those of whom nothing is heard."""
         return msgspec.structs.replace(self, members={n: m for n, m in self.members.items() if n not in servers})
+
+
+_MEETINGS = msgspec.json.Decoder(RendezvousResult)
 
 
 class Attendance:
@@ -220,8 +222,7 @@ def meet(
 def wait_for_next(store: Texts, run: str, number: int, over: Event) -> None:
     """Return when a later meeting than this has been opened, or `over` is set."""
     while not over.wait(_LOOK_SECONDS):
-        (text,) = store.read([meeting_key(run)])
-        if _decode(text).number != number:
+        if _read(store, meeting_key(run))[1].number != number:
             return
 
 
@@ -231,14 +232,10 @@ def _waits_key(run: str, server: str) -> str:
 
 def _read(store: Texts, key: str) -> tuple[str, RendezvousResult]:
     (text,) = store.read([key])
-    return (text or b"").decode(errors="replace"), _decode(text)
-
-
-def _decode(text: bytes | None) -> RendezvousResult:
-    try:
-        return msgspec.json.decode(text, type=RendezvousResult) if text else RendezvousResult()
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"store: what is written there is no meeting ({error}); start the store anew") from error
+    if not text:
+        return "", RendezvousResult()
+    wrong = "store: what is written there is no meeting", "; start the store anew"
+    return text.decode(errors="replace"), decoded(_MEETINGS, text, *wrong)
 
 
 def _exchange(store: Book, key: str, text: str, wanted: RendezvousResult) -> None:

@@ -15,7 +15,7 @@ import stat
 import tempfile
 import threading
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -98,6 +98,7 @@ def _check(path: Path) -> None:
         )
 
 
+T = TypeVar("T")
 LENGTH_BYTES = 4
 # 10,000 servers' names and marks take a third of it.
 MAX_MESSAGE_BYTES = 1 << 20
@@ -196,16 +197,27 @@ def message_bytes(length: bytes) -> int:
     return size
 
 
+def decoded(
+    decoder: msgspec.msgpack.Decoder[T] | msgspec.json.Decoder[T], content: bytes, wrong: str, remedy: str = ""
+) -> T:
+    """Return what a decoder of msgspec's makes of what came from elsewhere; `wrong` says what that was not.
+
+    Raises:
+        ProtocolError: it makes nothing of it.
+    """
+    try:
+        return decoder.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"{wrong} ({error}){remedy}") from error
+
+
 def read_request(content: bytes) -> Request:
     """Return what a server asks for.
 
     Raises:
         ProtocolError: it is no request.
     """
-    try:
-        return _REQUESTS.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"store: what came is no request ({error})") from error
+    return decoded(_REQUESTS, content, "store: what came is no request")
 
 
 def read_answer(content: bytes) -> StoreReply:
@@ -214,10 +226,7 @@ def read_answer(content: bytes) -> StoreReply:
     Raises:
         ProtocolError: it is no answer.
     """
-    try:
-        return _ANSWERS.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"store: what came is no answer ({error})") from error
+    return decoded(_ANSWERS, content, "store: what came is no answer")
 
 
 PATIENCE_SECONDS = 10.0

@@ -8,12 +8,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.overlap.slice_trace import COMMUNICATION, QUEUE, SliceSpan, slice_trace
+from csd_emu.perfmodel.overlap.slice_trace import COMMUNICATION, QUEUE, SliceRecord, slice_trace
 
 MOMENTS = st.lists(st.floats(0, 100), min_size=3, max_size=3).map(sorted)
 SLICES = st.lists(
     st.builds(
-        lambda step, device, direction, tensor, offset, size, moments: SliceSpan(
+        lambda step, device, direction, tensor, offset, size, moments: SliceRecord(
             step, device, direction, tensor, offset, size, *moments
         ),
         st.integers(1, 5),
@@ -33,7 +33,7 @@ def by_phase(trace: dict[str, Any], phase: str) -> list[dict[str, Any]]:
 
 
 @given(SLICES)
-def test_every_slice_waits_once_and_crosses_once(slices: list[SliceSpan]) -> None:
+def test_every_slice_waits_once_and_crosses_once(slices: list[SliceRecord]) -> None:
     trace = slice_trace(slices, "wall")
     msgspec.json.encode(trace)
     crossed = by_phase(trace, "X")
@@ -47,7 +47,7 @@ def test_every_slice_waits_once_and_crosses_once(slices: list[SliceSpan]) -> Non
 
 
 @given(SLICES)
-def test_no_two_overlap_in_a_row(slices: list[SliceSpan]) -> None:
+def test_no_two_overlap_in_a_row(slices: list[SliceRecord]) -> None:
     rows = defaultdict(list)
     for event in by_phase(slice_trace(slices, "wall"), "X"):
         rows[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
@@ -57,6 +57,6 @@ def test_no_two_overlap_in_a_row(slices: list[SliceSpan]) -> None:
 
 
 def test_a_process_per_device_and_direction() -> None:
-    slices = [SliceSpan(1, "csd-00", way, "fc.weight", 64, 10, 1.0, 2.0, 3.0) for way in ("push", "pull")]
+    slices = [SliceRecord(1, "csd-00", way, "fc.weight", 64, 10, 1.0, 2.0, 3.0) for way in ("push", "pull")]
     names = [event["args"]["name"] for event in by_phase(slice_trace(slices, "modelled", "lab"), "M")]
     assert names == ["lab: csd-00 pull", COMMUNICATION, "lab: csd-00 push", COMMUNICATION]
