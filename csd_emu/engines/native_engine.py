@@ -27,7 +27,7 @@ from csd_emu.engines.engine_protocol import (
 from csd_emu.engines.shaping import Shape, Shaper, make_shaper, release
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
-from csd_emu.util.process_identity import ProcessMark, mark_of
+from csd_emu.util.process_identity import ProcessMark, end_processes, mark_of
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import DeviceError, EnvironmentUnfit
 from firmware_agent.common.handover import IDENTITY_FILE, SHARD_FILE
@@ -212,19 +212,7 @@ def _await_command_line(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end(processes: list[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGCONT)  # a frozen process would not see SIGTERM
-            process.terminate()
-    _, alive = psutil.wait_procs(processes, timeout=_STOP_SECONDS)
-    for process in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(alive, timeout=_STOP_SECONDS)
-    _reap(processes)
-
-
-def _reap(processes: list[psutil.Process]) -> None:
+    end_processes(processes, _STOP_SECONDS)
     for process in processes:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
