@@ -16,6 +16,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from csd_emu.perfmodel.sharing import Floats, Link, queued
+from csd_emu.perfmodel.step import DriveFigures
 
 # Standard deviations beyond which float64 knows no tail of the normal distribution.
 _FAR = 40.0
@@ -36,36 +37,51 @@ class Paces:
     spread: Floats | float = 0.0
 
 
+@dataclass(frozen=True)
+class KindWork:
+    """What devices of each kind do in a step of many configurations.
+
+    Attributes:
+        drives: (configurations, kinds) float64, how many take part; 0 for a kind that does not.
+        state_bytes: that each receives, and sends.
+        read_bytes: (configurations, kinds) of each, from flash, at once.
+        compute_seconds: (configurations, kinds) of a typical device.
+    """
+
+    drives: Floats
+    state_bytes: int
+    read_bytes: Floats
+    compute_seconds: Floats
+
+
 def last_send(
-    fixed_seconds: Floats,
-    compute_seconds: Floats,
-    drives: Floats,
-    carry_seconds: Floats,
-    own_seconds: Floats,
-    link: Link,
-    paces: Paces,
+    work: KindWork, figures: DriveFigures, link: Link, paces: Paces, bandwidth: Floats | float = 1.0
 ) -> tuple[Floats, Floats]:
     """Return (configurations,) when the last drive's send has arrived, 0 without any, and its standard deviation.
 
     Args:
-        fixed_seconds: (configurations, kinds) until a device begins to send, computing apart.
-        compute_seconds: (configurations, kinds) of a typical device.
-        drives: (configurations, kinds) how many of each kind send, 0 for a kind that does not.
-        carry_seconds: (configurations,) of one send over the host's side.
-        own_seconds: (kinds,) of one send over the device's own side.
+        work: of the kinds.
+        figures: of their own sides.
         link: the host's side.
         paces: how devices and steps differ.
+        bandwidth: (configurations,) factor of the link's, or one for all.
     """
+    drives, compute, size = work.drives, work.compute_seconds, work.state_bytes
+    each = np.broadcast_to(size / (link.bytes_per_second * np.asarray(bandwidth)), len(drives))[:, None]
+    own = size / figures.link_bytes_per_second
+    # Sums over kinds are products with vectors: a sum along so short an axis is slow.
+    carried = each * (drives @ np.ones((drives.shape[1], 1))) if link.shared else each
+    latency = link.latency_seconds if size else 0.0
+    received = np.maximum(carried, own) + (2 * figures.link_latency_seconds * (size > 0) + latency)
+    fixed = received + figures.read_seconds(work.read_bytes)
     present = drives > 0
-    typical = np.where(present, fixed_seconds + compute_seconds, -np.inf)
+    typical = np.where(present, fixed + compute, -np.inf)
     queue = queued(drives, typical) if link.shared else np.ones_like(drives)
     behind = queue - drives + 1 if link.shared else queue
-    begins, each = np.where(present, typical, 0.0), carry_seconds[:, None]
-    first = begins + compute_seconds * (paces.early - 1) + queue * each
-    end = begins + compute_seconds * (paces.late - 1) + np.maximum(behind * each, own_seconds)
-    latency = link.latency_seconds if own_seconds.any() else 0.0
-    columns = (first + latency, end + latency, compute_seconds * paces.spread)
-    first, end, spread = (np.where(present, column, 0.0) for column in columns)
+    begins = np.where(present, typical, 0.0)
+    first = begins + compute * (paces.early - 1) + queue * each + latency
+    end = begins + compute * (paces.late - 1) + np.maximum(behind * each, own) + latency
+    first, end, spread = (np.where(present, column, 0.0) for column in (first, end, compute * paces.spread))
     last, deviation = np.zeros(len(drives)), np.zeros(len(drives))
     for kind in np.flatnonzero(present.any(axis=0)).tolist():
         last, deviation = later(last, deviation, end[:, kind], spread[:, kind])

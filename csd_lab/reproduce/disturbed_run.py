@@ -10,7 +10,8 @@ from csd_lab.reproduce.hypertune_result import DisturbanceFigures
 from csd_lab.reproduce.published_server import TUNING
 from csd_lab.simulate.nodes import Nodes
 from csd_lab.simulate.simulated_run import SimulationTrace, simulate
-from csd_lab.simulate.tuners import hypertune, plan
+from csd_lab.simulate.tree import array_tree
+from csd_lab.simulate.tuners import make_tuner, plan
 from host.core.tuning.batch_tuner import Batches, Floats, Retune
 from host.policies.batching.fixed import FixedBatches
 
@@ -23,7 +24,7 @@ _BEFORE, _DURING, _AFTER = slice(0, BEFORE), slice(BEFORE, BEFORE + DURING), sli
 
 def disturb(nodes: Nodes) -> Iterator[DisturbanceFigures]:
     """Yield one row for each share lost, by the host and by the first drive; all drives compute."""
-    batches = plan(nodes, TUNING, nodes.drives)
+    batches = plan(array_tree(nodes), TUNING)
     for number in (len(nodes.names) - 1, 0):
         for lost in LOST:
             yield disturb_node(nodes, batches, number, lost)
@@ -38,9 +39,10 @@ def disturb_node(nodes: Nodes, batches: Batches, number: int, lost: float) -> Di
             factors[number] = 1 / (1 - lost)
         return factors
 
-    left = simulate(nodes, FixedBatches(batches.tolist()), slowdowns, STEPS)
-    tuner = hypertune(nodes, TUNING, batches, STEPS)
-    tuned = simulate(nodes, tuner, slowdowns, STEPS, TUNING.cost_steps)
+    tree = array_tree(nodes)
+    left = simulate(tree, FixedBatches(batches.tolist()), slowdowns, STEPS)
+    tuner = make_tuner("hypertune", tree, TUNING, 1, STEPS)
+    tuned = simulate(tree, tuner, slowdowns, STEPS, TUNING.cost_steps)
     share = float(batches[number] / batches.sum())
     before = left.records_per_second(_BEFORE)
     settled, calm = _last_part(tuned, _DURING), _last_part(tuned, _AFTER)

@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from csd_emu.perfmodel.overlap.slice_trace import SliceRecord
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import shorten
 from host.core.console import tell
 from host.core.event_budget import EventBudget
 from host.core.failures import Failure, FailureRecord
 from host.core.records import EventKind, EventRecord, RetuneRecord, RoundRecord, StepRecord
+from host.core.slice_record import SliceRecord
 from host.core.states.training_state import TrainingState
 from host.fleet.checkpoint import Checkpoint
 from host.monitoring.run_directory import RunDirectory

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from csd_emu.perfmodel.overlap.slice_trace import SliceRecord, slice_trace
-from csd_emu.perfmodel.timeline import Span, chrome_trace
+from csd_emu.perfmodel.timeline import Span
 from host.core.device_time import WALL
 from host.core.records import RoundRecord
+from host.core.slice_record import SliceRecord
+from host.monitoring.chrome_trace import chrome_trace, slice_trace
 from host.monitoring.run_directory import SLICES_FILE, TRACE_FILE, write_result
 
 # A viewer cannot show more.

@@ -9,7 +9,7 @@ from typing import Any
 from csd_emu.engines.shaping.relay import CHUNK_BYTES
 from csd_emu.perfmodel.overlap.layer_work import Costs, exchange_bytes, ideal_step_seconds
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
-from csd_emu.perfmodel.overlap.simulated_step import steady_step_seconds
+from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
 from csd_lab.bench.communication.comm_models import MODELS, costs_of
 from firmware_agent.common.send_queue import TransferSettings
 

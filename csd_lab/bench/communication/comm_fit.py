@@ -23,10 +23,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from csd_emu.perfmodel.overlap.event_simulation import Simulation
 from csd_emu.perfmodel.overlap.layer_work import LayerCost
-from csd_emu.perfmodel.overlap.simulated_array import SimulatedArray
-from csd_emu.perfmodel.overlap.simulated_step import steady_step_seconds
+from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
+from csd_emu.perfmodel.overlap.turn_simulation import TurnSimulation
 from csd_lab.bench.communication.comm_cases import FIFO, PRIORITY, SLICE_SECONDS, CommunicationCase
 from csd_lab.bench.communication.comm_models import MODELS
 from csd_lab.bench.communication.comm_runs import SHAPED_LATENCY_SECONDS
@@ -90,7 +89,7 @@ class Fit:
         if sending.slice_bytes is None:
             return [steady_step_seconds(costs, link, sending)]
         late = partial(np.random.default_rng(_DRAWN).exponential, LATE_SECONDS)
-        run = Simulation(SimulatedArray(costs), link, sending, late=late)
+        run = TurnSimulation(costs, link, sending, late=late)
         return [run.step() for _ in range(SETTLING_STEPS + STEPS)][SETTLING_STEPS:]
 
 

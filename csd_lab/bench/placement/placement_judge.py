@@ -1,6 +1,6 @@
 """Judge of `bench placement`: the accounting of runs with a cut.
 
-It is what composes the steps of real runs, asked once for every cut: `csd_emu.perfmodel.cut_timeline` and, where the
+It is what composes the steps of real runs, asked once for every cut: `csd_emu.perfmodel.timeline` and, where the
 exchange overlaps what drives compute, `csd_emu.perfmodel.overlap.overlapped_step`, event by event. Without overlap it
 shares no formula with the decision; with overlap both ask the same scheduling core. It knows better: its layers take
 other seconds than were measured, by `NOISE` each.
@@ -13,11 +13,10 @@ from itertools import accumulate
 
 import numpy as np
 
-from csd_emu.perfmodel.cut_timeline import Crossed, compose_cut
 from csd_emu.perfmodel.host_node import reduce_seconds
 from csd_emu.perfmodel.overlap.overlapped_step import OverlapComposer
 from csd_emu.perfmodel.split.split_problem import LABEL_BYTES, DeviceCost, HostPlace, SplitProblem
-from csd_emu.perfmodel.timeline import Activity
+from csd_emu.perfmodel.timeline import Activity, Crossed, compose_cut
 from firmware_agent.common.layer_costs import LayerWork
 
 # Standard deviation of what a layer takes, as a log, from what it was measured to take.

@@ -17,6 +17,7 @@ from csd_lab.bench.harness import report
 from csd_lab.simulate.nodes import Nodes, make_nodes
 from csd_lab.simulate.simulated_baseline import host_alone
 from csd_lab.simulate.simulated_run import SimulationTrace, simulate
+from csd_lab.simulate.tree import array_tree
 from csd_lab.simulate.tuners import make_tuner
 from firmware_agent.common.models import ZOO, ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
@@ -54,8 +55,9 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
         config = ArrayConfig.model_validate(ARRAY)
         sync = SyncSection(micro_batch=4, tuning=TUNING)
         nodes = make_nodes(config, load, store, sync, drives=DRIVES)
-        tuner = make_tuner("hypertune", nodes, TUNING, 1, STEPS)
-        trace = simulate(nodes, tuner, Unrest(nodes, seed), STEPS, TUNING.cost_steps)
+        tree = array_tree(nodes)
+        tuner = make_tuner("hypertune", tree, TUNING, 1, STEPS)
+        trace = simulate(tree, tuner, Unrest(nodes, seed), STEPS, TUNING.cost_steps)
         base = host_alone(nodes, int(trace.records.sum()))
         seconds.append(time.monotonic() - begin)
         cpu_seconds.append(time.process_time() - cpu)

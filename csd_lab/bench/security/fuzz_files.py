@@ -18,7 +18,6 @@ from safetensors.numpy import save
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.engines.remote.inventory import load_inventory
 from csd_emu.image.image_archive import MANIFEST, TarStream, take_manifest, unpack_files
-from csd_emu.perfmodel.overlap.slice_trace import SliceRecord
 from csd_emu.profiles.calibration.table_check import parse_table
 from csd_emu.profiles.calibration.table_store import SHIPPED
 from csd_emu.util.config_files import parse_config
@@ -35,6 +34,7 @@ from host.config.job_file import find_model, read_job
 from host.config.resolve import check_plugins
 from host.config.server_group import load_server_group, read_server_group
 from host.core.records import EventRecord, RoundRecord
+from host.core.slice_record import SliceRecord
 from host.core.states.training_state import TrainingState
 from host.core.summary import Summary
 from host.fleet.array_state import STATE_FILE, ArrayState, empty_folder

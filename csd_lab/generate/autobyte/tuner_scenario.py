@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from csd_emu.perfmodel.overlap.layer_work import Costs
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
-from csd_emu.perfmodel.overlap.simulated_step import steady_step_seconds
+from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from csd_lab.generate.autobyte.bandwidth_trace import STEPS_PER_OCTAVE, Levels
 from firmware_agent.common.send_queue import TransferSettings

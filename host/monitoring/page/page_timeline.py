@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from csd_emu.perfmodel.cut_timeline import TAIL
-from csd_emu.perfmodel.timeline import AGGREGATE, HOST_READER, READ, RECEIVE, SEND
+from csd_emu.perfmodel.timeline import AGGREGATE, HOST_READER, READ, RECEIVE, SEND, TAIL
 from csd_emu.util.node_names import HOST
 from host.core.records import RoundRecord
 from host.monitoring.page.drive_history import DriveLog

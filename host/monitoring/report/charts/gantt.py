@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from csd_emu.perfmodel.cut_timeline import TAIL
-from csd_emu.perfmodel.timeline import AGGREGATE, READ, RECEIVE, SEND, Span
+from csd_emu.perfmodel.timeline import AGGREGATE, READ, RECEIVE, SEND, TAIL, Span
 from csd_emu.util.node_names import HOST
 from host.core.records import RoundRecord
 from host.monitoring.report.charts.gantt_choice import choose_spans

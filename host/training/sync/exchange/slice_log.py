@@ -7,12 +7,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from csd_emu.perfmodel.overlap.slice_trace import SliceRecord
 from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.frames.frame_fields import MAX_TIMED_SLICES
 from firmware_agent.common.frames.session_frames import Slice
 from firmware_agent.common.frames.step_frames import Timed
 from firmware_agent.common.send_queue import Piece
+from host.core.slice_record import SliceRecord
 
 PUSH, PULL = "push", "pull"
 

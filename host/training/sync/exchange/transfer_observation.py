@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost
-from csd_emu.perfmodel.overlap.slice_trace import SliceRecord
 from firmware_agent.common.frames.step_frames import Timed
 from firmware_agent.common.send_queue import TransferSettings
+from host.core.slice_record import SliceRecord
 from host.policies.transfer.transfer_tuner import StepSeen
 from host.training.sync.exchange.slice_log import SliceLog
 

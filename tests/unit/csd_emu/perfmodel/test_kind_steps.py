@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.kind_steps import Paces, last_send, later
+from csd_emu.perfmodel.kind_steps import KindWork, Paces, last_send, later
 from csd_emu.perfmodel.sharing import Link
 from csd_emu.perfmodel.step import DriveFigures, StepWork, time_step
 
@@ -23,13 +23,9 @@ def test_without_differences_it_is_the_step_of_the_devices(
     kinds: list[tuple[int, float, float, float]], link: Link, size: int
 ) -> None:
     drives, compute, rates, delays = (np.array(column) for column in zip(*kinds, strict=True))
-    own_seconds, count = size / rates, drives.sum()
-    carry = size / link.bytes_per_second
-    received = np.maximum(carry * (count if link.shared else 1), own_seconds)
-    fixed = received + (2 * delays + link.latency_seconds if size else 0.0)
-    last, deviation = last_send(
-        fixed[None], compute[None], drives[None] * 1.0, np.array([carry]), own_seconds, link, Paces()
-    )
+    count, nothing = drives.sum(), np.zeros(len(drives))
+    work = KindWork(drives[None] * 1.0, size, nothing[None], compute[None])
+    last, deviation = last_send(work, DriveFigures(nothing + 1, nothing, rates, delays), link, Paces())
     expanded = [np.repeat(column, drives) for column in (rates, delays, compute)]
     none, sizes = np.zeros(count), np.full(count, float(size))
     figures = DriveFigures(none + 1, none, *expanded[:2])
@@ -52,9 +48,13 @@ def test_the_later_of_two_that_are_sure_is_the_larger() -> None:
 
 
 def test_the_slowest_of_a_kind_that_comes_behind_all_others_has_the_link_for_itself() -> None:
-    drives, compute, link = np.array([[5.0]]), np.array([[10.0]]), Link(1.0, 0.25)
-    fixed, carry, own = np.array([[1.0]]), np.array([0.5]), np.array([0.125])
-    last, _ = last_send(fixed, compute, drives, carry, own, link, Paces(late=1.5))
-    assert last[0] == 1 + 15 + 0.5 + 0.25
-    last, _ = last_send(fixed, compute, drives, carry, own, link, Paces(late=1.1))
-    assert last[0] == 1 + 10 + 5 * 0.5 + 0.25
+    link = Link(8.0, 0.25)
+    figures = DriveFigures(np.array([4.0]), np.array([0.25]), np.array([32.0]), np.array([0.0]))
+    work = KindWork(np.array([[5.0]]), 4, np.array([[3.0]]), np.array([[10.0]]))
+    begins = 5 * 0.5 + 0.25 + 3 / 4 + 0.25
+    last, _ = last_send(work, figures, link, Paces(late=1.5))
+    assert last[0] == begins + 15 + 0.5 + 0.25
+    last, _ = last_send(work, figures, link, Paces(late=1.1))
+    assert last[0] == begins + 10 + 5 * 0.5 + 0.25
+    last, _ = last_send(work, figures, link, Paces(late=1.1), bandwidth=0.5)
+    assert last[0] == begins + 2.5 + 10 + 5 * 1.0 + 0.25

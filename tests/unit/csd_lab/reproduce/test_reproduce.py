@@ -15,6 +15,7 @@ from csd_lab.reproduce.published_server import DRIVES, TUNING, describe_input, m
 from csd_lab.reproduce.reproduce_hypertune import put_beside
 from csd_lab.reproduce.scaling import COMPUTE_ONLY, DRIVE_COUNTS, KNEE, STANNIS, scale, vary_batch
 from csd_lab.simulate.nodes import Nodes
+from csd_lab.simulate.tree import array_tree
 from csd_lab.simulate.tuners import plan
 from firmware_agent.common.errors import EnvironmentUnfit
 
@@ -36,7 +37,7 @@ def scaling(servers: list[Nodes]) -> list[Scaling]:
 @pytest.fixture(scope="module")
 def disturbed(servers: list[Nodes]) -> list[DisturbanceFigures]:
     nodes = servers[1]
-    batches = plan(nodes, TUNING, nodes.drives)
+    batches = plan(array_tree(nodes), TUNING)
     return [disturb_node(nodes, batches, number, lost) for number in (DRIVES, 0) for lost in LOST]
 
 

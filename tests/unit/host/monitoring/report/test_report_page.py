@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.overlap.slice_trace import SliceRecord
 from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.failures import Failure, FailureRecord
 from host.core.records import EventKind, EventRecord, RoundRecord
+from host.core.slice_record import SliceRecord
 from host.core.summary import summarise
 from host.monitoring.report.compare_baseline import compare
 from host.monitoring.report.formats import format_number, format_quantity, format_seconds, format_share

@@ -20,7 +20,7 @@ Parameters come back in the order of C_l. Left to come back of a layer then, v_l
 block or slice under priority: Q_l = max(Q of the one before, C_l + latency) + v_l. A latency later they are there, and
 the layer's forward pass may begin.
 
-Left out, and simulated in `csd_emu.perfmodel.overlap.event_simulation`: unlike drives (the slowest one's figures stand
+Left out, and simulated in `csd_emu.perfmodel.overlap.steady_steps`: unlike drives (the slowest one's figures stand
 for all), priorities on the way back, that settings are rounded to layers and blocks.
 """
 
@@ -35,13 +35,21 @@ from csd_emu.perfmodel.overlap.layer_work import Costs
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES, tensor_block_bytes
 from firmware_agent.common.send_queue import TransferSettings
+from host.policies.transfer.link_conditions import Conditions
 
 Floats = npt.NDArray[np.float64]
 
 
-def predict_step_seconds(costs: Sequence[Costs], link: SharedLink, sending: TransferSettings) -> float:
-    """Return what a step should take once steps repeat."""
-    return float(predict_steps(costs, link, [sending])[0])
+class AnalyticPredictor:
+    """A `host.policies.transfer.speedup_predictor.Predictor`: the honest baseline of what is trained or simulated."""
+
+    name = "analytic"
+
+    def log_seconds(self, conditions: Conditions, settings: Sequence[TransferSettings]) -> Floats:
+        """See `Predictor`."""
+        costs = [conditions.costs] * conditions.participants
+        seconds: Floats = np.log(predict_steps(costs, conditions.link, settings, conditions.block_bytes))
+        return seconds
 
 
 def predict_steps(

@@ -1,11 +1,16 @@
-"""Step time of a cut where the exchange overlaps what drives compute: the event simulation's answer.
+"""Step time of each cut: in closed form where nothing overlaps, simulated where the exchange overlaps computing.
 
-`csd_emu.perfmodel.overlap.event_simulation` says who waits for whom, `csd_emu.perfmodel.overlap.steady_steps` works out
-the same sooner. A cut is simulated for one step, from turn to turn. That takes milliseconds, so cuts are first given a
-bound that no schedule can beat, and only those are simulated whose bound is below the best found so far. With drives
-that are alike the choice is the same as if all had been. With unlike ones a simulation takes some times as long and
-bounds are wider, so the search ends, too, when `PATIENCE` cuts in turn, those of the lowest bounds first, were no
-better than the best.
+Where all is received, then computed, then sent: two steps of `csd_emu.perfmodel.step` with a turn between them: each
+drive receives the parameters of its layers, reads, computes its forward pass and sends activations and labels; the host
+begins when the last of them has arrived, computes the tail of all records and sends each drive the gradient of its
+activations; each drive computes its backward pass and sends its gradients; when all are there the host adds them up and
+steps, the tail's parameters too. With nothing moved there is no turn, and one step. All cuts are worked out at once.
+
+Where it overlaps, `csd_emu.perfmodel.overlap.steady_steps` says who waits for whom. To simulate a cut takes
+milliseconds, so cuts are first given a bound that no schedule can beat, and only those are simulated whose bound is
+below the best found so far. With drives that are alike the choice is the same as if all had been. With unlike ones a
+simulation takes some times as long and bounds are wider, so the search ends, too, when `PATIENCE` cuts in turn, those
+of the lowest bounds first, were no better than the best.
 
 Why the bound holds. In a step, first all gradients of the drives' layers are pushed, since no forward pass ends before
 the parameters made of them have come; then all activations; then the host computes; then the activations' gradients are
@@ -22,17 +27,54 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from csd_emu.perfmodel.host_node import reduce_seconds
-from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
-from csd_emu.perfmodel.overlap.simulated_step import settle, settle_turns
-from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, Phases
+from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink, host_side, own_side
+from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, SteadySteps, settle
 from csd_emu.perfmodel.overlap.stepped_ranges import BlockStepping
 from csd_emu.perfmodel.split.cut_costs import CutCosts
 from csd_emu.perfmodel.split.split_problem import DeviceCost, Floats, SplitProblem
+from csd_emu.perfmodel.step import DriveFigures, StepWork, time_step
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
 
 # With unlike drives so many cuts are simulated in turn that win nothing. Chosen by trial: 4 lost up to 1 % of a step.
 PATIENCE = 8
+
+
+def barrier_seconds(situation: SplitProblem, amounts: CutCosts | None = None) -> Floats:
+    """Return (cuts,) how long a step takes with each number of layers on the drives; NaN where no cut is possible.
+
+    The last entry, with all of them, is what `csd_emu.perfmodel.timeline.compose` says of it, the others what
+    `csd_emu.perfmodel.timeline.compose_cut` says.
+    """
+    amounts, link, devices = amounts or CutCosts(situation), situation.link, situation.drives
+    local = np.array([device.local for device in devices])
+    figures = DriveFigures(
+        *(np.full(len(devices), np.inf), np.zeros(len(devices))),  # reading is in seconds already
+        np.array([device.link_bytes_per_second for device in devices]),
+        np.array([device.link_latency_seconds for device in devices]),
+    )
+    pull, push = (sizes[:, None] * ~local for sizes in (amounts.pull_bytes, amounts.push_bytes))
+    cuts = np.flatnonzero(~np.isnan(amounts.crossing_bytes[:-1]))
+    records = np.array([device.batch_size for device in devices]) * ~local
+    down = records * amounts.crossing_bytes[cuts, None]
+    up = down + records * amounts.labels[cuts, None]
+    forward, backward = amounts.forward_seconds.T, (amounts.backward_seconds + amounts.encode_seconds).T
+    # The host reads its next records ahead, beside what follows the turn; with nothing moved, beside all of it.
+    read = np.array([device.read_seconds for device in devices])
+    read_first, read_ahead = np.where(local, 0.0, read), np.where(local, read, 0.0)
+    front = time_step(StepWork(pull[cuts], read_first + forward[cuts], up), figures, link)
+    turn_seconds = (front.end_seconds + amounts.host_seconds[cuts])[:, None]
+    rest = StepWork(down, np.maximum(backward[cuts], read_ahead), push[cuts])
+    seconds = np.full(amounts.unmoved + 1, np.nan)
+    seconds[cuts] = time_step(rest, figures, link, turn_seconds).end_seconds
+    whole = StepWork(pull[-1], amounts.compute_seconds[:, -1], push[-1])
+    seconds[-1] = time_step(whole, figures, link).end_seconds
+    moved = amounts.push_bytes[-1] - amounts.push_bytes
+    return np.asarray(seconds + _reduce(amounts.push_bytes, len(devices)) + _reduce(moved, 0))
+
+
+def _reduce(sizes: Floats, gradients: int) -> Floats:
+    return sizes * (reduce_seconds(1 << 40, gradients) / (1 << 40))  # it is proportional to them
 
 
 def simulate_cut(situation: SplitProblem, cut: int, amounts: CutCosts | None = None) -> float:
@@ -45,14 +87,14 @@ def simulate_cut(situation: SplitProblem, cut: int, amounts: CutCosts | None = N
     if sending is None or not 0 < cut <= amounts.unmoved or math.isnan(amounts.crossing_bytes[cut]):
         raise ConfigurationError(f"cut {cut}: cannot be simulated; it needs a schedule and a place to cut")
     local = next((drive for drive in situation.drives if drive.local), None)
-    run = Phases(
+    run = SteadySteps(
         _kinds(situation, amounts, cut),
         _shared(situation),
         _exchange(situation, amounts, cut, sending),
         local=None if local is None else _passes(amounts, local, cut),
         turn_seconds=float(amounts.host_seconds[cut]),
     )
-    return settle(run) if cut == amounts.unmoved else settle_turns(run)
+    return settle(run)
 
 
 def bounds(situation: SplitProblem, amounts: CutCosts | None = None) -> Floats:
@@ -182,7 +224,7 @@ def _kinds(situation: SplitProblem, amounts: CutCosts, cut: int) -> list[DriveKi
     for place, drives in amounts.kinds:
         drive = situation.drives[place]
         crossing, label = float(amounts.crossing_bytes[cut]), float(amounts.labels[cut])
-        up, down = (max(1, round(drive.batch_size * size)) for size in (crossing + label, crossing))
+        up, down = (max(cut < amounts.unmoved, round(drive.batch_size * size)) for size in (crossing + label, crossing))
         kinds.append(DriveKind(drives, _passes(amounts, drive, cut), _own(situation, drive), up, down))
     return kinds
 
@@ -202,13 +244,8 @@ def _exchange(situation: SplitProblem, amounts: CutCosts, cut: int, sending: Tra
 
 
 def _shared(situation: SplitProblem) -> SharedLink:
-    """Return the host's side; where it is not shared, it is as wide as all drives have for themselves."""
-    link = situation.link
-    width = 1 if link.shared else len(situation.remote)
-    return SharedLink(link.bytes_per_second * width, link.latency_seconds, situation.slice_seconds)
+    return host_side(situation.link, len(situation.remote), situation.slice_seconds)
 
 
 def _own(situation: SplitProblem, drive: DeviceCost) -> OwnLink:
-    link = situation.link
-    rate = drive.link_bytes_per_second if link.shared else min(drive.link_bytes_per_second, link.bytes_per_second)
-    return OwnLink(rate, drive.link_latency_seconds)
+    return own_side(situation.link, drive.link_bytes_per_second, drive.link_latency_seconds)

@@ -1,4 +1,4 @@
-"""The life of every slice in Chrome's trace format, which Perfetto and chrome://tracing show."""
+"""Spans and slices in Chrome's trace format, which Perfetto and chrome://tracing show."""
 
 from __future__ import annotations
 
@@ -6,43 +6,41 @@ import heapq
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
+from csd_emu.perfmodel.timeline import COMMUNICATION as COMMUNICATION_PHASES
+from csd_emu.perfmodel.timeline import Span
+from host.core.slice_record import SliceRecord
 
-PUSH_NAME, PULL_NAME = "push", "pull"
 QUEUE, COMMUNICATION = "QUEUE", "COMMUNICATION"
 
 
-class SliceRecord(msgspec.Struct, frozen=True):
-    """One slice of a step whose slices overlapped computing; a line of ``slices.jsonl``.
+def chrome_trace(spans: Iterable[Span], clock: str, process: str = "csd-emu") -> dict[str, Any]:
+    """Return the spans, one row per device.
 
-    Seconds are the host's monotonic clock. Those that a drive saw of its own slices are put on it by the least delay
-    with which its messages came, so they are early by at least the link's latency.
-
-    Attributes:
-        step: whose gradients these are, or whose forward pass these weights are for.
-        device: the drive.
-        direction: ``push`` to the host, ``pull`` from it.
-        tensor: its name.
-        offset: of the first byte in it.
-        size_bytes: how many.
-        ready_seconds: its bytes were there, and waited.
-        begin_seconds: it left the send queue.
-        end_seconds: the other side had read it: of a pull, when the host was told so.
+    Times are microseconds of device time; `clock` says whose seconds these are.
     """
-
-    step: int
-    device: str
-    direction: str
-    tensor: str
-    offset: int
-    size_bytes: int
-    ready_seconds: float
-    begin_seconds: float
-    end_seconds: float
+    rows: dict[str, int] = {}
+    events = []
+    for span in spans:
+        row = rows.setdefault(span.device, len(rows) + 1)
+        events.append(
+            {
+                "name": span.phase,
+                "cat": "communication" if span.phase in COMMUNICATION_PHASES else "work",
+                "ph": "X",
+                "ts": span.start_seconds * 1e6,
+                "dur": span.seconds * 1e6,
+                "pid": 1,
+                "tid": row,
+                "args": {"clock": clock, "bytes": span.bytes},
+            }
+        )
+    names = [_name("process_name", 1, 0, process)]
+    names += [_name("thread_name", 1, row, device) for device, row in rows.items()]
+    return _trace(names + events, clock)
 
 
 def slice_trace(slices: Iterable[SliceRecord], clock: str, title: str = "csd-emu") -> dict[str, Any]:
-    """Return slices in Chrome's trace format; times are microseconds of the clock, counted from the first slice.
+    """Return the life of each slice; times are microseconds of the clock, counted from the first slice.
 
     Each device has two processes, ``push`` and ``pull``. In each, what is under way lies in rows, as few as it takes
     for no two slices to overlap in one, and what waits is shown as asynchronous spans.
@@ -62,7 +60,7 @@ def slice_trace(slices: Iterable[SliceRecord], clock: str, title: str = "csd-emu
         ]
         for each, row in zip(own, rows, strict=True):
             events += _events(each, number, row, zero, clock)
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"clock": clock}}
+    return _trace(events, clock)
 
 
 def _rows(spans: Sequence[tuple[float, float]]) -> list[int]:
@@ -94,3 +92,7 @@ def _events(each: SliceRecord, number: int, row: int, zero: float, clock: str) -
 
 def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _trace(events: list[dict[str, Any]], clock: str) -> dict[str, Any]:
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"clock": clock}}

@@ -1,6 +1,7 @@
-"""The trace of slices: valid, complete, and no two in one row at a time."""
+"""Traces of spans and slices: valid, complete, and no two in one row at a time."""
 
 import itertools
+import json
 from collections import defaultdict
 from typing import Any
 
@@ -8,14 +9,32 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.overlap.slice_trace import COMMUNICATION, QUEUE, SliceRecord, slice_trace
+from csd_emu.perfmodel.timeline import Activity, Link, compose
+from host.core.slice_record import SliceRecord
+from host.monitoring.chrome_trace import COMMUNICATION, QUEUE, chrome_trace, slice_trace
+
+
+def one_slice(
+    step: int, device: str, direction: str, tensor: str, offset: int, size: int, moments: list[float]
+) -> SliceRecord:
+    ready, begin, end = moments
+    return SliceRecord(
+        step=step,
+        device=device,
+        direction=direction,
+        tensor=tensor,
+        offset=offset,
+        size_bytes=size,
+        ready_seconds=ready,
+        begin_seconds=begin,
+        end_seconds=end,
+    )
+
 
 MOMENTS = st.lists(st.floats(0, 100), min_size=3, max_size=3).map(sorted)
 SLICES = st.lists(
     st.builds(
-        lambda step, device, direction, tensor, offset, size, moments: SliceRecord(
-            step, device, direction, tensor, offset, size, *moments
-        ),
+        one_slice,
         st.integers(1, 5),
         st.sampled_from(["csd-00", "csd-01"]),
         st.sampled_from(["push", "pull"]),
@@ -57,6 +76,23 @@ def test_no_two_overlap_in_a_row(slices: list[SliceRecord]) -> None:
 
 
 def test_a_process_per_device_and_direction() -> None:
-    slices = [SliceRecord(1, "csd-00", way, "fc.weight", 64, 10, 1.0, 2.0, 3.0) for way in ("push", "pull")]
+    slices = [one_slice(1, "csd-00", way, "fc.weight", 64, 10, [1.0, 2.0, 3.0]) for way in ("push", "pull")]
     names = [event["args"]["name"] for event in by_phase(slice_trace(slices, "modelled", "lab"), "M")]
     assert names == ["lab: csd-00 pull", COMMUNICATION, "lab: csd-00 push", COMMUNICATION]
+
+
+def drive(device: str, receive: int, compute: float, send: int) -> Activity:
+    return Activity(device, receive, 0, 0, {"forward": compute}, send, 1e9, 0.0, 1e9, 0.0)
+
+
+def test_a_trace_has_one_row_per_device_and_says_whose_seconds_these_are() -> None:
+    step = compose([drive("a", 100, 2.0, 0), drive("b", 0, 0.0, 50)], Link(100.0, 0.0), 0.5)
+    trace = json.loads(json.dumps(chrome_trace(step.spans, "counted")))
+    names = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
+    assert sorted(names.values()) == ["a", "b", "host"]
+    rows = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert len(rows) == len(step.spans)
+    forward = next(event for event in rows if event["name"] == "forward")
+    assert (names[forward["tid"]], forward["ts"], forward["dur"]) == ("a", 1e6, 2e6)
+    assert {event["args"]["clock"] for event in rows} == {"counted"}
+    assert sum(event["args"]["bytes"] for event in rows) == 150

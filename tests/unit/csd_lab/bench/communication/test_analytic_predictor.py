@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.overlap.analytic import predict_step_seconds, predict_steps
 from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost, compute_seconds, exchange_bytes
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
-from csd_emu.perfmodel.overlap.simulated_step import steady_step_seconds
+from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
+from csd_lab.bench.communication.analytic_predictor import predict_steps
 from firmware_agent.common.send_queue import TransferSettings
 from tests.support.communication import links, models, sendings
 
@@ -49,7 +49,7 @@ def test_it_is_near_the_simulation_over_random_models_links_and_settings() -> No
 
 @given(models().map(lambda costs: tuple(replace(layer, tensors=layer.tensors[:1]) for layer in costs)), links, counts)
 def test_of_fifo_and_one_tensor_a_layer_it_is_exact(costs: Costs, link: SharedLink, drives: int) -> None:
-    predicted = predict_step_seconds([costs] * drives, link, TransferSettings())
+    predicted = float(predict_steps([costs] * drives, link, [TransferSettings()])[0])
     assert predicted == pytest.approx(steady_step_seconds([costs] * drives, link, TransferSettings()))
 
 
@@ -57,7 +57,7 @@ def test_of_fifo_and_one_tensor_a_layer_it_is_exact(costs: Costs, link: SharedLi
 def test_candidates_together_are_predicted_as_each_alone(
     costs: Costs, link: SharedLink, each: list[TransferSettings], drives: int
 ) -> None:
-    alone = [predict_step_seconds([costs] * drives, link, sending) for sending in each]
+    alone = [predict_steps([costs] * drives, link, [sending])[0] for sending in each]
     np.testing.assert_allclose(predict_steps([costs] * drives, link, each), alone)
 
 
@@ -65,5 +65,5 @@ def test_candidates_together_are_predicted_as_each_alone(
 def test_no_step_is_predicted_to_be_shorter_than_compute(
     costs: Costs, link: SharedLink, sending: TransferSettings, drives: int
 ) -> None:
-    assert predict_step_seconds([costs] * drives, link, sending) >= compute_seconds(costs) * (1 - 1e-9)
-    assert predict_step_seconds([costs], SharedLink(1e18, 0.0), sending) == pytest.approx(compute_seconds(costs))
+    assert predict_steps([costs] * drives, link, [sending])[0] >= compute_seconds(costs) * (1 - 1e-9)
+    assert predict_steps([costs], SharedLink(1e18, 0.0), [sending])[0] == pytest.approx(compute_seconds(costs))
