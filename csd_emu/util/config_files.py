@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
@@ -12,12 +13,14 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    GetJsonSchemaHandler,
     PlainSerializer,
     ValidationError,
     WithJsonSchema,
     model_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema
 
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.yaml_files import load_yaml
@@ -86,6 +89,16 @@ Watts = Annotated[float, *_WATTS]
 Joules = Annotated[float, *_JOULES]
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class ShortForm:
+    """Adds to the published schema of a section what stands for it alone, which `alone` returns the schema of."""
+
+    alone: Callable[[], dict[str, Any]]
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [self.alone(), handler(core_schema)]}
 
 
 def load_config(path: Path, kind: type[Model]) -> Model:

@@ -263,7 +263,7 @@ class DriveConnection:
         """Connect with `connect` when it is first needed."""
         self.drive = drive
         self._connect = connect
-        self._open: _Open | None = None
+        self._open: tuple[Shell, contextlib.ExitStack] | None = None
         self._lock = threading.Lock()
         # (address, port) as seen from here -> the drive's port that leads there.
         self._forwards: dict[tuple[str, int], int] = {}
@@ -291,46 +291,36 @@ class DriveConnection:
         kept = self._open
         opened = self._ensure()
         try:
-            return work(opened.shell)
+            return work(opened[0])
         except HostKeyRefused:
             raise
         except DriveUnreachable:
             self._drop(opened)
             if opened is not kept:  # it was new: what broke it will break the next one
                 raise
-        return work(self._ensure().shell)
+        return work(self._ensure()[0])
 
     def close(self) -> None:
         """End the connection, if there is one."""
         if self._open is not None:
             self._drop(self._open)
 
-    def _ensure(self) -> _Open:
+    def _ensure(self) -> tuple[Shell, contextlib.ExitStack]:
         with self._lock:
             if self._open is None:
-                opened = _Open(self._connect(self.drive, Deadline(CONNECT_SECONDS)))
+                stack = contextlib.ExitStack()
+                opened = stack.enter_context(self._connect(self.drive, Deadline(CONNECT_SECONDS))), stack
                 for (host, port), drive_port in self._forwards.items():
                     with contextlib.suppress(DriveUnfit):  # taken by what is left of the connection that broke
-                        opened.shell.forward(host, port, drive_port)
+                        opened[0].forward(host, port, drive_port)
                 self._open = opened
             return self._open
 
-    def _drop(self, opened: _Open) -> None:
+    def _drop(self, opened: tuple[Shell, contextlib.ExitStack]) -> None:
         with self._lock:
             if self._open is opened:
                 self._open = None
-        opened.close()
-
-
-class _Open:
-    """A shell that is open."""
-
-    def __init__(self, manager: AbstractContextManager[Shell]) -> None:
-        self._stack = contextlib.ExitStack()
-        self.shell = self._stack.enter_context(manager)
-
-    def close(self) -> None:
-        self._stack.close()
+        opened[1].close()
 
 
 class LocalShell(Shell):
