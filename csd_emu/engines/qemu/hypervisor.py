@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import TypeVar
 
 import libvirt
 
@@ -19,6 +20,7 @@ from csd_emu.image import Image
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import DeviceError
 
+T = TypeVar("T")
 _NO_DOMAIN = libvirt.VIR_ERR_NO_DOMAIN
 
 
@@ -151,6 +153,13 @@ def destroy(domain: libvirt.virDomain) -> None:
     except libvirt.libvirtError as error:
         if error.get_error_code() not in (_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
             raise DeviceError(f"{domain.name()}: libvirt could not end it: {error}") from error
+
+
+def prepared(ready: T | None) -> T:
+    """Return what `Hypervisor.prepare` has left."""
+    if ready is None:
+        raise DeviceError("the qemu engine was not prepared; call prepare first")
+    return ready
 
 
 def _rest(declared: float | None, taken: float, free: float | None) -> float | None:

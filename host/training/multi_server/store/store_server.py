@@ -17,6 +17,7 @@ from typing import Any
 
 from csd_emu.config.servers_file import StoreSection
 from firmware_agent.common.errors import EnvironmentUnfit, ProtocolError
+from host.core.interrupts import end_tasks
 from host.training.multi_server.store.store_client import (
     LENGTH_BYTES,
     MAX_KEY_CHARACTERS,
@@ -149,9 +150,7 @@ class StoreServer:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         finally:
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await end_tasks(list(self._tasks))
 
     async def _welcome(self, connection: socket.socket) -> None:
         reader = asyncio.StreamReader()
