@@ -2,10 +2,9 @@
 
 All drives send the same number of bytes, so with C seconds for one send over the host's side, which is shared, the last
 one ends at ``max over kinds j of begin_j + C x drives of all kinds that begin at begin_j or later``: the closed form of
-`csd_emu.perfmodel.sharing`, by kinds. Devices of a kind differ a little, and so do steps: a kind begins to send when
-its quickest device is ready, and its last transfer when its slowest one is (`Paces`). The later of two moments that are
-normal is taken to be normal, with the moments that Clark gives ("The greatest of a finite set of random variables",
-Operations Research 9, 1961). Without such differences a step is that of `csd_emu.perfmodel.step`.
+`csd_emu.perfmodel.sharing`, by kinds. Devices of a kind differ a little: a kind begins to send when its quickest device
+is ready, and its last transfer when its slowest one is (`Paces`). Without such differences a step is that of
+`csd_emu.perfmodel.step`.
 """
 
 from __future__ import annotations
@@ -13,28 +12,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr
 
 from csd_emu.perfmodel.sharing import Floats, Link, queued
 from csd_emu.perfmodel.step import DriveFigures
 
-# Standard deviations beyond which float64 knows no tail of the normal distribution.
-_FAR = 40.0
-
 
 @dataclass(frozen=True)
 class Paces:
-    """How devices of a kind differ from each other, and steps from each other, (configurations, kinds) each.
+    """How devices of a kind differ from each other, (configurations, kinds) each.
 
     Attributes:
-        late: of the slowest device of a step, over the kind's typical one, in the mean.
+        late: seconds of the slowest device over the kind's typical one.
         early: of the quickest one.
-        spread: standard deviation of the slowest one's, over the typical one's seconds.
     """
 
     late: Floats | float = 1.0
     early: Floats | float = 1.0
-    spread: Floats | float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,14 +49,14 @@ class KindWork:
 
 def last_send(
     work: KindWork, figures: DriveFigures, link: Link, paces: Paces, bandwidth: Floats | float = 1.0
-) -> tuple[Floats, Floats]:
-    """Return (configurations,) when the last drive's send has arrived, 0 without any, and its standard deviation.
+) -> Floats:
+    """Return (configurations,) when the last drive's send has arrived, 0 without any.
 
     Args:
         work: of the kinds.
         figures: of their own sides.
         link: the host's side.
-        paces: how devices and steps differ.
+        paces: how devices differ.
         bandwidth: (configurations,) factor of the link's, or one for all.
     """
     drives, compute, size = work.drives, work.compute_seconds, work.state_bytes
@@ -81,27 +74,4 @@ def last_send(
     begins = np.where(present, typical, 0.0)
     first = begins + compute * (paces.early - 1) + queue * each + latency
     end = begins + compute * (paces.late - 1) + np.maximum(behind * each, own) + latency
-    first, end, spread = (np.where(present, column, 0.0) for column in (first, end, compute * paces.spread))
-    last, deviation = np.zeros(len(drives)), np.zeros(len(drives))
-    for kind in np.flatnonzero(present.any(axis=0)).tolist():
-        last, deviation = later(last, deviation, end[:, kind], spread[:, kind])
-        last = np.maximum(last, first[:, kind])
-    return last, deviation
-
-
-def later(first: Floats, first_spread: Floats, other: Floats, other_spread: Floats) -> tuple[Floats, Floats]:
-    """Return mean and standard deviation of the later of two moments that are independent and normal (Clark)."""
-    theta = np.hypot(first_spread, other_spread)
-    if not theta.any():
-        return np.maximum(first, other), theta
-    safe = np.where(theta > 0, theta, 1.0)
-    with np.errstate(over="ignore"):  # of the smallest spreads: as far apart as can be
-        alpha = np.clip((first - other) / safe, -_FAR, _FAR)
-    share, density = ndtr(alpha), np.exp(-(alpha**2) / 2) / np.sqrt(2 * np.pi)
-    mean = first * share + other * (1 - share) + safe * density
-    # Centred on the later one, so that nothing cancels.
-    top = np.maximum(first, other)
-    a, b, m = first - top, other - top, mean - top
-    square = (a**2 + first_spread**2) * share + (b**2 + other_spread**2) * (1 - share) + (a + b) * safe * density
-    spread = np.sqrt(np.maximum(square - m**2, 0.0))
-    return np.where(theta > 0, mean, top), np.where(theta > 0, spread, 0.0)
+    return np.asarray(np.where(present, np.maximum(first, end), 0.0).max(axis=1, initial=0.0))

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from csd_emu.perfmodel.host_node import reduce_seconds
-from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink, host_side, own_side
+from csd_emu.perfmodel.overlap.simulated_link import SharedLink, host_side, own_side
 from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, SteadySteps, settle
 from csd_emu.perfmodel.overlap.stepped_ranges import BlockStepping
 from csd_emu.perfmodel.split.cut_costs import CutCosts
@@ -89,7 +89,7 @@ def simulate_cut(situation: SplitProblem, cut: int, amounts: CutCosts | None = N
     local = next((drive for drive in situation.drives if drive.local), None)
     run = SteadySteps(
         _kinds(situation, amounts, cut),
-        _shared(situation),
+        host_side(situation.link, len(situation.remote), situation.slice_seconds),
         _exchange(situation, amounts, cut, sending),
         local=None if local is None else _passes(amounts, local, cut),
         turn_seconds=float(amounts.host_seconds[cut]),
@@ -100,10 +100,11 @@ def simulate_cut(situation: SplitProblem, cut: int, amounts: CutCosts | None = N
 def bounds(situation: SplitProblem, amounts: CutCosts | None = None) -> Floats:
     """Return (cuts,) seconds that no schedule can beat; NaN where no cut is possible."""
     amounts = amounts or CutCosts(situation)
-    remote, link = situation.remote, _shared(situation)
+    remote, link = situation.remote, host_side(situation.link, len(situation.remote), situation.slice_seconds)
     near = np.array([drive.local for drive in situation.drives])
-    rates = np.array([[min(_own(situation, drive).bytes_per_second, link.bytes_per_second)] for drive in remote])
-    latencies = np.array([[link.latency_seconds + drive.link_latency_seconds] for drive in remote])
+    own = [own_side(situation.link, drive.link_bytes_per_second, drive.link_latency_seconds) for drive in remote]
+    rates = np.array([[min(side.bytes_per_second, link.bytes_per_second)] for side in own])
+    latencies = np.array([[link.latency_seconds + side.latency_seconds] for side in own])
     up = (amounts.batches * (amounts.crossing_bytes + amounts.labels)[:, None]).T
     down = (amounts.batches * amounts.crossing_bytes[:, None]).T
     cut = np.arange(amounts.unmoved + 1) < amounts.unmoved
@@ -225,7 +226,8 @@ def _kinds(situation: SplitProblem, amounts: CutCosts, cut: int) -> list[DriveKi
         drive = situation.drives[place]
         crossing, label = float(amounts.crossing_bytes[cut]), float(amounts.labels[cut])
         up, down = (max(cut < amounts.unmoved, round(drive.batch_size * size)) for size in (crossing + label, crossing))
-        kinds.append(DriveKind(drives, _passes(amounts, drive, cut), _own(situation, drive), up, down))
+        own = own_side(situation.link, drive.link_bytes_per_second, drive.link_latency_seconds)
+        kinds.append(DriveKind(drives, _passes(amounts, drive, cut), own, up, down))
     return kinds
 
 
@@ -241,11 +243,3 @@ def _exchange(situation: SplitProblem, amounts: CutCosts, cut: int, sending: Tra
     rate = size / host_seconds if size else math.inf
     stepping = BlockStepping(situation.block_bytes or max(1, size), rate, situation.barrier)
     return ExchangeModel(((), *sizes), sending, stepping)
-
-
-def _shared(situation: SplitProblem) -> SharedLink:
-    return host_side(situation.link, len(situation.remote), situation.slice_seconds)
-
-
-def _own(situation: SplitProblem, drive: DeviceCost) -> OwnLink:
-    return own_side(situation.link, drive.link_bytes_per_second, drive.link_latency_seconds)

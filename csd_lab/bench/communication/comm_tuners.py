@@ -20,10 +20,17 @@ from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from csd_lab.bench.communication import comm_cases
 from csd_lab.bench.communication.analytic_predictor import AnalyticPredictor
-from csd_lab.bench.communication.comm_models import MODELS, costs_of
-from csd_lab.bench.process_pool import spread_over
-from csd_lab.generate.autobyte.bandwidth_trace import BandwidthProcess, BandwidthTrace, draw_trace
-from csd_lab.generate.autobyte.tuner_scenario import ObservationNoise, Setup, Surface, play
+from csd_lab.bench.communication.comm_cases import MODELS, costs_of
+from csd_lab.bench.harness import spread_over
+from csd_lab.generate.autobyte.tuner_scenario import (
+    BandwidthProcess,
+    BandwidthTrace,
+    ObservationNoise,
+    Setup,
+    Surface,
+    draw_trace,
+    play,
+)
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.autobyte import AutoByte
 from host.policies.transfer.bayesian_search import SearchRules, StaticSearch

@@ -10,13 +10,9 @@ from pathlib import Path
 import yaml
 
 from csd_lab.generate import prometheus_rules as rules
-from csd_lab.generate.dashboards.array_dashboard import ARRAY
-from csd_lab.generate.dashboards.communication_dashboard import COMMUNICATION
-from csd_lab.generate.dashboards.drive_dashboard import DRIVE_DASHBOARD
-from csd_lab.generate.dashboards.energy_dashboard import ENERGY
 from csd_lab.generate.dashboards.panels import Dashboard, PanelNeeds
-from csd_lab.generate.dashboards.servers_dashboard import SERVERS
-from csd_lab.generate.dashboards.training_dashboard import TRAINING
+from csd_lab.generate.dashboards.run_dashboards import ARRAY, COMMUNICATION, ENERGY, TRAINING
+from csd_lab.generate.dashboards.unit_dashboards import DRIVE_DASHBOARD, SERVERS
 
 DASHBOARDS: tuple[Dashboard, ...] = (ARRAY, DRIVE_DASHBOARD, TRAINING, COMMUNICATION, ENERGY, SERVERS)
 IMAGES = Path(__file__).parents[3] / "images"

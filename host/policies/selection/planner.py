@@ -178,9 +178,9 @@ class Planner:
         return self._ranking
 
     def _believe(self) -> Ranking:
-        spreads = self._observations.spreads(self._members.with_lost())
+        deviations = self._observations.deviations(self._members.with_lost())
         curves = self._observations.curves(self._reference)
-        paces, powered = PaceTables.of(spreads), self.rules.constraints.unused_powered
+        paces, powered = PaceTables.of(deviations), self.rules.constraints.unused_powered
         model = Model(self._figures, curves, paces, self._overhead_unit(), powered)
         belief = Belief(model, self._observations.data())
         devices = tuple(len(each) for each in self._members.nodes())

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csd_emu.perfmodel.host_node import reduce_seconds, storage_of
-from csd_emu.perfmodel.kind_steps import KindWork, Paces, last_send, later
+from csd_emu.perfmodel.kind_steps import KindWork, Paces, last_send
 from csd_emu.perfmodel.power import PowerFigures
 from csd_emu.perfmodel.step import DriveFigures
 from host.core.tuning.speed_table import SpeedTable
@@ -173,7 +173,7 @@ def step_costs(
     for kinds, of_server in figures.servers:
         own = Points(points.counts[:, kinds], points.batches[:, kinds])
         slowed, active = _columns(slowdowns, kinds), _columns(corrections.active, kinds)
-        pace = Paces(*(_columns(values, kinds) for values in (paces.late, paces.early, paces.spread)))
+        pace = Paces(_columns(paces.late, kinds), _columns(paces.early, kinds))
         believed = replace(corrections, active=active)
         part = _array_costs(of_server, own, compute[:, kinds], slowed, pace, believed, unused_powered)
         busy = own.counts.any(axis=1)
@@ -209,13 +209,12 @@ def _array_costs(
     own_bytes = own_records * cluster.record_bytes
     own_reads = own_bytes / figures.storage_bytes_per_second + (own_records > 0) * figures.storage_latency_seconds
     own_late = (many * compute * paces.late) @ local
-    own_spread = (many * compute * paces.spread) @ local
     work = KindWork(drives, cluster.state_bytes, each * cluster.record_bytes, compute)
     last = last_send(work, figures.path, cluster.link, paces, corrections.bandwidth)
-    exchanged = later(*last, np.maximum(own_reads, own_late), own_spread)
+    exchanged = np.maximum.reduce([last, own_reads, own_late])
     optimiser, with_one = (reduce_seconds(cluster.gradient_bytes, gradients) for gradients in (0, 1))
     reduce = (optimiser + (with_one - optimiser) * (many @ every)) * corrections.reduce
-    seconds = np.asarray(exchanged[0] + reduce + (drives @ every > 0) * corrections.overhead_seconds)
+    seconds = np.asarray(exchanged + reduce + (drives @ every > 0) * corrections.overhead_seconds)
 
     power, serial = figures.power, np.minimum(compute, figures.encode_seconds * (slowdowns * (many > 0)))
     busy_cores = power.busy_core_seconds(compute, serial)

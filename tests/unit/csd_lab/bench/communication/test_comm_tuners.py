@@ -12,7 +12,7 @@ from csd_lab.bench.communication.comm_tuners import (
     settle_steps,
     setup,
 )
-from csd_lab.generate.autobyte.bandwidth_trace import BandwidthProcess, BandwidthTrace
+from csd_lab.generate.autobyte.tuner_scenario import BandwidthProcess, BandwidthTrace
 from host.policies.transfer.speedup_predictor import SimulatedSettings
 
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from csd_emu.perfmodel.overlap.layer_work import compute_seconds, scale_compute
 from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
-from csd_lab.generate.autobyte.bandwidth_trace import BandwidthProcess, draw_trace
-from csd_lab.generate.autobyte.tuner_scenario import SILENT, Setup, Surface, play
+from csd_lab.generate.autobyte.tuner_scenario import SILENT, BandwidthProcess, Setup, Surface, draw_trace, play
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.autobyte import AutoByte

@@ -10,10 +10,9 @@ import pytest
 import yaml
 
 from csd_lab.generate.dashboards import DASHBOARDS, list_expressions, read_expressions
-from csd_lab.generate.dashboards.common import COST
 from csd_lab.generate.dashboards.expressions import GRAFANA
 from csd_lab.generate.dashboards.grafana import SOURCE, files
-from csd_lab.generate.dashboards.panels import WIDTH, Clock, Dashboard, Panel, Unit
+from csd_lab.generate.dashboards.panels import COST, WIDTH, Clock, Dashboard, Panel, Unit
 from tests.support.dimensions import dimension, units_of
 
 FILES = files()

@@ -70,13 +70,13 @@ def per_node(cluster: Cluster, counts: np.ndarray, batches: np.ndarray) -> np.nd
 
 
 @settings(max_examples=examples(30), deadline=None)
-@given(clusters(), st.integers(0, 1000), st.floats(1, 1.2), st.floats(0, 0.1))
-def test_slower_stragglers_never_shorten_a_step(cluster: Cluster, seed: int, late: float, spread: float) -> None:
+@given(clusters(), st.integers(0, 1000), st.floats(1, 1.2))
+def test_slower_stragglers_never_shorten_a_step(cluster: Cluster, seed: int, late: float) -> None:
     counts, batches, compute = all_of(cluster, seed)
     figures = Figures.of(cluster)
     plain = step_costs(figures, Points(counts, batches), compute)
     wide = np.ones_like(compute)
-    slow = step_costs(figures, Points(counts, batches), compute, paces=Paces(late * wide, wide, spread * wide))
+    slow = step_costs(figures, Points(counts, batches), compute, paces=Paces(late * wide, wide))
     assert np.all(slow.seconds >= plain.seconds * (1 - 1e-12))
 
 
