@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from csd_emu.perfmodel.sharing import Floats, check_numbers
-from csd_emu.perfmodel.timeline import HOST_READER, READ, RECEIVE, Span
-from csd_emu.util.node_names import HOST
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,6 @@ class HostOnlyBaseline:
         read_seconds: that the reads take.
         compute_seconds: that the host computes.
         exposed_seconds: that it waits for reads.
-        spans: of the drives, of the host's reads and of its work.
     """
 
     seconds: float
@@ -61,7 +58,6 @@ class HostOnlyBaseline:
     read_seconds: float
     compute_seconds: float
     exposed_seconds: float
-    spans: tuple[Span, ...]
 
 
 def train_on_host(
@@ -87,19 +83,7 @@ def train_on_host(
     read_batch = volume / batches / storage.bytes_per_second + storage.latency_seconds
     compute = math.fsum(phases.values())
     seconds = read_batch + (batches - 1) * max(read_batch, compute / batches) + compute / batches
-    read = read_batch * batches
-    each = volume // storage.drives
-    spans = [
-        Span(f"drive-{number:02d}", READ, 0.0, read, each + (number < volume % storage.drives))
-        for number in range(storage.drives)
-    ]
-    spans.append(Span(HOST_READER, RECEIVE, 0.0, read, volume))
-    # Drawn in one piece at the end, so that busy seconds are right; the host in truth waits a little before each batch.
-    now = seconds - compute
-    for phase, duration in phases.items():
-        spans.append(Span(HOST, phase, now, now + duration))
-        now += duration
-    return HostOnlyBaseline(seconds, volume, read, compute, seconds - compute, tuple(spans))
+    return HostOnlyBaseline(seconds, volume, read_batch * batches, compute, seconds - compute)
 
 
 def _check(samples: int, record_bytes: int, batch_size: int, phases: Mapping[str, float], storage: Storage) -> None:

@@ -245,8 +245,9 @@ class _Run:
         left[changes.lost] = False
         if len(changes.lost):
             broken, between = between.seconds, self._reduce(left.tobytes())
+            lost = ~left[self._tree.server_of]
             for part in parts:
-                part.seen[~left[self._tree.server_of]] = np.nan
+                part.delivered[lost], part.seen[lost] = 0, np.nan
         if changes:
             broken += self._outages.rendezvous_seconds
         retune = self._observe(first, parts)
@@ -274,11 +275,10 @@ class _Run:
         drawn = [*(model.always_watts @ powered * charged.sum()).tolist(), *work.tolist()]
         for component, joules in zip(trace.components, drawn, strict=True):
             trace.components[component] += joules
-        delivered = np.where(left[self._tree.server_of], part.delivered, 0)
         trace.parts[row] = charged
-        trace.records[row], trace.joules[row] = delivered.sum(), sum(drawn)
+        trace.records[row], trace.joules[row] = part.delivered.sum(), sum(drawn)
         trace.bytes[row] = float(cost.link_bytes.sum()), between.link_bytes, between.uplink_bytes
-        trace.servers[row], trace.drives[row] = left.sum(), np.count_nonzero(delivered * self._tree.is_drive)
+        trace.servers[row], trace.drives[row] = left.sum(), np.count_nonzero(part.delivered * self._tree.is_drive)
         trace.compute_seconds += part.compute_seconds
         trace.last = part.batches
 
@@ -314,4 +314,4 @@ class _Run:
 def _slowest(elapsed: Floats, parts: Sequence[_Part]) -> int:
     """Return the server that took longest; of several that end together, as at one link, who computed longest."""
     work = sum((part.cost.work_seconds for part in parts), np.zeros(len(elapsed)))
-    return int(np.where(np.isclose(elapsed, elapsed.max(), rtol=1e-9, atol=0.0), work, -1.0).argmax())
+    return int(np.where(elapsed >= (1 - 1e-9) * elapsed.max(), work, -1.0).argmax())

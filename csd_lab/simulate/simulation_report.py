@@ -106,7 +106,7 @@ def describe_array(tree: Tree, trace: SimulationTrace) -> SimulatedRun:
         joules_per_record=trace.joules_per_record(),
         link_bytes_per_record=float(trace.bytes[:, 0].sum()) / records,
         step_seconds=_spread(trace),
-        exchange_seconds=StepModel(tree).sync_seconds(trace.first),
+        exchange_seconds=tree.sync_seconds(trace.first),
         classes=_classes(tree, trace),
         retunes=_retunes(trace),
         baseline=base,

@@ -42,18 +42,6 @@ class StepModel:
         """Return (nodes,) seconds of forward and backward passes and encoding."""
         return self._table.table_seconds(batches) * slowdowns
 
-    def sync_seconds(self, active: Batches | None = None) -> float:
-        """Return what the exchange adds to a step: all of it but reading and computing.
-
-        Args:
-            active: (nodes,) 0 for one that takes no part; None: all do.
-        """
-        tree = self._tree
-        batches = np.ones(len(tree.names), np.int64) if active is None else np.minimum(active, 1)
-        steps, _ = self._cost(batches, np.zeros(len(batches)), reads=False)
-        between = tree.reduce(np.ones(tree.count, bool)).seconds / tree.config.reduce_every
-        return float(steps.ready_seconds.max()) + between + self.optimiser_seconds
-
     def cost(self, batches: Batches, slowdowns: Floats) -> tuple[ServerSteps, Floats]:
         """Return what a step costs, and (nodes,) compute seconds in it.
 
@@ -74,7 +62,7 @@ class StepModel:
         self._last = batches.copy(), slowdowns.copy(), cost
         return cost
 
-    def _cost(self, batches: Batches, slowdowns: Floats, reads: bool = True) -> tuple[ServerSteps, Floats]:
+    def _cost(self, batches: Batches, slowdowns: Floats) -> tuple[ServerSteps, Floats]:
         compute = self.compute_seconds(batches, slowdowns)
         serial = np.minimum(compute, self._encode * slowdowns)
         columns, joules = np.empty((4, self._tree.count)), np.empty((len(WORK), self._tree.count))
@@ -82,7 +70,7 @@ class StepModel:
             records = batches.take(block.places)
             rows, inverse = _distinct(records, slowdowns.take(block.places))
             places = block.places[rows]
-            steps = model.step(records[rows], compute.take(places), serial.take(places), reads)
+            steps = model.step(records[rows], compute.take(places), serial.take(places))
             values = steps.arrived_seconds, steps.work_seconds, steps.sum_seconds, steps.link_bytes
             columns[:, block.servers] = np.stack(values)[:, inverse]
             joules[:, block.servers] = steps.joules[:, inverse]
@@ -95,8 +83,8 @@ def _distinct(batches: Batches, slowdowns: Floats) -> tuple[Batches, Batches]:
 
     All that are as the last one are one row: most are, unless every node has noise of its own.
     """
-    other = np.any((batches != batches[-1]) | (slowdowns != slowdowns[-1]), axis=1)
-    rows = np.flatnonzero(other)
+    other = (batches[:-1] != batches[-1]) | (slowdowns[:-1] != slowdowns[-1])
+    rows = np.flatnonzero(other.any(axis=1))
     inverse = np.zeros(len(batches), np.int64)
     inverse[rows] = np.arange(1, len(rows) + 1)
     return np.concatenate([[len(batches) - 1], rows]), inverse

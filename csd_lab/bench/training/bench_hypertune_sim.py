@@ -14,9 +14,9 @@ from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, array_of, spread_over
-from csd_lab.simulate.tuning.slowdown_traces import SlowdownProcess, draw_traces
-from csd_lab.simulate.tuning.tuning_baselines import LoadBalanced, Policy, Proportional, Retuning, Static
-from csd_lab.simulate.tuning.tuning_simulation import Scenario, oracle, simulate
+from csd_lab.bench.training.tuning_baselines import LoadBalanced, Policy, Proportional, Static
+from csd_lab.bench.training.tuning_simulation import Scenario, oracle, simulate
+from csd_lab.simulate.slowdown_traces import SlowdownProcess, draw_traces
 from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
 from host.policies.batching.device_speeds import device_classes
@@ -41,7 +41,7 @@ class TuningContender:
 
     Attributes:
         make: the policy for so many traces.
-        straggler_factor: see `csd_lab.simulate.tuning.tuning_simulation.wait`.
+        straggler_factor: see `csd_lab.bench.training.tuning_simulation.wait`.
         charged: whether its retunes cost anything.
         stops: whether late devices give up their batch.
         traces: how many of the traces it goes through.
@@ -126,7 +126,7 @@ def contenders() -> dict[str, TuningContender]:
 def _hypertune(rows: int) -> Policy:
     known, steps = scenario(), TRACE_PROCESS.steps
     rules = RetuneRules(cost_steps=COST_STEPS)
-    return Retuning(Retuner(known.tables, known.batches, rules, steps, known.sync_seconds, rows))
+    return Retuner(known.tables, known.batches, rules, steps, known.sync_seconds, rows)
 
 
 def _chunk(task: tuple[int, int, int]) -> dict[str, dict[str, list[float]]]:

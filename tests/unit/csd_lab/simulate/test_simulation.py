@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
-from csd_emu.perfmodel.host_node import exchange_seconds, host_activity, reduce_seconds, storage_of
+from csd_emu.perfmodel.host_node import host_activity, reduce_seconds, storage_of
 from csd_emu.perfmodel.power import add_up, device_energy, host_energy
 from csd_emu.perfmodel.timeline import HOST_READER, Activity, Composed, compose
 from csd_emu.profiles.calibration import CalibrationStore
@@ -139,9 +139,9 @@ def test_no_batch_makes_an_array_faster_than_all_its_parts(drives: int, batch: i
 )
 def test_the_exchange_is_a_step_without_work(groups: list[tuple[str, int]], trains: bool) -> None:
     nodes = nodes_of(*groups, trains=trains, bandwidth="20 MB/s")
-    alone = StepModel(array_tree(nodes)).sync_seconds()
-    want = exchange_seconds(nodes.profiles(), nodes.link, LOAD.state_bytes, LOAD.gradient_bytes, trains)
-    assert alone == pytest.approx(want, rel=1e-12)
+    unread = replace(nodes, load=replace(nodes.load, record_bytes=0))
+    step = array_step(unread, np.ones(len(nodes.names), np.int64), np.zeros(len(nodes.names)))
+    assert array_tree(nodes).sync_seconds() == pytest.approx(step.seconds[0], rel=1e-12)
 
 
 def test_drives_are_repeated_in_turn_and_keep_the_names_of_the_file() -> None:
