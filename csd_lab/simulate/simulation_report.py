@@ -68,11 +68,15 @@ def report_simulation(
         "basis": SIMULATED,
         "notes": list(dict.fromkeys(remarks + [trace.ended for _, trace in done if trace.ended])),
         "assumed": _assumed(config, tree),
-        "wall_seconds": time.monotonic() - begin,
     }
     if config is None:
-        runs = [describe_array(*run) for run in done]
-        return SimulateReport(array=request.name, host_trains=tree.trains, runs=runs, **both)
+        return SimulateReport(
+            array=request.name,
+            host_trains=tree.trains,
+            runs=[describe_array(*run) for run in done],
+            wall_seconds=time.monotonic() - begin,
+            **both,
+        )
     return SimulateServersReport(
         servers_file=request.name,
         servers=tree.count,
@@ -80,6 +84,7 @@ def report_simulation(
         reduce_every=config.reduce_every,
         allreduce=tree.racks.allreduce,
         runs=[describe_tree(*run) for run in done],
+        wall_seconds=time.monotonic() - begin,
         **both,
     )
 
