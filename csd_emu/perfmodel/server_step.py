@@ -16,7 +16,7 @@ import numpy.typing as npt
 from csd_emu.perfmodel.host_node import reduce_seconds, storage_of
 from csd_emu.perfmodel.power import CHASSIS, COMPONENTS, PowerFigures
 from csd_emu.perfmodel.sharing import Floats, Link
-from csd_emu.perfmodel.step import DriveFigures, StepWork, time_step
+from csd_emu.perfmodel.step import DeviceWork, DriveFigures, time_step
 from csd_emu.profiles import Profile
 
 WORK = COMPONENTS[1:]
@@ -99,7 +99,7 @@ class ServerModel:
         own_bytes, own_compute, own_serial = (each[:, count:].sum(axis=1) for each in (records, compute, serial))
         own = np.maximum(self._storage.read_seconds(own_bytes), own_compute)
         work = self._drives.read_seconds(records[:, :count]) + compute[:, :count]
-        end = time_step(StepWork(state, work, state), self._drives, self._link).end_seconds
+        end = time_step(DeviceWork(state, work, state), self._drives, self._link).end_seconds
         summed = self._sum_seconds * np.count_nonzero(active, axis=1)
         link_bytes = 2 * load.state * np.count_nonzero(active[:, :count], axis=1) + own_bytes
         plain = (own_bytes / count)[:, None]  # the host's records lie on all drives
