@@ -30,8 +30,8 @@ from csd_lab.simulate.simulation_figures import (
     TreeStepFigures,
 )
 from csd_lab.simulate.simulation_request import SimulationRequest
-from csd_lab.simulate.step_model import StepModel
 from csd_lab.simulate.tree import Tree
+from csd_lab.simulate.tree_steps import TreeStepModel
 from csd_lab.simulate.tuners import make_tuner
 from host.core.device_time import MODELLED
 from host.core.tuning.batch_tuner import Batches
@@ -148,7 +148,7 @@ def describe_tree(tree: Tree, trace: SimulationTrace) -> SimulatedTree:
 
 def ideal_records_per_second(tree: Tree, batches: Batches) -> float:
     """Return the records per second of all servers if each trained alone, nobody slow and nothing lost."""
-    model = StepModel(tree)
+    model = TreeStepModel(tree)
     steps, _ = model.cost(batches, np.ones(len(tree.names)))
     records = np.bincount(tree.server_of, batches)
     return float((records / (steps.ready_seconds + model.optimiser_seconds)).sum())
