@@ -7,12 +7,14 @@ overlap but for the first batch, which must have come, and the last, which must 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from csd_emu.perfmodel.power import PowerFigures, busy_core_seconds, host_energy
 from csd_emu.perfmodel.sharing import Floats, check_numbers
+from csd_emu.profiles import Profile
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,23 @@ def train_on_host(
     compute = math.fsum(phases.values())
     seconds = read_batch + (batches - 1) * max(read_batch, compute / batches) + compute / batches
     return HostOnlyBaseline(seconds, volume, read_batch * batches, compute, seconds - compute)
+
+
+def baseline_joules(
+    base: HostOnlyBaseline, host: Profile, drives: Sequence[Profile], phases: Mapping[str, float]
+) -> float:
+    """Return the energy of a baseline: host, chassis, and drives that idle but for the records read from them.
+
+    Args:
+        base: the baseline.
+        host: the server's profile.
+        drives: one profile per drive.
+        phases: what `train_on_host` was given.
+    """
+    none, share = np.zeros(len(drives)), np.full(len(drives), base.bytes / len(drives))
+    plain = PowerFigures.of(drives).energy(base.seconds, none, none, share, share)
+    own = host_energy(host, base.seconds, busy_core_seconds(host, phases), base.compute_seconds, base.bytes)
+    return sum(own.values()) + sum(float(each.sum()) for each in plain.values())
 
 
 def _check(samples: int, record_bytes: int, batch_size: int, phases: Mapping[str, float], storage: Storage) -> None:

@@ -20,7 +20,7 @@ from csd_lab.simulate.tree import array_tree
 from csd_lab.simulate.tuners import make_tuner, plan
 from firmware_agent.common.models import ZOO, ModelSpec, build_model
 from host.config.sync_section import SyncSection, TuningSection
-from host.core.model_bytes import Load, inspect_load
+from host.core.model_facts import Load, inspect_load
 from host.core.tuning.batch_tuner import Batches, Floats, Retune
 from host.policies.batching.device_speeds import RatioName
 from host.policies.batching.fixed import FixedBatches

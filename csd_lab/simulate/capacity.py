@@ -29,7 +29,7 @@ from host.cli.schemas import check_clone
 from host.config.job_file import JobConfig
 from host.core.datasets import synthetic_source
 from host.core.device_time import COUNTED
-from host.core.model_bytes import Load, inspect_load
+from host.core.model_facts import Load, inspect_load
 from host.core.records import EventKind, EventRecord
 from host.core.summary import SYNC
 from host.monitoring.device_facts import DeviceFacts

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from csd_emu.perfmodel.allreduce import AllReduce
-from csd_emu.perfmodel.server_step import ALWAYS, WORK, ServerSteps
+from csd_emu.perfmodel.array_step import ALWAYS, WORK, ServerSteps
 from csd_lab.simulate.outages import OutageChanges, Outages
-from csd_lab.simulate.step_model import StepModel
 from csd_lab.simulate.tree import Flags, Tree
+from csd_lab.simulate.tree_steps import TreeStepModel
 from host.config.sync_section import DisturbSection
 from host.core.device_time import TRAINER_WEIGHT
 from host.core.tuning.batch_tuner import Batches, BatchTuner, Floats, Retune
@@ -187,7 +187,7 @@ class _Run:
         self, tree: Tree, tuner: BatchTuner, slowdowns: Slowdowns, outages: Outages, cost_steps: float, steps: int
     ) -> None:
         self._tree, self._tuner, self._slowdowns, self._outages = tree, tuner, slowdowns, outages
-        self._cost_steps, self._model, self._clock = cost_steps, StepModel(tree), 0.0
+        self._cost_steps, self._model, self._clock = cost_steps, TreeStepModel(tree), 0.0
         # Who is there changes seldom, and seldom back.
         self._reduce = functools.lru_cache(1)(lambda present: tree.reduce(np.frombuffer(present, bool)))
         self.trace = SimulationTrace.of(steps, tuner.batches)

@@ -17,7 +17,7 @@ from csd_emu.profiles.calibration import CalibrationStore
 from csd_lab.simulate.nodes import MOST_DRIVES, NodeKind, Nodes, make_nodes
 from firmware_agent.common.errors import ConfigurationError
 from host.config.sync_section import SyncSection
-from host.core.model_bytes import Load
+from host.core.model_facts import Load
 from host.core.tuning.batch_tuner import Batches
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.device_speeds import RatioName

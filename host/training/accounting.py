@@ -233,12 +233,8 @@ class Accountant:
             return host_energy(self._host, seconds, 0.0, 0.0, 0)
         return device_energy(self._profiles[node].power, seconds, 0.0, 0.0, 0, 0)
 
-    def compute_seconds(self, part: DeviceReport) -> float:
-        """Return the device seconds in which a device computed its part."""
-        return self.device_seconds(part).total
-
     def device_seconds(self, part: DeviceReport) -> PhaseSeconds:
-        """Return the same, per phase."""
+        """Return the device seconds in which a device computed its part, per phase."""
         return self._device(part).device_seconds
 
     def predict_seconds(self, returned: Sequence[DeviceReport], expected: Mapping[str, PhaseSeconds]) -> float:

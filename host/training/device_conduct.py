@@ -28,10 +28,6 @@ class Conduct:
         self._good: dict[str, str] = {}
         self._diverging: set[str] = set()
 
-    def usable(self, session: DeviceSession) -> bool:
-        """Whether a session may take part: it is not set aside."""
-        return session not in self._aside
-
     def without_aside(self, sessions: Mapping[str, DeviceSession]) -> dict[str, DeviceSession]:
         """Return those who may take part."""
         return {device: session for device, session in sessions.items() if session not in self._aside}
@@ -58,16 +54,11 @@ class Conduct:
             )
             self._on_event(device, EventKind.DIVERGING, f"since {where}: {refusal.detail}; {since}")
         count = self._running[session] = self._running.get(session, 0) + 1
-        if (at_once or count >= MOST_REFUSALS) and self.usable(session):
+        if (at_once or count >= MOST_REFUSALS) and session not in self._aside:
             self._aside.add(session)
             times = refusal.reason if at_once else f"refused {count} times running"
             self._on_event(device, EventKind.SET_ASIDE, f"{times}; it takes part again once it has dialled anew")
-        return refused(device, refusal, where)
-
-
-def refused(device: str, refusal: Refusal, where: str) -> ContributionRefused:
-    """Return the error that takes the place of a contribution."""
-    return ContributionRefused(f"{device}: refused {refusal.told(where)}", refusal.diverging)
+        return ContributionRefused(f"{device}: refused {refusal.told(where)}", refusal.diverging)
 
 
 def all_diverge(errors: Sequence[CsdError]) -> bool:

@@ -30,7 +30,7 @@ from host.training.sync.exchange.activation_exchange import ActivationExchange
 from host.training.sync.exchange.batch_norm_sums import Reductions
 from host.training.sync.exchange.gradient_buffer import GradientBuffer
 from host.training.sync.exchange.step_exchange import StepExchange
-from host.training.sync.exchange.step_extension import DeviceWork, StepExtension
+from host.training.sync.exchange.step_extension import StepExtension, StepWork
 from host.training.sync.exchange.weight_sender import Outbound, SentWeights
 from host.training.sync.server_model.server_model import ServerModel
 from host.training.tensor_ranges import TensorRange
@@ -234,7 +234,7 @@ class GradientStep:
             total[block.tensor] = combine(block.tensor, contributions).reshape(weights[block.tensor].shape)
 
         works = [
-            DeviceWork(s, np.asarray(r, np.uint32), self._case.micro_batch)
+            StepWork(s, np.asarray(r, np.uint32), self._case.micro_batch)
             for s, r in zip(self._sessions, records, strict=True)
         ]
         sizes = {work.device: size for work, size in zip(works, BATCHES, strict=True)}

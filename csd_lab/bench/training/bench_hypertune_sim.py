@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from csd_emu.perfmodel.host_node import link_of
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
 from csd_lab.bench.bench_report import BenchReport
@@ -96,9 +97,9 @@ def scenario() -> Scenario:
     sync = SyncSection(tuning=TuningSection(slow_batch=SLOW_BATCH, largest_batch=4096))
     classes = device_classes(config, CalibrationStore(SHIPPED).of(MODEL, SHAPE), sync)
     tables = [known.speed for known in classes.values()]
-    host = get_profile(config.host.profile)
+    link = link_of(config.link, get_profile(config.host.profile))
     # Weights to all drives, gradients from them, through the host's end of the link.
-    sync_seconds = 2 * DRIVES * 4 * PARAMETERS / host.link_bytes_per_second.value
+    sync_seconds = 2 * float(link.carry_together(np.full(DRIVES, 4.0 * PARAMETERS)).max())
     return Scenario(tables, plan_batches(tables, sync.tuning, sync_seconds).batches, sync_seconds, COST_STEPS)
 
 

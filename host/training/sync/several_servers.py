@@ -76,6 +76,7 @@ class ServersStepResult(StepResult):
         )
 
 
+@dataclass(frozen=True)
 class ServersEnding:
     """Steps with other servers: the optimiser steps when all gradients of all servers are there.
 
@@ -86,9 +87,7 @@ class ServersEnding:
         together: the other servers.
     """
 
-    def __init__(self, together: PeerServers) -> None:
-        """Step with these servers."""
-        self.together: PeerServers = together
+    together: PeerServers
 
     async def end(self, stepper: Stepper, step: Underway, report: StepReport) -> StepResult:
         """See a step through on all servers.
@@ -174,6 +173,7 @@ def server_part(step: Underway, local: StepResult, accountant: Accountant) -> Se
 _WEIGHTS, _OPTIMISER = "weights/", "optimiser/"
 
 
+@dataclass(frozen=True)
 class LocalEnding:
     """Takes steps on the weights of this server alone, and the mean with all servers at a window's end.
 
@@ -181,9 +181,7 @@ class LocalEnding:
         together: the other servers.
     """
 
-    def __init__(self, together: PeerServers) -> None:
-        """Take the means with these servers."""
-        self.together: PeerServers = together
+    together: PeerServers
 
     async def end(self, stepper: Stepper, step: Underway, report: StepReport) -> StepResult:
         """See a step through on this server; without a record in time weights stay."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
-from host.core.partition import Indices
+from host.core.datasets import Indices
 from host.core.records import EventKind, OnEvent
 from host.core.states.peer_servers import DevicePart
 from host.core.tuning.batch_tuner import Batches, BatchTuner, DeviceSelector, Floats, Retune
@@ -22,7 +22,7 @@ from host.fleet.device_session import DeviceSession
 from host.policies.batching.device_speeds import DeviceClass
 from host.training.sampler import OUTSTANDING, QueueState
 from host.training.screening import believed_seconds
-from host.training.sync.exchange.step_extension import DeviceWork
+from host.training.sync.exchange.step_extension import StepWork
 from host.training.sync.round_totals import RoundTotals
 from host.training.sync.step_result import StepResult
 from host.training.sync_plan import SyncPlan
@@ -101,7 +101,7 @@ class StepAssignment:
         number: of the deal.
     """
 
-    works: list[DeviceWork]
+    works: list[StepWork]
     records: Mapping[str, Indices]
     number: int
 
@@ -162,7 +162,7 @@ class RecordSampler:
         works = [self._work(sessions[node], part) for node, part in records.items() if len(part) and node in sessions]
         return StepAssignment(works, records, deal.number)
 
-    def probes(self, sessions: Mapping[str, DeviceSession], counts: Batches, dealt: StepAssignment) -> list[DeviceWork]:
+    def probes(self, sessions: Mapping[str, DeviceSession], counts: Batches, dealt: StepAssignment) -> list[StepWork]:
         """Return what parked devices compute beside the step: records from the beginning of their shards.
 
         Args:
@@ -195,9 +195,9 @@ class RecordSampler:
         self.epoch_open = bool(state["epoch_open"])
         self._queue = self._plan.make_queue(msgspec.convert(state["queue"], QueueState), self._outstanding)
 
-    def _work(self, session: DeviceSession, records: Indices) -> DeviceWork:
+    def _work(self, session: DeviceSession, records: Indices) -> StepWork:
         node = session.device
-        return DeviceWork(session, self._fill_up(node, records).astype(np.uint32), self._plan.micro_batch(node))
+        return StepWork(session, self._fill_up(node, records).astype(np.uint32), self._plan.micro_batch(node))
 
     def _fill_up(self, node: str, records: Indices) -> Indices:
         """Return the records, a lone one with another of the shard: one alone has no variance to normalise with."""
@@ -247,11 +247,7 @@ class StepBatches:
     async def begin(self) -> None:
         """Have a tuner that chooses devices think about its first step; another one has nothing to do."""
         if self.selector is not None and self.selector.is_computing:
-            await self._consult(self.selector.begin)
-
-    async def take_over(self, restore: Callable[[], None]) -> None:
-        """Call `restore`, which has the tuner load another's state; one that chooses devices repeats its thoughts."""
-        await self._consult(restore, always=True)
+            await self.consult(self.selector.begin)
 
     async def admit(self, number: int, present: Collection[str], ledger: RoundTotals) -> None:
         """Tell the tuner who has left and who is back since the last step."""
@@ -264,7 +260,7 @@ class StepBatches:
         if self.selector is not None:
             self.selector.meet(here)
         for change, node in changes:
-            retune = await self._consult(change, node)
+            retune = await self.consult(change, node)
             self._announce(number, retune, before, ledger)
             before = retune.batches.copy()
         self.here = here
@@ -283,7 +279,7 @@ class StepBatches:
         """
         before = self.tuner.batches.copy()
         observed = self.expected.observed(result.observed, before)
-        retune = await self._consult(self.tuner.observe, number, observed, steps_left)
+        retune = await self.consult(self.tuner.observe, number, observed, steps_left)
         if retune is not None:
             self._announce(in_force, retune, before, ledger)
         return retune
@@ -304,7 +300,7 @@ class StepBatches:
         if changed := ledger.add_retune(step, self._nodes, before, retune):
             self._on_event(HOST, EventKind.RETUNED, f"from step {step}: {', '.join(changed)}: {retune.reason}")
 
-    async def _consult(self, call: Callable[..., T], *arguments: object, always: bool = False) -> T:
+    async def consult(self, call: Callable[..., T], *arguments: object, always: bool = False) -> T:
         """Return what a call of the tuner does; one that chooses devices thinks beside the event loop.
 
         Its decisions take too long for that: sessions' heartbeats continue meanwhile.

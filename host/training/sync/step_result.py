@@ -16,7 +16,6 @@ from firmware_agent.common.frames.session_frames import Trained
 from firmware_agent.common.send_queue import TransferSettings
 from host.core.device_time import gradient_seconds, micro_batch_counts
 from host.core.records import (
-    DeviceRound,
     DeviceStep,
     PlacementRecord,
     SendingRecord,
@@ -225,7 +224,7 @@ class StepAccounting:
         beside: Sequence[DeviceOutcome],
         expected: Expected | None,
         sending: TransferSettings,
-        crossed: Callable[[Collection[str]], Crossed | None],
+        crossed: Callable[[Collection[str]], Crossed | None] | None,
     ) -> StepReport:
         """Return what came of a step, and who was late in it.
 
@@ -234,10 +233,10 @@ class StepAccounting:
             beside: of those that were watched.
             expected: how long each should take; None if that is not known.
             sending: the step's settings.
-            crossed: returns what crossed the cut of the model, given who was late.
+            crossed: returns what crossed the cut of the model, given who was late; None if the model is whole.
         """
         limit, late = self._late(outcomes, expected)
-        over = crossed(late)
+        over = None if crossed is None else crossed(late)
         accounted = self._account(outcomes, beside, (limit, late), sending, over)
         return StepReport(outcomes, beside, late, accounted, over)
 
@@ -246,7 +245,9 @@ class StepAccounting:
         if not expected:
             return 0.0, []
         parts = [
-            DeviceProgress(part.device, part.batch_size, self.accountant.compute_seconds(part), expected[part.device])
+            DeviceProgress(
+                part.device, part.batch_size, self.accountant.device_seconds(part).total, expected[part.device]
+            )
             for part in returned_reports(outcomes)
         ]
         return list_late(parts, self._straggler_factor)
@@ -269,7 +270,9 @@ class StepAccounting:
             own = {part.device: accountant.device_seconds(part) for part in returned}
             ended = {device: capped_seconds(seconds, limit) for device, seconds in own.items()}
             return accountant.account(returned, Lateness(None, late, ended), host_seconds, beside, crossed=crossed)
-        capped = {part.device: PhaseSeconds(forward=min(limit, accountant.compute_seconds(part))) for part in returned}
+        capped = {
+            part.device: PhaseSeconds(forward=min(limit, accountant.device_seconds(part).total)) for part in returned
+        }
         ends = Lateness(accountant.predict_seconds(returned, capped), late)
         return accountant.account(returned, ends, host_seconds, beside)
 
@@ -284,7 +287,16 @@ class StepAccounting:
         in_time = [each for each in report.outcomes if each.stepped is not None and each.device not in report.late]
         parts = {part.device: part for part in report.accounted.devices}
         total = sum(len(outcome.work.records) for outcome in in_time)
-        devices = [device_step(o, parts[o.device], self.expected_total(o), total) for o in in_time]
+        devices = [
+            DeviceStep(
+                device=outcome.device,
+                batch_size=len(outcome.work.records),
+                compute_seconds=parts[outcome.device].device_seconds.total,
+                expected_seconds=self.expected_total(outcome),
+                weight=len(outcome.work.records) / total,
+            )
+            for outcome in in_time
+        ]
         losses = [(outcome.stepped.loss, len(outcome.work.records)) for outcome in in_time if outcome.stepped]
         loss = sum(value * count for value, count in losses) / total if total else math.nan
         probed = failed_outcomes(report.beside)
@@ -324,21 +336,3 @@ def returned_reports(outcomes: Sequence[DeviceOutcome]) -> list[DeviceReport]:
         for outcome in outcomes
         if (said := outcome.stepped) is not None
     ]
-
-
-def device_step(outcome: DeviceOutcome, accounted: DeviceRound, expected_seconds: float, records: int) -> DeviceStep:
-    """Return the record of a device's part of a step.
-
-    Args:
-        outcome: of the device.
-        accounted: what its part is accounted as.
-        expected_seconds: by its table.
-        records: in the step, of all devices in time.
-    """
-    return DeviceStep(
-        device=outcome.device,
-        batch_size=len(outcome.work.records),
-        compute_seconds=accounted.device_seconds.total,
-        expected_seconds=expected_seconds,
-        weight=len(outcome.work.records) / records,
-    )

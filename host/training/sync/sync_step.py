@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
-from csd_emu.perfmodel.timeline import Crossed
 from firmware_agent.common.send_queue import TransferSettings
 from host.core.scanning import UNLIMITED
 from host.core.states.peer_servers import PeerServers
@@ -17,13 +17,12 @@ from host.training.sync.exchange.batch_norm_sums import Reductions
 from host.training.sync.exchange.gradient_buffer import GradientBuffer, GradientScreen
 from host.training.sync.exchange.slice_log import SliceLog
 from host.training.sync.exchange.step_exchange import StepExchange
-from host.training.sync.exchange.step_extension import DeviceOutcome, DeviceWork, StepExtension
+from host.training.sync.exchange.step_extension import DeviceOutcome, StepExtension, StepWork
 from host.training.sync.exchange.weight_sender import FIFO, Outbound
-from host.training.sync.host_part import HostPart, HostPartStep
+from host.training.sync.run_checks import StepScreening
 from host.training.sync.step_batches import StepAssignment
 from host.training.sync.step_result import Expected, StepAccounting, StepReport, StepResult
-from host.training.sync.step_screening import StepScreening
-from host.training.sync.weight_update import StepTensors, WeightUpdate
+from host.training.sync.weight_update import HostPart, HostPartStep, StepTensors, WeightUpdate
 from host.training.sync_plan import SyncPlan
 
 
@@ -107,15 +106,15 @@ class OwnEnding:
         if part is not None and counts:
             await part.begin_update(report.late)
         if counts and update.whole:
-            await asyncio.to_thread(update.step_whole)
+            await asyncio.to_thread(stepper.model.optimiser.step_all, update.whole, update.rate)
         if part is not None:
             part.ready.set()
         update.end()
         mixed = mixed or (stepper.coupled and bool(report.failed))
-        if part is None or stepper.part is None:
+        if part is None:
             return stepper.accounting.result(report, mixed, update.rate)
         result = stepper.accounting.result(report, mixed or (part.exchange.mixed and report.returned), update.rate)
-        return replace(result, placement=stepper.part.told(report.crossed), not_finite=part.not_finite)
+        return replace(result, placement=part.told(report.crossed), not_finite=part.not_finite)
 
 
 class Stepper:
@@ -179,7 +178,7 @@ class Stepper:
         number: int,
         dealt: StepAssignment,
         learning_rate: Callable[[int], float],
-        probes: Sequence[DeviceWork] = (),
+        probes: Sequence[StepWork] = (),
         expected: Expected | None = None,
         sending: TransferSettings = FIFO,
     ) -> Underway:
@@ -228,10 +227,7 @@ class Stepper:
         outcomes = await self.screening.screened(step.number, count, await step.outcomes, step.gathering)
         own, beside = outcomes[:count], outcomes[count:]
 
-        def crossed(late: Collection[str]) -> Crossed | None:
-            if self.part is None or step.part is None:
-                return None
-            return self.part.crossed(step.part, own, late, self.accounting.accountant)
-
+        part, accountant = step.part, self.accounting.accountant
+        crossed = None if part is None else partial(part.crossed, own, accountant=accountant)
         report = self.accounting.report(own, beside, step.expected, step.sending, crossed)
         return await self.ending.end(self, step, report)

@@ -27,9 +27,8 @@ from host.training.sampler import OUTSTANDING
 from host.training.sync.disturbances import Disturbances
 from host.training.sync.exchange.slice_log import SliceLog
 from host.training.sync.participants import Participants
-from host.training.sync.round_totals import PLANNED, RoundTotals, RunGuide
+from host.training.sync.round_totals import PLANNED, RoundTotals, RunGuide, RunProgress
 from host.training.sync.run_checks import DivergenceCheck, MemoryWatch
-from host.training.sync.run_progress import RunProgress
 from host.training.sync.run_transfers import RunTransfers
 from host.training.sync.step_batches import RecordSampler, StepAssignment, StepBatches
 from host.training.sync.step_result import StepResult
@@ -153,7 +152,8 @@ class SyncTraining:
     async def _catch_up(self, ahead: StateBehind, ledger: RoundTotals) -> None:
         """Go on from where another server is; if that is a later round, what there is in `ledger` is all of its."""
         before, step = self._progress.rounds, self._progress.step
-        await self._batches.take_over(partial(self.restore, unpack_state(ahead.state)))
+        # One that chooses devices repeats its thoughts.
+        await self._batches.consult(self.restore, unpack_state(ahead.state), always=True)
         if self._progress.rounds == before:
             self._progress.count_missed(ledger)
         told = f"goes on after step {self._progress.step} of server {ahead.server}; this one had taken {step}"
@@ -332,8 +332,11 @@ class SyncTraining:
     def _steps_left(self, ledger: RoundTotals) -> int:
         """Return how many steps the run still has, if batches stay as they are."""
         batches = self._batches.current()
-        left = self._progress.steps_left(ledger, int(batches.sum()))
-        return self._batches.sampler.steps_left(batches, self._progress.epochs_left()) if left is None else left
+        job, progress = self._plan.job, self._progress
+        if (left := progress.steps_left(ledger, int(batches.sum()))) is not None:
+            return left
+        epochs = (job.rounds - progress.rounds) * job.epochs - progress.epochs - 1
+        return self._batches.sampler.steps_left(batches, max(0, epochs))
 
     def _rate_of(self, dealt: StepAssignment) -> Callable[[int], float]:
         """Return what says the learning rate of a step by the records in its gradient."""

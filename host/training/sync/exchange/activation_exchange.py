@@ -20,7 +20,7 @@ from firmware_agent.common.wire import AnyFrame
 from host.core.scanning import squares
 from host.training.contributions import Reason, Refusal, not_finite
 from host.training.screening import Screen
-from host.training.sync.exchange.step_extension import Answer, DeviceWork, Reply, StepStage
+from host.training.sync.exchange.step_extension import Answer, Reply, StepStage, StepWork
 from host.training.sync.server_model.activation_types import (
     ActivationBatch,
     ActivationGrads,
@@ -83,7 +83,7 @@ class ActivationExchange:
         self._tasks: set[asyncio.Task[None]] = set()
         self.failure: ModelFailed | None = None
 
-    def alone(self, work: DeviceWork) -> ActivationExchange:
+    def alone(self, work: StepWork) -> ActivationExchange:
         """Return the same step for a device that is only watched: it has the tail for itself, and nothing counts."""
         parts = {work.device: work.parts}
         return ActivationExchange(self._tail, self._step, parts, self._ready, refused=self.refused)

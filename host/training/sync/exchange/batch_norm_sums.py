@@ -24,7 +24,7 @@ from host.core.evaluation import NormSum
 from host.core.scanning import squares
 from host.training.contributions import Reason, Refusal, not_finite
 from host.training.screening import EXPLODING, Screen
-from host.training.sync.exchange.step_extension import Answer, DeviceWork, Reply, StepStage
+from host.training.sync.exchange.step_extension import Answer, Reply, StepStage, StepWork
 
 _ITEM_BYTES = 8
 # Counts are products of whole numbers that float64 has; a quotient of them need not be one.
@@ -116,7 +116,7 @@ class Reductions:
         """Return what takes a participant's frames."""
         return DeviceSums(self, self._step, device)
 
-    def alone(self, work: DeviceWork) -> Reductions:
+    def alone(self, work: StepWork) -> Reductions:
         """Return the same step for a device that is only watched, judged by a screen of its own."""
         return Reductions(self._step, {work.device: len(work.records)}, self._sums)
 

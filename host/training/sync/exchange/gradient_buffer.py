@@ -325,6 +325,7 @@ class GradientReceiver:
 
     Attributes:
         news: whether the last frame brought anything that was not there.
+        spare: memory that an earlier step took; of a part that is whole its own, for the next step to overwrite.
     """
 
     def __init__(self, number: int, device: str, gathering: GradientBuffer, spare: dict[str, Array] | None) -> None:
@@ -336,7 +337,7 @@ class GradientReceiver:
             gathering: where all devices' gradients come together.
             spare: memory that an earlier step took, to be overwritten.
         """
-        self._number, self._device, self._gathering, self._spare = number, device, gathering, spare
+        self._number, self._device, self._gathering, self.spare = number, device, gathering, spare
         self._assembler: Assembler | None = None
         self.news = True
 
@@ -355,15 +356,10 @@ class GradientReceiver:
             return None
         self.news = True
         if isinstance(frame, Tensors) and assembler is None:
-            self._assembler = Assembler(self._number, frame.specs, self._gathering.specs, self._spare)
+            self._assembler = Assembler(self._number, frame.specs, self._gathering.specs, self.spare)
             self._gathering.open(self._device, self._assembler)
             return None
         if isinstance(frame, Stepped) and frame.step == self._number and assembler is not None:
-            self._spare = assembler.arrays()
+            self.spare = assembler.arrays()
             return frame
         raise ProtocolError(f"{self._device} sent {type(frame).__name__}, which has no place in step {self._number}")
-
-    @property
-    def spare(self) -> dict[str, Array] | None:
-        """The memory of a part that is whole: once the step is over the next one may overwrite it."""
-        return self._spare

@@ -19,7 +19,7 @@ from host.fleet.device_session import DeviceSession
 from host.training.round_exchange import prepare_device
 from host.training.sync.exchange.channel import Channel, OnSlices
 from host.training.sync.exchange.gradient_buffer import GradientBuffer, GradientReceiver
-from host.training.sync.exchange.step_extension import DeviceOutcome, DeviceWork, StepExtension
+from host.training.sync.exchange.step_extension import DeviceOutcome, StepExtension, StepWork
 from host.training.sync.exchange.weight_sender import Outbound
 
 BeforeStep = Callable[[DeviceSession, int, Deadline], Awaitable[None]]
@@ -82,9 +82,9 @@ class StepExchange:
     async def visit(
         self,
         outbound: Outbound,
-        works: Sequence[DeviceWork],
+        works: Sequence[StepWork],
         gathering: GradientBuffer,
-        probes: Sequence[DeviceWork] = (),
+        probes: Sequence[StepWork] = (),
         extensions: Sequence[StepExtension] = (),
     ) -> list[DeviceOutcome]:
         """Have all devices compute their part of a step; their gradients come together in `gathering`.
@@ -117,7 +117,7 @@ class StepExchange:
             state.channel.resend(step, sending)
 
     async def _visit(
-        self, outbound: Outbound, work: DeviceWork, gathering: GradientBuffer, extensions: Sequence[StepExtension]
+        self, outbound: Outbound, work: StepWork, gathering: GradientBuffer, extensions: Sequence[StepExtension]
     ) -> DeviceOutcome:
         session, number = work.session, outbound.number
         if (state := self._sessions.get(session)) is None:
@@ -146,7 +146,7 @@ class StepExchange:
         self,
         state: _SessionState,
         outbound: Outbound,
-        work: DeviceWork,
+        work: StepWork,
         gathering: GradientBuffer,
         extensions: Sequence[StepExtension],
     ) -> DeviceOutcome:
@@ -171,13 +171,10 @@ class StepExchange:
     async def _make_ready(self, state: _SessionState, session: DeviceSession, number: int) -> None:
         """Have a device ready for a step."""
         if not state.prepared:
-            await prepare_device(session, self._frame, self._deadline())
+            await prepare_device(session, self._frame, Deadline(self._watchdog_seconds))
             state.prepared = True
         if state.channel.busy:
             if not self._speaks(session, number):
                 return
             await state.channel.wait_idle()
-        await self._before_step(session, number, self._deadline())
-
-    def _deadline(self) -> Deadline:
-        return Deadline(self._watchdog_seconds)
+        await self._before_step(session, number, Deadline(self._watchdog_seconds))

@@ -17,8 +17,6 @@ from firmware_agent.common.slices import Array, cut_slices
 from firmware_agent.common.wire import AnyFrame, encode, pack
 from host.fleet.device_session import DeviceSession
 
-Records = npt.NDArray[np.uint32]
-
 
 def part_sizes(records: int, micro_batch: int) -> tuple[int, ...]:
     """Return how many records a drive computes at a time, one part after the other."""
@@ -26,7 +24,7 @@ def part_sizes(records: int, micro_batch: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class DeviceWork:
+class StepWork:
     """What one device does in a step.
 
     Attributes:
@@ -36,7 +34,7 @@ class DeviceWork:
     """
 
     session: DeviceSession
-    records: Records
+    records: npt.NDArray[np.uint32]
     micro_batch: int
 
     @property
@@ -58,7 +56,7 @@ class DeviceOutcome:
     overlapping steps without what frames add.
     """
 
-    work: DeviceWork
+    work: StepWork
     stepped: Stepped | None
     error: CsdError | None
     sent_bytes: int = 0
@@ -136,7 +134,7 @@ class StepExtension(Protocol):
     def open(self, device: str) -> DeviceExtension:
         """Return what takes a participant's frames."""
 
-    def alone(self, work: DeviceWork) -> StepExtension:
+    def alone(self, work: StepWork) -> StepExtension:
         """Return the same step for a device that is only watched: nothing of it counts."""
 
     def leave(self, device: str) -> None:

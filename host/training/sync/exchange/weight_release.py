@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable
 
 from host.training.tensor_ranges import TensorRange
 
-OnRelease = Callable[[TensorRange], None]
-
 
 class Release:
     """The blocks that a step has updated so far; each listener is notified of each block once."""
@@ -16,7 +14,7 @@ class Release:
         """Begin with all of them held back."""
         self._held = dict.fromkeys(blocks)
         self._released: list[TensorRange] = []
-        self._listeners: list[OnRelease] = []
+        self._listeners: list[Callable[[TensorRange], None]] = []
 
     def add(self, block: TensorRange) -> None:
         """Release a block; listeners are notified once per block."""
@@ -31,7 +29,7 @@ class Release:
         for block in list(self._held):
             self.add(block)
 
-    def subscribe(self, listener: OnRelease) -> None:
+    def subscribe(self, listener: Callable[[TensorRange], None]) -> None:
         """Notify `listener` of every block, at once of those already released."""
         for block in self._released:
             listener(block)

@@ -17,13 +17,13 @@ from csd_lab.simulate.nodes import Nodes, make_nodes
 from csd_lab.simulate.simulated_baseline import host_alone
 from csd_lab.simulate.simulated_run import Competition, simulate
 from csd_lab.simulate.simulation_report import describe_array
-from csd_lab.simulate.step_model import StepModel
 from csd_lab.simulate.tree import array_tree
+from csd_lab.simulate.tree_steps import TreeStepModel
 from csd_lab.simulate.tuners import make_tuner, plan
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import DisturbSection, SyncSection, TuningSection
-from host.core.model_bytes import Load
+from host.core.model_facts import Load
 from host.core.tuning.batch_tuner import Batches, Floats, Retune
 from host.policies.batching.fixed import FixedBatches
 from tests.support.simulated_steps import array_step
@@ -109,7 +109,7 @@ def test_a_step_costs_what_the_timeline_and_the_power_model_say(
 
 
 def test_a_step_with_the_inputs_of_the_step_before_is_not_costed_again() -> None:
-    model, batches = StepModel(array_tree(nodes_of(("newport", 2)))), np.array([8, 8, 8])
+    model, batches = TreeStepModel(array_tree(nodes_of(("newport", 2)))), np.array([8, 8, 8])
     cost = model.cost(batches, np.ones(3))
     assert model.cost(batches.copy(), np.ones(3)) is cost
     slow, _ = model.cost(batches, np.full(3, 2.0))

@@ -19,7 +19,7 @@ from host.monitoring.metrics.server_names import (
     SERVERS,
 )
 from host.monitoring.run_listener import show_round
-from host.training.multi_server.prometheus_targets import render_targets, write_targets
+from host.training.multi_server.membership import render_targets, write_targets
 from tests.support.metrics import DEVICES, begun, defined, scraped, starting
 from tests.support.records import round_record
 

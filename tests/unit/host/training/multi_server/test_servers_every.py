@@ -21,7 +21,7 @@ from firmware_agent.common.slices import Array
 from host.config.sync_section import OptimiserSection
 from host.core.records import EventKind
 from host.training.host_optimiser import HostOptimiser
-from host.training.multi_server.collective import ServersTogether
+from host.training.multi_server.server_membership import ServersTogether
 from host.training.sync.several_servers import LocalEnding, ServersStepResult
 from host.training.sync.step_result import StepResult, step_joules
 from tests.support.examples import examples

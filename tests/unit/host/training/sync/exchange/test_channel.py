@@ -17,7 +17,7 @@ from firmware_agent.common.slices import Array, tensor_specs
 from firmware_agent.common.wire import AnyFrame
 from host.training.sync.exchange.gradient_buffer import GradientBuffer
 from host.training.sync.exchange.step_exchange import StepExchange
-from host.training.sync.exchange.step_extension import Answer, DeviceOutcome, DeviceWork, Reply, StepStage
+from host.training.sync.exchange.step_extension import Answer, DeviceOutcome, Reply, StepStage, StepWork
 from host.training.sync.exchange.weight_sender import Outbound, SentWeights
 from tests.support.fakes import JOB, Cut
 from tests.support.fakes import Answer as FakeAnswer
@@ -59,7 +59,7 @@ class Echo:
     def open(self, device: str) -> EchoEnd:
         return EchoEnd()
 
-    def alone(self, work: DeviceWork) -> Echo:
+    def alone(self, work: StepWork) -> Echo:
         return Echo()
 
     def leave(self, device: str) -> None:
@@ -96,7 +96,7 @@ async def visit(
     for drive in drives:
         if drive._pump is None:
             drive.pump()
-    works = [DeviceWork(drive.session, np.arange(2, dtype=np.uint32), 2) for drive in drives]
+    works = [StepWork(drive.session, np.arange(2, dtype=np.uint32), 2) for drive in drives]
     sizes = {drive.device: 2 for drive in drives}
     gathering = GradientBuffer(tensor_specs(WEIGHTS), sizes, lambda *_: None, True)
     outbound = Outbound(number, SentWeights(WEIGHTS, tuple(WEIGHTS)))

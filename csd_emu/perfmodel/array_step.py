@@ -58,7 +58,7 @@ class ServerSteps:
         return self.arrived_seconds + self.sum_seconds
 
 
-class ServerModel:
+class ArrayStepModel:
     """Costs the steps of servers with equal arrays. Nodes are its drives, and behind them the host if it trains.
 
     Attributes:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.server_step import ALWAYS, WORK, ServerModel, StepBytes
+from csd_emu.perfmodel.array_step import ALWAYS, WORK, ArrayStepModel, StepBytes
 from csd_emu.perfmodel.sharing import Link
 from csd_emu.profiles import get_profile
 
@@ -11,8 +11,8 @@ DRIVES = [get_profile(name) for name in ("newport", "generic-a53", "solana")]
 SIZES = StepBytes(state=153_384.0, gradients=153_128, record=72)
 
 
-def model(shared: bool = True) -> ServerModel:
-    return ServerModel(DRIVES, get_profile("xeon-4108"), Link(2e7, 1e-5, shared), SIZES)
+def model(shared: bool = True) -> ArrayStepModel:
+    return ArrayStepModel(DRIVES, get_profile("xeon-4108"), Link(2e7, 1e-5, shared), SIZES)
 
 
 @given(rows=st.integers(1, 5), trains=st.booleans(), shared=st.booleans(), seed=st.integers(0, 99))

@@ -1,16 +1,16 @@
-"""Costs of one step of all servers of a simulation, from batches and slowdowns; see `csd_emu.perfmodel.server_step`."""
+"""Costs of one step of all servers of a simulation, from batches and slowdowns; see `csd_emu.perfmodel.array_step`."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from csd_emu.perfmodel.server_step import ALWAYS, WORK, ServerModel, ServerSteps, StepBytes
+from csd_emu.perfmodel.array_step import ALWAYS, WORK, ArrayStepModel, ServerSteps, StepBytes
 from csd_lab.simulate.tree import Tree
 from host.core.tuning.batch_tuner import Batches, Floats
 from host.policies.batching.allocation import Allocator
 
 
-class StepModel:
+class TreeStepModel:
     """Costs the steps of all servers. Keeps what does not change from step to step.
 
     Attributes:
@@ -26,7 +26,7 @@ class StepModel:
         load = tree.load
         sizes = StepBytes(float(load.state_bytes), load.gradient_bytes, load.record_bytes)
         self._models = [
-            ServerModel(block.nodes.profiles(), block.nodes.host.profile, block.nodes.link, sizes)
+            ArrayStepModel(block.nodes.profiles(), block.nodes.host.profile, block.nodes.link, sizes)
             for block in tree.blocks
         ]
         self.optimiser_seconds = self._models[0].optimiser_seconds
