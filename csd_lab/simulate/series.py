@@ -9,9 +9,9 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.device_time import COUNTED
 from host.core.records import EventKind, EventRecord
 from host.core.summary import SYNC
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.metrics.exposition import Exposition
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
+from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.monitoring.run_listener import RunStart, show_round
 
 _PLAIN = "text/plain;version=0.0.4"

@@ -19,11 +19,11 @@ from host.core.states.peer_servers import PeerServers
 from host.core.states.training_state import TrainingState
 from host.fleet.control_socket import ControlServer
 from host.fleet.fleet import Fleet
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.machine_energy import MachineMeter
 from host.monitoring.metrics.info_metrics import describe_devices
 from host.monitoring.recorder import Recorder
 from host.monitoring.run_directory import RunDirectory
+from host.monitoring.run_facts import DeviceFacts
 from host.training.accounting import make_accountant
 from host.training.federated import FederatedTraining
 from host.training.multi_server.server_membership import ServerMembership, meeting, say_farewell

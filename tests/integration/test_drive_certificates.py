@@ -28,7 +28,8 @@ from host.fleet.enrolment_authority import FILE, Serials, locked
 from host.fleet.fleet import Fleet
 from host.fleet.hello_rules import ExpectedDevice
 from host.monitoring.exporter import Exporter
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
+from host.monitoring.run_facts import RunFacts
 from tests.support.fakes import hello
 
 REAL, EMULATED, RUN = "csd-00", "vm-00", "cafe"

@@ -21,9 +21,9 @@ from csd_lab.generate.dashboards.panels import PanelNeeds
 from csd_lab.testkit.prometheus import PROGRAM, Prometheus, serve_prometheus
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import EventKind, EventRecord, RoundRecord, ServersRecord, StepRecord
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.exporter import Exporter
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
+from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.monitoring.run_listener import RunStart, show_round
 from host.training.multi_server.prometheus_targets import write_targets
 from tests.support.machines import REQUIRE_VARIABLE

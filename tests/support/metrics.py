@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from csd_emu.profiles import PROFILES
 from host.core.device_time import TableModel
 from host.core.records import EventKind, EventRecord
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.metrics.calibrated import Calibrated
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
+from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.monitoring.run_listener import RunStart
 from tests.support.calibration import make_table
 from tests.support.collector import StateCollector

@@ -19,9 +19,9 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.device_time import COUNTED
 from host.core.records import EventKind, EventRecord
 from host.core.summary import FEDERATED, SYNC
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.exporter import Exporter
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
+from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.monitoring.run_listener import RunStart, show_round
 
 DEVICES = 1000

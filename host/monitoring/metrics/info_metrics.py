@@ -11,10 +11,9 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.session_frames import Hello
 from host.config.job_file import JobConfig
 from host.core.device_time import COUNTED, DeviceTime, StepModel
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.metrics.calibrated import Calibrated
-from host.monitoring.metrics.metrics_state import RunFacts
 from host.monitoring.metrics.round_counting import PHASES
+from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.training.sync_plan import SyncPlan
 
 # An engine that somebody adds is its own kind.
@@ -23,9 +22,18 @@ KINDS = {"qemu": "emulated", "native": "native", "remote": "real"}
 
 def describe_run(config: ArrayConfig, job: JobConfig, server: str = "", servers: int = 0) -> RunFacts:
     """Return what stays the same in a run; `server` is the host's name among several `servers`."""
-    devices = tuple(device.name for device in config.list_nodes())
-    what = (config.name, config.engine_label, job.model, job.mode)
-    return RunFacts(*what, devices, config.host.power_cap, server, servers)
+    return RunFacts(
+        array=config.name,
+        engine=config.engine_label,
+        model=job.model,
+        mode=job.mode,
+        devices=tuple(device.name for device in config.list_nodes()),
+        power_cap_watts=config.host.power_cap,
+        server=server,
+        servers=servers,
+        rounds=job.rounds,
+        target_accuracy=job.target.accuracy if job.target is not None else None,
+    )
 
 
 def describe_tables(job: JobConfig, expected: Mapping[str, StepModel], plan: SyncPlan | None) -> Calibrated:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from importlib import metadata
 
 from host.core.records import EventKind, EventRecord, RetuneRecord, RoundRecord, StepRecord
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.metrics import metric_names as names
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metric import Metric
@@ -31,6 +30,7 @@ from host.monitoring.metrics.series_store import MetricsSnapshot, Store
 from host.monitoring.metrics.server_counting import add_servers, begin_servers, show_servers
 from host.monitoring.metrics.server_names import SERVER_INFO
 from host.monitoring.metrics.step_counting import add_retune, add_step
+from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.monitoring.run_listener import RunListener, RunStart
 from host.training.contributions import reason_of
 
@@ -38,26 +38,6 @@ DEFINED, BOOTING, READY, TRAINING, LOST = STATES = ("defined", "booting", "ready
 _ERRORS = {EventKind.LOST: "lost", EventKind.FAILED: "failed", EventKind.REFUSED: "refused"}
 _UNKNOWN = "unknown"
 _GONE_AFTER_ROUNDS = 2
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """What stays the same in a run, and the names of its drives.
-
-    Attributes:
-        power_cap_watts: None for none.
-        server: name of the server that the host is; empty for the array's name.
-        servers: how many train together, this one included; 0 of one that is alone.
-    """
-
-    array: str
-    engine: str
-    model: str
-    mode: str
-    devices: tuple[str, ...]
-    power_cap_watts: float | None = None
-    server: str = ""
-    servers: int = 0
 
 
 @dataclass

@@ -9,11 +9,11 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import DeviceRound, RoundRecord
 from host.core.summary import SYNC
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.metrics import metric_names as names
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.series_store import Store
 from host.monitoring.metrics.step_counting import begin_device_steps, begin_steps, share_phase, step_seconds
+from host.monitoring.run_facts import DeviceFacts
 
 # Where an energy figure comes from.
 MODEL, METER = "model", "meter"

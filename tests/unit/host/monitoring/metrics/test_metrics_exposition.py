@@ -13,7 +13,8 @@ from prometheus_client.exposition import choose_encoder
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import EventKind, EventRecord
 from host.monitoring.metrics.exposition import Exposition
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
+from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import show_round
 from tests.support.collector import StateCollector
 from tests.support.metrics import begun, defined, starting

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.core.records import ServersRecord, StepRecord
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.metrics.server_names import (
     ALLREDUCE_BYTES,
     ALLREDUCE_SECONDS,
@@ -18,6 +18,7 @@ from host.monitoring.metrics.server_names import (
     SERVER_WAIT_SECONDS,
     SERVERS,
 )
+from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import show_round
 from host.training.multi_server.prometheus_targets import render_targets, write_targets
 from tests.support.metrics import DEVICES, begun, defined, scraped, starting

@@ -17,7 +17,6 @@ from host.monitoring.exporter import Exporter
 from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.page.assets import PLOTLY, Assets, find_plotly, list_files
 from host.monitoring.page.page_app import PageApp
-from host.monitoring.page.page_facts import describe_presences
 from host.monitoring.page.page_state import VERSION, PageState
 from host.monitoring.page.run_history import History
 from host.monitoring.run_listener import show_round
@@ -41,7 +40,7 @@ class Run:
     def __init__(self) -> None:
         self.metrics: MetricsState = defined()
         self.history = History(plan(DEVICES))
-        self.app = PageApp(self.history, lambda: describe_presences(self.metrics))
+        self.app = PageApp(self.history, self.metrics.devices)
         self.exporter = Exporter(self.metrics, None, page=self.app)
 
     def tell(self, device: str, what: EventKind, detail: str = "") -> None:
