@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from csd_lab.generate import prometheus_rules as rules
-from csd_lab.generate.dashboards import Expression, list_expressions
 from csd_lab.generate.dashboards.panels import PanelNeeds
 from csd_lab.testkit.prometheus import PROGRAM, Prometheus, serve_prometheus
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
@@ -26,6 +25,7 @@ from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.monitoring.run_listener import RunStart, show_round
 from host.training.multi_server.prometheus_targets import write_targets
+from tests.support.expressions import Expression, list_expressions
 from tests.support.machines import REQUIRE_VARIABLE
 from tests.support.records import device_round, round_record
 

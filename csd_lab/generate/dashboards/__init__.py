@@ -1,5 +1,11 @@
-"""Grafana's dashboards (`panels`, and a module for each), and what they ask (`expressions`)."""
+"""Grafana's dashboards: a module for each, of `panels`; `grafana` makes their files."""
 
-from csd_lab.generate.dashboards.expressions import DASHBOARDS, Expression, list_expressions, read_expressions
+from csd_lab.generate.dashboards.array_dashboard import ARRAY
+from csd_lab.generate.dashboards.communication_dashboard import COMMUNICATION
+from csd_lab.generate.dashboards.drive_dashboard import DRIVE_DASHBOARD
+from csd_lab.generate.dashboards.energy_dashboard import ENERGY
+from csd_lab.generate.dashboards.panels import Dashboard
+from csd_lab.generate.dashboards.servers_dashboard import SERVERS
+from csd_lab.generate.dashboards.training_dashboard import TRAINING
 
-__all__ = ["DASHBOARDS", "Expression", "list_expressions", "read_expressions"]
+DASHBOARDS: tuple[Dashboard, ...] = (ARRAY, DRIVE_DASHBOARD, TRAINING, COMMUNICATION, ENERGY, SERVERS)
