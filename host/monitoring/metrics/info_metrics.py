@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from csd_emu.config.array_file import ArrayConfig, Device
+from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles import get_profile
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.session_frames import Hello
@@ -62,26 +62,21 @@ def describe_devices(
         hellos: device -> what it said.
         hypervisors: device -> name of what runs it, for those that are virtual machines.
     """
-    present = [(device, hellos[device.name]) for device in config.list_nodes() if device.name in hellos]
-    return [
-        _describe(
-            *(device, HOST if device.name == HOST else KINDS.get(device.engine, device.engine), hello),
-            *(time.clock(device.name, hello.clock), hypervisors.get(device.name, "")),
+    described = []
+    for device in config.list_nodes():
+        if (hello := hellos.get(device.name)) is None:
+            continue
+        profile, clock = get_profile(device.profile), time.clock(device.name, hello.clock)
+        facts = DeviceFacts(
+            device=device.name,
+            kind=HOST if device.name == HOST else KINDS.get(device.engine, device.engine),
+            profile=profile.name,
+            cores=profile.cores.value,
+            clock=clock,
+            # Wall seconds are taken as they are, modelled ones from a table.
+            scales={phase: profile.scale(phase) for phase in PHASES} if clock == COUNTED else {},
+            hello=hello.facts,
+            hypervisor=hypervisors.get(device.name, ""),
         )
-        for device, hello in present
-    ]
-
-
-def _describe(device: Device, kind: str, hello: Hello, clock: str, hypervisor: str) -> DeviceFacts:
-    profile = get_profile(device.profile)
-    return DeviceFacts(
-        device=device.name,
-        kind=kind,
-        profile=profile.name,
-        cores=profile.cores.value,
-        clock=clock,
-        # Wall seconds are taken as they are, modelled ones from a table.
-        scales={phase: profile.scale(phase) for phase in PHASES} if clock == COUNTED else {},
-        hello=hello.facts,
-        hypervisor=hypervisor,
-    )
+        described.append(facts)
+    return described
