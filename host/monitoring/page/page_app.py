@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from host.monitoring.page.assets import INDEX, Assets, Body
+from host.monitoring.page.assets import INDEX, Body, list_files, load_asset
 from host.monitoring.page.page_state import STARTING
 from host.monitoring.page.run_history import History, Presences, count_states
 
@@ -51,10 +51,10 @@ class Health(msgspec.Struct, frozen=True):
 class PageApp:
     """Serves one run's page; a WSGI application for several threads."""
 
-    def __init__(self, history: History, presences: Callable[[], Presences], assets: Assets | None = None) -> None:
+    def __init__(self, history: History, presences: Callable[[], Presences]) -> None:
         """Take what is shown; `presences` returns who is there, and may be asked at any time."""
         self._history, self._presences = history, presences
-        self._assets = assets if assets is not None else Assets()
+        self._files = list_files()
         self._instance, self._program = secrets.token_hex(4), metadata.version("csd-emu")
         self._lock = threading.Lock()
         self._last: Body | None = None
@@ -80,10 +80,9 @@ class PageApp:
             return status, Body(msgspec.json.encode(health), _JSON)
         name = INDEX if path == "/" else path.removeprefix("/static/")
         known = path == "/" or (path.startswith("/static/") and name != INDEX)
-        body = self._assets.get(name) if known else None
-        if body is None:
+        if not known or name not in self._files:
             return HTTPStatus.NOT_FOUND, Body(b"there is nothing here; the page is at /\n", _TEXT)
-        return HTTPStatus.OK, body
+        return HTTPStatus.OK, load_asset(self._files[name])
 
     def _state(self) -> Body:
         """Return the state, which is made anew only if something has changed."""
