@@ -17,28 +17,6 @@ from host.monitoring.page.page_state import EventNow, RoundNow, RunSoFar, Series
 
 MOST_BATCH_CURVES, MOST_DRIVES = 4, 16
 _SLOW = 1.1
-# Charts of one pane: name, title, unit, and their curves' names, keys and looks.
-_PLAIN: tuple[tuple[str, str, str, tuple[tuple[str, str, dict[str, str]], ...]], ...] = (
-    (
-        *("array-rate", "Array's throughput", "records / array s"),
-        (("array, link and waiting included", "array_rate", {"colour": "s1"}),),
-    ),
-    (
-        *("device-rate", "Drive's throughput", "records / device s"),
-        (("mean of a drive, compute alone", "device_rate", {"colour": "s3"}),),
-    ),
-    (
-        *("power", "Power", "W, modelled"),
-        (
-            ("drives", "drive_watts", {"colour": "s3", "fill": "stacked"}),
-            ("host and chassis", "host_watts", {"colour": "s7", "fill": "stacked"}),
-        ),
-    ),
-    (
-        *("cost", "Cost of emulation", "wall s per array s"),
-        (("wall seconds that one array second took", "wall_per_array_second", {"colour": "s4", "dash": "dash"}),),
-    ),
-)
 
 
 def make_charts(
@@ -57,22 +35,28 @@ def make_charts(
         clock: of the array's seconds.
         target: accuracy at which the run ends; None without one.
     """
-    array_rate, device_rate, power, cost = (
-        _chart(
-            name,
-            title,
-            unit,
-            clock,
-            [_pane(make_curve(label, curves[key], **look) for label, key, look in parts if curves.get(key))],
-        )
-        for name, title, unit, parts in _PLAIN
-    )
-    unit = "above: share of held-out records; below: mean cross-entropy"
-    progress = _chart("accuracy", "Accuracy and loss", unit, clock, progress_panes(curves, target))
-    drawn = list(_draw_batches(curves, batches, hidden))
+
+    def line(label: str, key: str, colour: str, **look: str) -> list[Curve]:
+        return [make_curve(label, curves[key], colour, **look)] if curves.get(key) else []
+
+    power = [
+        *line("drives", "drive_watts", "s3", fill="stacked"),
+        *line("host and chassis", "host_watts", "s7", fill="stacked"),
+    ]
+    cost = line("wall seconds that one array second took", "wall_per_array_second", "s4", dash="dash")
+    losses = "above: share of held-out records; below: mean cross-entropy"
+    sizes = list(_draw_batches(curves, batches, hidden))
     note = f" {hidden:,} more drives lie between largest and smallest." if hidden else ""
-    sizes = _chart("batches", "Batch sizes", "records per step", clock, [_pane(drawn)], note)
-    return [array_rate, device_rate, progress, power, sizes, cost]
+    array_rate = line("array, link and waiting included", "array_rate", "s1")
+    device_rate = line("mean of a drive, compute alone", "device_rate", "s3")
+    return [
+        _chart("array-rate", "Array's throughput", "records / array s", clock, [_pane(array_rate)]),
+        _chart("device-rate", "Drive's throughput", "records / device s", clock, [_pane(device_rate)]),
+        _chart("accuracy", "Accuracy and loss", losses, clock, progress_panes(curves, target)),
+        _chart("power", "Power", "W, modelled", clock, [_pane(power)]),
+        _chart("batches", "Batch sizes", "records per step", clock, [_pane(sizes)], note),
+        _chart("cost", "Cost of emulation", "wall s per array s", clock, [_pane(cost)]),
+    ]
 
 
 def _chart(name: str, title: str, unit: str, clock: str, panes: list[Pane], note: str = "") -> Chart:
@@ -84,8 +68,8 @@ def _chart(name: str, title: str, unit: str, clock: str, panes: list[Pane], note
     )
 
 
-def _pane(curves: Iterable[Curve]) -> Pane:
-    return Pane(curves=list(curves), low=0.0)
+def _pane(curves: list[Curve]) -> Pane:
+    return Pane(curves=curves, low=0.0)
 
 
 def _draw_batches(
