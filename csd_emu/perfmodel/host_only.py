@@ -10,7 +10,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from csd_emu.perfmodel.sharing import check_numbers
+import numpy as np
+
+from csd_emu.perfmodel.sharing import Floats, check_numbers
 from csd_emu.perfmodel.timeline import HOST_READER, READ, RECEIVE, Span
 from csd_emu.util.node_names import HOST
 
@@ -35,6 +37,10 @@ class Storage:
     def bytes_per_second(self) -> float:
         """Bandwidth of all drives together, as the host sees it."""
         return min(self.host_bytes_per_second, self.drives * self.drive_bytes_per_second)
+
+    def read_seconds(self, read_bytes: Floats) -> Floats:
+        """Return how long the host reads so many bytes at once; none take no time."""
+        return np.asarray(read_bytes / self.bytes_per_second + (read_bytes > 0) * self.latency_seconds)
 
 
 @dataclass(frozen=True)

@@ -10,33 +10,43 @@ from typing import Any
 
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
-from csd_emu.util.remedies import INSTALL_LIBVIRT_PYTHON
 from csd_lab.bench.bench_report import BenchReport
-from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
+from firmware_agent.common.errors import ConfigurationError
 
-# Folder -> its benches, each a module `bench_NAME` with a function `run`; imported when it is asked for, since most
-# need libvirt.
-_FOLDERS = {
-    "emulation": ("repeatability", "startup", "slowdown", "memory", "image", "calibration", "throttles"),
-    "monitoring": ("metrics", "scrape", "page"),
-    "endurance": ("kill", "soak"),
-    "training": ("rounds", "gradients", "stannis", "hypertune", "hypertune_sim"),
-    "communication": ("comm",),
-    "placement": ("placement",),
-    "planner": ("planner", "planner_vms"),
-    "scaleout": ("scaleout", "simulate"),
-    "deploy": ("deploy", "deploy_wide"),
-    "pipelines": ("compose", "ci_gate", "pytest_warm"),
-    "security": ("hostile", "overhead", "fuzz"),
+_EMULATION = ("repeatability", "startup", "slowdown", "memory", "image", "calibration", "throttles")
+# Name -> its module, in which it is the function `bench_NAME` of a `harness.Bench` and of its own options.
+BENCHES = {
+    **dict.fromkeys(_EMULATION, "emulation"),
+    "metrics": "monitoring.bench_metrics",
+    **dict.fromkeys(("scrape", "page"), "monitoring.served_pages"),
+    "kill": "endurance.killed_runs",
+    "soak": "endurance.soak",
+    "rounds": "training.noop_rounds",
+    "gradients": "training.bench_gradients",
+    **dict.fromkeys(("stannis", "hypertune"), "training.tuned_batches"),
+    "hypertune_sim": "training.bench_hypertune_sim",
+    "comm": "communication.comm_wall",
+    "placement": "placement.placements",
+    "planner": "planner.bench_planner",
+    "planner_vms": "planner.planner_vms",
+    "scaleout": "scaleout.scaleout",
+    "simulate": "scaleout.bench_simulate",
+    **dict.fromkeys(("deploy", "deploy_wide"), "deployments"),
+    **dict.fromkeys(("compose", "ci_gate", "pytest_warm"), "pipelines"),
+    "hostile": "security.hostile_runs",
+    "overhead": "training.noop_rounds",
+    "fuzz": "security.bench_fuzz",
 }
-BENCHES = {name: f"{folder}/bench_{name}" for folder, names in _FOLDERS.items() for name in names}
 
 
 def list_benches() -> dict[str, str]:
     """Return name -> what it measures, without importing any."""
-    folder = Path(__file__).parent
-    texts = {name: (folder / f"{path}.py").read_text(encoding="utf-8") for name, path in BENCHES.items()}
-    return {name: (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0] for name, text in texts.items()}
+    folder, found = Path(__file__).parent, dict[str, str]()
+    for module in set(BENCHES.values()):
+        tree = ast.parse((folder / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        found |= {each.name: (ast.get_docstring(each) or "").partition("\n")[0] for each in functions}
+    return {name: found[f"bench_{name}"] for name in BENCHES}
 
 
 def run_bench(name: str, paths: Paths, progress: Progress, seed: int, **options: Any) -> BenchReport:
@@ -49,14 +59,11 @@ def run_bench(name: str, paths: Paths, progress: Progress, seed: int, **options:
     """
     if name not in BENCHES:
         raise ConfigurationError(f"bench {name!r} is not known; choose one of: {', '.join(BENCHES)}")
-    try:
-        module = importlib.import_module(f"csd_lab.bench.{BENCHES[name]}".replace("/", "."))
-    except ModuleNotFoundError as error:
-        if error.name not in ("libvirt", "libvirt_qemu"):
-            raise
-        raise EnvironmentUnfit(f"bench {name} needs libvirt-python; {INSTALL_LIBVIRT_PYTHON}") from error
+    function = getattr(importlib.import_module(f"csd_lab.bench.{BENCHES[name]}"), f"bench_{name}")
     given = {key: value for key, value in options.items() if value}
-    if unknown := set(given) - set(inspect.signature(module.run).parameters):
+    if unknown := set(given) - set(inspect.signature(function).parameters):
         raise ConfigurationError(f"bench {name} has no option --{min(unknown)}; leave it out")
-    measured: BenchReport = module.run(paths, progress, seed, **given)
+    from csd_lab.bench.harness import Bench  # which imports all that a run does
+
+    measured: BenchReport = function(Bench(name, paths, progress, seed), **given)
     return measured

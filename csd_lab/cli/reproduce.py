@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -90,36 +91,33 @@ def planner(
 
 def print_planner_reproduction(report: PlannerReport) -> None:
     """Print headlines, everyone's figures, sensitivities, and notes."""
-    table = make_table("Published beside ours", ("published result", "what", "published", "ours"))
-    table.columns[0].justify = table.columns[1].justify = "left"
-    for row in report.beside:
-        table.add_row(row.source, row.what, f"{row.published:.1%}", f"{row.ours:.1%} ({row.basis})")
-    print_whole(table)
-    _print_choosing(report)
-    table = make_table(
-        "Our planner with other trials, and in noisier worlds",
-        ("of", "value", "hit rate", "mean regret", "overhead", "time error", "energy error"),
+    print_table(
+        "Published beside ours",
+        ("published result", "what", "published", "ours"),
+        ((row.source, row.what, f"{row.published:.1%}", f"{row.ours:.1%} ({row.basis})") for row in report.beside),
+        left=2,
     )
-    for each in report.sensitivity:
-        figures = (each.hit_rate, each.mean_regret, each.overhead, each.time_error, each.energy_error)
-        table.add_row(each.of, f"{each.value:g}", *(f"{figure:.1%}" for figure in figures))
-    print_whole(table)
-    print_notes(report.notes)
-    print_files(report.files, report.wall_seconds, report.clock)
-
-
-def _print_choosing(report: PlannerReport) -> None:
-    table = make_table(
+    print_table(
         f"Who chooses, over {report.cases} cases; in {report.hard_cases} of them no fixed rule is right, ours is "
         f"in {report.hit_rate_hard:.1%} of these",
         ("who", "hit rate", "same devices", "within 5 %", "mean regret", "worst regret", "overhead"),
+        ((row.who, *_percent(row, *_CHOOSING)) for row in report.choosing),
+        left=1,
     )
-    table.columns[0].justify = "left"
-    for row in report.choosing:
-        rates = (row.hit_rate, row.hit_rate_same_configuration, row.within_5_percent)
-        figures = (*rates, row.mean_regret, row.worst_regret, row.overhead)
-        table.add_row(row.who, *(f"{figure:.1%}" for figure in figures))
-    print_whole(table)
+    print_table(
+        "Our planner with other trials, and in noisier worlds",
+        ("of", "value", "hit rate", "mean regret", "overhead", "time error", "energy error"),
+        ((row.of, f"{row.value:g}", *_percent(row, *_SENSITIVITY)) for row in report.sensitivity),
+    )
+    print_end(report)
+
+
+_CHOOSING = ("hit_rate", "hit_rate_same_configuration", "within_5_percent", "mean_regret", "worst_regret", "overhead")
+_SENSITIVITY = ("hit_rate", "mean_regret", "overhead", "time_error", "energy_error")
+
+
+def _percent(row: object, *names: str) -> list[str]:
+    return [f"{getattr(row, name):.1%}" for name in names]
 
 
 def print_placement_reproduction(report: PlacementReport) -> None:
@@ -129,81 +127,73 @@ def print_placement_reproduction(report: PlacementReport) -> None:
         _print_placing([row for row in report.placing if row.model == model])
     if report.ran:
         _print_ran(report.ran)
-    table = make_table("Published beside ours: speed-up by placement", ("published result", "published", "ours", "at"))
-    table.columns[0].justify = "left"
-    for row in report.beside:
-        table.add_row(
-            row.source, row.published, f"{row.ours_low:.2f} to {row.ours_high:.2f} ({row.basis})", row.ours_at
-        )
-    print_whole(table)
-    print_notes(report.notes)
-    print_files(report.files, report.wall_seconds, report.clock)
+    print_table(
+        "Published beside ours: speed-up by placement",
+        ("published result", "published", "ours", "at"),
+        (
+            (row.source, row.published, f"{row.ours_low:.2f} to {row.ours_high:.2f} ({row.basis})", row.ours_at)
+            for row in report.beside
+        ),
+        left=1,
+    )
+    print_end(report)
 
 
 def _print_traffic(report: PlacementReport) -> None:
-    table = make_table(
+    shown = ("model", "batch", "bytes moved", "compute moved", "crossing", "without", "with", "ratio")
+    print_table(
         "Traffic of one drive's step, full-size models, cut before the linear layers at the end",
+        (*shown, "counted", "derived"),
         (
-            "model",
-            "batch",
-            "bytes moved",
-            "compute moved",
-            "crossing",
-            "without",
-            "with",
-            "ratio",
-            "counted",
-            "derived",
+            (
+                row.model,
+                str(row.batch),
+                f"{row.moved_parameters:.1%}",
+                f"{row.moved_compute:.2%}",
+                format_bytes(row.crossing_bytes),
+                format_bytes(row.whole_bytes),
+                format_bytes(row.cut_bytes),
+                f"{row.ratio:.2f}",
+                "-" if row.counted_ratio is None else f"{row.counted_ratio:.2f}",
+                "-" if row.derived_ratio is None else f"{row.derived_ratio:g}",
+            )
+            for row in report.traffic
         ),
     )
-    for row in report.traffic:
-        table.add_row(
-            row.model,
-            str(row.batch),
-            f"{row.moved_parameters:.1%}",
-            f"{row.moved_compute:.2%}",
-            format_bytes(row.crossing_bytes),
-            format_bytes(row.whole_bytes),
-            format_bytes(row.cut_bytes),
-            f"{row.ratio:.2f}",
-            "-" if row.counted_ratio is None else f"{row.counted_ratio:.2f}",
-            "-" if row.derived_ratio is None else f"{row.derived_ratio:g}",
-        )
-    print_whole(table)
 
 
 def _print_ran(rows: Sequence[RanPlacement]) -> None:
-    table = make_table(
+    print_table(
         "Scaled models on native drives behind a shaped link: medians of real steps (wall)",
         ("model", "drives", "link", "wire/compute", "host begins with", "whole s", "cut s", "speed-up", "foretold"),
+        (
+            (
+                row.model,
+                str(row.drives),
+                f"{format_bytes(row.link_bytes_per_second)}/s",
+                f"{row.wire_over_compute:.2g}",
+                row.layer or "none",
+                f"{row.unmoved_seconds:.3g}",
+                f"{row.step_seconds:.3g}",
+                f"{row.speedup:.2f}x",
+                "-" if row.foretold_speedup is None else f"{row.foretold_speedup:.2f}x",
+            )
+            for row in rows
+        ),
     )
-    for row in rows:
-        table.add_row(
-            row.model,
-            str(row.drives),
-            f"{format_bytes(row.link_bytes_per_second)}/s",
-            f"{row.wire_over_compute:.2g}",
-            row.layer or "none",
-            f"{row.unmoved_seconds:.3g}",
-            f"{row.step_seconds:.3g}",
-            f"{row.speedup:.2f}x",
-            "-" if row.foretold_speedup is None else f"{row.foretold_speedup:.2f}x",
-        )
-    print_whole(table)
 
 
 def _print_placing(rows: Sequence[Placing]) -> None:
     """Print one model: a row for each number of drives, a column for each link."""
-    rates = list(dict.fromkeys(row.link_bytes_per_second for row in rows))
-    columns = [f"{format_bytes(rate)}/s" for rate in rates]
-    table = make_table(
+    rates = dict.fromkeys(row.link_bytes_per_second for row in rows)
+    print_table(
         f"{rows[0].model}, {rows[0].batch} records a drive (simulated): wire/compute, the host's first layer, speed-up",
-        ("drives", *columns),
+        ("drives", *(f"{format_bytes(rate)}/s" for rate in rates)),
+        (
+            (str(drives), *(_cell(row) for row in rows if row.drives == drives))
+            for drives in dict.fromkeys(row.drives for row in rows)
+        ),
     )
-    for drives in dict.fromkeys(row.drives for row in rows):
-        own = [row for row in rows if row.drives == drives]
-        table.add_row(str(drives), *(_cell(row) for row in own))
-    print_whole(table)
 
 
 def _cell(row: Placing) -> str:
@@ -223,61 +213,54 @@ def print_hypertune(report: HypertuneReport) -> None:
     _print_disturbed(report.disturbed)
     _print_beside(report)
     _print_needed(report)
-    print_notes(report.notes)
-    print_assumed(report.assumed)
-    print_files(report.files, report.wall_seconds, report.clock)
+    print_end(report)
 
 
-def make_table(title: str, columns: Sequence[str]) -> Table:
-    """Return a table of figures, without rows."""
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 0) -> None:
+    """Print a table of figures; the first `left` columns are text, and a row without cells is a line."""
     table = Table(title=title, title_justify="left")
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="left" if number < left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row) if row else table.add_section()
+    print_whole(table)
 
 
-def print_notes(notes: Sequence[str]) -> None:
-    """Print what to know when reading a reproduction."""
-    for note in notes:
+def print_end(report: HypertuneReport | PlacementReport | PlannerReport) -> None:
+    """Print what to know when reading a reproduction, what was written, and what it all took."""
+    for note in report.notes:
         console.print(f"* {note}", markup=False, soft_wrap=True)
-
-
-def print_files(files: Sequence[str], wall_seconds: float, clock: str) -> None:
-    """Print what was written, and what it all took."""
-    for file in files:
+    print_assumed(getattr(report, "assumed", []))
+    for file in report.files:
         console.print(f"written: {file}", markup=False, soft_wrap=True)
-    console.print(f"{wall_seconds:.1f} s of wall time; clock of all else: {clock}")
+    console.print(f"{report.wall_seconds:.1f} s of wall time; clock of all else: {report.clock}")
 
 
 def _print_inputs(report: HypertuneReport) -> None:
-    table = make_table(
+    print_table(
         "What it rests on: one drive (emulated: counted seconds, scaled)",
         ("model", "measured batches", "records/s", "memory", "state", "record", "basis"),
+        (
+            (
+                row.model,
+                ",".join(map(str, row.measured_batches)),
+                f"{row.drive_records_per_second:.3g}",
+                *map(format_bytes, (row.peak_memory_bytes, row.state_bytes, row.record_bytes)),
+                row.basis,
+            )
+            for row in report.inputs
+        ),
     )
-    for row in report.inputs:
-        table.add_row(
-            row.model,
-            ",".join(map(str, row.measured_batches)),
-            f"{row.drive_records_per_second:.3g}",
-            format_bytes(row.peak_memory_bytes),
-            format_bytes(row.state_bytes),
-            format_bytes(row.record_bytes),
-            row.basis,
-        )
-    print_whole(table)
 
 
 def _print_scaling(rows: Sequence[Scaling]) -> None:
     """Print one model: the middle of the band, and the ends behind it."""
     ratios = sorted({row.ratio for row in rows})
-    table = make_table(
-        f"{rows[0].model} (simulated): a host is worth {ratios[1]:.3g} drives ({ratios[-1]:g} to {ratios[0]:g})",
-        ("drives", "batch, host's", "records/s", "J/record", "link/record", "speed-up", "energy factor"),
-    )
-    for number in dict.fromkeys(row.drives for row in rows):
-        fast, middle, slow = sorted((row for row in rows if row.drives == number), key=lambda row: row.ratio)
-        table.add_row(
-            str(number),
+
+    def shown(drives: int) -> Sequence[str]:
+        fast, middle, slow = sorted((row for row in rows if row.drives == drives), key=lambda row: row.ratio)
+        return (
+            str(drives),
             f"{middle.drive_batch}, {middle.host_batch}",
             f"{middle.records_per_second:.4g}",
             f"{middle.joules_per_record:.4g}",
@@ -285,59 +268,47 @@ def _print_scaling(rows: Sequence[Scaling]) -> None:
             f"{middle.speedup:.2f} ({slow.speedup:.2f} to {fast.speedup:.2f})",
             f"{middle.energy_factor:.2f} ({slow.energy_factor:.2f} to {fast.energy_factor:.2f})",
         )
-    print_whole(table)
+
+    print_table(
+        f"{rows[0].model} (simulated): a host is worth {ratios[1]:.3g} drives ({ratios[-1]:g} to {ratios[0]:g})",
+        ("drives", "batch, host's", "records/s", "J/record", "link/record", "speed-up", "energy factor"),
+        map(shown, dict.fromkeys(row.drives for row in rows)),
+    )
 
 
 def _print_batches(rows: Sequence[BatchEffect]) -> None:
+    shown: list[Sequence[str]] = []
+    for _, of_model in groupby(rows, lambda row: row.figures.model):
+        for row in of_model:
+            own = row.figures
+            shown.append(
+                (
+                    own.model,
+                    f"{own.drive_batch}, {own.host_batch}",
+                    f"{own.step_seconds:.3g}",
+                    f"{own.exchange_seconds / own.step_seconds:.0%}",
+                    f"{own.speedup:.2f}",
+                    f"{own.energy_factor:.2f}",
+                    format_bytes(own.link_bytes_per_record),
+                    row.chosen,
+                )
+            )
+        shown.append(())
     first = rows[0].figures
-    table = make_table(
+    print_table(
         f"What the batch does: {first.drives} drives, a host is worth {first.ratio:.3g} (simulated)",
         ("model", "batch, host's", "step s", "exchange", "speed-up", "energy", "link/record", "chosen by"),
+        shown,
     )
-    model = first.model
-    for row in rows:
-        own = row.figures
-        if own.model != model:
-            table.add_section()
-            model = own.model
-        table.add_row(
-            own.model,
-            f"{own.drive_batch}, {own.host_batch}",
-            f"{own.step_seconds:.3g}",
-            f"{own.exchange_seconds / own.step_seconds:.0%}",
-            f"{own.speedup:.2f}",
-            f"{own.energy_factor:.2f}",
-            format_bytes(own.link_bytes_per_record),
-            row.chosen,
-        )
-    print_whole(table)
 
 
 def _print_disturbed(rows: Sequence[DisturbanceFigures]) -> None:
     """Print the first model's experiment; throughput as a share of the undisturbed."""
-    own = [row for row in rows if row.model == rows[0].model]
-    table = make_table(
-        f"Disturbance, {own[0].model} (simulated; throughput over before, J per record)",
-        (
-            "node",
-            "f",
-            "h",
-            "left",
-            "HyperTune",
-            "retuned",
-            "1 - f h",
-            "after",
-            "found",
-            "J before",
-            "left",
-            "tuned",
-            "after",
-        ),
-    )
-    for row in own:
+
+    def shown(row: DisturbanceFigures) -> Sequence[str]:
         shares = (row.during_without, row.during_with, row.retuned, row.ceiling, row.after)
         joules = (row.before_joules, row.during_without_joules, row.during_with_joules, row.after_joules)
-        table.add_row(
+        return (
             row.node,
             f"{row.lost:g}",
             f"{row.share:.3f}",
@@ -345,40 +316,49 @@ def _print_disturbed(rows: Sequence[DisturbanceFigures]) -> None:
             "-" if row.detect_steps is None else f"{row.detect_steps}",
             *(f"{value:.3g}" for value in joules),
         )
-    print_whole(table)
+
+    print_table(
+        f"Disturbance, {rows[0].model} (simulated; throughput over before, J per record)",
+        (
+            *("node", "f", "h", "left", "HyperTune", "retuned", "1 - f h", "after", "found"),
+            *("J before", "left", "tuned", "after"),
+        ),
+        (shown(row) for row in rows if row.model == rows[0].model),
+    )
     console.print("found: slow steps until the new batches were in force; HyperTune, after: those steps included")
 
 
 def _print_beside(report: HypertuneReport) -> None:
-    table = make_table(
+    print_table(
         f"Published beside ours: {report.server}, all drives, all models",
         ("published result", "figure", "published", "ours: band", "ours: middle"),
+        (
+            (
+                row.source,
+                _NAMES[row.figure],
+                f"{row.published:.3g}",
+                f"{row.ours_low:.2f} to {row.ours_high:.2f} ({row.basis})",
+                f"{row.ours_middle:.2f}",
+            )
+            for row in report.beside
+        ),
+        left=1,
     )
-    table.columns[0].justify = "left"
-    for row in report.beside:
-        table.add_row(
-            row.source,
-            _NAMES[row.figure],
-            f"{row.published:.3g}",
-            f"{row.ours_low:.2f} to {row.ours_high:.2f} ({row.basis})",
-            f"{row.ours_middle:.2f}",
-        )
-    print_whole(table)
 
 
 def _print_needed(report: HypertuneReport) -> None:
-    table = make_table(
+    print_table(
         "Watts that computing may add to each drive if a published result is to hold",
         ("published result", "speed-up / energy factor", "power ratio", "needed", "assumed here"),
+        (
+            (
+                row.source,
+                f"{row.speedup:.3g} / {row.energy_factor:.3g}",
+                f"{row.power_ratio:.2f}",
+                f"{row.needed_watts:.1f} W" + ("" if row.needed_watts > 0 else " (impossible)"),
+                f"{row.assumed_watts:.1f} W",
+            )
+            for row in report.needed
+        ),
+        left=1,
     )
-    table.columns[0].justify = "left"
-    for row in report.needed:
-        possible = f"{row.needed_watts:.1f} W" + ("" if row.needed_watts > 0 else " (impossible)")
-        table.add_row(
-            row.source,
-            f"{row.speedup:.3g} / {row.energy_factor:.3g}",
-            f"{row.power_ratio:.2f}",
-            possible,
-            f"{row.assumed_watts:.1f} W",
-        )
-    print_whole(table)

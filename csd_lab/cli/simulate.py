@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from csd_emu.util.paths import Paths
-from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import JobFile, Json, TunerOption
 from host.cli.json_output import print_json
@@ -20,8 +19,13 @@ from host.core.console import StageProgress, console, print_whole
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
-    from csd_lab.simulate.simulation_figures import SimulatedClass, SimulatedRetune, SimulateReport
-    from csd_lab.simulate.tree_figures import SimulatedTree, SimulateServersReport
+    from csd_lab.simulate.simulation_figures import (
+        SimulatedClass,
+        SimulatedRetune,
+        SimulatedTree,
+        SimulateReport,
+        SimulateServersReport,
+    )
     from host.monitoring.report.comparison import AssumedFigure
 
 
@@ -44,39 +48,21 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Work out how fast an array, or servers with one each, would train a job in step: no drive is started."""
-    name: str | None = tuner.value if tuner is not None else None
-    if (array is None) == (servers is None):
-        raise ConfigurationError("give either --array ARRAY.YAML or --servers SERVERS.YAML")
-    if servers is not None and drives is not None:
-        raise ConfigurationError("--drives is for one array; in a servers file, say how many each array has")
-    if array is not None:
-        _simulate_array(job, array, name, drives, steps, as_json)
-    elif servers is not None:
-        _simulate_servers(job, servers, name, steps, as_json)
-
-
-def _simulate_array(job: Path, array: Path, tuner: str | None, drives: int | None, steps: int, as_json: bool) -> None:
     with INTERRUPTS.deferred():
         from csd_emu.profiles.calibration import CalibrationStore
+        from csd_lab.simulate.simulation_figures import SimulateReport
         from csd_lab.simulate.simulation_report import report_simulation
         from csd_lab.simulate.simulation_request import read_simulation
 
-        request = read_simulation(job, array, tuner, drives, steps)
+        request = read_simulation(job, array, servers, tuner.value if tuner is not None else None, drives, steps)
     with StageProgress(quiet=as_json) as progress:
         report = report_simulation(request, CalibrationStore(Paths.default().calibration), progress)
-    print_json(report) if as_json else print_simulation(report)
-
-
-def _simulate_servers(job: Path, servers: Path, tuner: str | None, steps: int, as_json: bool) -> None:
-    with INTERRUPTS.deferred():
-        from csd_emu.profiles.calibration import CalibrationStore
-        from csd_lab.simulate.simulation_request import read_servers_simulation
-        from csd_lab.simulate.tree_report import report_servers
-
-        request = read_servers_simulation(job, servers, tuner, steps)
-    with StageProgress(quiet=as_json) as progress:
-        report = report_servers(request, CalibrationStore(Paths.default().calibration), progress)
-    print_json(report) if as_json else print_servers_simulation(report)
+    if as_json:
+        print_json(report)
+    elif isinstance(report, SimulateReport):
+        print_simulation(report)
+    else:
+        print_servers_simulation(report)
 
 
 # More retunes than this are counted only.
@@ -108,7 +94,12 @@ def print_simulation(report: SimulateReport) -> None:
         f"{format_bytes(base.link_bytes_per_record)} over its link per record; the drives are plain storage",
         soft_wrap=True,
     )
-    print_retunes(middle.retunes)
+    _print_end(report, middle.retunes)
+
+
+def _print_end(report: SimulateReport | SimulateServersReport, retunes: list[SimulatedRetune]) -> None:
+    """Print retunes, notes, what is assumed, and how long it took."""
+    print_retunes(retunes)
     for note in report.notes:
         console.print(note, markup=False, soft_wrap=True)
     print_assumed(report.assumed)
@@ -179,11 +170,7 @@ def print_servers_simulation(report: SimulateServersReport) -> None:
     _print_seconds(middle)
     print_classes(middle.classes, middle.ratio)
     _print_network(report, middle)
-    print_retunes(middle.retunes)
-    for note in report.notes:
-        console.print(note, markup=False, soft_wrap=True)
-    print_assumed(report.assumed)
-    console.print(f"{report.steps} steps in {report.wall_seconds:.2f} s of wall time; clock: {report.clock}")
+    _print_end(report, middle.retunes)
 
 
 def _print_seconds(run: SimulatedTree) -> None:

@@ -12,9 +12,8 @@ import msgspec
 
 from csd_lab.reproduce.hypertune_result import HypertuneReport
 from csd_lab.reproduce.placement_result import PlacementReport
-from csd_lab.reproduce.planner_chart import draw_planner
 from csd_lab.reproduce.planner_result import PlannerReport
-from csd_lab.reproduce.reproduction_charts import draw_disturbance, draw_speedup
+from csd_lab.reproduce.reproduction_charts import draw_disturbance, draw_planner, draw_speedup
 from firmware_agent.common.errors import EnvironmentUnfit
 
 R = TypeVar("R", HypertuneReport, PlacementReport, PlannerReport)

@@ -11,11 +11,9 @@ from typing import get_args
 from csd_emu.perfmodel.power import PUBLISHED
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.progress import Progress
-from csd_lab.reproduce.disturbed_run import disturb
 from csd_lab.reproduce.hypertune_result import BatchEffect, Beside, DisturbanceFigures, HypertuneReport, Scaling
 from csd_lab.reproduce.output import write_hypertune
-from csd_lab.reproduce.published_server import DRIVES, MODELS, SERVER, describe_input, make_server
-from csd_lab.reproduce.scaling import scale, vary_batch
+from csd_lab.reproduce.scaling import DRIVES, MODELS, SERVER, describe_input, disturb, make_server, scale, vary_batch
 from csd_lab.simulate.nodes import Nodes
 from csd_lab.simulate.simulation_report import assumptions
 from host.core.device_time import MODELLED

@@ -1,7 +1,13 @@
-"""`csd-emu reproduce placement`: what was published on moving late layers to the parameter server, beside ours."""
+"""`csd-emu reproduce placement`: what was published on moving late layers to the parameter server, beside ours.
+
+With `--wall` scaled models run with and without a cut on native drives of this machine behind a shaped link, as in
+`csd-emu bench placement`: real frames cross a link of real bandwidth, real layers move. What a layer takes is paced to
+its share of what a drive is said to compute, for processes of one machine have no speed of their own.
+"""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,13 +21,69 @@ from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
+from csd_lab.bench.communication.comm_cases import DRIVES as WALL_DRIVES
+from csd_lab.bench.communication.comm_cases import spec_of
+from csd_lab.bench.communication.comm_runs import WallRuns, on_wall
+from csd_lab.bench.harness import Bench
+from csd_lab.bench.placement.placement_wall import BATCH as WALL_BATCH
+from csd_lab.bench.placement.placement_wall import COMPUTE_SECONDS, PlacementWallCase, placement_of, situation_of
+from csd_lab.bench.placement.placements import PUBLISHED as COUNTED
+from csd_lab.bench.placement.placements import count_wire
 from csd_lab.reproduce.output import write_placement
 from csd_lab.reproduce.placement_result import PlacementReport, Placing, PublishedPlacement, RanPlacement, Traffic
-from csd_lab.reproduce.published_server import DRIVE, HOST_PROFILE
+from csd_lab.reproduce.scaling import DRIVE, HOST_PROFILE
 from firmware_agent.common.models import ZOO, ModelSpec
 from host.core.device_time import MODELLED, TableModel, gradient_seconds, host_model, micro_batch_counts
-from host.policies.split.choose_cut import decide
+from host.policies.split.choose_cut import HEAVY, decide
 from host.training.split.layer_exchange import LayerExchange, inspect_layers
+from host.training.split.split_model import NONE
+
+# Both wire-bound, as the published headlines are.
+WALL_CASES = (PlacementWallCase("vgg", 4.0), PlacementWallCase("alexnet", 4.0))
+_STEPS = 5
+_SEED = 0
+
+
+def run_scaled(
+    paths: Paths, progress: Progress, cases: tuple[PlacementWallCase, ...] = WALL_CASES
+) -> list[RanPlacement]:
+    """Return what each case's steps take with nothing moved and with the cut that would be made unasked.
+
+    Raises:
+        EnvironmentUnfit: drives or link cannot be had on this machine.
+    """
+
+    async def work(runs: WallRuns) -> list[RanPlacement]:
+        rows = []
+        for number, case in enumerate(cases):
+            rows.append(await _run(runs, case))
+            progress.advance((number + 1) / len(cases))
+        return rows
+
+    return on_wall(Bench("placement", paths, progress, _SEED), cases[0].bytes_per_second, work)
+
+
+async def _run(runs: WallRuns, case: PlacementWallCase) -> RanPlacement:
+    decision, spec = decide(situation_of(case), heavy=HEAVY), spec_of(case.model, COMPUTE_SECONDS)
+    chosen, seconds = placement_of(decision), dict[str, float]()
+    for placement in dict.fromkeys((NONE, chosen)):
+        runs.progress.stage(f"{case}: placement {placement} (wall)")
+        ran = await runs.run_placed(spec, placement, WALL_BATCH, _STEPS, case.bytes_per_second)
+        seconds[placement] = statistics.median(ran)
+    return RanPlacement(
+        model=f"{case.model} (scaled)",
+        drives=WALL_DRIVES,
+        batch=WALL_BATCH,
+        steps=_STEPS,
+        link_bytes_per_second=case.bytes_per_second,
+        wire_over_compute=case.ratio,
+        layer=decision.layer,
+        unmoved_seconds=seconds[NONE],
+        step_seconds=seconds[chosen],
+        speedup=seconds[NONE] / seconds[chosen],
+        foretold_speedup=decision.gain,
+    )
+
 
 # Model -> (records of a drive's step, what the design notes derive from published sizes).
 MODELS: dict[str, tuple[int, float | None]] = {
@@ -74,7 +136,7 @@ def reproduce_placement(
         traffic.append(describe_traffic(model, layers))
         progress.stage(f"{model}: {len(DRIVES)} arrays behind {len(LINKS_BYTES_PER_SECOND)} links")
         placing += place(model, layers, store)
-    ran = [] if wall is None else _run_scaled(wall, progress)
+    ran = [] if wall is None else run_scaled(wall, progress)
     report = PlacementReport(
         clock=MODELLED,
         overlapped=False,
@@ -89,19 +151,8 @@ def reproduce_placement(
     return report if output is None else write_placement(report, output)
 
 
-def _run_scaled(paths: Paths, progress: Progress) -> list[RanPlacement]:
-    from csd_lab.reproduce.placement_on_wall import run_scaled  # it starts drives, and needs what runs need
-
-    return run_scaled(paths, progress)
-
-
 def describe_traffic(model: str, layers: Sequence[LayerSplitCost]) -> Traffic:
     """Return what the cut before a model's linear layers does to one drive's traffic."""
-    from csd_lab.bench.placement.placement_runs import (
-        PUBLISHED as COUNTED,  # the bench counts frames, and needs what runs need
-    )
-    from csd_lab.bench.placement.placement_runs import count_wire
-
     batch, derived = MODELS[model]
     cut = first_linear(layers)
     sizes = [layer.push_bytes for layer in layers]

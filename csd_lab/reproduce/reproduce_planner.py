@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from csd_emu.util.progress import Progress
 from csd_lab.reproduce.output import write_planner
 from csd_lab.reproduce.planner_result import Choosing, PlannerReport, PublishedHitRate, Sensitivity
@@ -65,26 +67,12 @@ def make_report(rows: Sequence[Mapping[str, Any]], seed: int, wall_seconds: floa
 
 
 def _choosing(who: str, figures: Mapping[str, float]) -> Choosing:
-    return Choosing(
-        who=who,
-        hit_rate=figures["hit_rate"],
-        hit_rate_same_configuration=figures["hit_rate_same_configuration"],
-        within_5_percent=figures["within_5_percent"],
-        mean_regret=figures["mean_regret"],
-        worst_regret=figures["worst_regret"],
-        overhead=figures["overhead"],
-    )
+    return msgspec.convert({"who": who, **figures}, Choosing)
 
 
 def _sensitivity(tried: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[Sensitivity]:
     for name, values in tried.items():
         for value, figures in values.items():
-            yield Sensitivity(
-                of=name,
-                value=float(value),
-                hit_rate=figures["hit_rate"],
-                mean_regret=figures["mean_regret"],
-                overhead=figures["overhead"],
-                time_error=figures["time_estimate_error_median"],
-                energy_error=figures["energy_estimate_error_median"],
-            )
+            errors = (figures["time_estimate_error_median"], figures["energy_estimate_error_median"])
+            shared = (figures["hit_rate"], figures["mean_regret"], figures["overhead"])
+            yield Sensitivity(name, float(value), *shared, *errors)

@@ -18,11 +18,10 @@ from csd_emu.perfmodel.host_node import MEMORY_BYTES_PER_SECOND
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
 from csd_lab.simulate.series import series_per_drive
-from csd_lab.simulate.simulation_request import ServersRequest
-from csd_lab.simulate.tree import make_tree
-from csd_lab.simulate.tree_figures import SimulatedTree
-from csd_lab.simulate.tree_report import describe_tree, run_tree
-from csd_lab.simulate.tree_run import PARTS
+from csd_lab.simulate.simulated_run import PARTS
+from csd_lab.simulate.simulation_figures import SimulatedTree
+from csd_lab.simulate.simulation_report import describe_tree, run_request
+from csd_lab.simulate.simulation_request import SimulationRequest
 from firmware_agent.common.models import ZOO, ModelSpec
 from firmware_agent.common.units import format_bytes
 from host.cli.schemas import check_clone
@@ -83,9 +82,9 @@ def simulate_servers(model: str, count: int, **changes: Any) -> SimulatedTree:
     config, array = ServersConfig.model_validate(servers_of(count, **changes)), ArrayConfig.model_validate(ARRAY)
     job, arrays = JobConfig.model_validate(job_of(model)), {"array.yaml": array}
     load = load_between(load_of(model), job, config)
-    tree = make_tree(config, arrays, load, CalibrationStore(SHIPPED), job.sync)
-    request = ServersRequest(config, arrays, job, tree.load, job.tuner_name, STEPS)
-    return describe_tree(tree, run_tree(request, tree))
+    request = SimulationRequest(config, arrays, job, load, STEPS)
+    tree = request.tree(CalibrationStore(SHIPPED), "middle")
+    return describe_tree(tree, run_request(request, tree))
 
 
 _simulated = functools.cache(simulate_servers)

@@ -1,4 +1,4 @@
-"""Nodes of a simulation: drives without limit, the host, and the costs of their steps."""
+"""Nodes of one server in a simulation: drives without limit, and the host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from host.config.sync_section import SyncSection
 from host.core.model_bytes import Load
-from host.core.tuning.batch_tuner import Batches, Floats
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.device_speeds import HOST_UNIT, DeviceClass, RatioName, device_classes
 
@@ -87,41 +86,6 @@ class Nodes:
         """Return the profile of each drive."""
         return [self.kinds[number].profile for number in self.kind_of[: self.drives]]
 
-    def seconds_table(self) -> Floats:
-        """Return (kinds, largest batch + 1) seconds: ``[k, b]`` is tau of kind k at batch b, NaN if it does not fit."""
-        largest = max(kind.speed.largest_batch for kind in self.kinds)
-        table = np.full((len(self.kinds), largest + 1), np.nan)
-        table[:, 0] = 0.0
-        for number, kind in enumerate(self.kinds):
-            table[number, 1 : kind.speed.largest_batch + 1] = kind.speed.step_seconds
-        return table
-
-    def index(self, name: str) -> int:
-        """Return the number of the node called `name`.
-
-        Raises:
-            ConfigurationError: there is none.
-        """
-        try:
-            return self.names.index(name)
-        except ValueError:
-            raise ConfigurationError(
-                f"disturb: {name!r} is none of the {len(self.names)} simulated nodes, {self.names[0]} to "
-                f"{self.names[-1]}; name one of them, or simulate more drives"
-            ) from None
-
-    def check_batches(self, batches: Batches) -> None:
-        """Return if each node holds its batch.
-
-        Raises:
-            ConfigurationError: one does not; it is named.
-        """
-        largest = np.array([kind.speed.largest_batch for kind in self.kinds])[self.kind_of]
-        for number in np.flatnonzero((batches < 0) | (batches > largest))[:1]:
-            raise ConfigurationError(
-                f"{self.names[number]}: a batch of {batches[number]} is not between 0 and {largest[number]}, what fits"
-            )
-
 
 def make_nodes(
     config: ArrayConfig,
@@ -171,14 +135,6 @@ def make_nodes(
         load=load,
         ratio=worth,
     )
-
-
-def take_drives(nodes: Nodes, computing: int) -> Batches:
-    """Return (nodes,) 1 for each node that computes: the first `computing` drives, and the host if it trains."""
-    active = np.zeros(len(nodes.names), np.int64)
-    active[:computing] = 1
-    active[nodes.drives :] = 1
-    return active
 
 
 def _kind(profile: Profile, costs: DeviceClass, worth: float) -> NodeKind:

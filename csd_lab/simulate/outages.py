@@ -18,6 +18,10 @@ class OutageChanges:
     lost: Batches
     back: Batches
 
+    def __bool__(self) -> bool:
+        """Whether anything has happened."""
+        return bool(len(self.lost) or len(self.back))
+
 
 class Fates:
     """Equal things that live for an exponential time, and are back some time after they failed."""
@@ -64,8 +68,8 @@ class Outages:
         """Draw them; nothing fails without `failures`."""
         own = failures if failures is not None else FailuresSection()
         self.rendezvous_seconds = own.rendezvous
-        self.servers = Fates(len(tree.servers), own.server_mtbf, own.server_repair, generator)
-        self._drives = Fates(tree.drives, own.drive_mtbf, own.drive_repair, generator)
+        self.servers = Fates(tree.count, own.server_mtbf, own.server_repair, generator)
+        self._drives = Fates(int(tree.is_drive.sum()), own.drive_mtbf, own.drive_repair, generator)
         self._places, self._server_of = np.flatnonzero(tree.is_drive), tree.server_of
         self.drives_gone: Flags = np.zeros(len(tree.names), bool)
         self.present: Flags = np.ones(len(tree.names), bool)
@@ -85,5 +89,5 @@ class Outages:
         return changes
 
     def _note(self, changes: OutageChanges) -> None:
-        if len(changes.lost) or len(changes.back):
+        if changes:
             self.present = ~self.drives_gone & ~self.servers.gone[self._server_of]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from csd_emu.perfmodel.host_node import reduce_seconds, storage_of
@@ -11,35 +9,18 @@ from csd_emu.perfmodel.host_only import train_on_host
 from csd_emu.perfmodel.power import PowerFigures, busy_core_seconds, host_energy
 from csd_emu.perfmodel.timeline import AGGREGATE
 from csd_lab.simulate.nodes import Nodes
+from csd_lab.simulate.simulation_figures import SimulatedBaseline
 
 # A larger batch that gains less than this is not worth its name.
 _AS_GOOD = 0.999
 
 
-@dataclass(frozen=True)
-class HostAlone:
-    """The host alone, over some records.
-
-    Attributes:
-        batch_size: records per step of its optimiser: the smallest at which it is as good as fastest.
-        records_per_second: records per array second.
-        joules_per_record: of the server, plain drives and chassis included.
-        link_bytes_per_record: every record is read once each time it is trained on.
-        watts: of the whole server.
-    """
-
-    batch_size: int
-    records_per_second: float
-    joules_per_record: float
-    link_bytes_per_record: float
-    watts: float
-
-
-def host_alone(nodes: Nodes, records: int) -> HostAlone:
+def host_alone(nodes: Nodes, records: int) -> SimulatedBaseline:
     """Return how the host does on `records` records; see `csd_emu.perfmodel.host_only`.
 
-    It packs no gradients, and its optimiser costs what `host_node.reduce_seconds` says. It has all drives of `nodes`,
-    which idle but for its reads.
+    Its batch is the smallest at which it is as good as fastest. It packs no gradients, and its optimiser costs what
+    `host_node.reduce_seconds` says. It has all drives of `nodes`, which idle but for its reads; every record is read
+    once each time it is trained on.
     """
     host, load = nodes.host, nodes.load
     optimiser = reduce_seconds(load.gradient_bytes, 0)
@@ -59,4 +40,4 @@ def host_alone(nodes: Nodes, records: int) -> HostAlone:
     cores = busy_core_seconds(host.profile, phases)
     own = host_energy(host.profile, base.seconds, cores, base.compute_seconds, base.bytes)
     joules = sum(own.values()) + sum(float(each.sum()) for each in drives.values())
-    return HostAlone(batch, records / base.seconds, joules / records, base.bytes / records, joules / base.seconds)
+    return SimulatedBaseline(batch, records / base.seconds, joules / records, base.bytes / records)

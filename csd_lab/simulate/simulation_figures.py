@@ -1,4 +1,4 @@
-"""Structure of what `csd-emu simulate` prints; see docs/simulate.md."""
+"""Structures of what `csd-emu simulate` prints, with ``--array`` and with ``--servers``; see docs/simulate.md."""
 
 from __future__ import annotations
 
@@ -115,6 +115,144 @@ class SimulateReport(msgspec.Struct, frozen=True):
     clock: str
     basis: str
     runs: list[SimulatedRun]
+    notes: list[str]
+    assumed: list[AssumedFigure]
+    wall_seconds: float
+
+
+class TreeSeconds(msgspec.Struct, frozen=True):
+    """Where seconds go, on the slowest server's way.
+
+    Attributes:
+        compute: reading and computing of its slowest node.
+        drive_link: weights to drives and gradients back.
+        host: its sum of gradients, and the optimiser.
+        server_link: the all-reduce's bytes at the servers' own links.
+        rack_uplink: by how much longer they take because racks' uplinks are narrower.
+        hops: the all-reduce's latencies.
+        failures: rendezvous, all-reduces that broke, waiting for servers.
+        retunes: what they are charged.
+    """
+
+    compute: float
+    drive_link: float
+    host: float
+    server_link: float
+    rack_uplink: float
+    hops: float
+    failures: float
+    retunes: float
+
+
+class TreeBytes(msgspec.Struct, frozen=True):
+    """Bytes that crossed: between hosts and drives, out of servers, and of those up out of racks."""
+
+    drive_links: float
+    server_links: float
+    rack_uplinks: float
+
+
+class TreeStepFigures(Renamed, frozen=True):
+    """One step: its length and where it went, records that counted, energy, bytes, and who took part to its end."""
+
+    array_seconds: float
+    seconds: TreeSeconds
+    records: int
+    joules: float
+    bytes: TreeBytes
+    servers: int
+    drives: int
+    images: Annotated[int, old_name_of("records")] = 0
+
+
+class TreeLosses(msgspec.Struct, frozen=True):
+    """How many servers and drives were lost, and how many came back."""
+
+    servers_lost: int
+    servers_back: int
+    drives_lost: int
+    drives_back: int
+
+
+class SimulatedTree(Renamed, frozen=True):
+    """A simulated run of several servers, if a host is worth `ratio` newport drives.
+
+    Attributes:
+        ratio: of the hosts' band.
+        array_seconds: of the whole run.
+        records: records trained on.
+        records_per_second: records per array second.
+        ideal_records_per_second: of all servers if each trained alone, undisturbed, with the first step's batches.
+        efficiency: `records_per_second` over the ideal.
+        joules: of all servers, per component.
+        joules_per_record: all of them over the records.
+        step_seconds: shortest, median and longest step.
+        seconds: of all steps, where they went.
+        bytes: of all steps.
+        bottleneck: where most of the seconds went.
+        next_bottleneck: where most of the seconds beside computing went.
+        allreduce_seconds: of one all-reduce of all servers, by each algorithm.
+        losses: of servers and drives.
+        classes: of nodes.
+        retunes: in order.
+        steps: one by one.
+    """
+
+    ratio: float
+    array_seconds: float
+    records: int
+    records_per_second: float
+    ideal_records_per_second: float
+    efficiency: float
+    joules: dict[str, float]
+    joules_per_record: float
+    step_seconds: list[float]
+    seconds: TreeSeconds
+    bytes: TreeBytes
+    bottleneck: str
+    next_bottleneck: str
+    allreduce_seconds: dict[str, float]
+    losses: TreeLosses
+    classes: list[SimulatedClass]
+    retunes: list[SimulatedRetune]
+    steps: list[TreeStepFigures]
+    images: Annotated[int, old_name_of("records")] = 0
+    images_per_second: Annotated[float, old_name_of("records_per_second")] = 0.0
+    ideal_images_per_second: Annotated[float, old_name_of("ideal_records_per_second")] = 0.0
+    joules_per_image: Annotated[float, old_name_of("joules_per_record")] = 0.0
+
+
+class SimulateServersReport(msgspec.Struct, frozen=True):
+    """`csd-emu simulate --servers`: nothing in it was measured.
+
+    Attributes:
+        servers_file: the name in it.
+        model, tuner: what was simulated.
+        servers, drives: how many.
+        hosts_train: whether any host takes part.
+        steps: how many were asked for.
+        reduce_every: after so many steps servers add up.
+        allreduce: how.
+        clock: of all seconds but `wall_seconds`: ``modelled``.
+        basis: ``simulated``.
+        runs: one for each of the low, the middle and the high end of what a host is worth; one alone if none trains.
+        notes: what to know when reading them.
+        assumed: figures that everything rests on and for which there is no source.
+        wall_seconds: what the simulation took.
+    """
+
+    servers_file: str
+    model: str
+    tuner: str
+    servers: int
+    drives: int
+    hosts_train: bool
+    steps: int
+    reduce_every: int
+    allreduce: str
+    clock: str
+    basis: str
+    runs: list[SimulatedTree]
     notes: list[str]
     assumed: list[AssumedFigure]
     wall_seconds: float

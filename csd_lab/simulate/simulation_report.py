@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import time
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
+from csd_emu.config.servers_file import ServersConfig
+from csd_emu.perfmodel.allreduce import ALGORITHMS
 from csd_emu.perfmodel.host_node import MEMORY_BYTES_PER_SECOND
+from csd_emu.perfmodel.power import CHASSIS, COMPONENTS
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.progress import Progress
-from csd_lab.simulate.nodes import Nodes, make_nodes
-from csd_lab.simulate.simulated_baseline import HostAlone, host_alone
-from csd_lab.simulate.simulated_run import Competition, SimulationTrace, simulate
-from csd_lab.simulate.simulated_steps import ArrayStepModel
+from csd_lab.simulate.nodes import Nodes
+from csd_lab.simulate.outages import Outages
+from csd_lab.simulate.simulated_baseline import host_alone
+from csd_lab.simulate.simulated_run import PARTS, Competition, SimulationTrace, simulate
 from csd_lab.simulate.simulation_figures import (
-    SimulatedBaseline,
     SimulatedClass,
     SimulatedRetune,
     SimulatedRun,
+    SimulatedTree,
     SimulateReport,
+    SimulateServersReport,
+    TreeBytes,
+    TreeLosses,
+    TreeSeconds,
+    TreeStepFigures,
 )
 from csd_lab.simulate.simulation_request import SimulationRequest
+from csd_lab.simulate.step_model import StepModel
+from csd_lab.simulate.tree import Tree
 from csd_lab.simulate.tuners import make_tuner
 from host.core.device_time import MODELLED
+from host.core.tuning.batch_tuner import Batches
 from host.monitoring.report.compare_baseline import list_assumptions
 from host.monitoring.report.comparison import AssumedFigure
 from host.policies.batching.device_speeds import RatioName
@@ -31,92 +42,111 @@ from host.policies.batching.device_speeds import RatioName
 SIMULATED = "simulated"
 
 
-def report_simulation(request: SimulationRequest, store: CalibrationStore, progress: Progress) -> SimulateReport:
+def report_simulation(
+    request: SimulationRequest, store: CalibrationStore, progress: Progress
+) -> SimulateReport | SimulateServersReport:
     """Simulate a run at each end of the host's band.
 
     Raises:
         CsdError: a table is missing, a batch does not fit, or a disturbance is of an unknown node.
     """
-    begin = time.monotonic()
-    job, runs = request.job, []
-    trace: SimulationTrace | None = None
-    for ratio in get_args(RatioName):
-        nodes = make_nodes(request.config, request.load, store, job.sync, ratio, request.drives)
-        if trace is None or nodes.trains:  # a host that does not train is as slow as it likes
-            progress.stage(f"simulate {request.steps} steps of {len(nodes.names)} nodes, ratio {nodes.ratio:g}")
-            tuner = make_tuner(job.tuner, nodes, job.sync.tuning, job.batch_size, request.steps, request.plugin)
-            cost = job.sync.tuning.cost_steps
-            trace = simulate(nodes, tuner, Competition(nodes, job.disturb), request.steps, cost)
-        runs.append(describe(nodes, trace))
-    return SimulateReport(
-        array=request.config.name,
-        model=job.model,
-        tuner=request.tuner,
-        drives=nodes.drives,
-        host_trains=nodes.trains,
-        steps=request.steps,
-        clock=MODELLED,
-        basis=SIMULATED,
-        runs=runs,
-        notes=notes(nodes),
-        assumed=assumptions(nodes),
-        wall_seconds=time.monotonic() - begin,
+    begin, config = time.monotonic(), request.config
+    done: list[tuple[Tree, SimulationTrace]] = []
+    for ratio in _ratios(request):
+        tree = request.tree(store, ratio)
+        if not done or tree.trains:  # a host that does not train is as slow as it likes
+            progress.stage(f"simulate {request.steps} steps of {len(tree.names)} nodes, ratio {tree.ratio:g}")
+            trace = run_request(request, tree)
+        done.append((tree, trace))
+    remarks = [note for block in tree.blocks for note in notes(block.nodes)]
+    both: dict[str, Any] = {
+        "model": request.job.model,
+        "tuner": request.job.tuner_name,
+        "drives": int(tree.is_drive.sum()),
+        "steps": request.steps,
+        "clock": MODELLED,
+        "basis": SIMULATED,
+        "notes": list(dict.fromkeys(remarks + [trace.ended for _, trace in done if trace.ended])),
+        "assumed": _assumed(config, tree),
+        "wall_seconds": time.monotonic() - begin,
+    }
+    if config is None:
+        runs = [describe_array(*run) for run in done]
+        return SimulateReport(array=request.name, host_trains=tree.trains, runs=runs, **both)
+    return SimulateServersReport(
+        servers_file=request.name,
+        servers=tree.count,
+        hosts_train=tree.trains,
+        reduce_every=config.reduce_every,
+        allreduce=tree.racks.allreduce,
+        runs=[describe_tree(*run) for run in done],
+        **both,
     )
 
 
-def describe(nodes: Nodes, trace: SimulationTrace) -> SimulatedRun:
-    """Return the figures of a simulated run beside those of the host alone on as many records."""
-    records = int(trace.records.sum())
-    base = host_alone(nodes, records)
+def run_request(request: SimulationRequest, tree: Tree) -> SimulationTrace:
+    """Return the request's run on a tree; what fails is drawn by the job's seed."""
+    job, failures = request.job, request.config.failures if request.config is not None else None
+    tuner = make_tuner(job.tuner, tree, job.sync.tuning, job.batch_size, request.steps, request.plugin)
+    outages = Outages(tree, failures, np.random.default_rng(job.seed))
+    competition = Competition(tree, job.disturb)
+    return simulate(tree, tuner, competition, request.steps, job.sync.tuning.cost_steps, outages)
+
+
+def describe_array(tree: Tree, trace: SimulationTrace) -> SimulatedRun:
+    """Return the figures of a simulated run of one array, beside those of its host alone on as many records."""
+    (block,), records = tree.blocks, int(trace.records.sum())
+    base = host_alone(block.nodes, records)
     return SimulatedRun(
-        ratio=nodes.ratio,
+        ratio=tree.ratio,
         array_seconds=float(trace.seconds.sum()),
         records=records,
         records_per_second=trace.records_per_second(),
-        joules=trace.components,
+        joules={component: trace.components[component] for component in (*COMPONENTS, CHASSIS)},
         joules_per_record=trace.joules_per_record(),
-        link_bytes_per_record=trace.link_bytes_per_record(),
-        step_seconds=[float(trace.seconds.min()), float(np.median(trace.seconds)), float(trace.seconds.max())],
-        exchange_seconds=ArrayStepModel(nodes).sync_seconds(np.minimum(trace.first, 1)),
-        classes=_classes(nodes, trace),
-        retunes=[SimulatedRetune(step, retune.gain_steps, retune.reason) for step, retune in trace.retunes],
-        baseline=_baseline(base),
+        link_bytes_per_record=float(trace.bytes[:, 0].sum()) / records,
+        step_seconds=_spread(trace),
+        exchange_seconds=StepModel(tree).sync_seconds(trace.first),
+        classes=_classes(tree, trace),
+        retunes=_retunes(trace),
+        baseline=base,
         speedup=trace.records_per_second() / base.records_per_second,
         energy_factor=base.joules_per_record / trace.joules_per_record(),
     )
 
 
-def assumptions(nodes: Nodes) -> list[AssumedFigure]:
-    """Return the assumed figures of all profiles, and of the host's part in a step."""
-    memory = MEMORY_BYTES_PER_SECOND
-    listed = list_assumptions([kind.profile for kind in nodes.kinds])
-    host = nodes.host.profile.name
-    return [*listed, AssumedFigure(host, "memory_bytes_per_second", memory.value, "B/s", memory.source)]
-
-
-def _baseline(base: HostAlone) -> SimulatedBaseline:
-    return SimulatedBaseline(
-        base.batch_size, base.records_per_second, base.joules_per_record, base.link_bytes_per_record
+def describe_tree(tree: Tree, trace: SimulationTrace) -> SimulatedTree:
+    """Return the figures of a simulated run of several servers."""
+    parts, ideal = trace.parts.sum(axis=0), ideal_records_per_second(tree, trace.first)
+    everyone = np.ones(tree.count, bool)
+    return SimulatedTree(
+        ratio=tree.ratio,
+        array_seconds=float(trace.seconds.sum()),
+        records=int(trace.records.sum()),
+        records_per_second=trace.records_per_second(),
+        ideal_records_per_second=ideal,
+        efficiency=trace.records_per_second() / ideal if ideal else 0.0,
+        joules=trace.components,
+        joules_per_record=trace.joules_per_record(),
+        step_seconds=_spread(trace),
+        seconds=TreeSeconds(*parts.tolist()),
+        bytes=TreeBytes(*trace.bytes.sum(axis=0).tolist()),
+        bottleneck=PARTS[int(parts.argmax())],
+        next_bottleneck=PARTS[1 + int(parts[1:].argmax())],
+        allreduce_seconds={name: tree.reduce(everyone, name).seconds for name in ALGORITHMS},
+        losses=TreeLosses(*trace.losses),
+        classes=_classes(tree, trace),
+        retunes=_retunes(trace),
+        steps=_steps(trace),
     )
 
 
-def _classes(nodes: Nodes, trace: SimulationTrace) -> list[SimulatedClass]:
-    classes, elapsed = [], float(trace.seconds.sum())
-    for number, kind in enumerate(nodes.kinds):
-        own = nodes.kind_of == number
-        if own.any():
-            first, last = trace.first[own], trace.last[own]
-            classes.append(
-                SimulatedClass(
-                    profile=kind.profile.name,
-                    nodes=int(own.sum()),
-                    first_batches=[int(first.min()), int(first.max())],
-                    last_batches=[int(last.min()), int(last.max())],
-                    busy_share=float(trace.compute_seconds[own].mean()) / elapsed,
-                    covered=kind.costs.covered,
-                )
-            )
-    return classes
+def ideal_records_per_second(tree: Tree, batches: Batches) -> float:
+    """Return the records per second of all servers if each trained alone, nobody slow and nothing lost."""
+    model = StepModel(tree)
+    steps, _ = model.cost(batches, np.ones(len(tree.names)))
+    records = np.bincount(tree.server_of, batches)
+    return float((records / (steps.ready_seconds + model.optimiser_seconds)).sum())
 
 
 def notes(nodes: Nodes) -> list[str]:
@@ -129,3 +159,65 @@ def notes(nodes: Nodes) -> list[str]:
                 "has run no kernels; set sync.micro_batch to a batch that was measured, or calibrate a larger one"
             )
     return found
+
+
+def assumptions(nodes: Nodes) -> list[AssumedFigure]:
+    """Return the assumed figures of all profiles, and of the host's part in a step."""
+    memory = MEMORY_BYTES_PER_SECOND
+    listed = list_assumptions([kind.profile for kind in nodes.kinds])
+    host = nodes.host.profile.name
+    return [*listed, AssumedFigure(host, "memory_bytes_per_second", memory.value, "B/s", memory.source)]
+
+
+def _ratios(request: SimulationRequest) -> tuple[RatioName, ...]:
+    """Return the ends of the band: the baseline of an array depends on them too, whether its host trains or not."""
+    every = request.config is None or any(array.host.trains for array in request.arrays.values())
+    return get_args(RatioName) if every else ("middle",)
+
+
+def _spread(trace: SimulationTrace) -> list[float]:
+    """Return the shortest, the median and the longest step."""
+    seconds = trace.seconds
+    return [float(seconds.min()), float(np.median(seconds)), float(seconds.max())]
+
+
+def _retunes(trace: SimulationTrace) -> list[SimulatedRetune]:
+    return [SimulatedRetune(step, retune.gain_steps, retune.reason) for step, retune in trace.retunes]
+
+
+def _steps(trace: SimulationTrace) -> list[TreeStepFigures]:
+    columns = trace.seconds, trace.parts, trace.records, trace.joules, trace.bytes, trace.servers, trace.drives
+    return [
+        TreeStepFigures(seconds, TreeSeconds(*parts), int(records), joules, TreeBytes(*crossed), servers, drives)
+        for seconds, parts, records, joules, crossed, servers, drives in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    ]
+
+
+def _classes(tree: Tree, trace: SimulationTrace) -> list[SimulatedClass]:
+    classes, elapsed = [], float(trace.seconds.sum())
+    for block in tree.blocks:
+        for number, kind in enumerate(block.nodes.kinds):
+            places = block.places[:, block.nodes.kind_of == number].ravel()
+            if len(places):
+                first, last = trace.first[places], trace.last[places]
+                classes.append(
+                    SimulatedClass(
+                        profile=kind.profile.name,
+                        nodes=len(places),
+                        first_batches=[int(first.min()), int(first.max())],
+                        last_batches=[int(last.min()), int(last.max())],
+                        busy_share=float(trace.compute_seconds[places].mean()) / elapsed,
+                        covered=kind.costs.covered,
+                    )
+                )
+    return classes
+
+
+def _assumed(config: ServersConfig | None, tree: Tree) -> list[AssumedFigure]:
+    listed = [figure for block in tree.blocks for figure in assumptions(block.nodes)]
+    if config is not None and config.failures is not None:
+        seconds, why = config.failures.rendezvous, "assumed: until a loss among real servers has been timed"
+        listed.append(AssumedFigure(config.name, "failures.rendezvous", seconds, "s", why))
+    return list({(figure.profile, figure.name): figure for figure in listed}.values())

@@ -8,15 +8,18 @@ from pathlib import Path
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.servers_file import ServersConfig
+from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.config_files import load_config
+from csd_lab.simulate.nodes import make_nodes
+from csd_lab.simulate.tree import Tree, array_tree, make_tree
 from firmware_agent.common.errors import ConfigurationError
-from firmware_agent.common.models import ModelSpec
 from host.config.array_files import read_array
 from host.config.job_file import JobConfig, load_job
 from host.config.job_plugins import load_plugins
 from host.config.plugins.plugin_loading import Plugin
 from host.core.datasets import load_dataset
 from host.core.model_bytes import Load, inspect_load
+from host.policies.batching.device_speeds import RatioName
 from host.training.optimiser_bytes import load_between
 
 MOST_STEPS = 1_000_000
@@ -27,95 +30,73 @@ class SimulationRequest:
     """What to simulate.
 
     Attributes:
-        config: the array.
-        job: what is trained, and the disturbances.
+        config: the servers; None for one array by itself.
+        arrays: path as the servers file has it -> the array; of an array by itself that one.
+        job: what is trained, the disturbances, the tuner, and the seed of what fails.
         load: its bytes.
-        tuner: name of the tuner, which may be given in place of the job's.
-        drives: in place of the array's, if it was given.
         steps: how many.
-        plugin: that tuner, if it is one of the user's own.
+        drives: of an array by itself, in place of its own, if it was given.
+        plugin: the tuner, if it is one of the user's own.
     """
 
-    config: ArrayConfig
-    job: JobConfig
-    load: Load
-    tuner: str
-    drives: int | None
-    steps: int
-    plugin: Plugin | None = None
-
-
-@dataclass(frozen=True)
-class ServersRequest:
-    """What to simulate of several servers.
-
-    Attributes:
-        config: the servers.
-        arrays: path as the servers file has it -> the array.
-        job: what is trained, the disturbances, and the seed of what fails.
-        load: its bytes.
-        tuner: name of the tuner, which may be given in place of the job's.
-        steps: how many.
-        plugin: that tuner, if it is one of the user's own.
-    """
-
-    config: ServersConfig
+    config: ServersConfig | None
     arrays: Mapping[str, ArrayConfig]
     job: JobConfig
     load: Load
-    tuner: str
     steps: int
+    drives: int | None = None
     plugin: Plugin | None = None
+
+    @property
+    def name(self) -> str:
+        """In the servers file, or in that of the array by itself."""
+        return self.config.name if self.config is not None else next(iter(self.arrays.values())).name
+
+    def tree(self, store: CalibrationStore, ratio: RatioName) -> Tree:
+        """Return the nodes, if hosts are worth the end `ratio` of their band.
+
+        Raises:
+            CalibrationError: a table is missing or damaged.
+            ConfigurationError: the smallest batch does not fit into a device, or there are too many drives.
+        """
+        if self.config is not None:
+            return make_tree(self.config, self.arrays, self.load, store, self.job.sync, ratio)
+        (array,) = self.arrays.values()
+        return array_tree(make_nodes(array, self.load, store, self.job.sync, ratio, self.drives))
 
 
 def read_simulation(
-    job_path: Path, array_path: Path, tuner: str | None, drives: int | None, steps: int
+    job_path: Path,
+    array_path: Path | None,
+    servers_path: Path | None,
+    tuner: str | None,
+    drives: int | None,
+    steps: int,
 ) -> SimulationRequest:
-    """Read the files of a simulation.
+    """Read the files of a simulation: of an array, or of servers with one each.
 
     Raises:
-        ConfigurationError: a file breaks a rule, or the job is not synchronous.
+        ConfigurationError: a file breaks a rule, both are given or none is, the job is not synchronous, or a number is
+            out of range.
     """
-    config = read_array(array_path)
-    job, spec = _read_job(job_path, tuner)
-    return make_request(config, job, spec, drives, steps, load_plugins(job, job_path).tuner)
-
-
-def read_servers_simulation(job_path: Path, servers_path: Path, tuner: str | None, steps: int) -> ServersRequest:
-    """Read the files of a simulation of several servers.
-
-    Raises:
-        ConfigurationError: a file breaks a rule, or the job is not synchronous.
-    """
-    config = load_config(servers_path, ServersConfig)
-    paths = dict.fromkeys(group.array for group in config.servers)
-    arrays = {path: read_array(servers_path.parent / path) for path in paths}
-    job, spec = _read_job(job_path, tuner)
-    load = load_between(_load_of(job, spec, steps), job, config)
-    return ServersRequest(config, arrays, job, load, job.tuner_name, steps, load_plugins(job, job_path).tuner)
-
-
-def make_request(
-    config: ArrayConfig, job: JobConfig, spec: ModelSpec, drives: int | None, steps: int, plugin: Plugin | None = None
-) -> SimulationRequest:
-    """Return a checked request.
-
-    Raises:
-        ConfigurationError: the job is not synchronous, or a number is out of range.
-    """
-    load = _load_of(job, spec, steps)
-    return SimulationRequest(config, job, load, job.tuner_name, drives, steps, plugin)
-
-
-def _read_job(job_path: Path, tuner: str | None) -> tuple[JobConfig, ModelSpec]:
+    files = [path for path in (array_path, servers_path) if path is not None]
+    if len(files) != 1:
+        raise ConfigurationError("give either --array ARRAY.YAML or --servers SERVERS.YAML")
+    if servers_path is not None and drives is not None:
+        raise ConfigurationError("--drives is for one array; in a servers file, say how many each array has")
+    (file,) = files
+    if servers_path is None:
+        config, arrays = None, {str(file): read_array(file)}
+    else:
+        config = load_config(file, ServersConfig)
+        arrays = {path: read_array(file.parent / path) for path in {group.array: None for group in config.servers}}
     job, spec = load_job(job_path)
-    return (job if tuner is None else job.model_copy(update={"tuner": tuner})), spec
-
-
-def _load_of(job: JobConfig, spec: ModelSpec, steps: int) -> Load:
+    job = job if tuner is None else job.model_copy(update={"tuner": tuner})
     if job.mode != "sync":
         raise ConfigurationError("mode: only synchronous training can be simulated; write mode: sync in the job file")
     if not 1 <= steps <= MOST_STEPS:
         raise ConfigurationError(f"--steps {steps}: must be between 1 and {MOST_STEPS}")
     _, channels, height, width = load_dataset(job.data.source, job.seed).images.shape
-    return inspect_load(spec, (channels, height, width))
+    load = inspect_load(spec, (channels, height, width))
+    load = load if config is None else load_between(load, job, config)
+    return SimulationRequest(config, arrays, job, load, steps, drives, load_plugins(job, job_path).tuner)

@@ -1,7 +1,8 @@
-"""Topology of a simulation of several servers: each with its array, in racks that a network connects."""
+"""Topology of a simulation: servers, each with its array, in racks behind a network. An array is a tree of one."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from csd_emu.config.array_file import ArrayConfig
-from csd_emu.config.servers_file import ServersConfig
+from csd_emu.config.servers_file import MAX_SERVERS, RacksSection, ServerGroupSection, ServersConfig
 from csd_emu.perfmodel.allreduce import ALGORITHMS, AllReduce, Fabric
 from csd_emu.profiles.calibration import CalibrationStore
-from csd_lab.simulate.nodes import MOST_DRIVES, Nodes, make_nodes
+from csd_lab.simulate.nodes import MOST_DRIVES, NodeKind, Nodes, make_nodes
 from firmware_agent.common.errors import ConfigurationError
 from host.config.sync_section import SyncSection
 from host.core.model_bytes import Load
@@ -21,6 +22,10 @@ from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.device_speeds import RatioName
 
 Flags = npt.NDArray[np.bool_]
+
+_ALONE = ServersConfig(name="alone", servers=[ServerGroupSection(name="alone", array="array.yaml")])
+# Without racks: one, that holds all servers.
+_ONE_RACK = RacksSection(servers=MAX_SERVERS)
 
 
 @dataclass(frozen=True)
@@ -43,35 +48,25 @@ class Tree:
     """Drives and hosts of all servers, in one row: server after server, each as its array has them.
 
     Attributes:
-        servers: their names, in the order of the file.
+        config: the servers, and what lies between them.
         blocks: servers with equal arrays.
-        names: (nodes,) as ``server/drive``.
+        names: (nodes,) as ``server/drive``; of an array alone as the array has them.
+        kinds: (nodes,) what each is.
         server_of: (nodes,) number of the server.
         is_drive: (nodes,) whether it is none of the hosts.
-        rack_of: (servers,) number of the rack.
-        fabric: between the servers.
-        allreduce: by which of `csd_emu.perfmodel.allreduce.ALGORITHMS` they add up.
-        reduce_every: after so many steps.
-        least: with fewer servers nobody trains.
-        load: what is trained.
     """
 
-    servers: Sequence[str]
+    config: ServersConfig
     blocks: Sequence[EqualServers]
     names: Sequence[str]
+    kinds: Sequence[NodeKind]
     server_of: Batches
     is_drive: Flags
-    rack_of: Batches
-    fabric: Fabric
-    allreduce: str
-    reduce_every: int
-    least: int
-    load: Load
 
     @property
-    def drives(self) -> int:
-        """How many drives there are."""
-        return int(self.is_drive.sum())
+    def count(self) -> int:
+        """How many servers there are."""
+        return sum(len(block.servers) for block in self.blocks)
 
     @property
     def trains(self) -> bool:
@@ -79,14 +74,29 @@ class Tree:
         return any(block.nodes.trains for block in self.blocks)
 
     @property
+    def ratio(self) -> float:
+        """How many `newport` drives the first server's host is taken to be worth."""
+        return self.blocks[0].nodes.ratio
+
+    @property
+    def load(self) -> Load:
+        """What is trained."""
+        return self.blocks[0].nodes.load
+
+    @property
     def tables(self) -> list[SpeedTable]:
         """The speed table of each node."""
-        tables = np.empty(len(self.names), object)
-        for block in self.blocks:
-            own = np.empty(block.places.shape[1], object)
-            own[:] = block.nodes.tables
-            tables[block.places] = own
-        return list(tables)
+        return [kind.speed for kind in self.kinds]
+
+    @functools.cached_property
+    def largest_batches(self) -> Batches:
+        """(nodes,) records that each holds at most."""
+        return np.array([kind.speed.largest_batch for kind in self.kinds])
+
+    @property
+    def racks(self) -> RacksSection:
+        """Where servers stand, and how they add up."""
+        return self.config.racks or _ONE_RACK
 
     def index(self, name: str) -> int:
         """Return the number of a node: by ``server/drive``, or by the drive's name alone that of the first server.
@@ -94,14 +104,13 @@ class Tree:
         Raises:
             ConfigurationError: there is none.
         """
-        full = name if "/" in name else f"{self.servers[0]}/{name}"
-        try:
-            return self.names.index(full)
-        except ValueError:
-            raise ConfigurationError(
-                f"disturb: {name!r} is none of the {len(self.names)} simulated nodes; a name stands for a node of the "
-                f"first server, which has {self.names[0]} to {self.names[int((self.server_of == 0).sum()) - 1]}"
-            ) from None
+        for full in (name, f"{self.config.names[0]}/{name}"):
+            if full in self.names:
+                return self.names.index(full)
+        raise ConfigurationError(
+            f"disturb: {name!r} is none of the {len(self.names)} simulated nodes, {self.names[0]} to "
+            f"{self.names[-1]}; name one of them, or simulate more drives"
+        )
 
     def check_batches(self, batches: Batches) -> None:
         """Return if each node holds its batch.
@@ -109,21 +118,23 @@ class Tree:
         Raises:
             ConfigurationError: one does not; it is named.
         """
-        for block in self.blocks:
-            for server, row in zip(block.servers, np.asarray(batches)[block.places], strict=True):
-                try:
-                    block.nodes.check_batches(row)
-                except ConfigurationError as error:
-                    raise ConfigurationError(f"{self.servers[server]}: {error}") from error
+        largest = self.largest_batches
+        for number in np.flatnonzero((batches < 0) | (batches > largest))[:1]:
+            raise ConfigurationError(
+                f"{self.names[number].replace('/', ': ')}: a batch of {batches[number]} is not between 0 and "
+                f"{largest[number]}, what fits"
+            )
 
     def reduce(self, present: Flags, algorithm: str | None = None) -> AllReduce:
         """Return what it costs the servers that are `present`, (servers,), to add up.
 
         Gradients and buffers; after several steps weights and buffers, and what the optimiser remembers.
         """
-        racks = np.bincount(self.rack_of[present], minlength=1)
-        size_bytes = self.load.state_bytes + (self.load.optimiser_bytes if self.reduce_every > 1 else 0)
-        return ALGORITHMS[algorithm or self.allreduce](float(size_bytes), racks.tolist(), self.fabric)
+        racks, link, load = self.racks, self.config.link, self.load
+        size_bytes = load.state_bytes + (load.optimiser_bytes if self.config.reduce_every > 1 else 0)
+        fabric = Fabric(link.bandwidth, link.latency, racks.servers * link.bandwidth / racks.oversubscription)
+        servers = np.bincount(np.flatnonzero(present) // racks.servers, minlength=1)
+        return ALGORITHMS[algorithm or racks.allreduce](float(size_bytes), servers.tolist(), fabric)
 
 
 def make_tree(
@@ -149,38 +160,32 @@ def make_tree(
         ConfigurationError: the smallest batch does not fit into a device, or there are too many drives.
     """
     of_path = {path: make_nodes(array, load, store, sync, ratio) for path, array in arrays.items()}
-    paths = [group.array for group in config.servers for _ in range(group.count)]
-    sizes = np.array([len(of_path[path].names) for path in paths])
-    if sizes.sum() > MOST_DRIVES:
-        raise ConfigurationError(f"servers: {sizes.sum()} drives and hosts are more than {MOST_DRIVES}; take fewer")
+    owned = [of_path[group.array] for group in config.servers for _ in group.names]
+    total = sum(len(nodes.names) for nodes in owned)
+    if total > MOST_DRIVES:
+        raise ConfigurationError(f"servers: {total} drives and hosts are more than {MOST_DRIVES}; take fewer")
+    names = [f"{server}/{node}" for server, nodes in zip(config.names, owned, strict=True) for node in nodes.names]
+    return _tree(config, owned, names)
+
+
+def array_tree(nodes: Nodes) -> Tree:
+    """Return the tree of one server, whose nodes go by their own names."""
+    return _tree(_ALONE, [nodes], nodes.names)
+
+
+def _tree(config: ServersConfig, owned: Sequence[Nodes], names: Sequence[str]) -> Tree:
+    """Return the tree of servers that have these nodes, one for each server."""
+    sizes = np.array([len(nodes.names) for nodes in owned])
     begins = np.cumsum(sizes) - sizes
     blocks = []
-    for path, nodes in of_path.items():
-        servers = np.flatnonzero([own == path for own in paths])
+    for nodes in {id(nodes): nodes for nodes in owned}.values():
+        servers = np.flatnonzero([own is nodes for own in owned])
         blocks.append(EqualServers(nodes, servers, begins[servers][:, None] + np.arange(len(nodes.names))))
-    drives = [np.arange(len(of_path[path].names)) < of_path[path].drives for path in paths]
-    names = config.names
     return Tree(
-        servers=names,
+        config=config,
         blocks=blocks,
-        names=[f"{server}/{node}" for server, path in zip(names, paths, strict=True) for node in of_path[path].names],
-        server_of=np.repeat(np.arange(len(paths)), sizes),
-        is_drive=np.concatenate(drives),
-        rack_of=_racks(config, len(paths)),
-        fabric=_fabric(config),
-        allreduce=config.racks.allreduce if config.racks is not None else "ring",
-        reduce_every=config.reduce_every,
-        least=config.membership.min,
-        load=load,
+        names=names,
+        kinds=[nodes.kinds[number] for nodes in owned for number in nodes.kind_of],
+        server_of=np.repeat(np.arange(len(owned)), sizes),
+        is_drive=np.concatenate([np.arange(len(nodes.names)) < nodes.drives for nodes in owned]),
     )
-
-
-def _racks(config: ServersConfig, servers: int) -> Batches:
-    return np.arange(servers) // (config.racks.servers if config.racks is not None else max(servers, 1))
-
-
-def _fabric(config: ServersConfig) -> Fabric:
-    link, racks = config.link, config.racks
-    if racks is None:
-        return Fabric(link.bandwidth, link.latency)
-    return Fabric(link.bandwidth, link.latency, racks.servers * link.bandwidth / racks.oversubscription)

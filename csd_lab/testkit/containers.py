@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import subprocess
 import threading
-import urllib.request
 from collections.abc import Callable, Mapping
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,7 @@ from firmware_agent.common.errors import EnvironmentUnfit
 FILE = "docker-compose.yml"
 SERVICES = ("drives", "host", "prometheus")
 _LABEL = "com.docker.compose.project"
-_POLL_SECONDS, _ANSWER_SECONDS = 0.5, 30.0
+_POLL_SECONDS = 0.5
 _KINDS = {"container": ("ps", "--all"), "volume": ("volume", "ls"), "network": ("network", "ls")}
 
 
@@ -146,14 +143,6 @@ def docker(*arguments: str) -> str:
     if done.returncode != 0:
         raise EnvironmentUnfit(f"docker {' '.join(arguments)} failed: {done.stderr.strip()}")
     return done.stdout
-
-
-def fetch(url: str) -> bytes | None:
-    """Return what a URL answers, or None while it does not."""
-    with contextlib.suppress(OSError, HTTPException), urllib.request.urlopen(url, timeout=_ANSWER_SECONDS) as answer:
-        content: bytes = answer.read()
-        return content
-    return None
 
 
 def wait_for(what: str, look: Callable[[], Any], seconds: float) -> Any:

@@ -50,11 +50,7 @@ class Prometheus:
 
     def is_ready(self) -> bool:
         """Whether it answers."""
-        try:
-            with urllib.request.urlopen(f"{self._base}/-/ready", timeout=_ANSWER_SECONDS) as answer:
-                return bool(answer.status == 200)
-        except (OSError, HTTPException):
-            return False
+        return fetch(f"{self._base}/-/ready") is not None
 
     def _query(self, expression: str, at_seconds: float) -> list[Any]:
         parameters = urllib.parse.urlencode({"query": expression, "time": repr(at_seconds)})
@@ -106,7 +102,15 @@ def serve_prometheus(config: Path) -> Iterator[Prometheus]:
         _wait_until_ready(server, process, folder / "prometheus.log")
         yield server
     finally:
-        _end(process)
+        end_process(process)
+
+
+def fetch(url: str) -> bytes | None:
+    """Return what a URL answers, or None while it does not."""
+    with contextlib.suppress(OSError, HTTPException), urllib.request.urlopen(url, timeout=_ANSWER_SECONDS) as answer:
+        content: bytes = answer.read()
+        return content
+    return None
 
 
 def free_port() -> int:
@@ -125,10 +129,11 @@ def _wait_until_ready(server: Prometheus, process: subprocess.Popen[bytes], log:
         pause.wait(_POLL_SECONDS)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[bytes], seconds: float = _STOP_SECONDS) -> None:
+    """Have a process end, by force if it does not when it is asked to."""
     process.terminate()
     try:
-        process.wait(_STOP_SECONDS)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -28,10 +28,10 @@ from host.core.device_time import MODELLED
 from host.core.failures import failed_run
 from host.monitoring.report.charts.chart_svg import paint_chart
 from host.monitoring.report.charts.plan_chart import plan_chart
+from host.policies.selection.cluster import Range
 from host.policies.selection.planner_protocol import TrialDecision
 from host.policies.selection.selection_report import (
     ConfigurationRow,
-    EstimateInterval,
     SelectionReport,
     describe_plan,
     read_plan,
@@ -183,7 +183,7 @@ def _cells(row: ConfigurationRow) -> list[str]:
     ]
 
 
-def _interval(value: EstimateInterval) -> str:
+def _interval(value: Range) -> str:
     if value.half > _WIDE:
         return f"{value.low:.4g} .. {value.high:.4g}"
     return f"{value.value:.4g} ±{value.half:.1%}" if value.half else f"{value.value:.4g}"

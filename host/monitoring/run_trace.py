@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from csd_emu.perfmodel.overlap.slice_trace import SliceSpan, slice_trace
-from csd_emu.perfmodel.timeline import Span, chrome_trace
+from csd_emu.perfmodel.timeline import Span
 from host.core.device_time import WALL
 from host.core.records import RoundRecord
 from host.core.slice_record import SliceRecord
+from host.monitoring.chrome_trace import chrome_trace, slice_trace
 from host.monitoring.run_directory import SLICES_FILE, TRACE_FILE, write_result
 
 # A viewer cannot show more.
@@ -47,7 +47,6 @@ def write_slices(folder: Path, slices: Iterable[SliceRecord], array: str) -> Pat
     Raises:
         EnvironmentUnfit: it cannot be written.
     """
-    spans = [SliceSpan(*msgspec.structs.astuple(each)) for each in slices]
     path = folder / SLICES_FILE
-    write_result(path, msgspec.json.encode(slice_trace(spans, WALL, array)))
+    write_result(path, msgspec.json.encode(slice_trace(slices, WALL, array)))
     return path

@@ -9,11 +9,22 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from csd_emu.config.array_file import ArrayConfig
-from csd_emu.perfmodel.cut_timeline import Crossed, compose_cut
 from csd_emu.perfmodel.host_node import host_activity, link_of, storage_of
 from csd_emu.perfmodel.overlap.overlapped_step import OverlapComposer
 from csd_emu.perfmodel.power import MEASURED, add_up, device_energy, host_energy, sum_energy
-from csd_emu.perfmodel.timeline import AGGREGATE, READ, RECEIVE, SEND, Activity, Link, Span, compose, shift
+from csd_emu.perfmodel.timeline import (
+    AGGREGATE,
+    READ,
+    RECEIVE,
+    SEND,
+    Activity,
+    Crossed,
+    Link,
+    Span,
+    compose,
+    compose_cut,
+    shift,
+)
 from csd_emu.profiles import Profile, get_profile
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
@@ -123,7 +134,7 @@ class Accountant:
         if it can
         be: the accountant has what that takes, a drive takes part, and nobody can turn out to be late, for what is
         known only at a step's end lets no next step begin before it. Any other step of a model that is cut, where
-        `crossed` is what crossed, is composed by `csd_emu.perfmodel.cut_timeline`. With `ended` devices are taken to
+        `crossed` is what crossed, is composed by `csd_emu.perfmodel.timeline`. With `ended` devices are taken to
         have computed for so long, per phase, and not as long as they did.
         """
         parts = [self._device(part) for part in returned]

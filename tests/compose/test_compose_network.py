@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from csd_lab.bench.pipelines.bench_compose import rounds_done
+from csd_lab.bench.pipelines import rounds_done
 from csd_lab.testkit.containers import Stack, docker, wait_for
 from tests.compose.conftest import TOP
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from csd_lab.bench.scaleout import scaleout_fleet
+from csd_lab.bench.scaleout import scaleout as scaleout_fleet
 from csd_lab.bench.scaleout.fleet_stubs import answer
-from csd_lab.bench.scaleout.scaleout_fleet import measure
+from csd_lab.bench.scaleout.scaleout import measure
 from firmware_agent.common.errors import EnvironmentUnfit, ProtocolError
 from firmware_agent.common.frames.session_frames import Train
 from firmware_agent.common.frames.step_frames import Step
@@ -22,18 +22,18 @@ def children() -> list[psutil.Process]:
 
 @pytest.mark.long
 def test_it_reports_both_figures_with_their_samples(tmp_path: Path) -> None:
-    measured = measure(tmp_path, 0, devices=5, rounds=3)
-    assert set(measured.figures) == {"noop_round_seconds", "megabytes"}
-    seconds = measured.samples["round_seconds"]
+    figures, samples = measure(tmp_path, 0, devices=5, rounds=3)
+    assert set(figures) == {"noop_round_seconds", "megabytes"}
+    seconds = samples["round_seconds"]
     assert isinstance(seconds, list)
     assert len(seconds) == 3
     assert min(seconds) > 0
-    assert measured.figures["noop_round_seconds"] == sorted(seconds)[1]
-    before, peak = (measured.samples[name] for name in ("before_bytes", "peak_bytes"))
+    assert figures["noop_round_seconds"] == sorted(seconds)[1]
+    before, peak = (samples[name] for name in ("before_bytes", "peak_bytes"))
     assert isinstance(before, int)
     assert isinstance(peak, int)
     assert 0 < before <= peak
-    assert measured.figures["megabytes"] == peak / 1e6
+    assert figures["megabytes"] == peak / 1e6
     assert children() == []
 
 

@@ -6,9 +6,9 @@ import pytest
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from csd_lab.bench import run_bench
-from csd_lab.bench.security import bench_hostile as hostile
-from csd_lab.bench.security import bench_overhead as overhead
+from csd_lab.bench.security import hostile_runs as hostile
 from csd_lab.bench.security.hostile_behaviour import Behaviour
+from csd_lab.bench.training import noop_rounds as overhead
 from firmware_agent.common.errors import ConfigurationError
 
 

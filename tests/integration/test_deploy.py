@@ -12,9 +12,9 @@ from csd_emu.engines.remote.shell import BLOCK_BYTES, CommandResult, open_shell
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
-from csd_lab.bench.deploy import bench_deploy_wide as deploy_wide
-from csd_lab.testkit.ssh_stub.stub_drive import StubDrive, StubFault
-from csd_lab.testkit.ssh_stub.stub_servers import StubDrives
+from csd_lab.bench import deployments as deploy_wide
+from csd_lab.bench.harness import Bench
+from csd_lab.testkit.ssh_stub import StubDrive, StubDrives, StubFault
 from firmware_agent.common.errors import DriveUnreachable
 from tests.support.commands import Done
 
@@ -121,7 +121,9 @@ def test_a_copy_that_was_cut_goes_on_and_sends_only_the_rest(tmp_path: Path) -> 
 
 
 def test_many_at_a_time_and_each_way_to_be_broken_fails_alone(paths: Paths) -> None:
-    report = deploy_wide.run(paths, Silent(), seed=3, drives=14, jobs=4, connect_seconds=5)
+    report = deploy_wide.bench_deploy_wide(
+        Bench("deploy_wide", paths, Silent(), 3), drives=14, jobs=4, connect_seconds=5
+    )
     assert report.figures["peak_within_jobs"] == 1.0, report
     assert report.figures["failed_isolated"] == 1.0, report
     assert len(report.samples["failed"]) == 10
@@ -130,7 +132,9 @@ def test_many_at_a_time_and_each_way_to_be_broken_fails_alone(paths: Paths) -> N
 def test_the_bench_sees_a_broken_drive_that_is_taken_for_whole(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     """A check that cannot fail would be none."""
     monkeypatch.setattr(deploy_wide, "BROKEN", deploy_wide.BROKEN | {StubFault.REFUSE: "words that nobody says"})
-    report = deploy_wide.run(paths, Silent(), seed=3, drives=10, jobs=10, connect_seconds=2)
+    report = deploy_wide.bench_deploy_wide(
+        Bench("deploy_wide", paths, Silent(), 3), drives=10, jobs=10, connect_seconds=2
+    )
     assert report.figures["failed_isolated"] == 0.0
 
 

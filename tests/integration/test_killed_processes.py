@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from csd_emu.util.process_identity import ProcessMark
-from csd_lab.bench.endurance.kill_lab import KillLab
+from csd_lab.bench.endurance.killed_runs import KillLab
 from host.fleet.foreground_lock import is_present, present
 from host.monitoring.run_registry import LIVE_FILE, LiveRun, list_live
 

@@ -126,7 +126,7 @@ import jsonschema
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.util.config_files import parse_config
 from csd_lab.generate.reference.pages import render_registered
-from csd_lab.generate.reference.commands import render_commands
+from csd_lab.generate.reference.pages import render_commands
 from csd_emu.util.paths import Paths
 from host.app.array_actions import _engines
 from host.config.job_file import JobConfig

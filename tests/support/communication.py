@@ -1,10 +1,16 @@
 """Random models, links and settings for the laws of communication schedules."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 from hypothesis import strategies as st
 
 from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost
-from csd_emu.perfmodel.overlap.simulated_link import LinkTrace, SharedLink
+from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
+from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, SteadySteps
+from csd_emu.perfmodel.overlap.stepped_ranges import BlockStepping
 from firmware_agent.common.send_queue import TransferSettings
+from tests.support.every_event import Drive, EveryEvent
 
 seconds = st.floats(1e-4, 1e-1)
 
@@ -40,9 +46,55 @@ sendings = st.just(TransferSettings()) | priorities
 blocks = st.sampled_from([64, 1000, 100_000])
 
 
-@st.composite
-def traces(draw: st.DrawFn) -> LinkTrace:
-    """A link that changes up to three times within the first seconds."""
-    gaps = draw(st.lists(st.floats(1e-3, 0.5), max_size=3))
-    starts = [sum(gaps[:count]) for count in range(len(gaps) + 1)]
-    return LinkTrace(tuple(starts), tuple(draw(links) for _ in starts))
+@dataclass(frozen=True)
+class Case:
+    """An array whose steps are simulated either way.
+
+    Attributes:
+        costs: of each drive.
+        own: side of each drive; empty for nothing.
+        crossing: (push, pull) bytes of each drive behind a cut; empty without one.
+    """
+
+    costs: Sequence[Costs]
+    link: SharedLink
+    sending: TransferSettings
+    stepping: BlockStepping = field(default_factory=BlockStepping)
+    own: Sequence[OwnLink] = ()
+    crossing: Sequence[tuple[int, int]] = ()
+    host: Costs | None = None
+    tail_seconds: float = 0.0
+
+    @property
+    def drives(self) -> list[Drive]:
+        """What each drive does."""
+        own = self.own or [OwnLink()] * len(self.costs)
+        crossing = self.crossing or [(0, 0)] * len(self.costs)
+        rows = zip(self.costs, own, crossing, strict=True)
+        return [Drive(Passes.of(costs), side, push, pull) for costs, side, (push, pull) in rows]
+
+    @property
+    def exchange(self) -> ExchangeModel:
+        """What they exchange."""
+        sizes = tuple(tuple(tensor.size_bytes for tensor in layer.tensors) for layer in self.costs[0])
+        return ExchangeModel(sizes, self.sending, self.stepping)
+
+    def steady(self, merge: bool = True) -> SteadySteps:
+        """Return the simulation by parts of a step, drives that do the same as one kind if they are to merge."""
+        counts: dict[Drive, int] = {}
+        for drive in self.drives:
+            counts[drive] = counts.get(drive, 0) + 1
+        rows = list(counts.items()) if merge else [(drive, 1) for drive in self.drives]
+        kinds = [DriveKind(n, each.passes, each.own, each.push_bytes, each.pull_bytes) for each, n in rows]
+        local = None if self.host is None else Passes.of(self.host)
+        return SteadySteps(kinds, self.link, self.exchange, local=local, turn_seconds=self.tail_seconds)
+
+    def every_event(self) -> EveryEvent:
+        """Return the simulation of every event at every drive."""
+        local = None if self.host is None else Passes.of(self.host)
+        return EveryEvent(self.drives, self.link, self.exchange, local=local, turn_seconds=self.tail_seconds)
+
+    def steps(self, count: int, merge: bool = True) -> list[float]:
+        """Return the seconds of the first steps."""
+        run = self.steady(merge)
+        return [run.step() for _ in range(count)]

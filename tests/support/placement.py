@@ -6,17 +6,15 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from csd_emu.perfmodel.host_node import reduce_seconds
-from csd_emu.perfmodel.overlap.event_simulation import Simulation
-from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost, exchange_bytes
-from csd_emu.perfmodel.overlap.simulated_array import SimulatedArray
+from csd_emu.perfmodel.overlap.layer_work import TensorCost
 from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
-from csd_emu.perfmodel.overlap.simulated_step import settle, settle_turns
-from csd_emu.perfmodel.overlap.split_exchange import SplitExchange
+from csd_emu.perfmodel.overlap.steady_steps import ExchangeModel, Passes, settle
 from csd_emu.perfmodel.overlap.stepped_ranges import BlockStepping
 from csd_emu.perfmodel.split.cut_costs import CutCosts
 from csd_emu.perfmodel.split.split_problem import DeviceCost, HostPlace, LayerSplitCost, SplitProblem
 from csd_emu.perfmodel.timeline import Link
 from firmware_agent.common.send_queue import TransferSettings
+from tests.support.every_event import Drive, EveryEvent
 
 seconds = st.floats(1e-3, 1.0)
 schedules = st.just(TransferSettings()) | st.builds(
@@ -91,48 +89,36 @@ def situations(
 
 
 def simulate_every_event(situation: SplitProblem, cut: int) -> float:
-    """What `simulate_cut` says, from the simulation of every event at every drive: slow, and simple to believe."""
-    amounts, remote = CutCosts(situation), situation.remote
-    local = [_costs(situation, amounts, drive, cut) for drive in situation.drives if drive.local]
-    costs = [_costs(situation, amounts, drive, cut) for drive in remote]
-    size, link, sending = exchange_bytes(costs[0]), situation.link, situation.sending
+    """What `simulate_cut` says, from the simulation of every event at every drive."""
+    amounts, sending, link = CutCosts(situation), situation.sending, situation.link
     assert sending is not None
-    own = [
-        OwnLink(
-            drive.link_bytes_per_second if link.shared else min(drive.link_bytes_per_second, link.bytes_per_second),
-            drive.link_latency_seconds,
-        )
-        for drive in remote
-    ]
+    sizes = ((), *(tuple(tensor.size_bytes for tensor in layer.tensors) for layer in situation.layers[:cut]))
+    size = sum(map(sum, sizes))
     host_seconds = reduce_seconds(size, len(situation.drives))
+    stepping = BlockStepping(
+        situation.block_bytes or max(1, size), size / host_seconds if size else math.inf, situation.barrier
+    )
+    local = next((_passes(amounts, drive, cut) for drive in situation.drives if drive.local), None)
     whole = cut == len(situation.layers)
-    run = Simulation(
-        SimulatedArray(costs, own, local[0] if local else None, None if whole else _turn(amounts, cut)),
-        SharedLink(
-            link.bytes_per_second * (1 if link.shared else len(remote)), link.latency_seconds, situation.slice_seconds
-        ),
-        sending,
-        BlockStepping(
-            situation.block_bytes or max(1, size), size / host_seconds if size else math.inf, situation.barrier
-        ),
+    each = [_drive(amounts, drive, cut, whole) for drive in situation.remote]
+    shared = SharedLink(
+        link.bytes_per_second * (1 if link.shared else len(each)), link.latency_seconds, situation.slice_seconds
     )
-    return settle(run) if whole else settle_turns(run)
+    host = 0.0 if whole else float(amounts.host_seconds[cut])
+    return settle(EveryEvent(each, shared, ExchangeModel(sizes, sending, stepping), local=local, turn_seconds=host))
 
 
-def _costs(situation: SplitProblem, amounts: CutCosts, drive: DeviceCost, cut: int) -> Costs:
+def _passes(amounts: CutCosts, drive: DeviceCost, cut: int) -> Passes:
     forward, backward, read = amounts.layer_seconds(drive, cut)
-    layers = (
-        LayerCost(layer.name, layer.tensors, float(forward[place]), float(backward[place]))
-        for place, layer in enumerate(situation.layers[:cut])
-    )
-    return (LayerCost("read", (), read, 0.0), *layers)
+    return Passes((read, *forward.tolist()), (0.0, *backward.tolist()))
 
 
-def _turn(amounts: CutCosts, cut: int) -> SplitExchange:
+def _drive(amounts: CutCosts, drive: DeviceCost, cut: int, whole: bool) -> Drive:
+    link = amounts.situation.link
+    rate = drive.link_bytes_per_second if link.shared else min(drive.link_bytes_per_second, link.bytes_per_second)
+    own, passes = OwnLink(rate, drive.link_latency_seconds), _passes(amounts, drive, cut)
+    if whole:
+        return Drive(passes, own)
     crossing, label = float(amounts.crossing_bytes[cut]), float(amounts.labels[cut])
-    batches = [drive.batch_size for drive in amounts.situation.remote]
-    return SplitExchange(
-        tuple(max(1, round(batch * (crossing + label))) for batch in batches),
-        tuple(max(1, round(batch * crossing)) for batch in batches),
-        float(amounts.host_seconds[cut]),
-    )
+    up, down = (max(1, round(drive.batch_size * size)) for size in (crossing + label, crossing))
+    return Drive(passes, own, up, down)

@@ -14,7 +14,7 @@ from host.config.preference import Preference
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.selection.cluster import Cluster, DeviceKind, Floats, Trial, TrialStep
 from host.policies.selection.costs.cost_model import Model, ParameterLayout
-from host.policies.selection.costs.speed_curves import PaceTables, SecondsCurve, Spread, table_of
+from host.policies.selection.costs.speed_curves import PaceTables, SecondsCurve, table_of
 from host.policies.selection.costs.step_costs import Figures
 from host.policies.selection.search.configuration_search import Space
 from host.policies.selection.search.planned_batches import knees, subset_batches
@@ -73,13 +73,10 @@ def model_of(cluster: Cluster, seed: int, powered: bool) -> tuple[Model, Space, 
     random = np.random.default_rng(seed)
     tables = [table_of(kind) for kind in cluster.kinds]
     rules = SelectionRules(Preference(time=1))
-    spreads = [
-        Spread(random.normal(0, 0.05, len(kind.nodes)), np.full(len(kind.nodes), 0.005), float(random.uniform(0, 0.03)))
-        for kind in cluster.kinds
-    ]
+    deviations = [random.normal(0, 0.05, len(kind.nodes)) for kind in cluster.kinds]
     knee = knees(tables, rules).tolist()
     curves = tuple(SecondsCurve(table, at, 0.1, 0.1) for table, at in zip(tables, knee, strict=True))
-    model = Model(Figures.of(cluster), curves, PaceTables.of(spreads), 0.1, powered)
+    model = Model(Figures.of(cluster), curves, PaceTables.of(deviations), 0.1, powered)
     batches = subset_batches(tables, cluster.counts, rules, np.zeros(1 << len(tables)))
     theta = random.normal(0, 0.1, ParameterLayout(len(tables)).size)
     return model, Space((0,) * len(tables), cluster.counts, batches), theta

@@ -10,7 +10,8 @@ import pytest
 
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
-from csd_lab.bench.planner.bench_planner_vms import BATCH, measure
+from csd_lab.bench.harness import Bench
+from csd_lab.bench.planner.planner_vms import BATCH, measure
 from tests.support.commands import ARRAY
 from tests.support.machines import DAEMON_OUTLIVES
 from tests.vm.conftest import NAME, VmWorkshop
@@ -57,7 +58,7 @@ def test_virtual_drives_are_chosen_by_counted_seconds_and_estimates_hold(worksho
 
 def test_choices_are_within_5_percent_of_the_best_of_all_that_were_run(template: None) -> None:
     """The bench's part with the link behind which the drives are worth something."""
-    (world,) = measure(Paths.default(), Silent(), 0, ["100 MB/s"])
+    (world,) = measure(Bench("planner_vms", Paths.default(), Silent(), 0), ["100 MB/s"])
     costs = {tuple(each["configuration"]): each for each in world["costs"]}
     assert set(costs) == {(1, 0), (2, 0), (0, 1), (1, 1), (2, 1)}
     # Private records of a drive that takes no part are nobody's.

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from csd_emu.util.deadline import Deadline
-from csd_lab.bench.emulation.bench_throttles import ThrottleMeasurement, probe
+from csd_lab.bench.emulation import ThrottleMeasurement, probe
 from firmware_agent.common.errors import DeviceFailed
 from firmware_agent.common.frames.measure_frames import ProbeSend
 from host.fleet.device_session import DeviceSession

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING
 
 from csd_emu.perfmodel.sharing import check_numbers
+from firmware_agent.common.errors import ConfigurationError
+
+if TYPE_CHECKING:  # it imports torch
+    from firmware_agent.common.layer_costs import LayerWork
 
 
 @dataclass(frozen=True)
@@ -73,3 +79,68 @@ def ideal_step_seconds(costs: Sequence[Costs], bytes_per_second: float) -> float
     """Return what no schedule can beat: the longest drive's compute, or all bytes over the host's side of the link."""
     wire_seconds = sum(map(exchange_bytes, costs)) / bytes_per_second
     return max(wire_seconds, max(map(compute_seconds, costs), default=0.0))
+
+
+def number_tensors(costs: Sequence[Costs]) -> tuple[list[list[int]], list[int]]:
+    """Return the numbers of each layer's tensors in the order of first use, and each tensor's bytes.
+
+    Args:
+        costs: one per drive, of one model.
+
+    Raises:
+        ConfigurationError: there is no drive or no layer, or the drives' models differ.
+    """
+    if not costs or not costs[0]:
+        raise ConfigurationError("a simulation needs a drive and a model with a layer")
+    shape = [layer.tensors for layer in costs[0]]
+    if any([layer.tensors for layer in part] != shape for part in {id(part): part for part in costs}.values()):
+        raise ConfigurationError("the drives' models differ in their layers or tensors; all train the same one")
+    order = count()
+    return [[next(order) for _ in tensors] for tensors in shape], [each.size_bytes for own in shape for each in own]
+
+
+def share_out(
+    layers: Sequence[LayerWork],
+    forward_seconds: float,
+    backward_seconds: float,
+    encode_seconds: float = 0.0,
+    exchanged: Mapping[str, int] | None = None,
+) -> Costs:
+    """Return what each layer takes of a step's seconds, in forward order.
+
+    Forward and backward go by operations, evenly if there are none. Encoding goes by bytes and lies behind the layer's
+    backward pass: a gradient is ready when it is encoded.
+
+    Args:
+        layers: of the model, see `firmware_agent.common.layer_costs.trace_layers`.
+        forward_seconds: of the whole step, as are the next ones.
+        backward_seconds: without the encoding.
+        encode_seconds: of all gradients.
+        exchanged: what is pushed and pulled in each step, name -> bytes; None for all tensors as they are. Any other is
+            left out, also if it is pulled alone, as a frozen parameter is.
+    """
+    sent = [
+        {
+            name: size
+            for name in layer.tensors
+            if (size := (layer.tensors if exchanged is None else exchanged).get(name))
+        }
+        for layer in layers
+    ]
+    forward = _shares([layer.forward_operations for layer in layers])
+    backward = _shares([layer.backward_operations for layer in layers])
+    encode = _shares([float(sum(sizes.values())) for sizes in sent])
+    return tuple(
+        LayerCost(
+            layer.name,
+            tuple(TensorCost(name, size) for name, size in sizes.items()),
+            forward_seconds * f,
+            backward_seconds * b + encode_seconds * e,
+        )
+        for layer, sizes, f, b, e in zip(layers, sent, forward, backward, encode, strict=True)
+    )
+
+
+def _shares(weights: Sequence[float]) -> list[float]:
+    total = sum(weights)
+    return [weight / total for weight in weights] if total else [1 / len(weights)] * len(weights)

@@ -1,7 +1,7 @@
 """A step whose exchange overlaps what drives compute: what `csd_emu.perfmodel.timeline.compose` is without a schedule.
 
 A drive's measured seconds are shared out over its layers, and the simulation of
-`csd_emu.perfmodel.overlap.event_simulation` says how long a step takes in a run of which *every step is like this one*.
+`csd_emu.perfmodel.overlap.steady_steps` says how long a step takes in a run of which *every step is like this one*.
 A step lasts from when the first drive begins it, by reading its records, to when the same drive begins the next:
 forward and backward pass, the gradients pushed, and the parameters of the step before pulled as far as the forward pass
 waits for them. So
@@ -21,21 +21,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from csd_emu.perfmodel.cut_timeline import TAIL, Crossed
-from csd_emu.perfmodel.overlap.event_simulation import PULL, PUSH, Simulation
-from csd_emu.perfmodel.overlap.layer_split import share_out
-from csd_emu.perfmodel.overlap.layer_work import Costs, exchange_bytes
-from csd_emu.perfmodel.overlap.simulated_array import SimulatedArray
-from csd_emu.perfmodel.overlap.simulated_drive import FORWARD, Computed
-from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
-from csd_emu.perfmodel.overlap.simulated_step import settle
-from csd_emu.perfmodel.overlap.split_exchange import SplitExchange
+from csd_emu.perfmodel.overlap.layer_work import share_out
+from csd_emu.perfmodel.overlap.simulated_link import host_side, own_side
+from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, SteadySteps, settle
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES, BlockStepping
-from csd_emu.perfmodel.timeline import AGGREGATE, HOST_READER, READ, RECEIVE, SEND, Activity, Composed, Link, Span
+from csd_emu.perfmodel.timeline import (
+    AGGREGATE,
+    HOST_READER,
+    READ,
+    RECEIVE,
+    SEND,
+    TAIL,
+    Activity,
+    Composed,
+    Crossed,
+    Link,
+    Span,
+)
 from csd_emu.profiles import Sourced
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.send_queue import TransferSettings
@@ -52,6 +58,7 @@ Interval = tuple[float, float, int]
 _TOUCH_SECONDS, _NEAR_SHARE = 1e-9, 0.01
 # Seconds that differ by such a share of a step are alike: counted ones of equal work do by less.
 _ALIKE_SHARE = 1e-3
+FORWARD = "forward"
 
 
 @dataclass(frozen=True)
@@ -95,48 +102,61 @@ class OverlapComposer:
         """
         drives = [part for part in activities if part.device != HOST]
         host = next((part for part in activities if part.device == HOST), None)
-        array = self._array(drives, host, link, crossed)
-        size_bytes = exchange_bytes(array.costs[0])
-        rate = size_bytes / host_seconds if host_seconds and size_bytes else math.inf
-        stepping = BlockStepping(self.block_bytes or max(1, size_bytes), rate, self.barrier)
-        run = Simulation(array, _shared(link, len(drives)), sending, stepping)
-        seconds = settle(run)
-        run.record = True
-        run.step()
-        step = run.steps
-        run.step()
-        window = min(run.begun_seconds(step)), seconds
-        rows = [*zip(drives, run.groups, strict=True), *([(host, max(run.groups) + 1)] if host is not None else [])]
+        kinds, groups = self._kinds(drives, link, crossed)
+        exchange = self._exchange(host_seconds, sending)
+        run = SteadySteps(
+            kinds,
+            host_side(link, len(drives), SLICE_SECONDS.value),
+            exchange,
+            local=None if host is None else self._passes(host),
+            turn_seconds=0.0 if crossed is None else crossed.tail_seconds,
+        )
+        step = _SettledStep(run)
+        rows = [*zip(drives, groups, strict=True), *([(host, len(kinds))] if host is not None else [])]
         spans, finish, exposed = list[Span](), {}, {}
         for part, group in rows:
-            passes = [each.computed for each in run.passes if each.group == group and each.computed.step == step]
-            spans += _computing(part, passes, window[0])
+            spans += step.computing(part, group)
             if part.device != HOST:
-                spans += _communicating(part, run, group, window)
-            finish[part.device] = passes[-1].end_seconds - window[0]
-            exposed[part.device] = max(0.0, seconds - part.work_seconds)
-        if host_seconds and size_bytes:
-            spans += _aggregating(run, window, host_seconds / size_bytes)
-        return Composed((*spans, *_tails(run, window)), seconds, finish, exposed)
+                spans += step.communicating(part, group)
+            finish[part.device] = step.backward[group][-1] - step.begin_seconds
+            exposed[part.device] = max(0.0, step.seconds - part.work_seconds)
+        spans += step.aggregating(1 / exchange.stepping.bytes_per_second)
+        if crossed is not None:
+            spans += step.tails(crossed.tail_seconds)
+        return Composed(tuple(spans), step.seconds, finish, exposed)
 
-    def _array(
-        self, drives: Sequence[Activity], host: Activity | None, link: Link, crossed: Crossed | None
-    ) -> SimulatedArray:
-        """Return what is simulated; drives alike have their costs in common."""
-        alike = _as_one(drives)
-        known = {key: self._costs(part) for key, part in {id(part): part for part in alike}.items()}
-        return SimulatedArray(
-            costs=[known[id(part)] for part in alike],
-            own=[_own(part, link) for part in drives],
-            host=None if host is None else self._costs(host),
-            turn=None if crossed is None else _turn(drives, crossed),
-        )
+    def _kinds(
+        self, drives: Sequence[Activity], link: Link, crossed: Crossed | None
+    ) -> tuple[list[DriveKind], list[int]]:
+        """Return the kinds of drives, and which of them each drive is of."""
+        kinds: dict[tuple[int, int, int], DriveKind] = {}
+        keys = []
+        for part, leader in zip(drives, _as_one(drives), strict=True):
+            up, down = (0, 0) if crossed is None else (crossed.up_bytes[part.device], crossed.down_bytes[part.device])
+            keys.append(key := (id(leader), up, down))
+            if (kind := kinds.get(key)) is None:
+                own = own_side(link, part.link_bytes_per_second, part.link_latency_seconds)
+                kind = DriveKind(0, self._passes(leader), own, up, down)
+            kinds[key] = replace(kind, drives=kind.drives + 1)
+        places = {key: place for place, key in enumerate(kinds)}
+        return list(kinds.values()), [places[key] for key in keys]
 
-    def _costs(self, part: Activity) -> Costs:
+    def _exchange(self, host_seconds: float, sending: TransferSettings) -> ExchangeModel:
+        """Return what is exchanged; the host's own work is spread over the bytes."""
+        tensors = [[size for name in layer.tensors if (size := self.exchanged.get(name))] for layer in self.layers]
+        size_bytes = sum(map(sum, tensors))
+        rate = size_bytes / host_seconds if host_seconds and size_bytes else math.inf
+        stepping = BlockStepping(self.block_bytes or max(1, size_bytes), rate, self.barrier)
+        return ExchangeModel(((), *map(tuple, tensors)), sending, stepping)
+
+    def _passes(self, part: Activity) -> Passes:
+        """Return what a device computes; reading comes first, as a layer of its own."""
         phases = dict(part.phases)
         forward, encode = phases.pop(FORWARD, 0.0), phases.pop("encode", 0.0)
         reads = part.work_seconds - part.compute_seconds
-        return share_out(self.layers, forward, sum(phases.values()), encode, reads, self.exchanged)
+        costs = share_out(self.layers, forward, sum(phases.values()), encode, self.exchanged)
+        passes = Passes.of(costs)
+        return Passes((reads, *passes.forward_seconds), (0.0, *passes.backward_seconds))
 
 
 def _as_one(drives: Sequence[Activity]) -> list[Activity]:
@@ -163,61 +183,80 @@ def _alike(one: Activity, other: Activity) -> bool:
     )
 
 
-def _computing(part: Activity, passes: Sequence[Computed], start: float) -> Iterator[Span]:
-    """Yield what a device computes and reads in a step; phases behind the forward pass one after the other."""
-    reading, *rest = passes
-    begin = reading.begin_seconds - start
-    if part.device == HOST and part.read_seconds:
-        yield Span(HOST_READER, RECEIVE, begin, begin + part.read_seconds, part.read_bytes)
-    elif part.read_seconds:
-        yield Span(part.device, READ, begin, begin + part.read_seconds, part.read_bytes)
-    forward = [(p.begin_seconds - start, p.end_seconds - start, 0) for p in rest if p.phase == FORWARD]
-    computed = sum(end - begin for begin, end, _ in forward)
-    share = part.phases.get(FORWARD, 0.0) / computed if computed else 0.0
-    for begin, end, _ in _joined(forward, _TOUCH_SECONDS):
-        if end > begin:
-            yield Span(part.device, FORWARD, begin, begin + (end - begin) * share)
-    now = next(p.begin_seconds for p in rest if p.phase != FORWARD) - start
-    for phase, seconds in part.phases.items():
-        if phase != FORWARD and seconds:
-            yield Span(part.device, phase, now, now + seconds)
-            now += seconds
+class _SettledStep:
+    """A step of a run of equal ones, from when the first device begins it to when it begins the next.
 
+    Attributes:
+        seconds: how long it lasts.
+        begin_seconds: when it begins, on the run's clock.
+        backward: (kinds,) when each backward pass begins and each layer's ends.
+    """
 
-def _communicating(part: Activity, run: Simulation, group: int, window: tuple[float, float]) -> Iterator[Span]:
-    """Yield when slices are on their way that arrive within the window; they have the bytes that were counted."""
-    start, seconds = window
-    for way, phase, counted in ((PULL, RECEIVE, part.receive_bytes), (PUSH, SEND, part.send_bytes)):
-        arrived = [
-            (max(0.0, carried.begin_seconds - start), carried.arrival_seconds - start, carried.piece.size_bytes)
-            for direction, carried in run.transfers
-            if direction == way and carried.group == group and 0 <= carried.arrival_seconds - start < seconds
+    def __init__(self, run: SteadySteps) -> None:
+        """Take a run that has not begun."""
+        self.seconds = settle(run)
+        self._begun, self.begin_seconds = run.begun, min(run.begun)
+        run.step()
+        self._forward, self.backward = run.forward, run.backward
+        run.step()  # for what has crossed since
+        self._run = run
+
+    def computing(self, part: Activity, group: int) -> Iterator[Span]:
+        """Yield what a device computes and reads; phases behind the forward pass one after the other."""
+        begin = self._begun[group] - self.begin_seconds
+        if part.read_seconds:
+            row, phase = (HOST_READER, RECEIVE) if part.device == HOST else (part.device, READ)
+            yield Span(row, phase, begin, begin + part.read_seconds, part.read_bytes)
+        forward = [(begin - self.begin_seconds, end - self.begin_seconds, 0) for begin, end in self._forward[group][1:]]
+        computed = sum(end - begin for begin, end, _ in forward)
+        share = part.phases.get(FORWARD, 0.0) / computed if computed else 0.0
+        for begin, end, _ in _joined(forward, _TOUCH_SECONDS):
+            if end > begin:
+                yield Span(part.device, FORWARD, begin, begin + (end - begin) * share)
+        now = self.backward[group][0] - self.begin_seconds
+        for phase, seconds in part.phases.items():
+            if phase != FORWARD and seconds:
+                yield Span(part.device, phase, now, now + seconds)
+                now += seconds
+
+    def communicating(self, part: Activity, group: int) -> Iterator[Span]:
+        """Yield when slices are on their way that arrive within the step; they have the bytes that were counted."""
+        side, exchanged, crossed = self._run.sides[group], self._run.exchanged, self._run.crossed
+        pulled = [(side, each.pulled) for each in exchanged] + [(group, each.pulled) for each in crossed]
+        pushed = [(group, each.pushed) for each in (*exchanged, *crossed)]
+        for ways, phase, counted in ((pulled, RECEIVE, part.receive_bytes), (pushed, SEND, part.send_bytes)):
+            arrived = [
+                (max(0.0, begin - self.begin_seconds), arrival - self.begin_seconds, size)
+                for own, arrivals in ways
+                for arrival, begin, _, of, _, size in arrivals
+                if of == own and self._holds(arrival)
+            ]
+            joined = _joined(arrived, _NEAR_SHARE * self.seconds)
+            sizes = list(accumulate((size for _, _, size in joined), initial=0))
+            ends = [round(counted * size / sizes[-1]) if sizes[-1] else 0 for size in sizes]
+            for (begin, end, _), (before, after) in zip(joined, pairwise(ends), strict=True):
+                yield Span(part.device, phase, begin, end, after - before)
+
+    def aggregating(self, seconds_per_byte: float) -> Iterator[Span]:
+        """Yield when the host steps what is ready within the step; nothing if that takes it no time."""
+        stepped = [
+            (max(0.0, ready - self.begin_seconds - (end - begin) * seconds_per_byte), ready - self.begin_seconds, 0)
+            for each in self._run.exchanged
+            for ready, _, begin, end in each.stepped
+            if seconds_per_byte and self._holds(ready)
         ]
-        joined = _joined(arrived, _NEAR_SHARE * seconds)
-        sizes = list(accumulate((size for _, _, size in joined), initial=0))
-        ends = [round(counted * size / sizes[-1]) if sizes[-1] else 0 for size in sizes]
-        for (begin, end, _), (before, after) in zip(joined, pairwise(ends), strict=True):
-            yield Span(part.device, phase, begin, end, after - before)
+        for begin, end, _ in _joined(stepped, _TOUCH_SECONDS):
+            yield Span(HOST, AGGREGATE, begin, end)
 
+    def tails(self, tail_seconds: float) -> Iterator[Span]:
+        """Yield when the host computes behind the cut, begun within the step."""
+        ends = [each.stepped[0][0] for each in self._run.crossed]
+        for begin in [end - tail_seconds for end in ends if tail_seconds]:
+            if self._holds(begin):
+                yield Span(HOST, TAIL, begin - self.begin_seconds, begin + tail_seconds - self.begin_seconds)
 
-def _aggregating(run: Simulation, window: tuple[float, float], seconds_per_byte: float) -> Iterator[Span]:
-    """Yield when the host steps what is ready within the window."""
-    start, seconds = window
-    stepped = [
-        (max(0.0, ready - start - (end - begin) * seconds_per_byte), ready - start, 0)
-        for ready, _, _, begin, end in run.stepped
-        if 0 <= ready - start < seconds
-    ]
-    for begin, end, _ in _joined(stepped, _TOUCH_SECONDS):
-        yield Span(HOST, AGGREGATE, begin, end)
-
-
-def _tails(run: Simulation, window: tuple[float, float]) -> Iterator[Span]:
-    """Yield when the host computes behind the cut, begun within the window."""
-    start, seconds = window
-    for begin, end in run.turned:
-        if 0 <= begin - start < seconds and end > begin:
-            yield Span(HOST, TAIL, begin - start, end - start)
+    def _holds(self, seconds: float) -> bool:
+        return 0 <= seconds - self.begin_seconds < self.seconds
 
 
 def _joined(intervals: Sequence[Interval], gap_seconds: float) -> list[Interval]:
@@ -230,22 +269,3 @@ def _joined(intervals: Sequence[Interval], gap_seconds: float) -> list[Interval]
         else:
             joined.append((begin, end, size))
     return joined
-
-
-def _turn(drives: Sequence[Activity], crossed: Crossed) -> SplitExchange:
-    return SplitExchange(
-        tuple(crossed.up_bytes[part.device] for part in drives),
-        tuple(crossed.down_bytes[part.device] for part in drives),
-        crossed.tail_seconds,
-    )
-
-
-def _shared(link: Link, drives: int) -> SharedLink:
-    """Return the host's side; where it is not shared, it is as wide as all drives have for themselves."""
-    width = 1 if link.shared else drives
-    return SharedLink(link.bytes_per_second * width, link.latency_seconds, SLICE_SECONDS.value)
-
-
-def _own(part: Activity, link: Link) -> OwnLink:
-    rate = part.link_bytes_per_second if link.shared else min(part.link_bytes_per_second, link.bytes_per_second)
-    return OwnLink(rate, part.link_latency_seconds)

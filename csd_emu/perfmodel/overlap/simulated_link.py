@@ -1,13 +1,11 @@
-"""The link between the host and its drives, as the simulation of schedules sees it: now, and as it changes."""
+"""The link between the host and its drives, as the simulation of schedules sees it."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from csd_emu.perfmodel.sharing import check_numbers
+from csd_emu.perfmodel.sharing import Link, check_numbers
 from firmware_agent.common.errors import ConfigurationError
 
 
@@ -23,7 +21,8 @@ class SharedLink:
         device_bytes_per_second: of one drive's own side.
         background_share: of the host's side, 0 to less than 1, that storage traffic takes.
         turn_bytes: drives are served one after the other, so many bytes at a time; 0 for equal parts all the time,
-            which is what very short turns come to, but for drives that then never differ.
+            which is what very short turns come to, but for drives that then never differ. Only for drives whose own
+            sides bound nothing.
     """
 
     bytes_per_second: float
@@ -42,8 +41,10 @@ class SharedLink:
         )
         if not self.device_bytes_per_second > 0:
             raise ConfigurationError("the link: a drive's own bandwidth must be positive")
-        if self.turn_bytes < 0:
-            raise ConfigurationError(f"the link: turns of {self.turn_bytes} bytes; give 0 for none")
+        if self.turn_bytes < 0 or (self.turn_bytes and self.device_bytes_per_second < math.inf):
+            raise ConfigurationError(
+                f"the link: turns of {self.turn_bytes} bytes; give 0 for none, or some where no own side is narrow"
+            )
         if not 0 <= self.background_share < 1:
             raise ConfigurationError(
                 f"the link: background traffic takes a share of {self.background_share}; give 0 to less than 1"
@@ -74,42 +75,12 @@ class OwnLink:
             raise ConfigurationError("a drive's link: its bandwidth must be positive")
 
 
-@dataclass(frozen=True)
-class LinkTrace:
-    """A link that changes at given moments and stays as it is between them.
-
-    Attributes:
-        starts: when each of `links` begins to hold, in seconds, rising, the first 0.
-        links: one per start; the last one holds for ever.
-    """
-
-    starts: tuple[float, ...]
-    links: tuple[SharedLink, ...]
-
-    def __post_init__(self) -> None:
-        """Refuse a trace that does not say what holds at every moment."""
-        if not self.starts or len(self.starts) != len(self.links) or self.starts[0] != 0:
-            raise ConfigurationError("a link's trace has one start per link, and the first is 0")
-        rising = all(a < b < math.inf for a, b in zip(self.starts, self.starts[1:], strict=False))
-        if not rising:
-            raise ConfigurationError("a link's trace: its starts must rise and be finite")
-
-    def at(self, seconds: float) -> SharedLink:
-        """Return the link at that moment."""
-        return self.links[bisect_right(self.starts, seconds) - 1]
+def host_side(link: Link, drives: int, slice_seconds: float) -> SharedLink:
+    """Return the host's side as all share it; where it is not shared, it is as wide as all drives have it together."""
+    width = 1 if link.shared else drives
+    return SharedLink(link.bytes_per_second * width, link.latency_seconds, slice_seconds)
 
 
-def constant(link: SharedLink) -> LinkTrace:
-    """Return the link that never changes."""
-    return LinkTrace((0.0,), (link,))
-
-
-def stepped(link: SharedLink, starts: Sequence[float], bytes_per_second: Sequence[float]) -> LinkTrace:
-    """Return `link` with another bandwidth of the host's side from each start on.
-
-    Raises:
-        ConfigurationError: starts and bandwidths do not fit each other, or are no trace.
-    """
-    if len(starts) != len(bytes_per_second):
-        raise ConfigurationError(f"{len(starts)} starts for {len(bytes_per_second)} bandwidths; give one for each")
-    return LinkTrace(tuple(starts), tuple(replace(link, bytes_per_second=rate) for rate in bytes_per_second))
+def own_side(link: Link, bytes_per_second: float, latency_seconds: float) -> OwnLink:
+    """Return a drive's own side; where the host's is not shared, the drive has no more of that than what is its own."""
+    return OwnLink(bytes_per_second if link.shared else min(bytes_per_second, link.bytes_per_second), latency_seconds)

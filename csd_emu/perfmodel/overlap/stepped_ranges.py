@@ -27,7 +27,6 @@ class SteppedRange(NamedTuple):
     """Bytes [start, end) of a tensor, whose new parameters are ready at `ready_seconds`."""
 
     ready_seconds: float
-    exchange: int
     order: int
     start: int
     end: int
@@ -53,9 +52,6 @@ class BlockStepping:
             raise ConfigurationError("the host steps blocks of at least a byte, at a positive rate; give it such")
 
 
-BY_BLOCKS = BlockStepping()
-
-
 class HostBlocks:
     """Gradients in, parameters out; a tensor's bytes come from each drive in order, and so they go out."""
 
@@ -76,12 +72,12 @@ class HostBlocks:
         self._waiting: deque[SteppedRange] = deque()
         self._barrier, self._whole = stepping.barrier, [size == 0 for size in sizes]
 
-    def take(self, group: int, exchange: int, order: int, size_bytes: int, whole: bool, now: float) -> None:
+    def take(self, group: int, order: int, size_bytes: int, whole: bool, now: float) -> None:
         """Take bytes from the drives of a group; of `whole` tensors nothing is stepped before all of it is there."""
         got = self._got[order]
         got[group] += size_bytes
         if self._barrier:
-            self._take_all(exchange, order, now)
+            self._take_all(order, now)
             return
         there = min(got)
         size, start = self._sizes[order], self._taken[order]
@@ -92,7 +88,7 @@ class HostBlocks:
             self._got[order], self._taken[order] = [0] * len(got), 0
         else:
             self._taken[order] = end
-        self._step(exchange, order, start, end, now)
+        self._step(order, start, end, now)
 
     def advance(self, now: float) -> list[SteppedRange]:
         """Return what has been stepped by now and was not returned before."""
@@ -102,17 +98,17 @@ class HostBlocks:
         self.next_seconds = waiting[0].ready_seconds if waiting else math.inf
         return done
 
-    def _take_all(self, exchange: int, order: int, now: float) -> None:
+    def _take_all(self, order: int, now: float) -> None:
         """Step everything once the whole gradient is there."""
         self._whole[order] = min(self._got[order]) == self._sizes[order]
         if not all(self._whole):
             return
         for tensor, size in enumerate(self._sizes):
             self._got[tensor], self._whole[tensor] = [0] * len(self._got[tensor]), size == 0
-            self._step(exchange, tensor, 0, size, now)
+            self._step(tensor, 0, size, now)
 
-    def _step(self, exchange: int, order: int, start: int, end: int, now: float) -> None:
+    def _step(self, order: int, start: int, end: int, now: float) -> None:
         self._free_seconds = max(self._free_seconds, now) + (end - start) * self._seconds_per_byte
         if not self._waiting:
             self.next_seconds = self._free_seconds
-        self._waiting.append(SteppedRange(self._free_seconds, exchange, order, start, end))
+        self._waiting.append(SteppedRange(self._free_seconds, order, start, end))

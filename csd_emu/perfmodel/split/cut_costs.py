@@ -6,7 +6,6 @@ Per drive and step, with P the bytes of its layers, b its batch and a the bytes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -259,16 +258,3 @@ def step_bytes(parameter_bytes: float, batch_size: int, crossing_bytes: float) -
         crossing_bytes: a, of one record at the cut; 0 with nothing moved.
     """
     return 2 * parameter_bytes + 2 * batch_size * crossing_bytes
-
-
-def traffic_ratio(parameter_bytes: Sequence[float], cut: int, batch_size: int, crossing_bytes: float) -> float:
-    """Return how many times as much a step without a cut puts on the wire.
-
-    Args:
-        parameter_bytes: of each layer.
-        cut: so many of them stay.
-        batch_size: of a drive.
-        crossing_bytes: of one record at the cut.
-    """
-    whole = step_bytes(sum(parameter_bytes), batch_size, 0)
-    return whole / step_bytes(sum(parameter_bytes[:cut]), batch_size, crossing_bytes)

@@ -240,6 +240,11 @@ class SplitProblem:
         return tuple(drive for drive in self.drives if not drive.local)
 
     @property
+    def cuts_overlap(self) -> bool:
+        """Whether the exchange of a model that is cut overlaps what drives compute."""
+        return self.sending is not None and self.cut_overlaps
+
+    @property
     def records(self) -> int:
         """Of a step, all together."""
         return sum(drive.batch_size for drive in self.drives)

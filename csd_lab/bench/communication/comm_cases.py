@@ -1,17 +1,39 @@
-"""The cases of `bench comm`, and what the scheduling core says of them: deterministic, on the timeline."""
+"""The models and cases of `bench comm`, and what the scheduling core says of them: deterministic, on the timeline."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from csd_emu.engines.shaping.relay_pipe import CHUNK_BYTES
-from csd_emu.perfmodel.overlap.layer_work import Costs, exchange_bytes, ideal_step_seconds
+from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost, exchange_bytes, ideal_step_seconds
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
-from csd_emu.perfmodel.overlap.simulated_step import steady_step_seconds
-from csd_lab.bench.communication.comm_models import MODELS, costs_of
+from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
+from csd_lab.bench.communication import comm_nets
+from firmware_agent.common.models import ModelSpec
 from firmware_agent.common.send_queue import TransferSettings
+
+MODELS = tuple(comm_nets.NETS)
+_FILE = Path(comm_nets.__file__)
+
+
+def costs_of(model: str, compute_seconds: float) -> Costs:
+    """Return what each layer of a model exchanges and computes, `compute_seconds` in all."""
+    net = comm_nets.NETS[model]()
+    sizes = {name: 4 * parameter.numel() for name, parameter in net.model.named_parameters()}
+    return tuple(
+        LayerCost(layer, (TensorCost(f"{layer}.weight", sizes[f"{layer}.weight"]),), seconds.forward, seconds.backward)
+        for layer, seconds in comm_nets.layer_seconds(net.operations, compute_seconds).items()
+    )
+
+
+def spec_of(model: str, compute_seconds: float = 0.0) -> ModelSpec:
+    """Return the model as drives build it, paced to `compute_seconds` per step; unpaced without."""
+    arguments: dict[str, int | float | str | bool] = {"name": model, "compute_seconds": compute_seconds}
+    return ModelSpec(f"{_FILE.name}:build", _FILE.read_text(encoding="utf-8"), arguments)
+
 
 DRIVES = 3
 # Seconds of all bytes of one direction on the shared link, over seconds that a drive computes.
@@ -72,29 +94,21 @@ class CommunicationCase:
 CASES = tuple(CommunicationCase(model, ratio) for model in MODELS for ratio in RATIOS)
 
 
-@dataclass(frozen=True)
-class CommunicationOutcome:
-    """What a case's step takes, once steps repeat."""
+def predict(case: CommunicationCase) -> dict[str, Any]:
+    """Return what the core says of a case, as a sample: what a step takes, once steps repeat.
 
-    case: CommunicationCase
-    fifo_seconds: float
-    priority_seconds: float
-
-    @property
-    def gain(self) -> float:
-        """FIFO's seconds over those of priority."""
-        return self.fifo_seconds / self.priority_seconds
-
-    @property
-    def over_lower_bound(self) -> float:
-        """Priority's seconds over what no schedule can beat."""
-        return self.priority_seconds / ideal_step_seconds(self.case.costs, self.case.bytes_per_second)
-
-
-def predict(case: CommunicationCase, link: SharedLink) -> CommunicationOutcome:
-    """Return what the core says of a case on this link."""
-    fifo, priority = (steady_step_seconds(case.costs, link, sending) for sending in (FIFO, PRIORITY))
-    return CommunicationOutcome(case, fifo, priority)
+    `priority_over_fifo` are FIFO's seconds over those of priority, `over_lower_bound` priority's over what no schedule
+    can beat.
+    """
+    fifo, priority = (steady_step_seconds(case.costs, case.link, sending) for sending in (FIFO, PRIORITY))
+    return {
+        "model": case.model,
+        "wire_over_compute": case.ratio,
+        "fifo_seconds": fifo,
+        "priority_seconds": priority,
+        "priority_over_fifo": fifo / priority,
+        "over_lower_bound": priority / ideal_step_seconds(case.costs, case.bytes_per_second),
+    }
 
 
 def figures() -> tuple[dict[str, float], list[dict[str, Any]]]:
@@ -102,23 +116,12 @@ def figures() -> tuple[dict[str, float], list[dict[str, Any]]]:
 
     `over_lower_bound` is the largest, over the models, where wire and compute take as long.
     """
-    outcomes = [predict(case, case.link) for case in CASES]
-    gains = [each.gain for each in outcomes]
-    bounds = [each.over_lower_bound for each in outcomes if each.case.ratio == 1]
+    samples = [predict(case) for case in CASES]
+    gains = [sample["priority_over_fifo"] for sample in samples]
+    bounds = [sample["over_lower_bound"] for sample in samples if sample["wire_over_compute"] == 1]
     found = {
         "priority_over_fifo_max": max(gains),
         "priority_over_fifo_min": min(gains),
         "over_lower_bound": max(bounds),
     }
-    samples = [
-        {
-            "model": each.case.model,
-            "wire_over_compute": each.case.ratio,
-            "fifo_seconds": each.fifo_seconds,
-            "priority_seconds": each.priority_seconds,
-            "priority_over_fifo": each.gain,
-            "over_lower_bound": each.over_lower_bound,
-        }
-        for each in outcomes
-    ]
     return found, samples

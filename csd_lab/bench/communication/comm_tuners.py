@@ -19,16 +19,24 @@ from csd_emu.perfmodel.overlap.layer_work import exchange_bytes
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from csd_lab.bench.communication import comm_cases
-from csd_lab.bench.communication.comm_models import MODELS, costs_of
-from csd_lab.bench.process_pool import spread_over
-from csd_lab.generate.autobyte.bandwidth_trace import BandwidthProcess, BandwidthTrace, draw_trace
-from csd_lab.generate.autobyte.tuner_scenario import ObservationNoise, Setup, Surface, play
+from csd_lab.bench.communication.analytic_predictor import AnalyticPredictor
+from csd_lab.bench.communication.comm_cases import MODELS, costs_of
+from csd_lab.bench.harness import spread_over
+from csd_lab.generate.autobyte.tuner_scenario import (
+    BandwidthProcess,
+    BandwidthTrace,
+    ObservationNoise,
+    Setup,
+    Surface,
+    draw_trace,
+    play,
+)
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.autobyte import AutoByte
 from host.policies.transfer.bayesian_search import SearchRules, StaticSearch
 from host.policies.transfer.meta_network import shipped_network
 from host.policies.transfer.setting_grid import BYTESCHEDULER_DEFAULT, DEFAULT, candidates
-from host.policies.transfer.speedup_predictor import AnalyticPredictor, Predictor, SimulatedShortlist
+from host.policies.transfer.speedup_predictor import Predictor, SimulatedSettings
 from host.policies.transfer.transfer_tuner import StepSeen, TransferTuner
 
 DRIVES = 3
@@ -72,13 +80,12 @@ class TracedCase(NamedTuple):
 
 # Figures are made of `OWN`; the others show who predicts how well, each on the first of these traces.
 CONTENDERS = {
-    "network and simulation": PredictorContender(lambda: SimulatedShortlist(shipped_network())),
-    "analytic and simulation": PredictorContender(lambda: SimulatedShortlist(AnalyticPredictor()), TRACES),
+    "simulation": PredictorContender(SimulatedSettings, TRACES),
     "network": PredictorContender(shipped_network),
     "analytic": PredictorContender(AnalyticPredictor),
 }
 # What `autobyte` is in a job file; see the page for why.
-OWN = "analytic and simulation"
+OWN = "simulation"
 
 
 def figures(seed: int, processes: int | None = None) -> tuple[dict[str, float], dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,16 +14,14 @@ from csd_emu.config.array_file import ArrayConfig, HostSection
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import bench_config, bench_job, cpu_hogs, report
+from csd_lab.bench.command_lab import read_rounds
+from csd_lab.bench.harness import Bench, array_of, bench_job, cpu_hogs, request_run, temporary_folder
 from csd_lab.generate.promql_queries import JOULES, JOULES_PER_RECORD, RECORDS_PER_DEVICE_SECOND, WATTS, Query
 from csd_lab.testkit.prometheus import Prometheus, free_port, run_prometheus
 from firmware_agent.common.errors import EnvironmentUnfit
-from firmware_agent.common.models import ModelSpec
-from host.app.prepare import prepare_run
 from host.app.run_job import run_job
 from host.config.job_file import JobConfig
-from host.config.resolve import ResolvedRun
-from host.core.records import RoundRecord, decode_record
+from host.core.records import RoundRecord
 from host.core.run_stats import RunStats
 
 DEVICES = 3
@@ -53,21 +50,22 @@ class QueryResult:
         return 1.0 if math.isnan(self.answered) else abs(self.answered / self.recorded - 1)
 
 
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
-    """Have Prometheus scrape a run on 3 VMs every second while hogs keep all cores busy, and question it afterwards.
+def bench_metrics(bench: Bench) -> BenchReport:
+    """Agreement of Prometheus' answers with the run record, however busy this machine is.
+
+    Have Prometheus scrape a run on 3 VMs every second while hogs keep all cores busy, and question it afterwards.
 
     Figure: `worst_error`, relative, over records per device second and watts of every drive, joules per record, and
     joules of every drive and the host, in windows of all and of parts of the run.
     """
-    config = bench_config("metrics", DEVICES)
-    job = bench_job(seed).model_copy(update={"rounds": ROUNDS})
-    with tempfile.TemporaryDirectory(prefix="csd-bench-") as folder, cpu_hogs(os.cpu_count() or 1):
-        answers, wall = scrape_run(config, job, paths, progress, Path(folder))
+    config, job = array_of(bench.name, DEVICES), bench_job(bench.seed).model_copy(update={"rounds": ROUNDS})
+    with temporary_folder() as folder, cpu_hogs(os.cpu_count() or 1):
+        answers, wall = scrape_run(config, job, bench.paths, bench.progress, folder)
     samples: dict[str, Any] = {
         "answers": [asdict(answer) | {"error": answer.error} for answer in answers],
         "records_per_wall_second_over_recorded": wall,
     }
-    return report("metrics", "counted", seed, {"worst_error": max(answer.error for answer in answers)}, samples)
+    return bench.report("counted", {"worst_error": max(answer.error for answer in answers)}, samples)
 
 
 def scrape_run(
@@ -84,21 +82,14 @@ def scrape_run(
     """
     port = free_port()
     host = HostSection(profile=config.host.profile, metrics_port=port)
-    request = prepare_run(ResolvedRun(config.model_copy(update={"host": host}), job, ModelSpec(job.model)))
+    request = request_run(config.model_copy(update={"host": host}), job)
     with run_prometheus(folder, port) as prometheus:
         summary = run_job(request, paths, folder / "runs", progress, quiet=True)
-        rounds = read_rounds(Path(summary.run_directory))
+        rounds = read_rounds(Path(summary.run_directory).parent)
         windows = list(list_windows(prometheus, time.time(), len(rounds)))
         answers = [answer for window in windows for answer in ask(prometheus, window, rounds)]
         wall = [share for window in windows for share in _wall_shares(prometheus, window, rounds)]
     return answers, wall
-
-
-def read_rounds(directory: Path) -> list[RoundRecord]:
-    """Return the rounds of a run directory."""
-    lines = (directory / "records.jsonl").read_bytes().splitlines()
-    records = [decode_record(line) for line in lines]
-    return [record for record in records if isinstance(record, RoundRecord)]
 
 
 @dataclass(frozen=True)
@@ -151,30 +142,25 @@ def ask(prometheus: Prometheus, window: QueryWindow, rounds: Sequence[RoundRecor
 
 def rates(rounds: Sequence[RoundRecord]) -> Recorded:
     """Return records per device second of each drive that computed."""
-    samples: dict[str, float] = {}
-    seconds: dict[str, float] = {}
-    for part in (part for record in rounds for part in record.devices):
-        samples[part.device] = samples.get(part.device, 0) + part.samples
-        seconds[part.device] = seconds.get(part.device, 0.0) + part.device_seconds.total
-    return {device: samples[device] / value for device, value in seconds.items() if value}
+    stats = RunStats.of(rounds)
+    return {name: stats.devices[name].samples / seconds for name, seconds in stats.device_seconds.items() if seconds}
 
 
 def joules(rounds: Sequence[RoundRecord]) -> Recorded:
     """Return joules of each drive and of the host."""
-    nodes = RunStats.of(rounds).node_joules
-    return {node: sum(components.values()) for node, components in nodes.items()}
+    return {node: sum(components.values()) for node, components in RunStats.of(rounds).node_joules.items()}
 
 
 def watts(rounds: Sequence[RoundRecord]) -> Recorded:
     """Return mean watts of each drive and of the host."""
-    seconds = sum(record.array_seconds for record in rounds)
+    seconds = RunStats.of(rounds).array_seconds
     return {node: value / seconds for node, value in joules(rounds).items()}
 
 
 def joules_per_record(rounds: Sequence[RoundRecord]) -> Recorded:
     """Return joules of everything per record, under an empty name."""
-    samples = sum(part.samples for record in rounds for part in record.devices)
-    return {"": sum(record.total_joules for record in rounds) / samples}
+    stats = RunStats.of(rounds)
+    return {"": stats.energy_joules / sum(device.samples for device in stats.devices.values())}
 
 
 def _compare(

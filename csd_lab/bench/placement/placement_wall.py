@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import torch
 
-from csd_emu.engines import Engine, NativeEngine
-from csd_emu.perfmodel.overlap.layer_work import exchange_bytes
 from csd_emu.perfmodel.split.split_problem import DeviceCost, HostPlace, LayerSplitCost, SplitProblem
 from csd_emu.perfmodel.timeline import Link
-from csd_emu.util.progress import Progress
-from csd_lab.bench.communication.comm_cases import DRIVES, LATENCY_SECONDS
-from csd_lab.bench.communication.comm_models import costs_of, spec_of
+from csd_lab.bench.communication.comm_cases import DRIVES, LATENCY_SECONDS, CommunicationCase, costs_of, spec_of
 from csd_lab.bench.communication.comm_nets import INPUT_SHAPE, NETS
 from csd_lab.bench.communication.comm_runs import WallRuns
-from csd_lab.bench.cpu_steal import Attempt, undisturbed
+from csd_lab.bench.harness import Attempt, undisturbed
 from firmware_agent.common.layer_costs import trace_layers
 from firmware_agent.common.split.cutting import list_cuts
 from host.policies.split.choose_cut import HEAVY, decide
@@ -37,27 +32,10 @@ _PLACEMENTS = 3
 _OWN_BYTES_PER_SECOND = 1e12
 
 
-@dataclass(frozen=True)
-class PlacementWallCase:
-    """A scaled model on three paced drives that share a link.
+class PlacementWallCase(CommunicationCase):
+    """A scaled model on three paced drives that share a link; the ratio is that with nothing moved."""
 
-    Attributes:
-        model: its name.
-        ratio: seconds of all bytes of one direction on the shared link over seconds that a drive computes, with nothing
-            moved.
-    """
-
-    model: str
-    ratio: float
-
-    def __str__(self) -> str:
-        """Return it as a person reads it."""
-        return f"{self.model}, wire/compute {self.ratio:g}"
-
-    @property
-    def bytes_per_second(self) -> float:
-        """The link's bandwidth, each way."""
-        return DRIVES * exchange_bytes(costs_of(self.model, COMPUTE_SECONDS)) / (COMPUTE_SECONDS * self.ratio)
+    compute_seconds = COMPUTE_SECONDS
 
 
 # Step seconds of each case and placement.
@@ -72,7 +50,7 @@ REGRET_CASES = (
 )
 
 
-async def speedup(runs: WallRuns, progress: Progress) -> tuple[float, dict[str, Any]]:
+async def speedup(runs: WallRuns) -> tuple[float, dict[str, Any]]:
     """Return how many times as long a step of the scaled VGG takes with nothing moved as with the cut that is chosen.
 
     Medians of wall seconds, three paced drives behind the relay, 32 records each, nothing overlapping in either. The
@@ -81,20 +59,20 @@ async def speedup(runs: WallRuns, progress: Progress) -> tuple[float, dict[str, 
     """
     case, chosen = SPEEDUP_CASE, placement_of(decide(situation_of(SPEEDUP_CASE), heavy=HEAVY))
     placements = dict.fromkeys((NONE, chosen, first_linear(case.model)))
-    made = await _run(runs, [(case, each) for each in placements], _SPEEDUP_STEPS, progress)
+    made = await _run(runs, [(case, each) for each in placements], _SPEEDUP_STEPS)
     unmoved, moved = (statistics.median(made[case, each].result) for each in (NONE, chosen))
     seconds = {placement: each.result for (_, placement), each in made.items()}
     return unmoved / moved, {"case": str(case), "chosen": chosen, "step_seconds": seconds, **_told(made)}
 
 
-async def regret(runs: WallRuns, progress: Progress) -> tuple[float, list[dict[str, Any]]]:
+async def regret(runs: WallRuns) -> tuple[float, list[dict[str, Any]]]:
     """Return the largest measured chosen / best - 1, and what was seen of each case.
 
     Chosen is what `host.policies.split.choose_cut` says of the figures that drives and host are paced to, any layer
     allowed to move; best is the shortest median of the runs of `candidates`.
     """
     planned = [(case, placement) for case in REGRET_CASES for placement in candidates(case)]
-    made = await _run(runs, planned, _REGRET_STEPS, progress)
+    made = await _run(runs, planned, _REGRET_STEPS)
     cases = [_regret_of(case, {key: each for key, each in made.items() if key[0] == case}) for case in REGRET_CASES]
     return max(case["regret"] for case in cases), cases
 
@@ -112,17 +90,15 @@ def _regret_of(case: PlacementWallCase, made: Made) -> dict[str, Any]:
     }
 
 
-async def _run(
-    runs: WallRuns, planned: Sequence[tuple[PlacementWallCase, str]], steps: int, progress: Progress
-) -> Made:
+async def _run(runs: WallRuns, planned: Sequence[tuple[PlacementWallCase, str]], steps: int) -> Made:
     """Return the step seconds of each case and placement; runs from which much was stolen are made again."""
 
     async def make(case: PlacementWallCase, placement: str) -> list[float]:
-        progress.stage(f"{case}: placement {placement}")
+        runs.progress.stage(f"{case}: placement {placement}")
         spec = spec_of(case.model, COMPUTE_SECONDS)
         return await runs.run_placed(spec, placement, BATCH, steps, case.bytes_per_second)
 
-    made = await undisturbed([partial(make, *each) for each in planned], progress.advance)
+    made = await undisturbed([partial(make, *each) for each in planned], runs.progress.advance)
     return dict(zip(planned, made, strict=True))
 
 
@@ -201,14 +177,3 @@ def first_linear(model: str) -> str:
     """Return the first linear layer behind the last convolution; of a model without one the last layer."""
     names = [layer.name for layer in _layers(model)]
     return next((name for name in names if name.startswith("fc")), names[-1])
-
-
-def native_engine(engine: Engine) -> NativeEngine:
-    """Return the engine of the wall-clock runs as what it is.
-
-    Raises:
-        TypeError: it is another.
-    """
-    if not isinstance(engine, NativeEngine):
-        raise TypeError("drives behind a shaped link are native ones")
-    return engine

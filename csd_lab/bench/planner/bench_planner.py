@@ -5,15 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
-from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import report
+from csd_lab.bench.harness import Bench, spread_over
 from csd_lab.bench.planner.planner_cases import (
     COUNTS,
     LINKS_BYTES_PER_SECOND,
@@ -37,7 +36,6 @@ from csd_lab.bench.planner.planner_play import (
     time_planning,
 )
 from csd_lab.bench.planner.planner_world import World
-from csd_lab.bench.process_pool import spread_over
 from host.config.preference import parse_preference
 from host.config.sync_section import TuningSection
 from host.policies.selection.selection_rules import SelectionRules
@@ -55,32 +53,18 @@ PUBLISHED_HIT_RATE = 0.7667
 NEAR = 0.05
 
 
-@dataclass(frozen=True)
-class Task:
-    """One case to be worked on in a process of its own.
+def bench_planner(bench: Bench) -> BenchReport:
+    """Choices of the planner against the truly best devices, in worlds that it does not know, and what they cost.
 
-    Attributes:
-        seed: of the bench.
-        case: it.
-        sensitive: whether other numbers of steps and other noise are tried too.
-    """
-
-    seed: int
-    case: PlannerCase
-    sensitive: bool
-
-
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
-    """Let the planner choose in 60 worlds, each judged by running every configuration to the end.
+    Let the planner choose in 60 worlds, each judged by running every configuration to the end.
 
     Figures (lower bounds: the rates): see `summarise`; `hard_cases`, and `time_figures` beside them.
     Clock: modelled; the last two are wall seconds.
     """
-    del paths
     began = time.monotonic()
-    rows = play_all(progress, seed)
-    progress.stage("how long planning takes with 36 drives")
-    timed = [time_wide(seed + number) for number in range(WIDE_RUNS)]
+    rows = play_all(bench.progress, bench.seed)
+    bench.progress.stage("how long planning takes with 36 drives")
+    timed = [time_wide(bench.seed + number) for number in range(WIDE_RUNS)]
     ours = [row["ours"] for row in rows]
     hard = [row["ours"] for row in rows if row["hard"]]
     figures = summarise(ours) | {
@@ -98,7 +82,7 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
         "timed": timed,
         "wall_seconds": time.monotonic() - began,
     }
-    return report("planner", "modelled", seed, figures, samples, "none")
+    return bench.report("modelled", figures, samples, "none")
 
 
 def play_all(
@@ -109,7 +93,7 @@ def play_all(
     progress.stage(f"{len(chosen)} worlds, every configuration in each")
     rows = []
     with spread_over(processes) as spread:
-        for row in spread(play_case, [Task(seed, case, is_sensitive(case)) for case in chosen]):
+        for row in spread(play_case, repeat(seed), chosen, map(is_sensitive, chosen)):
             rows.append(row)
             progress.advance(len(rows) / len(chosen))
     return rows
@@ -121,9 +105,12 @@ def is_sensitive(case: PlannerCase) -> bool:
     return (list(MODELS).index(case.model) + preference + link) % len(LINKS_BYTES_PER_SECOND) == 0
 
 
-def play_case(task: Task) -> dict[str, Any]:
-    """Return everyone's choices in a case, what is truly best, and whether a fixed rule would have done."""
-    case, truth = task.case, find_truth(task.case, task.seed)
+def play_case(seed: int, case: PlannerCase, sensitive: bool) -> dict[str, Any]:
+    """Return everyone's choices in a case, what is truly best, and whether a fixed rule would have done.
+
+    If it is `sensitive`, other numbers of steps and other noise are tried too.
+    """
+    truth = find_truth(case, seed)
     rules = play_rules(truth)
     best = truth.best
     row: dict[str, Any] = {
@@ -133,24 +120,24 @@ def play_case(task: Task) -> dict[str, Any]:
         | {"seconds": float(truth.seconds[best]), "joules": float(truth.joules[best])},
         "as_good": int(np.sum(np.exp(truth.scores - truth.scores[best]) <= 1.01)),
         "hard": not any(outcome.hit for outcome in rules.values()),
-        "ours": _play(task, truth, TRIAL_STEPS, ranked=True).row(),
+        "ours": _play(seed, case, truth, TRIAL_STEPS, ranked=True).row(),
         "tables": play_model(truth, case).row(),
         "rules": {name: outcome.row() for name, outcome in rules.items()},
         "exhaustive": {
-            str(steps): play_exhaustive(truth, steps, _generator(task, 3)).row() for steps in EXHAUSTIVE_STEPS
+            str(steps): play_exhaustive(truth, steps, _generator(seed, case, 3)).row() for steps in EXHAUSTIVE_STEPS
         },
     }
-    if task.sensitive:
+    if sensitive:
         row["steps"] = {
-            str(steps): row["ours"] if steps == TRIAL_STEPS else _play(task, truth, steps).row()
+            str(steps): row["ours"] if steps == TRIAL_STEPS else _play(seed, case, truth, steps).row()
             for steps in SENSITIVE_STEPS
         }
         row["noise"] = {
-            f"{noise:g}": _play(task, find_truth(case, task.seed, noise), TRIAL_STEPS).row()
+            f"{noise:g}": _play(seed, case, find_truth(case, seed, noise), TRIAL_STEPS).row()
             for noise in SENSITIVE_NOISE
         }
-        found = find_truth(case, task.seed, tuning=TuningSection())
-        row["default_tuning"] = _play(task, found, TRIAL_STEPS).row()
+        found = find_truth(case, seed, tuning=TuningSection())
+        row["default_tuning"] = _play(seed, case, found, TRIAL_STEPS).row()
     return row
 
 
@@ -250,12 +237,12 @@ def time_figures(timed: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, fl
     }
 
 
-def _play(task: Task, truth: Truth, steps: int, ranked: bool = False) -> ChoiceOutcome:
-    return play(truth, task.case, steps, _generator(task, 2), ranked=ranked)
+def _play(seed: int, case: PlannerCase, truth: Truth, steps: int, ranked: bool = False) -> ChoiceOutcome:
+    return play(truth, case, steps, _generator(seed, case, 2), ranked=ranked)
 
 
-def _generator(task: Task, purpose: int) -> np.random.Generator:
-    return np.random.default_rng((task.seed, task.case.number, purpose))
+def _generator(seed: int, case: PlannerCase, purpose: int) -> np.random.Generator:
+    return np.random.default_rng((seed, case.number, purpose))
 
 
 def _describe() -> dict[str, Any]:

@@ -221,7 +221,8 @@ def nominal_batches(cluster: Cluster, configuration: Configuration, tuning: Tuni
     """Return what STANNIS plans from the nominal tables, for a link that carries what it says."""
     tables = [kind.speed for kind in cluster.kinds if kind.speed is not None]
     drives = sum(count for kind, count in zip(cluster.kinds, configuration, strict=True) if not kind.local)
-    sync_seconds = 2 * drives * cluster.state_bytes / cluster.link.bytes_per_second
+    carried = cluster.link.carry_together(np.full(drives, float(cluster.state_bytes)))
+    sync_seconds = 2 * float(carried.max(initial=0.0))
     return stannis_batches(tables, configuration, tuning, sync_seconds)
 
 

@@ -5,42 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from csd_lab.bench.planner.planner_cases import TIE, PlannerCase, Truth, fixed_rules
 from csd_lab.bench.planner.planner_world import World
-from host.policies.selection.cluster import Cluster, Configuration, Trial, TrialStep
+from host.policies.selection.cluster import Cluster, Configuration, Trial
 from host.policies.selection.planner import Planner, SelectionPlan
 from host.policies.selection.selection_rules import Constraints, SelectionRules
 
 # More trials than a planner would ever make: one that does not end is broken.
 _MOST_TRIALS = 1000
-
-
-class PlannerUnderTest(Protocol):
-    """What `host.policies.selection.planner.Planner` is to the bench."""
-
-    def next_trial(self) -> Trial | None:
-        """Return what to try, None if enough is known."""
-        ...
-
-    def observe(self, trial: Trial, seen: Sequence[TrialStep]) -> None:
-        """Learn from it."""
-        ...
-
-    def decide(self) -> SelectionPlan:
-        """Return the plan."""
-        ...
-
-    def choose_nodes(self, configuration: Configuration) -> tuple[str, ...]:
-        """Return who takes part."""
-        ...
-
-
-# Makes a planner of a cluster, rules and records.
-MakeChooser = Callable[[Cluster, SelectionRules, float], PlannerUnderTest]
 
 
 @dataclass(frozen=True)
@@ -97,7 +73,7 @@ def play(
     case: PlannerCase,
     steps: int,
     generator: np.random.Generator,
-    make: MakeChooser = Planner,
+    make: Callable[[Cluster, SelectionRules, float], Any] = Planner,
     ranked: bool = False,
 ) -> ChoiceOutcome:
     """Let a planner try what it wants in the world, and judge what it decides.

@@ -8,15 +8,13 @@ from collections import defaultdict
 
 import numpy as np
 
-from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles.calibration import CalibrationStore
-from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import report
+from csd_lab.bench.harness import Bench, array_of
 from csd_lab.simulate.nodes import Nodes, make_nodes
 from csd_lab.simulate.simulated_baseline import host_alone
 from csd_lab.simulate.simulated_run import SimulationTrace, simulate
+from csd_lab.simulate.tree import array_tree
 from csd_lab.simulate.tuners import make_tuner
 from firmware_agent.common.models import ZOO, ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
@@ -26,12 +24,7 @@ from host.core.tuning.batch_tuner import Floats
 DRIVES, STEPS, RUNS = 10_000, 1_000, 3
 MODEL = "mobilenet_v2"
 # Half of the drives are newport, a quarter each of the others.
-ARRAY = {
-    "name": "bench-simulate",
-    "engine": "native",
-    "host": {"trains": True},
-    "devices": [{"profile": name} for name in ("newport", "solana", "newport", "generic-a53")],
-}
+DEVICES = [{"profile": name} for name in ("newport", "solana", "newport", "generic-a53")]
 TUNING = TuningSection(slow_batch=8, largest_batch=4096)
 # Of the changes: on average one per step somewhere, each a slowdown by this share, of so many steps on average.
 LOST_SHARE, MEAN_STEPS = (0.2, 0.9), 100
@@ -39,29 +32,32 @@ LOST_SHARE, MEAN_STEPS = (0.2, 0.9), 100
 JITTER = 0.01
 
 
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
-    """Simulate three times; HyperTune watches, drives are slowed down and recover, every step differs.
+def bench_simulate(bench: Bench) -> BenchReport:
+    """Time to simulate ten thousand drives for a thousand steps.
+
+    Simulate three times; HyperTune watches, drives are slowed down and recover, every step differs.
 
     Figure: `seconds`, the median of the wall seconds from the array's configuration to the figures of the run, the
     baseline included.
     """
     load = inspect_load(ModelSpec(MODEL), ZOO[MODEL].input_shape)
-    store = CalibrationStore(paths.calibration)
+    store = CalibrationStore(bench.paths.calibration)
     seconds, cpu_seconds, traces = [], [], []
     for number in range(RUNS):
-        progress.stage(f"simulate {DRIVES} drives for {STEPS} steps, run {number + 1} of {RUNS}")
+        bench.progress.stage(f"simulate {DRIVES} drives for {STEPS} steps, run {number + 1} of {RUNS}")
         begin, cpu = time.monotonic(), time.process_time()
-        config = ArrayConfig.model_validate(ARRAY)
+        config = array_of(bench.name, DEVICES, "native", host={"trains": True})
         sync = SyncSection(micro_batch=4, tuning=TUNING)
         nodes = make_nodes(config, load, store, sync, drives=DRIVES)
-        tuner = make_tuner("hypertune", nodes, TUNING, 1, STEPS)
-        trace = simulate(nodes, tuner, Unrest(nodes, seed), STEPS, TUNING.cost_steps)
+        tree = array_tree(nodes)
+        tuner = make_tuner("hypertune", tree, TUNING, 1, STEPS)
+        trace = simulate(tree, tuner, Unrest(nodes, bench.seed), STEPS, TUNING.cost_steps)
         base = host_alone(nodes, int(trace.records.sum()))
         seconds.append(time.monotonic() - begin)
         cpu_seconds.append(time.process_time() - cpu)
         traces.append((trace, base.records_per_second))
     samples = {"wall_seconds": seconds, "cpu_seconds": cpu_seconds, **_described(*traces[-1])}
-    return report("simulate", "wall", seed, {"seconds": statistics.median(seconds)}, samples, engine="none")
+    return bench.report("wall", {"seconds": statistics.median(seconds)}, samples, engine="none")
 
 
 class Unrest:

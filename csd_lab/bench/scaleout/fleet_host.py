@@ -8,29 +8,19 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 import host.app.run_job  # noqa: F401  # so that this process holds in memory what a real run's does
 from csd_emu.util.deadline import Deadline
-from csd_lab.bench.harness import bench_config, bench_job
-from csd_lab.bench.scaleout.fleet_job import KEYS_FOLDER, MANIFEST, HostReport, HostTask, read_task
-from firmware_agent.common.errors import BootTimeout, CsdError, ProtocolError
-from firmware_agent.common.models import ModelSpec
-from firmware_agent.common.slices import Array
-from host.core.evaluation import Structure
+from csd_lab.bench.scaleout.fleet_stubs import KEYS_FOLDER, MANIFEST, HostReport, HostTask, read_task
+from csd_lab.bench.training.noop_rounds import NoopRounds
+from firmware_agent.common.errors import BootTimeout, CsdError
 from host.core.garbage import rare_collections
 from host.fleet.certificates import HostKeys
 from host.fleet.fleet import Fleet
 from host.fleet.hello_rules import ExpectedDevice
-from host.training.accounting import make_accountant
-from host.training.federated import FederatedTraining
-from host.training.round_exchange import RoundExchange, job_frame
-
-TENSOR = "values"
 
 
 async def serve(task: HostTask, keys: HostKeys) -> HostReport:
@@ -45,9 +35,8 @@ async def serve(task: HostTask, keys: HostKeys) -> HostReport:
         begin = time.monotonic()
         await _all_joined(fleet, task.devices, deadline)
         joined_seconds, joined_bytes = time.monotonic() - begin, resident_bytes()
-        rounds = FleetNoopRounds(task, fleet)
-        for _ in range(task.warm_up):
-            await rounds.seconds()
+        rounds = NoopRounds(fleet, task.devices, task.elements, task.seed)
+        await rounds.warm_up()
         processor = time.process_time()
         round_seconds = [await rounds.seconds() for _ in range(task.rounds)]
         processor_seconds, after_bytes = (time.process_time() - processor) / task.rounds, resident_bytes()
@@ -73,51 +62,6 @@ async def _all_joined(fleet: Fleet, devices: list[str], deadline: Deadline) -> N
             f"bench scaleout: {there} of {len(devices)} stub agents dialled in within {deadline.seconds:.0f} s; run it "
             "again on a less busy machine"
         ) from None
-
-
-class FleetNoopRounds:
-    """Federated rounds of no epoch: one tensor goes out, comes back as it went, and is averaged."""
-
-    def __init__(self, task: HostTask, fleet: Fleet) -> None:
-        """Prepare; the first round has the drives prepare for the job too."""
-        job = bench_job(task.seed).model_copy(update={"epochs": 0, "watchdog": task.deadline_seconds})
-        frame = job_frame(job, ModelSpec("flat.py:Flat", "", {"elements": task.elements}), 1.0)
-        self._start = np.random.default_rng(task.seed).standard_normal(task.elements, np.float32)
-        exchange = RoundExchange(job, frame, fleet, lambda: (), lambda *_: None)
-        accountant = make_accountant(bench_config("scaleout", len(task.devices), "native"))
-        judge = _Unjudged(self._start)
-        self._training = FederatedTraining(job, task.devices, exchange, accountant, judge, lambda *_: None)
-
-    async def seconds(self) -> float:
-        """Return wall seconds of one round, from its beginning to the mean being there and accounted for.
-
-        Raises:
-            ProtocolError: a drive is missing, or the weights are not those that went out.
-        """
-        record = await self._training.run_round()
-        # Shares are as good as equal in float64, so the mean is the same float32.
-        if record.lost or not np.array_equal(self._training.weights[TENSOR], self._start):
-            raise ProtocolError(f"round {record.round} without training changed the weights, or lost {record.lost}")
-        return record.wall_seconds
-
-
-class _Unjudged:
-    """A `host.core.evaluation.WeightsJudge` that takes no time."""
-
-    def __init__(self, values: Array) -> None:
-        self._values = values
-
-    def initial_weights(self) -> dict[str, Array]:
-        """Return the one tensor."""
-        return {TENSOR: self._values.copy()}
-
-    def structure(self) -> Structure:
-        """Return that it is a parameter."""
-        return Structure((TENSOR,), (), {})
-
-    def evaluate(self, weights: Mapping[str, Array]) -> tuple[float, float]:
-        """Judge nothing."""
-        return 0.0, 0.0
 
 
 def resident_bytes() -> int:

@@ -12,10 +12,10 @@ from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.servers_file import ServersConfig
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
 from csd_lab.simulate.outages import Outages
+from csd_lab.simulate.simulated_run import SimulationTrace, simulate
+from csd_lab.simulate.simulation_report import describe_tree
 from csd_lab.simulate.tree import Tree, make_tree
-from csd_lab.simulate.tree_report import describe_tree
-from csd_lab.simulate.tree_run import TreeTrace, simulate_tree
-from csd_lab.simulate.tree_tuner import make_tree_tuner
+from csd_lab.simulate.tuners import make_tuner
 from firmware_agent.common.models import ZOO, ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
 from host.core.model_bytes import Load, inspect_load
@@ -70,15 +70,15 @@ def measure(seed: int, servers: int = SERVERS, steps: int = STEPS, runs: int = R
     return {"simulate_36000_drives_seconds": statistics.median(seconds), **found}
 
 
-def _run(load: Load, store: CalibrationStore, seed: int, servers: int, steps: int) -> tuple[Tree, TreeTrace]:
+def _run(load: Load, store: CalibrationStore, seed: int, servers: int, steps: int) -> tuple[Tree, SimulationTrace]:
     group = {"name": "srv", "array": "array.yaml", "count": servers}
     config, array = ServersConfig.model_validate(SERVERS_FILE | {"servers": [group]}), ArrayConfig.model_validate(ARRAY)
     tree = make_tree(config, {"array.yaml": array}, load, store, SyncSection(micro_batch=4, tuning=TUNING))
     generator = np.random.default_rng(seed)
     outages = Outages(tree, config.failures, generator)
-    tuner = make_tree_tuner("hypertune", tree, TUNING, 1, steps)
+    tuner = make_tuner("hypertune", tree, TUNING, 1, steps)
     unrest = ServersUnrest(len(tree.names), generator)
-    return tree, simulate_tree(tree, tuner, unrest, outages, steps, TUNING.cost_steps)
+    return tree, simulate(tree, tuner, unrest, steps, TUNING.cost_steps, outages)
 
 
 class ServersUnrest:

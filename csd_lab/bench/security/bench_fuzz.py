@@ -5,15 +5,12 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import report
+from csd_lab.bench.harness import Bench, temporary_folder
 from csd_lab.bench.security.fuzz_files import file_targets
 from csd_lab.bench.security.fuzz_loop import Crash, FuzzTarget, Tally, fuzz_target, run_case
 from csd_lab.bench.security.fuzz_wire import wire_targets
@@ -29,24 +26,17 @@ _ATHERIS_SECONDS = 600
 _FOLDER = "fuzz"
 
 
-def run(
-    paths: Paths,
-    progress: Progress,
-    seed: int,
-    quick: bool = False,
-    cases: int | None = None,
-    replay: Path | None = None,
-) -> BenchReport:
-    """Feed mutated cases to everything that reads what somebody else wrote.
+def bench_fuzz(bench: Bench, quick: bool = False, cases: int | None = None, replay: Path | None = None) -> BenchReport:
+    """Fuzzing of files, frames and messages: none may end in other errors than csd-emu's, take long, or take memory.
+
+    Feed mutated cases to everything that reads what somebody else wrote.
 
     Figures: `cases`; `crashes`, of different kinds: whatever is no `CsdError`; `worst_seconds` of CPU that one case
     took; `worst_bytes` that some hundred cases together had at most beyond what was held before. A crash is saved below
     ``fuzz`` in the state's folder; `replay` runs such a file again.
 
     Args:
-        paths: csd-emu's folders.
-        progress: shown the stages.
-        seed: of all cases.
+        bench: whose seed decides all cases.
         quick: few cases, at most four minutes.
         cases: how many, in place of the usual number.
         replay: a saved case; only this one is run.
@@ -54,22 +44,20 @@ def run(
     Raises:
         ConfigurationError: there is no such case.
     """
-    with tempfile.TemporaryDirectory(prefix="csd-fuzz-") as name:
-        targets = [*wire_targets(Path(name)), *file_targets(Path(name))]
+    with temporary_folder() as folder:
+        targets = [*wire_targets(folder), *file_targets(folder)]
         if replay is not None:
-            return _report(seed, _replay(targets, replay))
+            return _report(bench, _replay(targets, replay))
         wanted = cases or (QUICK_CASES if quick else CASES)
         until = time.monotonic() + _QUICK_SECONDS if quick else float("inf")
-        tallies = _campaign(targets, wanted, seed, until, progress, guided=not quick)
+        tallies = _campaign(targets, wanted, until, bench, guided=not quick)
     for tally in tallies.values():
         for crash in tally.crashes:
-            _save(paths.state / _FOLDER, crash)
-    return _report(seed, tallies)
+            _save(bench.paths.state / _FOLDER, crash)
+    return _report(bench, tallies)
 
 
-def _campaign(
-    targets: list[FuzzTarget], wanted: int, seed: int, until: float, progress: Progress, guided: bool
-) -> dict[str, Tally]:
+def _campaign(targets: list[FuzzTarget], wanted: int, until: float, bench: Bench, guided: bool) -> dict[str, Tally]:
     """Return what came of each target; each gets its share of the cases and of the time that is left."""
     shares = sum(target.share for target in targets)
     explored = guided and _find_atheris() is not None
@@ -77,12 +65,12 @@ def _campaign(
     tallies: dict[str, Tally] = {}
     for place, target in enumerate(targets):
         count = max(1, round(wanted * target.share / shares))
-        progress.stage(f"{target.name}: {count} cases")
+        bench.progress.stage(f"{target.name}: {count} cases")
         left = (until - time.monotonic()) / (len(targets) - place)
-        tallies[target.name] = fuzz_target(target, max(1, round(count * own)), seed, time.monotonic() + left)
+        tallies[target.name] = fuzz_target(target, max(1, round(count * own)), bench.seed, time.monotonic() + left)
         if explored:
-            _explore(target.name, round(count * _ATHERIS_SHARE) + 1, seed, tallies[target.name])
-    progress.stage("")
+            _explore(target.name, round(count * _ATHERIS_SHARE) + 1, bench.seed, tallies[target.name])
+    bench.progress.stage("")
     return tallies
 
 
@@ -94,17 +82,18 @@ def _find_atheris() -> str | None:
 
 def _explore(name: str, cases: int, seed: int, tally: Tally) -> None:
     """Have libFuzzer run `cases` cases of the target `name` in a process of its own, and add what came to `tally`."""
-    with tempfile.TemporaryDirectory(prefix="csd-fuzz-") as folder:
-        command = [sys.executable, "-m", "csd_lab.bench.security.fuzz_atheris", name, str(cases), str(seed), folder]
+    with temporary_folder() as folder:
+        command = [sys.executable, "-m", "csd_lab.bench.security.fuzz_atheris", name]
+        command += [str(cases), str(seed), str(folder)]
         done = subprocess.run(command, capture_output=True, timeout=_ATHERIS_SECONDS, check=False)
-        tally.cases += sum(path.stat().st_size for path in Path(folder).glob("count"))
+        tally.cases += sum(path.stat().st_size for path in folder.glob("count"))
         known = {crash.what.partition("\n")[0] for crash in tally.crashes}
-        for path in sorted(Path(folder).glob("crash-*")):
+        for path in sorted(folder.glob("crash-*")):
             what = path.with_name(path.name.replace("crash", "what")).read_text(encoding="utf-8")
             if (kind := what.partition("\n")[0]) not in known:
                 known.add(kind)
                 tally.crashes.append(Crash(name, seed, int(path.name.partition("-")[2]), what, path.read_bytes()))
-        if done.returncode not in (0,) and not list(Path(folder).glob("count")):
+        if done.returncode not in (0,) and not list(folder.glob("count")):
             tally.crashes.append(Crash(name, seed, 0, f"Ended: {done.stderr[-500:].decode(errors='replace')}", b""))
 
 
@@ -128,7 +117,7 @@ def _file_name(target: str) -> str:
     return "".join(each if each.isalnum() or each == "." else "_" for each in target)
 
 
-def _report(seed: int, tallies: dict[str, Tally]) -> BenchReport:
+def _report(bench: Bench, tallies: dict[str, Tally]) -> BenchReport:
     crashes = [crash for tally in tallies.values() for crash in tally.crashes]
     figures = {
         "cases": float(sum(tally.cases for tally in tallies.values())),
@@ -136,7 +125,7 @@ def _report(seed: int, tallies: dict[str, Tally]) -> BenchReport:
         "worst_seconds": max(tally.worst_seconds for tally in tallies.values()),
         "worst_bytes": float(max(tally.worst_bytes for tally in tallies.values())),
     }
-    return report("fuzz", "wall", seed, figures, {name: _sample(tally) for name, tally in tallies.items()}, "native")
+    return bench.report("wall", figures, {name: _sample(tally) for name, tally in tallies.items()}, "native")
 
 
 def _sample(tally: Tally) -> dict[str, Any]:

@@ -22,9 +22,8 @@ from csd_emu.image.tar_stream import TarStream
 from csd_emu.profiles.calibration.table_check import parse_table
 from csd_emu.profiles.calibration.table_store import SHIPPED
 from csd_emu.util.config_files import parse_config
-from csd_lab.bench.security.fuzz_examples import example_of, examples_of
 from csd_lab.bench.security.fuzz_loop import FuzzTarget
-from csd_lab.bench.security.fuzz_mutation import encoder
+from csd_lab.bench.security.fuzz_mutation import encoder, example_of, examples_of
 from firmware_agent.common.datafiles import blocks_of, open_source
 from firmware_agent.common.errors import CsdError, ImageError, ModelError
 from firmware_agent.common.identity import Identity, read_identity, write_identity
@@ -249,8 +248,8 @@ def _run_directory(folder: Path) -> list[FuzzTarget]:
         ARRAY_FILE: ("yaml", [_ARRAY]),
         JOB_FILE: ("yaml", [_JOB]),
     }
-    for name, (_, values) in seeds.items():
-        (path / name).write_bytes(_encoded(seeds[name][0], values[0]))
+    for name, (codec, values) in seeds.items():
+        (path / name).write_bytes(encoder(codec)(values[0]))
     state = TrainingState(1, 0.5, 1.0, {"w": np.zeros(3, np.float32)}, {}, {})
     save_checkpoint(path / CHECKPOINT_FILE, Checkpoint(state, 1.0), "j")
     seeds[CHECKPOINT_FILE] = "bytes", [(path / CHECKPOINT_FILE).read_bytes()]
@@ -326,7 +325,3 @@ def _state(folder: Path) -> list[FuzzTarget]:
         ),
         FuzzTarget("calibration table", "json", tables, lambda content: parse_table(content, "table"), 1.5),
     ]
-
-
-def _encoded(codec: str, value: Any) -> bytes:
-    return encoder(codec)(value)

@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -127,12 +128,8 @@ def run_case(
 
 def _describe(error: BaseException) -> str:
     """Return error and place; its first line is the same for crashes of the same kind."""
-    trace, place = error.__traceback__, ""
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if file.startswith(_OURS) and "/bench/fuzz" not in file:
-            place = f"{file.removeprefix(_ROOT + '/')}:{trace.tb_lineno}"
-        trace = trace.tb_next
+    ours = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_OURS)]
+    place = f"{ours[-1].filename.removeprefix(_ROOT + '/')}:{ours[-1].lineno}" if ours else ""
     return f"{type(error).__name__} at {place}\n{str(error)[:500]}"
 
 

@@ -1,15 +1,82 @@
-"""Mutations of a fuzzer: of values by what a format's grammar allows, and of the bytes that they are written in."""
+"""Cases of a fuzzer: examples of types, mutations of values, and of the bytes that they are written in."""
 
 from __future__ import annotations
 
 import copy
 import math
 import random
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import yaml
+
+_MOST_DEPTH = 12
+# One of them fits what is asked of a text's length and form.
+_FITTING_TEXTS = ("csd-00", "|u1", "0" * 16, "0" * 40, "0" * 64, "x", "")
+
+
+def example_of(kind: Any) -> Any:
+    """Return plain values (numbers, texts, lists, dicts) that can be read as a `kind`, with all fields given."""
+    return _example(msgspec.inspect.type_info(kind), 0)
+
+
+def examples_of(*kinds: Any) -> list[Any]:
+    """Return an example of each of several types."""
+    return [example_of(kind) for kind in kinds]
+
+
+def _example(info: Any, depth: int) -> Any:
+    """Return an example of what `msgspec.inspect` says of a type; None for one that has none."""
+    make = _MAKERS.get(type(info).__name__.removesuffix("Type"))
+    return None if make is None or depth > _MOST_DEPTH else make(info, depth + 1)
+
+
+def _fields(info: Any, depth: int) -> dict[str, Any]:
+    return {field.encode_name: _example(field.type, depth) for field in info.fields}
+
+
+def _struct(info: Any, depth: int) -> Any:
+    fields = _fields(info, depth)
+    if info.array_like:
+        return list(fields.values())
+    return ({} if info.tag_field is None else {info.tag_field: info.tag}) | fields
+
+
+def _union(info: Any, depth: int) -> Any:
+    kinds = [each for each in info.types if not isinstance(each, msgspec.inspect.NoneType)]
+    return _example(kinds[0], depth)
+
+
+def _items(info: Any, depth: int) -> list[Any]:
+    return [_example(info.item_type, depth)]
+
+
+def _text(info: msgspec.inspect.StrType) -> str:
+    fits = (each for each in _FITTING_TEXTS if (info.min_length or 0) <= len(each) <= (info.max_length or len(each)))
+    return next((each for each in fits if re.search(info.pattern or "", each)), _FITTING_TEXTS[0])
+
+
+_MAKERS: dict[str, Callable[[Any, int], Any]] = {
+    "Struct": _struct,
+    "Dataclass": _fields,
+    "TypedDict": _fields,
+    "NamedTuple": lambda info, depth: list(_fields(info, depth).values()),
+    "Union": _union,
+    "Metadata": lambda info, depth: _example(info.type, depth - 1),
+    "Int": lambda info, _: max(1, info.ge or 0),
+    "Float": lambda info, _: float(max(0.5, info.ge or 0)),
+    "Bool": lambda *_: True,
+    "Str": lambda info, _: _text(info),
+    "Literal": lambda info, _: info.values[0],
+    "Enum": lambda info, _: next(iter(info.cls)).value,
+    "Dict": lambda info, depth: {_example(info.key_type, depth): _example(info.value_type, depth)},
+    "Tuple": lambda info, depth: [_example(each, depth) for each in info.item_types],
+    **dict.fromkeys(("Bytes", "ByteArray", "MemoryView"), lambda info, _: b"\0" * max(8, info.min_length or 0)),
+    **dict.fromkeys(("List", "VarTuple", "Set", "FrozenSet"), _items),
+}
+
 
 MOST_BYTES = 1 << 17
 _NUMBERS = (0, -1, 1, 2, 7, 255, 256, 65_535, 65_536, 2**31 - 1, 2**31, 2**32, 2**53, 2**53 + 1, 2**63 - 1, -(2**63))
@@ -76,27 +143,20 @@ class Mutator:
     def _value(self, value: Any) -> Any:
         """Return the value with one of its parts replaced, doubled, removed or added."""
         rng = self._rng
-        if isinstance(value, dict) and value and rng.random() < 0.85:
-            key = rng.choice(list(value))
-            action = rng.random()
-            if action < 0.7:
-                value[key] = self._value(value[key])
-            elif action < 0.85:
-                del value[key]
-            else:
-                value[rng.choice([*_TEXTS, key, 5])] = self._leaf()
-            return value
-        if isinstance(value, list) and value and rng.random() < 0.85:
-            place = rng.randrange(len(value))
-            action = rng.random()
-            if action < 0.7:
-                value[place] = self._value(value[place])
-            elif action < 0.8:
-                del value[place]
-            else:
-                value[place:place] = copy.deepcopy(value[place : place + 1]) * rng.choice((1, 2, 40))
-            return value
-        return self._leaf()
+        if not isinstance(value, dict | list) or not value or rng.random() >= 0.85:
+            return self._leaf()
+        is_dict = isinstance(value, dict)
+        key: Any = rng.choice(list(value)) if is_dict else rng.randrange(len(value))
+        action = rng.random()
+        if action < 0.7:
+            value[key] = self._value(value[key])
+        elif action < (0.85 if is_dict else 0.8):
+            del value[key]
+        elif is_dict:
+            value[rng.choice([*_TEXTS, key, 5])] = self._leaf()
+        else:
+            value[key:key] = copy.deepcopy(value[key : key + 1]) * rng.choice((1, 2, 40))
+        return value
 
     def _leaf(self) -> Any:
         rng = self._rng

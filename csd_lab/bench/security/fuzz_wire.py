@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from csd_emu.util.deadline import Deadline
-from csd_lab.bench.security.fuzz_examples import example_of
 from csd_lab.bench.security.fuzz_loop import FuzzTarget
+from csd_lab.bench.security.fuzz_mutation import example_of
 from firmware_agent.common import wire
 from firmware_agent.common.errors import CsdError, DeviceLost, ProtocolError
 from firmware_agent.common.frames.frame_fields import Frame
@@ -38,32 +38,24 @@ _TRUSTED = Job | ProbeRead | ProbeSend | Disturb | Sabotage
 
 def wire_targets(folder: Path) -> list[FuzzTarget]:
     """Return the targets; what they need of files lies below `folder`."""
-    frames = [_plain(frame) for frame in _frames()]
+    frames = [_plain(frame) for frame in _each_of(wire.AnyFrame)]
     exchange = [_plain(frame) for frame in _exchange()]
     hello = example_of(Hello) | {"protocol": wire.PROTOCOL_VERSION, "device": "csd-00", "clock": "wall"}
     session = [exchange, *([*exchange[:place], each, *exchange[place:]] for place in (1, 3) for each in frames)]
     agent = [[_plain(Welcome()), *exchange[:-1], each] for each in frames]
+    state = pack_state(TrainingState(1, 0.5, 1.0, dict(_WEIGHTS), {}, {}))
     workers = [_plain(each) for kind in (FromHost, FromWorker) for each in _each_of(kind)]
     return [
         FuzzTarget("frame", "msgpack", [*frames, exchange], wire.unpack, 30.0),
         FuzzTarget("host's session", "msgpack", session, _session, 6.0),
         FuzzTarget("agent's session", "msgpack", agent, _agent(folder / "agent"), 6.0),
-        FuzzTarget("hello", "msgpack", [hello], _hello(), 6.0),
+        FuzzTarget("hello", "msgpack", [hello], _hello, 6.0),
         FuzzTarget("assembler", "msgpack", [exchange[:-1]], _assemble, 20.0),
         FuzzTarget("servers' frame", "msgpack", workers, _from_servers, 10.0),
         FuzzTarget("store request", "msgpack", [_plain(each) for each in _each_of(Request)], read_request, 10.0),
-        FuzzTarget("server's state", "bytes", [_state()], unpack_state, 6.0),
+        FuzzTarget("server's state", "bytes", [state], unpack_state, 6.0),
         FuzzTarget("facts of a drive", "bytes", [_FACTS.encode()], _facts, 6.0),
     ]
-
-
-def _state() -> bytes:
-    return pack_state(TrainingState(1, 0.5, 1.0, dict(_WEIGHTS), {}, {}))
-
-
-def _frames() -> Iterator[wire.AnyFrame]:
-    """Yield one frame of every kind."""
-    yield from _each_of(wire.AnyFrame)
 
 
 def _each_of(union: Any) -> list[Any]:
@@ -81,8 +73,7 @@ def _plain(frame: Any) -> Any:
 
 def _exchange() -> list[Frame]:
     """Return what a drive sends of a round: tensors, slices, and that it has trained."""
-    trained = _made(Trained)
-    return [Tensors(1, tensor_specs(_WEIGHTS)), *cut_slices(1, _WEIGHTS, 16), trained]
+    return [Tensors(1, tensor_specs(_WEIGHTS)), *cut_slices(1, _WEIGHTS, 16), _made(Trained)]
 
 
 class _Messages:
@@ -110,8 +101,7 @@ def _split(content: bytes) -> list[bytes]:
 
 def _session(content: bytes) -> None:
     async def run() -> None:
-        hello = _made(Hello)
-        session = DeviceSession(hello, _Messages(_split(content)))
+        session = DeviceSession(_made(Hello), _Messages(_split(content)))
         pump = asyncio.ensure_future(session.pump())
         try:
             await session.receive_tensors(1, tensor_specs(_WEIGHTS), Trained, Deadline(5))
@@ -135,19 +125,14 @@ def _assemble(content: bytes) -> None:
     assembler.arrays()
 
 
-def _hello() -> Callable[[bytes], None]:
-    expected = {"csd-00": ExpectedDevice(1, "0" * 64, samples=1), "real": ExpectedDevice(1, "")}
-
-    def call(content: bytes) -> None:
-        rules = HelloRules(expected)
-        for device in ("csd-00", "real", "stranger"):
-            frame = wire.decode(content)
-            if not isinstance(frame, Hello):
-                raise ProtocolError("no hello")
-            rules.check(device, frame)
-            rules.welcome(device, frame)
-
-    return call
+def _hello(content: bytes) -> None:
+    rules = HelloRules({"csd-00": ExpectedDevice(1, "0" * 64, samples=1), "real": ExpectedDevice(1, "")})
+    for device in ("csd-00", "real", "stranger"):
+        frame = wire.decode(content)
+        if not isinstance(frame, Hello):
+            raise ProtocolError("no hello")
+        rules.check(device, frame)
+        rules.welcome(device, frame)
 
 
 def _agent(folder: Path) -> Callable[[bytes], None]:
@@ -207,5 +192,4 @@ def _from_servers(content: bytes) -> None:
 
 
 def _facts(content: bytes) -> None:
-    facts = parse_facts("csd-00", content.decode(errors="replace"))
-    read_version(str(facts))
+    read_version(str(parse_facts("csd-00", content.decode(errors="replace"))))

@@ -113,7 +113,7 @@ class HostileFrames:
         elif self.behaviour is Behaviour.SUMS_NAN and isinstance(frame, Reduce):
             yield msgspec.structs.replace(frame, values=np.full(len(frame.values) // 8, np.nan).tobytes())
         elif self.behaviour is Behaviour.ACTIVATIONS_HUGE and isinstance(frame, Slice) and self._among:
-            yield self._filled(frame, _HUGE)
+            yield self._changed_slice(frame, None, _HUGE)
         else:
             yield frame
 
@@ -131,13 +131,6 @@ class HostileFrames:
         if not self._over:
             yield frame
 
-    def _filled(self, piece: Slice, value: float) -> Slice:
-        dtype = np.dtype(self._types[piece.tensor])
-        if not np.issubdtype(dtype, np.floating):
-            return piece
-        changed = np.full(len(piece.data) // dtype.itemsize, value, dtype)
-        return make_slice(piece.exchange, piece.tensor, piece.offset, changed.tobytes())
-
     def _replayed(self, frame: AnyFrame) -> Iterable[AnyFrame]:
         over = isinstance(frame, Trained | Stepped)
         if self._replaying:
@@ -148,7 +141,7 @@ class HostileFrames:
 
     def _changed(self, frame: AnyFrame) -> AnyFrame:
         if isinstance(frame, Slice):
-            return self._changed_slice(frame)
+            return self._changed_slice(frame, _BY_UPDATE.get(self.behaviour), _VALUES.get(self.behaviour))
         if isinstance(frame, Tensors) and self.behaviour is Behaviour.WRONG_SHAPES:
             specs = [msgspec.structs.replace(spec, shape=(*spec.shape, 2)) for spec in frame.specs]
             return msgspec.structs.replace(frame, specs=specs)
@@ -158,9 +151,9 @@ class HostileFrames:
             return msgspec.structs.replace(frame, seconds=PhaseSeconds(forward=_SECONDS))
         return frame
 
-    def _changed_slice(self, piece: Slice) -> Slice:
+    def _changed_slice(self, piece: Slice, factor: float | None, value: float | None) -> Slice:
+        """Return it with its update times the factor, or filled with the value; integers stay as they are."""
         dtype = np.dtype(self._types[piece.tensor])
-        factor, value = _BY_UPDATE.get(self.behaviour), _VALUES.get(self.behaviour)
         if not np.issubdtype(dtype, np.floating) or (factor is None and value is None):
             return piece
         data = np.frombuffer(piece.data, dtype)

@@ -1,14 +1,16 @@
-"""A hostile drive's process: the real agent with a hostile layer on its session; told by lines on standard input how.
+"""A hostile drive's process: the real agent with a hostile layer on its session; told how by messages.
 
 It is the bench's, and no part of what drives are given.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 
 import torch
@@ -31,18 +33,20 @@ _HANGS = (Behaviour.SILENCE, Behaviour.SLOW_DRIP)
 class Orders:
     """Which behaviour the bench wants now; read on a thread of its own. The process ends when the bench does."""
 
-    def __init__(self) -> None:
-        """Begin honest."""
+    def __init__(self, address: str) -> None:
+        """Begin honest, and listen to the bench at this address."""
         self.behaviour = Behaviour.HONEST
         self.changed = threading.Condition()
-        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._read, args=[Client(address)], daemon=True).start()
 
-    def _read(self) -> None:
-        for line in sys.stdin:
-            with self.changed:
-                self.behaviour = Behaviour(line.strip())
-                self.changed.notify_all()
-            print(self.behaviour.value, flush=True)
+    def _read(self, bench: Connection) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                order = bench.recv_bytes()
+                with self.changed:
+                    self.behaviour = Behaviour(order.decode())
+                    self.changed.notify_all()
+                bench.send_bytes(order)
         os._exit(0)
 
 
@@ -84,12 +88,12 @@ def dialler(orders: Orders) -> Callable[[Identity], HostSession]:
 
 
 def main() -> None:
-    """Serve the folder that the command line names, as `firmware_agent native` would."""
+    """Serve the folder that the command line names, as `firmware_agent native` would; orders come from its address."""
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
     identity = read_identity(folder / IDENTITY_FILE)
     seed_generators(identity.entropy)
-    orders = Orders()
+    orders = Orders(sys.argv[2])
     agent = Agent(identity, open_records(identity, folder, folder), Disturbance(None))
     try:
         agent.serve_forever(threading.Event(), dialler(orders))

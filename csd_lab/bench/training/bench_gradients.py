@@ -13,24 +13,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from csd_emu.engines import Engine, make_engine
 from csd_emu.util.deadline import Deadline
-from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import WATCHDOG_SECONDS, bench_config, bench_frame, report
+from csd_lab.bench.harness import WATCHDOG_SECONDS, Bench, RunningDrives, bench_frame
 from csd_lab.bench.training.gradient_reference import ReferenceParticipant, reference_step
 from firmware_agent.common.errors import DeviceFailed
 from firmware_agent.common.models import ModelSpec, build_model
 from firmware_agent.common.shard import Shard, open_shard
 from firmware_agent.common.slices import Array, tensor_specs
-from firmware_agent.common.split.cutting import cut_model
+from firmware_agent.common.split.cutting import Cut, cut_model
 from firmware_agent.common.weights import buffer_names, load_arrays, state_arrays, tied_names, trained_names
-from host.config.job_file import DEFAULT_DATA
 from host.core.evaluation import NormSum, trace_norm_sums
 from host.fleet.device_session import DeviceSession
-from host.fleet.lifecycle import ArrayRequest, StartedArray
-from host.fleet.temporary_array import run_on_engine
 from host.training.sync.exchange.activation_exchange import ActivationExchange
 from host.training.sync.exchange.gradient_buffer import GradientBuffer
 from host.training.sync.exchange.step_exchange import Outbound, StepExchange, StepWork
@@ -104,28 +98,36 @@ class GradientCase:
         return ModelSpec("enlarged.py:Enlarged", _SOURCE, arguments)
 
 
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
-    """Take one step of each case on 3 native agents, mutual TLS on, in float64, and compare it with one process.
+def bench_gradients(bench: Bench) -> BenchReport:
+    """Equality of gradients: unequal batches on several drives against one process that computes them all.
+
+    Take one step of each case on 3 native agents, mutual TLS on, in float64, and compare it with one process.
 
     Figure: `worst_relative_error`, the largest of `relative_errors` over all tensors of all cases.
     """
-    config = bench_config("gradients", len(BATCHES), "native")
+    samples = measure_errors(bench, list(_cases()))
+    figures = {"worst_relative_error": max(each["worst"] for each in samples.values())}
+    return bench.report("none", figures, {"relative_errors": samples}, "native")
 
-    async def work(started: StartedArray, _: Engine) -> dict[str, dict[str, float]]:
-        samples = {}
-        cases = list(_cases())
+
+def measure_errors(bench: Bench, cases: Sequence[GradientCase]) -> dict[str, dict[str, float]]:
+    """Take one step of each case on three native agents, with unequal batches, in float64, and in one process.
+
+    Returns:
+        Case -> ``worst`` and ``median`` relative error over its ``tensors``, and how many are ``vanishing``.
+    """
+
+    async def work(drives: RunningDrives) -> dict[str, dict[str, float]]:
+        samples: dict[str, dict[str, float]] = {}
         for number, case in enumerate(cases):
-            progress.stage(str(case))
-            errors, vanishing = await GradientStep(case, started, seed).errors()
+            bench.progress.stage(str(case))
+            errors, vanishing = await GradientStep(case, drives, bench.seed).errors()
             worst, median = max(errors.values()), statistics.median(errors.values())
             samples[str(case)] = {"worst": worst, "median": median, "tensors": len(errors), "vanishing": vanishing}
-            progress.advance((number + 1) / len(cases))
+            bench.progress.advance((number + 1) / len(cases))
         return samples
 
-    request = ArrayRequest(config, DEFAULT_DATA, seed)
-    samples = run_on_engine(make_engine(config, paths), request, paths, progress, work)
-    figures = {"worst_relative_error": max(each["worst"] for each in samples.values())}
-    return report("gradients", "none", seed, figures, {"relative_errors": samples}, "native")
+    return bench.on_processes(len(BATCHES), work)
 
 
 def relative_errors(got: Mapping[str, Array], want: Mapping[str, Array], gradients: Collection[str]) -> Errors:
@@ -173,45 +175,46 @@ def normalises(model: nn.Module) -> bool:
 class GradientStep:
     """One step of one case."""
 
-    def __init__(self, case: GradientCase, started: StartedArray, seed: int) -> None:
+    def __init__(self, case: GradientCase, drives: RunningDrives, seed: int) -> None:
         """Take the case to drives that are there."""
-        self._case, self._seed, self._started = case, seed, started
+        self._case, self._seed, self._sessions = case, seed, drives.sessions
+        self._shards = [open_shard(handle.plan.shard) for handle in drives.started.handles]
         self._generator = np.random.default_rng([seed, *str(case).encode()])
         self._number = int(self._generator.integers(1, 1000))
         base, spec = bench_frame(seed), case.spec
         base = msgspec.structs.replace(base, model=spec.name, source=spec.source, arguments=dict(spec.arguments))
         self._frame = msgspec.structs.replace(base, batch_norm=case.batch_norm, precision="float64", cut=case.layer)
+        self._image = self._images(self._shards[0], np.arange(1))
 
     async def errors(self) -> Errors:
         """Take the step by both ways."""
-        shards = [open_shard(handle.plan.shard) for handle in self._started.handles]
         records = [
             self._generator.choice(len(shard.labels), size, replace=False).astype(np.uint32)
-            for shard, size in zip(shards, BATCHES, strict=True)
+            for shard, size in zip(self._shards, BATCHES, strict=True)
         ]
-        model = self._trained_a_little(shards[0])
+        model = self._trained_a_little()
         weights = {name: array.copy() for name, array in state_arrays(model).items()}
         names = trained_names(model) + ([] if self._case.batch_norm == "frozen" else buffer_names(model))
         got = await self._by_drives(weights, names, records)
-        groups = [self._group(*each) for each in zip(self._sessions(), shards, records, strict=True)]
+        groups = [self._group(*each) for each in zip(self._sessions, self._shards, records, strict=True)]
         load_arrays(model, weights)
         want = reference_step(model, self._case.batch_norm, groups, self._seed, self._number)
         return relative_errors(got, {name: want[name] for name in names}, trained_names(model))
 
-    def _sessions(self) -> list[DeviceSession]:
-        return list(self._started.fleet.sessions().values())
+    def _model(self) -> nn.Module:
+        return build_model(self._case.spec).double().train()
 
-    def _trained_a_little(self, shard: Shard) -> nn.Module:
+    def _trained_a_little(self) -> nn.Module:
         """Return the model with statistics and affine parts as they are within a training: not zero and one."""
         torch.manual_seed(self._seed)
-        model = build_model(self._case.spec).double().train()
+        model = self._model()
         norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         for norm in norms:
             nn.init.uniform_(norm.weight, 0.5, 1.5)
             nn.init.normal_(norm.bias, 0.0, 0.1)
         if norms:
             with torch.no_grad():
-                model(self._images(shard, np.arange(len(shard.labels))[:16]))
+                model(self._images(self._shards[0], np.arange(len(self._shards[0].labels))[:16]))
         return model
 
     async def _by_drives(
@@ -227,13 +230,12 @@ class GradientStep:
         def apply(block: TensorRange, contributions: Sequence[TensorContribution]) -> None:
             total[block.tensor] = combine(block.tensor, contributions).reshape(weights[block.tensor].shape)
 
-        sessions, sizes = self._sessions(), dict(zip(map(_name, self._sessions()), BATCHES, strict=True))
         works = [
             StepWork(s, np.asarray(r, np.uint32), self._case.micro_batch)
-            for s, r in zip(sessions, records, strict=True)
+            for s, r in zip(self._sessions, records, strict=True)
         ]
-        tail, sent = self._tail(weights), weights
-        crossings = None
+        sizes = {work.session.device: size for work, size in zip(works, BATCHES, strict=True)}
+        tail, sent, crossings = self._tail(weights), weights, None
         if tail is not None:
             names = [*tail.front_trained, *(name for name in tail.front_buffers if name in set(names))]
             sent = {name: weights[name] for name in tail.front}
@@ -250,23 +252,21 @@ class GradientStep:
 
     def _sums(self) -> tuple[NormSum, ...]:
         """Return the sums of a step with synchronised batch normalisation."""
-        case = self._case
-        if case.batch_norm != "synchronised":
+        if self._case.batch_norm != "synchronised":
             return ()
-        shard = open_shard(self._started.handles[0].plan.shard)
-        model, image = build_model(case.spec).double().train(), self._images(shard, np.arange(1))
-        return trace_norm_sums(model if case.layer is None else cut_model(model, image, case.layer).front, image)
+        cut = self._cut()
+        return trace_norm_sums(self._model() if cut is None else cut.front, self._image)
 
     def _tail(self, weights: Mapping[str, Array]) -> ServerModel | None:
         """Return the host's part, on a copy of the weights."""
-        case = self._case
-        if case.layer is None:
+        if (cut := self._cut()) is None:
             return None
-        shard = open_shard(self._started.handles[0].plan.shard)
-        model = build_model(case.spec).double().train()
-        cut = cut_model(model, self._images(shard, np.arange(1)), case.layer)
-        copies = {name: array.copy() for name, array in weights.items()}
-        return ServerModel(cut, copies, trained_names(model), tied_names(model), case.batch_norm, self._seed)
+        model, copies = self._model(), {name: array.copy() for name, array in weights.items()}
+        return ServerModel(cut, copies, trained_names(model), tied_names(model), self._case.batch_norm, self._seed)
+
+    def _cut(self) -> Cut | None:
+        layer = self._case.layer
+        return None if layer is None else cut_model(self._model(), self._image, layer)
 
     def _group(self, session: DeviceSession, shard: Shard, records: Array) -> ReferenceParticipant:
         parts = _parts(len(records), self._case.micro_batch)
@@ -283,10 +283,6 @@ def _parts(records: int, micro_batch: int) -> tuple[int, ...]:
     count = math.ceil(records / micro_batch)
     small, larger = divmod(records, count)
     return (small + 1,) * larger + (small,) * (count - larger)
-
-
-def _name(session: DeviceSession) -> str:
-    return session.device
 
 
 async def _leave_alone(session: DeviceSession, step: int, deadline: Deadline) -> None:

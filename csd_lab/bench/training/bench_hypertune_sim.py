@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 
-from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
-from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Progress
 from csd_lab.bench.bench_report import BenchReport
-from csd_lab.bench.harness import report
+from csd_lab.bench.harness import Bench, array_of, spread_over
 from csd_lab.simulate.tuning.slowdown_traces import SlowdownProcess, draw_traces
 from csd_lab.simulate.tuning.tuning_baselines import LoadBalanced, Policy, Proportional, Retuning, Static
-from csd_lab.simulate.tuning.tuning_simulation import Scenario, TuningOutcome, oracle, simulate
+from csd_lab.simulate.tuning.tuning_simulation import Scenario, oracle, simulate
 from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
-from host.core.tuning.batch_tuner import Floats
 from host.policies.batching.device_speeds import device_classes
 from host.policies.batching.hypertune_rule import Retuner, RetuneRules
 from host.policies.batching.stannis import plan_batches, plan_equal
@@ -60,23 +54,24 @@ class TuningContender:
     traces: int = TRACES
 
 
-def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
-    """Simulate 1,000 traces of 2,000 steps with 36 drives and the host, for HyperTune and for what it is compared with.
+def bench_hypertune_sim(bench: Bench) -> BenchReport:
+    """HyperTune and others over a thousand synthetic histories, against what was possible.
+
+    Simulate 1,000 traces of 2,000 steps with 36 drives and the host, for HyperTune and for what it is compared with.
 
     Figures: `mean_over_oracle`, HyperTune's records per second over those of an oracle that knows each step's speeds
     and retunes free, mean of all traces, with `sync.straggler_factor` 1.25 as runs do it: a late device gives up at the
     deadline; `at_least_static`, share of the traces in which it is no slower than STANNIS' batches that stay as they
     are; `mean_over_oracle_waiting`, without patience, as by default: every device is waited for. Clock: modelled.
     """
-    del paths
     began = time.monotonic()
-    chunks = [(seed, first, min(CHUNK, TRACES - first)) for first in range(0, TRACES, CHUNK)]
+    chunks = [(bench.seed, first, min(CHUNK, TRACES - first)) for first in range(0, TRACES, CHUNK)]
     parts: list[dict[str, dict[str, list[float]]]] = []
-    progress.stage(f"{TRACES} traces of {TRACE_PROCESS.steps} steps")
-    with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
-        for part in pool.map(_chunk, chunks):
+    bench.progress.stage(f"{TRACES} traces of {TRACE_PROCESS.steps} steps")
+    with spread_over(PROCESSES) as spread:
+        for part in spread(_chunk, chunks):
             parts.append(part)
-            progress.advance(len(parts) / len(chunks))
+            bench.progress.advance(len(parts) / len(chunks))
     traces = _join(parts)
     table = {name: _summary(values, traces) for name, values in traces.items() if name != "oracle"}
     own = table["hypertune"]
@@ -91,20 +86,13 @@ def run(paths: Paths, progress: Progress, seed: int) -> BenchReport:
         "traces": traces,
         "wall_seconds": time.monotonic() - began,
     }
-    return report("hypertune_sim", "modelled", seed, figures, samples, "native")
+    return bench.report("modelled", figures, samples, "native")
 
 
 @cache
 def scenario() -> Scenario:
     """Return the array: Newport drives and the host at the middle of its ratio, with STANNIS' batches."""
-    config = ArrayConfig.model_validate(
-        {
-            "name": "bench-hypertune-sim",
-            "engine": "native",
-            "host": {"trains": True},
-            "devices": [{"profile": "newport", "count": DRIVES}],
-        }
-    )
+    config = array_of("hypertune-sim", DRIVES, "native", host={"trains": True})
     sync = SyncSection(tuning=TuningSection(slow_batch=SLOW_BATCH, largest_batch=4096))
     classes = device_classes(config, CalibrationStore(SHIPPED).of(MODEL, SHAPE), sync)
     tables = [known.speed for known in classes.values()]
@@ -155,20 +143,15 @@ def _chunk(task: tuple[int, int, int]) -> dict[str, dict[str, list[float]]]:
     for name, contender in contenders().items():
         if first >= contender.traces:
             continue
-        policy = contender.make(count)
-        found[name] = _sampled(
-            simulate(known, traces, policy, contender.straggler_factor, contender.charged, contender.stops)
-        )
+        rules = contender.straggler_factor, contender.charged, contender.stops
+        outcome = simulate(known, traces, contender.make(count), *rules)
+        found[name] = {
+            "rate": outcome.rates.tolist(),
+            "retunes": outcome.retunes.tolist(),
+            "retune_share": (outcome.retune_seconds / outcome.seconds).tolist(),
+            "dropped_share": (outcome.dropped / (outcome.records + outcome.dropped)).tolist(),
+        }
     return found
-
-
-def _sampled(outcome: TuningOutcome) -> dict[str, list[float]]:
-    return {
-        "rate": outcome.rates.tolist(),
-        "retunes": outcome.retunes.tolist(),
-        "retune_share": (outcome.retune_seconds / outcome.seconds).tolist(),
-        "dropped_share": (outcome.dropped / (outcome.records + outcome.dropped)).tolist(),
-    }
 
 
 def _join(parts: Sequence[Mapping[str, Mapping[str, list[float]]]]) -> dict[str, dict[str, list[float]]]:
@@ -179,7 +162,8 @@ def _join(parts: Sequence[Mapping[str, Mapping[str, list[float]]]]) -> dict[str,
 
 
 def _summary(values: Mapping[str, list[float]], traces: Mapping[str, Mapping[str, list[float]]]) -> dict[str, float]:
-    rates, best, static = (_rates(each)[: len(values["rate"])] for each in (values, traces["oracle"], traces["static"]))
+    each = (values, traces["oracle"], traces["static"])
+    rates, best, static = (np.array(one["rate"][: len(values["rate"])]) for one in each)
     return {
         "traces": len(rates),
         "mean_over_oracle": float((rates / best).mean()),
@@ -190,10 +174,6 @@ def _summary(values: Mapping[str, list[float]], traces: Mapping[str, Mapping[str
         "retune_share_mean": float(np.mean(values["retune_share"])),
         "dropped_share_mean": float(np.mean(values["dropped_share"])),
     }
-
-
-def _rates(values: Mapping[str, list[float]]) -> Floats:
-    return np.array(values["rate"])
 
 
 def _describe() -> dict[str, Any]:

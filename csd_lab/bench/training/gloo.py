@@ -1,27 +1,33 @@
-"""An all-reduce by gloo on this machine, to hold our own exchange against: one process per rank, on loopback."""
+"""An all-reduce by gloo on this machine, to hold our own exchange against: one process per rank, on loopback.
+
+As a program it is one rank.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import os
 import sys
 import tempfile
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import torch
+from torch import distributed
+
 from csd_emu.util.deadline import Deadline
 from firmware_agent.common.errors import EnvironmentUnfit
-
-_RANK = "csd_lab.bench.training.gloo_rank"
 
 
 class GlooGroup:
     """Ranks that wait to be told to all-reduce, one sum of float32 at a time."""
 
     def __init__(self, ranks: Sequence[Process], deadline: Deadline) -> None:
-        """Take processes that run `csd_lab.bench.training.gloo_rank`."""
+        """Take processes that run this module."""
         self._ranks, self._deadline = ranks, deadline
 
     async def all_reduce_seconds(self) -> float:
@@ -68,18 +74,16 @@ async def gloo_group(ranks: int, elements: int, deadline: Deadline) -> AsyncIter
         started: list[Process] = []
         try:
             for rank in range(ranks):
-                command = [_RANK, str(Path(folder) / "store"), str(rank), str(ranks), str(elements)]
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    *command,
-                    stdin=PIPE,
-                    stdout=PIPE,
-                    env=environment,
-                    start_new_session=True,
+                command = [__name__, str(Path(folder) / "store"), str(rank), str(ranks), str(elements)]
+                started.append(
+                    await asyncio.create_subprocess_exec(
+                        *(sys.executable, "-P", "-m", *command),
+                        stdin=PIPE,
+                        stdout=PIPE,
+                        env=environment,
+                        start_new_session=True,
+                    )
                 )
-                started.append(process)
             group = GlooGroup(started, deadline)
             await group.wait_ready()
             yield group
@@ -91,3 +95,38 @@ async def _end(rank: Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         rank.kill()
     await rank.wait()
+
+
+def serve_rank(store: Path, rank: int, ranks: int, elements: int) -> None:
+    """Be one rank: all-reduce at every line of standard input, and print begin and end in monotonic seconds.
+
+    Raises:
+        ArithmeticError: the sum was wrong.
+    """
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    values = torch.empty(elements)
+    distributed.barrier()
+    print(0.0, 0.0, flush=True)
+    for _ in sys.stdin:
+        values.fill_(float(rank))
+        distributed.barrier()
+        begin = time.monotonic()
+        distributed.all_reduce(values)
+        end = time.monotonic()
+        if not bool((values == ranks * (ranks - 1) / 2).all()):
+            raise ArithmeticError(f"rank {rank}: the all-reduce gave a wrong sum")
+        print(begin, end, flush=True)
+
+
+def main() -> None:
+    """Run one rank, as its command line says."""
+    parser = argparse.ArgumentParser(description=serve_rank.__doc__)
+    parser.add_argument("store", type=Path)
+    for name in ("rank", "ranks", "elements"):
+        parser.add_argument(name, type=int)
+    serve_rank(**vars(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

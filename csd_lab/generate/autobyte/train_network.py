@@ -28,7 +28,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from csd_emu.perfmodel.overlap.simulated_step import steady_step_seconds
+from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
 from csd_lab.generate.autobyte import synthetic_cases as made_up
 from host.policies.transfer.meta_network import RECIPE_FILE, WEIGHTS_FILE
 from host.policies.transfer.network_features import NAMES, Features

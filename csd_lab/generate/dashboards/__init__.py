@@ -1,11 +1,7 @@
-"""Grafana's dashboards: a module for each, of `panels`; `grafana` makes their files."""
+"""Grafana's dashboards: what each shows (`panels` are its parts), and their files (`grafana`)."""
 
-from csd_lab.generate.dashboards.array_dashboard import ARRAY
-from csd_lab.generate.dashboards.communication_dashboard import COMMUNICATION
-from csd_lab.generate.dashboards.drive_dashboard import DRIVE_DASHBOARD
-from csd_lab.generate.dashboards.energy_dashboard import ENERGY
 from csd_lab.generate.dashboards.panels import Dashboard
-from csd_lab.generate.dashboards.servers_dashboard import SERVERS
-from csd_lab.generate.dashboards.training_dashboard import TRAINING
+from csd_lab.generate.dashboards.run_dashboards import ARRAY, COMMUNICATION, ENERGY, TRAINING
+from csd_lab.generate.dashboards.unit_dashboards import DRIVE_DASHBOARD, SERVERS
 
 DASHBOARDS: tuple[Dashboard, ...] = (ARRAY, DRIVE_DASHBOARD, TRAINING, COMMUNICATION, ENERGY, SERVERS)

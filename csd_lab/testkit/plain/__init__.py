@@ -4,7 +4,6 @@ They stand in for the drives of an inventory in tests and in the bench ``deploy`
 """
 
 from csd_lab.testkit.plain.machine import PlainMachine
-from csd_lab.testkit.plain.machine_images import PlainImage, PlainImages
-from csd_lab.testkit.plain.machine_recipe import PlainRecipe, load_plain_recipe, plain_names
+from csd_lab.testkit.plain.machine_images import PlainImage, PlainImages, PlainRecipe, load_plain_recipe, plain_names
 
 __all__ = ["PlainImage", "PlainImages", "PlainMachine", "PlainRecipe", "load_plain_recipe", "plain_names"]

@@ -22,7 +22,7 @@ from csd_emu.engines.engine_protocol import last_words
 from csd_emu.image.initramfs import KeyPair
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.qemu_tools import find_qemu, make_overlay, sandbox
-from csd_lab.testkit.plain.machine_images import PlainImage, host_key_file
+from csd_lab.testkit.plain.machine_images import DISK, HOST_KEY, INITRD, KERNEL, LOGIN_KEY, PlainImage, host_key_file
 from firmware_agent.common.errors import BootTimeout, DeviceError
 
 _MONITOR_POLL_SECONDS = 0.02
@@ -122,9 +122,9 @@ class PlainMachine:
         self.process, self.qmp = process, qmp
         self.port = _forwarded_port(qmp, name)
         self.key, self.known_hosts = folder / "login_key", folder / "known_hosts"
-        shutil.copyfile(image.login_key, self.key)
+        shutil.copyfile(image.folder / LOGIN_KEY, self.key)
         self.key.chmod(0o600)
-        self.trust(image.host_key.read_text(encoding="utf-8"))
+        self.trust((image.folder / HOST_KEY).read_text(encoding="utf-8"))
 
     @classmethod
     def start(
@@ -156,7 +156,7 @@ class PlainMachine:
         try:
             overlay = folder / "disk.qcow2"
             if disk is None:
-                make_overlay(find_qemu(), overlay, image.disk, "raw")
+                make_overlay(find_qemu(), overlay, image.folder / DISK, "raw")
             else:
                 shutil.copyfile(disk, overlay)
             command = _command(image, folder, arguments, isolated)
@@ -337,5 +337,13 @@ def _command(image: PlainImage, folder: Path, more: Sequence[str], isolated: boo
         *("-device", "virtio-blk-pci,drive=root", "-device", "virtio-rng-pci"),
         *("-netdev", f"user,id=net,restrict={restrict},hostfwd=tcp:{_LOOPBACK}:0-:22"),
         *("-device", "virtio-net-pci,id=card,netdev=net", *sandbox(tools.emulator)),
-        *("-kernel", str(image.kernel), "-initrd", str(image.initrd), "-append", _COMMAND_LINE, *more),
+        *(
+            "-kernel",
+            str(image.folder / KERNEL),
+            "-initrd",
+            str(image.folder / INITRD),
+            "-append",
+            _COMMAND_LINE,
+            *more,
+        ),
     ]

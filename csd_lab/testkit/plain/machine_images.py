@@ -1,4 +1,4 @@
-"""Disks of plain machines, made once per recipe, without root, and kept in the cache."""
+"""Disks of plain machines, made once per recipe, without root, and kept in the cache; a recipe is one TOML file."""
 
 from __future__ import annotations
 
@@ -8,22 +8,127 @@ import hashlib
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from csd_emu.image.guest_bytecode import compile_tree, find_python
+from csd_emu.image.image_recipe import HASH_CHARACTERS, tree_hash
 from csd_emu.image.image_rootfs import kernel_release, make_disk, make_link, make_root, unpack_package
 from csd_emu.image.initramfs import Entry, KeyPair, write_initramfs
 from csd_emu.image.packages import Package, PackageCache
 from csd_emu.image.runner import Runner, find_tool
+from csd_emu.util.paths import packaged_folder
 from csd_emu.util.progress import Progress
-from csd_lab.testkit.plain.machine_recipe import PlainRecipe, load_plain_recipe
-from firmware_agent.common.errors import ImageError
+from firmware_agent.common.errors import ConfigurationError, ImageError
+
+# Raised whenever the same recipe would give other bytes.
+_BUILDER_VERSION = 3
+
+
+@dataclass(frozen=True)
+class PlainRecipe:
+    """One recipe, read.
+
+    Attributes:
+        name: of the file.
+        folder: holds the recipes, ``init`` and ``overlay/``.
+        suite, architecture: of Debian.
+        updated: with Debian's later updates, else as it was last released.
+        install, without: packages, and packages that apt takes for installed.
+        leave_out: GNU tar patterns of files that are not unpacked.
+        kernel_package: fnmatch pattern of the package file that holds the kernel.
+        initramfs_modules: what is loaded before the root is mounted; what they rest on is found.
+        overlays: names of folders laid over the packages, in order.
+        links: symbolic links, path -> target.
+        ssh_server: ``openssh`` or ``dropbear``.
+        enable: systemd units.
+    """
+
+    name: str
+    folder: Path
+    suite: str
+    architecture: str
+    updated: bool
+    install: tuple[str, ...]
+    without: tuple[str, ...]
+    leave_out: tuple[str, ...]
+    kernel_package: str
+    initramfs_modules: tuple[str, ...]
+    overlays: tuple[str, ...]
+    links: Mapping[str, str]
+    ssh_server: str
+    enable: tuple[str, ...]
+
+    @property
+    def overlay_folders(self) -> tuple[Path, ...]:
+        """The folders laid over the packages."""
+        return tuple(self.folder / "overlay" / name for name in self.overlays)
+
+    @property
+    def hash(self) -> str:
+        """Of all that the disk depends on."""
+        parts = [f"builder {_BUILDER_VERSION}", (self.folder / f"{self.name}.toml").read_text(encoding="utf-8")]
+        parts += [(self.folder / "init").read_text(encoding="utf-8")]
+        parts += [tree_hash(folder, folder.name) for folder in self.overlay_folders]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:HASH_CHARACTERS]
+
+
+def plain_folder() -> Path:
+    """Return the folder of recipes: inside an installed package, or in the source tree."""
+    return packaged_folder("csd_lab.testkit.plain", "recipe_files", "images/targets")
+
+
+def plain_names(folder: Path | None = None) -> list[str]:
+    """Return the names of all recipes."""
+    return sorted(path.stem for path in (folder or plain_folder()).glob("*.toml"))
+
+
+def load_plain_recipe(name: str, folder: Path | None = None) -> PlainRecipe:
+    """Read one recipe.
+
+    Raises:
+        ConfigurationError: there is none of this name.
+        ImageError: the file is no TOML, or lacks a key.
+    """
+    folder = folder or plain_folder()
+    if name not in plain_names(folder):
+        raise ConfigurationError(
+            f"plain machine {name!r} is not known; choose one of: {', '.join(plain_names(folder))}"
+        )
+    path = folder / f"{name}.toml"
+    try:
+        return _recipe(name, folder, tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ImageError(f"{path}: cannot be read ({error}); reinstall csd-emu") from error
+    except KeyError as error:
+        raise ImageError(f"{path}: the key {error} is missing; reinstall csd-emu") from error
+
+
+def _recipe(name: str, folder: Path, table: Mapping[str, Any]) -> PlainRecipe:
+    debian, kernel, root = table["debian"], table["kernel"], table["root"]
+    return PlainRecipe(
+        name=name,
+        folder=folder,
+        suite=debian["suite"],
+        architecture=debian["architecture"],
+        updated=debian.get("updated", True),
+        install=tuple(debian["install"]),
+        without=tuple(debian["without"]),
+        leave_out=tuple(debian["leave_out"]),
+        kernel_package=kernel["package"],
+        initramfs_modules=tuple(kernel["initramfs"]),
+        overlays=tuple(root["overlays"]),
+        links=root.get("links", {}),
+        ssh_server=root["ssh_server"],
+        enable=tuple(table.get("systemd", {}).get("enable", ())),
+    )
 
 
 def load_order(folder: Path, wanted: Sequence[str]) -> list[Path]:
@@ -36,7 +141,8 @@ def load_order(folder: Path, wanted: Sequence[str]) -> list[Path]:
     Raises:
         ImageError: the kernel has no such module.
     """
-    rests_on = _dependencies((folder / "modules.dep").read_text(encoding="utf-8"))
+    lines = (line.partition(":") for line in (folder / "modules.dep").read_text(encoding="utf-8").splitlines())
+    rests_on = {path: others.split() for path, _, others in lines}
     paths = {_name(path): path for path in rests_on}
     builtin = {_name(line) for line in (folder / "modules.builtin").read_text(encoding="utf-8").splitlines()}
     order: list[str] = []
@@ -55,16 +161,12 @@ def _add(path: str, rests_on: dict[str, list[str]], order: list[str]) -> None:
         order.append(path)
 
 
-def _dependencies(text: str) -> dict[str, list[str]]:
-    lines = (line.partition(":") for line in text.splitlines())
-    return {path: others.split() for path, _, others in lines}
-
-
 def _name(path: str) -> str:
     """Return a module's name as the kernel knows it: files use hyphens and underlines as they please."""
     return path.rpartition("/")[2].removesuffix(".ko").replace("-", "_")
 
 
+DISK, KERNEL, INITRD, LOGIN_KEY, HOST_KEY = "disk.img", "vmlinuz", "initrd.img", "login_key", "host_key.pub"
 DISK_BYTES = 6 << 30
 # A real disk has a journal: these machines lose their power.
 _FEATURES = "^metadata_csum,^resize_inode"
@@ -94,36 +196,13 @@ class PlainImage:
 
     Attributes:
         recipe: what it was made of.
-        folder: holds its files, which never change.
+        folder: holds its files, which never change: `DISK`, a raw ext4 file system of `DISK_BYTES`, sparse; `KERNEL`,
+            and `INITRD`, which finds the disk; `LOGIN_KEY`, the private key that root, and the user ``operator``, let
+            in; `HOST_KEY`, the public key by which the machine shows itself until it is given its own.
     """
 
     recipe: PlainRecipe
     folder: Path
-
-    @property
-    def disk(self) -> Path:
-        """The root disk: a raw ext4 file system of `DISK_BYTES`, sparse."""
-        return self.folder / "disk.img"
-
-    @property
-    def kernel(self) -> Path:
-        """What QEMU starts."""
-        return self.folder / "vmlinuz"
-
-    @property
-    def initrd(self) -> Path:
-        """Finds the root disk."""
-        return self.folder / "initrd.img"
-
-    @property
-    def login_key(self) -> Path:
-        """The private key that root, and the user ``operator``, let in."""
-        return self.folder / "login_key"
-
-    @property
-    def host_key(self) -> Path:
-        """The public key by which the machine shows itself until it is given its own."""
-        return self.folder / "host_key.pub"
 
     @property
     def host_key_path(self) -> str:
@@ -169,23 +248,22 @@ class PlainImages:
             root = Path(name) / "root"
             partial.mkdir()
             make_root(root)
-            self._runner.parallel(
-                lambda package: self._unpack(recipe, root, cache.archives / package.file, package), packages, _ignore
-            )
+            # It takes seconds, which are not shown.
+            self._runner.parallel(lambda each: self._unpack(recipe, root, cache, each), packages, lambda _: None)
             self._compile(root)
             _lay_over(recipe, root)
             _set_links(recipe, root)
             _make_keys(recipe, root, partial)
             self._take_kernel(recipe, root, partial)
-            make_disk(self._runner, root, partial / "disk.img", DISK_BYTES, features=_FEATURES, inodes=_INODES)
+            make_disk(self._runner, root, partial / DISK, DISK_BYTES, features=_FEATURES, inodes=_INODES)
             partial.chmod(0o755)
             partial.rename(image.folder)
 
-    def _unpack(self, recipe: PlainRecipe, root: Path, archive: Path, package: Package) -> None:
+    def _unpack(self, recipe: PlainRecipe, root: Path, cache: PackageCache, package: Package) -> None:
         if package.file.startswith("linux-image-") and not fnmatch.fnmatch(package.file, recipe.kernel_package):
             return
         options = [f"--exclude={pattern}" for pattern in (*recipe.leave_out, "./usr/share/doc", "./usr/share/locale")]
-        unpack_package(self._runner, archive, root, options)
+        unpack_package(self._runner, cache.archives / package.file, root, options)
 
     def _compile(self, root: Path) -> None:
         """Compile the machine's own Python as its package would have, if there is a Python of its version here."""
@@ -196,7 +274,7 @@ class PlainImages:
 
     def _take_kernel(self, recipe: PlainRecipe, root: Path, target: Path) -> None:
         release = kernel_release(root)
-        (root / f"boot/vmlinuz-{release}").replace(target / "vmlinuz")
+        (root / f"boot/vmlinuz-{release}").replace(target / KERNEL)
         self._runner.run([find_tool("depmod", "kmod"), "-b", root, release], "list the kernel's modules")
         modules = load_order(root / "usr/lib/modules" / release, recipe.initramfs_modules)
         entries = [Entry("dev", 0o755), Entry("root", 0o755)]
@@ -204,7 +282,7 @@ class PlainImages:
         entries += [Entry("bin/busybox", 0o755, (root / "usr/bin/busybox").read_bytes())]
         entries += [Entry("modules/order", 0o644, "".join(f"{path.stem}\n" for path in modules).encode())]
         entries += [Entry(f"modules/{path.name}", 0o644, path.read_bytes()) for path in modules]
-        write_initramfs(target / "initrd.img", entries)
+        write_initramfs(target / INITRD, entries)
 
 
 def host_key_file(recipe: PlainRecipe, pair: KeyPair) -> bytes:
@@ -215,11 +293,8 @@ def host_key_file(recipe: PlainRecipe, pair: KeyPair) -> bytes:
     if not isinstance(key, Ed25519PrivateKey):  # pragma: no cover - KeyPair makes no other
         raise TypeError("not an ed25519 key")
     # Dropbear's own format: the kind, then the private and the public half, each field with its length before it.
-    return b"".join(struct.pack(">I", len(part)) + part for part in (b"ssh-ed25519", _halves(key)))
-
-
-def _halves(key: Ed25519PrivateKey) -> bytes:
-    return key.private_bytes_raw() + key.public_key().public_bytes_raw()
+    halves = key.private_bytes_raw() + key.public_key().public_bytes_raw()
+    return b"".join(struct.pack(">I", len(part)) + part for part in (b"ssh-ed25519", halves))
 
 
 def _lay_over(recipe: PlainRecipe, root: Path) -> None:
@@ -266,8 +341,8 @@ def _make_keys(recipe: PlainRecipe, root: Path, target: Path) -> None:
         (root / home / ".ssh").chmod(0o700 if home == "root" else 0o755)
         _write(root / home / ".ssh/authorized_keys", login.public, 0o600 if home == "root" else 0o644)
     (root / "root").chmod(0o700)
-    _write(target / "login_key", login.private, 0o600)
-    _write(target / "host_key.pub", host.public, 0o644)
+    _write(target / LOGIN_KEY, login.private, 0o600)
+    _write(target / HOST_KEY, host.public, 0o644)
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
@@ -275,10 +350,6 @@ def _write(path: Path, content: bytes, mode: int) -> None:
     path.touch(mode=mode)
     path.chmod(mode)
     path.write_bytes(content)
-
-
-def _ignore(_: float) -> None:
-    """Unpacking takes seconds; its progress is not shown."""
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from csd_emu.perfmodel.cut_timeline import TAIL
-from csd_emu.perfmodel.timeline import AGGREGATE, HOST_READER, READ, RECEIVE, SEND, Span
+from csd_emu.perfmodel.timeline import AGGREGATE, HOST_READER, READ, RECEIVE, SEND, TAIL, Span
 from csd_emu.util.node_names import HOST
 from host.core.records import RoundRecord
 from host.core.run_stats import RunStats

@@ -115,14 +115,6 @@ class HyperTune:
         """Note that a device is back: it gets its first batch, and its table's speed until it is observed."""
         return self._member(device, self._retuner.join, "is back")
 
-    def leave_all(self, devices: Sequence[int]) -> None:
-        """Note that devices are gone, all at the same time."""
-        self._retuner.leave(self._flags(devices))
-
-    def join_all(self, devices: Sequence[int]) -> None:
-        """Note that devices are back, all at the same time."""
-        self._retuner.join(self._flags(devices))
-
     def possible_records_per_second(self) -> float:
         """Return what the tables, scaled by the believed slowdowns, allow with no batch larger than at the start."""
         return self._retuner.best_rate(0)
@@ -147,13 +139,10 @@ class HyperTune:
     def _member(self, device: int, act: Callable[[Flags], None], verb: str) -> Retune:
         if not 0 <= device < len(self._initial):
             raise ConfigurationError(f"device {device} is not between 0 and {len(self._initial) - 1}")
-        act(self._flags([device]))
-        return Retune(self.batches, (device,), self.slowdowns, f"{self._names[device]} {verb}", 0.0)
-
-    def _flags(self, devices: Sequence[int]) -> Flags:
         which = np.zeros((1, len(self._initial)), dtype=np.bool_)
-        which[0, devices] = True
-        return which
+        which[0, device] = True
+        act(which)
+        return Retune(self.batches, (device,), self.slowdowns, f"{self._names[device]} {verb}", 0.0)
 
     def _retune(self, decision: RetuneDecision, step: int) -> Retune:
         changed = np.flatnonzero(decision.before != decision.after)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
@@ -93,9 +94,6 @@ class Retuner:
         shape = (rows, len(tables))
         self.allocator = Allocator(tables, sync_seconds)
         self._rules, self.total_steps, self._initial = rules, total_steps, batches.copy()
-        self._target = float(self.allocator.table_seconds(batches).max())
-        shares = batches / max(1, int(batches.sum()))
-        self._quantiles = np.array([_newsvendor(float(share)) for share in shares])
         self.batches = np.broadcast_to(batches, shape).copy()
         self.alive = np.ones(shape, dtype=np.bool_)
         self.detector = Detector(shape, rules.threshold, rules.window)
@@ -104,8 +102,8 @@ class Retuner:
         self._durations, self._drifts = Durations(rows), Drifts(shape)
         # The step after which a row is thought over without a new cause, and how long after the one before.
         self.recheck = np.full((rows, 2), RECHECK_STEPS, dtype=np.int64)
-        self._expected = np.empty(shape)
-        self._refresh()
+        # Table seconds of the present batches, of parked devices those of a probe of one record; None until asked for.
+        self._known: Floats | None = None
 
     @property
     def slowdowns(self) -> Floats:
@@ -159,7 +157,7 @@ class Retuner:
         self._drifts.reset(which)
         self.dirty |= which
         self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
-        self._refresh()
+        self._known = None
 
     def join(self, which: Flags) -> None:
         """Take devices back, with their first batches and their tables' speeds."""
@@ -169,7 +167,7 @@ class Retuner:
         self._drifts.reset(which)
         self.dirty |= which
         self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
-        self._refresh()
+        self._known = None
 
     def dump(self) -> dict[str, Any]:
         """Return what has been learnt of the first array, in JSON's types."""
@@ -181,7 +179,7 @@ class Retuner:
         for name, array in self._arrays():
             array[0] = state[name]
         self.detector.load_state(state["detector"])
-        self._refresh()
+        self._known = None
 
     def _arrays(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         for part, names in _STATE.items():
@@ -225,21 +223,21 @@ class Retuner:
             return None
         self.batches[row] = batches
         self.dirty[row] = False
-        self._refresh()
+        self._known = None
         return RetuneDecision(row, present, batches, gain)
 
     def _choose(self, row: int, slowdowns: Floats) -> Batches:
         """Return the best batches, or others that are nearly as good and change less."""
         allocator, caps = self.allocator, np.where(self.alive[row], self._initial, 0)
-        safe = np.exp(
-            self.detector.estimate(row) + self._quantiles * self.detector.standard_error(row) + self._drifts.lead[row]
-        )
-        plan = allocator.fill(self._target, safe, caps)
+        doubt = self._quantiles * self.detector.standard_error(row)
+        safe = np.exp(self.detector.estimate(row) + doubt + self._drifts.lead[row])
+        target = float(allocator.table_seconds(self._initial).max())
+        plan = allocator.fill(target, safe, caps)
         if not self.detector.level[row][self.alive[row]].any():
             return plan
         rest = ~self.dirty[row]
         others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]
-        kept = allocator.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
+        kept = allocator.fill(max(target, float(others.max(initial=0.0))), safe, caps)
         kept[rest] = self.batches[row][rest]
         free = allocator.fill(allocator.best_target(slowdowns, caps), safe, caps)
         best = kept
@@ -248,15 +246,23 @@ class Retuner:
                 best = other
         return best
 
+    @cached_property
+    def _quantiles(self) -> Floats:
+        """(devices,) how many standard errors above its mean each one's slowdown is taken for."""
+        shares = self._initial / max(1, int(self._initial.sum()))
+        return np.array([_newsvendor(float(share)) for share in shares])
+
     def _horizon(self, row: int, before: Batches, after: Batches, step: int) -> float:
         """Return for how many steps a retune is expected to help."""
         disturbed = bool(self.detector.level[row][before != after].any())
         steps = self._durations.expected_steps(row, disturbed)
         return steps if self.total_steps is None else min(steps, float(self.total_steps - step))
 
-    def _refresh(self) -> None:
-        # A parked device's probe is one record.
-        self._expected = self.allocator.table_seconds(np.maximum(self.batches, 1))
+    @property
+    def _expected(self) -> Floats:
+        if self._known is None:
+            self._known = self.allocator.table_seconds(np.maximum(self.batches, 1))
+        return self._known
 
 
 def _newsvendor(share: float) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -135,13 +136,17 @@ class TrialStep:
     joules: float
 
 
-@dataclass(frozen=True)
-class Range:
+class Range(msgspec.Struct, frozen=True):
     """An estimate, and between what it lies with the confidence asked for."""
 
     value: float
     low: float
     high: float
+
+    @property
+    def half(self) -> float:
+        """Half its width, over the value."""
+        return (self.high - self.low) / 2 / self.value if self.value else 0.0
 
 
 @dataclass(frozen=True)

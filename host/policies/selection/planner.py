@@ -18,9 +18,9 @@ from host.policies.selection.beliefs.observations import Observations
 from host.policies.selection.blas_threads import on_one_thread
 from host.policies.selection.cluster import Cluster, Configuration, Counts, Floats, Trial, TrialStep
 from host.policies.selection.costs.cost_model import Model
-from host.policies.selection.costs.planned_records import TotalWork
 from host.policies.selection.costs.speed_curves import PaceTables, table_of
 from host.policies.selection.costs.step_costs import Figures, Points
+from host.policies.selection.members import Members
 from host.policies.selection.reasons import explain, pareto_rows
 from host.policies.selection.search.branch_and_bound import find_configurations
 from host.policies.selection.search.configuration_search import Space
@@ -61,19 +61,10 @@ class Planner:
         Raises:
             ConfigurationError: there is no device, a batch does not fit, a node is unknown, or there is no record.
         """
-        self.cluster, self.rules, self.records = cluster, rules, records
-        self._private = dict(private or {})
+        self.cluster, self.rules = cluster, rules
         if not 0 < records < math.inf:
             raise ConfigurationError(f"planner: {records!r} records to train on; give the job data and steps")
-        names = [node for kind in cluster.kinds for node in kind.nodes]
-        wanted = rules.constraints
-        for word, nodes in (("include", wanted.include), ("exclude", wanted.exclude)):
-            if unknown := sorted(nodes - set(names)):
-                raise ConfigurationError(f"{word}: {unknown[0]!r} is no device here; there are {', '.join(names)}")
-        self._bare = self._find_bare(names)
-        if idle := sorted(wanted.include & self._bare):
-            raise ConfigurationError(f"include: {idle[0]} has no record to train on; leave it out, or share records")
-        self._lost: set[str] = set()
+        self._members = Members(cluster, rules.constraints, records, private or {})
         self._figures = Figures.of(cluster)
         self._tables = [table_of(kind) for kind in cluster.kinds]
         check_batch(self._tables, rules.batch_size)
@@ -81,10 +72,8 @@ class Planner:
         self._observations = Observations(cluster, self._tables)
         self._trials: list[MeasuredTrial] = []
         self._attempts = 0
-        self._spent: list[tuple[float, float]] = []
         self._ranking: Ranking | None = None
         self._batches: Counts | None = None
-        self._refuse_nothing()
         self._refuse_too_many()
 
     def next_trial(self) -> Trial | None:
@@ -137,8 +126,6 @@ class Planner:
             seconds = float(np.mean([each.step_seconds for each in seen]))
             joules = float(np.mean([each.joules for each in seen]))
             self._trials.append(MeasuredTrial(trial, len(seen), seconds, joules))
-            records = float(np.dot(trial.configuration, trial.batches)) * len(seen)
-            self._spent.append((seconds * len(seen), records))
         self._ranking = None
 
     def lose(self, node: str) -> None:
@@ -147,16 +134,12 @@ class Planner:
         Raises:
             ConfigurationError: there is no such node, or none is left.
         """
-        if not any(node in kind.nodes for kind in self.cluster.kinds):
-            raise ConfigurationError(f"{node!r} is no device of this plan; it cannot be lost")
-        self._lost.add(node)
         self._ranking = None
-        self._refuse_nothing()
+        self._members.lose(node)
 
     def choose_nodes(self, configuration: Configuration) -> tuple[str, ...]:
         """Return which nodes take part: of each kind the first that are left, included ones first."""
-        pairs = zip(self._nodes(), configuration, strict=True)
-        return tuple(node for nodes, count in pairs for node in nodes[:count])
+        return self._members.choose(configuration)
 
     def decide(self) -> SelectionPlan:
         """Return what is best by all that is known.
@@ -175,34 +158,10 @@ class Planner:
         estimates = dict(zip(both.tolist(), ranking.estimates(both, self._steps(ranking, both)), strict=True))
         chosen, *_ = ranked = tuple(estimates[row] for row in rows.tolist())
         sure, trials = ranking.sure(), tuple(self._trials)
-        reasons = explain(ranking, chosen.steps_measured, sure, trials, sorted(self._lost))
+        reasons = explain(ranking, chosen.steps_measured, sure, trials, sorted(self._members.lost))
         fronts = tuple(estimates[row] for row in front.tolist())
         feasible = int(ranking.feasible.sum())
         return SelectionPlan(chosen, ranked, fronts, reasons, sure, float(np.expm1(ranking.gap)), trials, feasible)
-
-    def _nodes(self) -> list[list[str]]:
-        """Return the nodes of each kind that may take part, in the order in which they are taken."""
-        wanted = self.rules.constraints
-        out = wanted.exclude | self._lost | self._bare
-        left = [[node for node in kind.nodes if node not in out] for kind in self.cluster.kinds]
-        return [sorted(nodes, key=lambda node: node not in wanted.include) for nodes in left]
-
-    def _find_bare(self, names: Sequence[str]) -> frozenset[str]:
-        """Return nodes that have nothing to train on: no record is public, and none is theirs."""
-        if sum(self._private.values()) < self.records:
-            return frozenset()
-        return frozenset(node for node in names if not self._private.get(node, 0))
-
-    def _refuse_nothing(self) -> None:
-        if any(self._nodes()):
-            return
-        excluded, every = len(self.rules.constraints.exclude), sum(len(kind.nodes) for kind in self.cluster.kinds)
-        causes = [f"{excluded} of {every} excluded"] if excluded else []
-        causes += [f"{', '.join(sorted(self._lost))} lost"] if self._lost else []
-        causes += [f"{', '.join(sorted(self._bare))} without a record"] if self._bare else []
-        cause = f" ({'; '.join(causes)})" if causes else ""
-        remedy = "exclude fewer" if excluded else "add one to the array"
-        raise ConfigurationError(f"planner: there is no device to train with{cause}; {remedy}")
 
     def _refuse_too_many(self) -> None:
         """Batches are worked out for each subset of kinds, and several servers soon have many."""
@@ -219,23 +178,19 @@ class Planner:
         return self._ranking
 
     def _believe(self) -> Ranking:
-        nodes = self._nodes()
-        # Lost ones come last: they took part in trials.
-        lost = [[node for node in kind.nodes if node in self._lost] for kind in self.cluster.kinds]
-        spreads = self._observations.spreads([[*left, *gone] for left, gone in zip(nodes, lost, strict=True)])
-        wanted = self.rules.constraints
+        deviations = self._observations.deviations(self._members.with_lost())
         curves = self._observations.curves(self._reference)
-        paces = PaceTables.of(spreads)
-        model = Model(self._figures, curves, paces, self._overhead_unit(), wanted.unused_powered)
+        paces, powered = PaceTables.of(deviations), self.rules.constraints.unused_powered
+        model = Model(self._figures, curves, paces, self._overhead_unit(), powered)
         belief = Belief(model, self._observations.data())
-        devices = tuple(len(each) for each in nodes)
+        devices = tuple(len(each) for each in self._members.nodes())
         goal = goal_of(self.rules)
         sync = sync_seconds(belief, devices)
         fresh = subset_batches(model.tables, devices, self.rules, sync)
         table = self._batches = keep_batches(belief, self._batches, fresh, devices)
-        least = tuple(sum(node in wanted.include for node in each) for each in nodes)
-        work = TotalWork.of(self.records, self._private, nodes)
-        found = find_configurations(Space(least, devices, table, work), model, belief.mode, goal)
+        work = self._members.work()
+        space = Space(self._members.fewest(), devices, table, work)
+        found = find_configurations(space, model, belief.mode, goal)
         subsets = subset_numbers(found.counts)
         points = Points(found.counts, table[subsets], subsets)
         return Ranking.of(self.cluster, self.rules, belief, points, work.records(found.counts), found.gap)
@@ -276,5 +231,5 @@ class Planner:
     def _left(self, ranking: Ranking) -> float:
         """Return the share of the whole training that trials may still cost."""
         whole, work = ranking.seconds[ranking.best], ranking.work[ranking.best]
-        spent = sum(seconds - records * whole / work for seconds, records in self._spent)
+        spent = sum((trial.step_seconds - trial.records * whole / work) * trial.steps for trial in self._trials)
         return float(self.rules.most_share - max(0.0, spent) / whole)

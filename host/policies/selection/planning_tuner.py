@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,38 @@ from host.core.tuning.batch_tuner import Batches, BatchTuner, Floats, Retune, St
 from host.policies.selection.planner_protocol import Decider, MakeInner, TrialDecision
 from host.policies.selection.selection_rules import SelectionPlan
 from host.policies.selection.trials import Trials
+
+
+class Notices:
+    """What the run and people are told of planning: at once, or behind a computation that may still fail."""
+
+    def __init__(self, on_decided: Callable[[TrialDecision], None], on_note: Callable[[str], None]) -> None:
+        """Take who is told of decisions, and who of sentences."""
+        self._on_decided, self._on_note = on_decided, on_note
+        self._untold: list[Callable[[], None]] | None = None
+
+    def decided(self, decision: TrialDecision) -> None:
+        """Tell of a decision."""
+        self._tell(partial(self._on_decided, decision))
+
+    def note(self, text: str) -> None:
+        """Tell what people should know."""
+        self._tell(partial(self._on_note, text))
+
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        """Collect what is told inside the block, and tell it at the end; after an error it is dropped."""
+        untold = self._untold = []
+        yield
+        self._untold = None
+        for tell in untold:
+            tell()
+
+    def _tell(self, tell: Callable[[], None]) -> None:
+        if self._untold is None:
+            tell()
+        else:
+            self._untold.append(tell)
 
 
 class PlanningTuner:
@@ -46,11 +78,12 @@ class PlanningTuner:
             handed_over: whether its state has all of a planning that is under way: other servers plan alike, and one
                 that takes over the state of another goes on as that one does.
         """
-        self._nodes, self._first = list(first), np.array(list(first.values()), np.int64)
-        self._new_planner, self._make_inner, self._handed_over = make_planner, make_inner, handed_over
-        self._on_decided, self._on_note = on_decided, on_note
-        self._tell: Callable[[Callable[[], None]], object] = _at_once
-        self._cold = frozenset(cold)
+        self._first, self._nodes = dict(first), list(first)
+        self._make_inner = make_inner
+        self._notices = notices = Notices(on_decided, on_note)
+        self._new_trials: Callable[[], Trials] = lambda: Trials(
+            make_planner(), frozenset(cold), notices.note, handed_over
+        )
         self._trials = self._new_trials()
         self._here = np.ones(len(self._nodes), bool)
         # Nodes for whose sake planning was begun anew: once for each, or one that comes and goes would keep it going.
@@ -81,7 +114,7 @@ class PlanningTuner:
             return batches
         if (wanted := self._trials.wanted) is None:
             lost = [node in self._trials.lost for node in self._nodes]
-            return np.where(self._here & ~np.array(lost), self._first, 0)
+            return np.where(self._here & ~np.array(lost), list(self._first.values()), 0)
         return np.where(self._here, np.array([wanted.get(node, 0) for node in self._nodes], np.int64), 0)
 
     @property
@@ -116,15 +149,9 @@ class PlanningTuner:
             self._begun = True
             self._go_on()
 
-    @contextmanager
-    def telling_later(self) -> Iterator[None]:
+    def telling_later(self) -> AbstractContextManager[None]:
         """Collect notifications inside the block and send them at its end; after an error they are dropped."""
-        untold: list[Callable[[], None]] = []
-        self._tell = untold.append
-        yield
-        self._tell = _at_once
-        for tell in untold:
-            tell()
+        return self._notices.later()
 
     def probes(self, step: int) -> Batches:
         """Return (devices,) records that parked ones of the chosen devices compute beside this step."""
@@ -183,7 +210,7 @@ class PlanningTuner:
         if self._inner is not None and device in self._chosen:
             return self._widen(self._inner.join(list(self._chosen).index(device)))
         node = self._nodes[device]
-        if self._handed_over and self._inner is None and node in self._trials.lost and node not in self._came:
+        if self._trials.handed_over and self._inner is None and node in self._trials.lost and node not in self._came:
             return self._begin_again(device)
         return self._retune(self.batches, f"{node} is back; it was not chosen")
 
@@ -215,7 +242,7 @@ class PlanningTuner:
         self._here = np.array(state["here"], bool)
         self._trials, self._inner = self._new_trials(), None
         self._begun = "chosen" in state
-        if self._handed_over:
+        if self._trials.handed_over:
             self._trials.load_state(state["planning"])
             self._came, self._step, self._begun = set(state["came"]), int(state["step"]), bool(state["begun"])
         else:
@@ -225,11 +252,8 @@ class PlanningTuner:
         chosen = state["chosen"]
         inner = self._hand_over(dict(zip(map(int, chosen["nodes"]), map(int, chosen["batches"]), strict=True)))
         inner.load_state(state["inner"])
-        if self._handed_over and not decided and (plan := self._trials.decide()) is not None:
+        if self._trials.handed_over and not decided and (plan := self._trials.decide()) is not None:
             self._tell_decided(plan)
-
-    def _new_trials(self) -> Trials:
-        return Trials(self._new_planner(), self._cold, self._note, self._handed_over)
 
     def _lose_absent(self) -> None:
         self._lose(np.flatnonzero(~self._here), "was lost before")
@@ -265,7 +289,7 @@ class PlanningTuner:
         trials = self._trials
         batches = trials.by_node(plan.chosen.configuration, plan.chosen.batches)
         decided = TrialDecision(plan, batches, tuple(trials.tried), self._step, tuple(trials.lost))
-        self._tell(partial(self._on_decided, decided))
+        self._notices.decided(decided)
 
     def _hand_over(self, chosen: dict[int, int]) -> BatchTuner:
         self._chosen = chosen
@@ -290,9 +314,6 @@ class PlanningTuner:
         if self._trials.error is not None:
             self._inner = None
 
-    def _note(self, text: str) -> None:
-        self._tell(partial(self._on_note, text))
-
     def _spread(self, own: Any, others: Any) -> Any:
         others[list(self._chosen)] = own
         return others
@@ -306,7 +327,3 @@ class PlanningTuner:
     def _retune(self, before: Batches, reason: str) -> Retune:
         changed = np.flatnonzero(before != self.batches)
         return Retune(self.batches, tuple(map(int, changed)), np.ones(len(self._nodes)), reason, 0.0)
-
-
-def _at_once(tell: Callable[[], None]) -> None:
-    tell()

@@ -21,19 +21,6 @@ MOST_ROWS = 100
 _MOST_BYTES = 16 << 20
 
 
-class EstimateInterval(msgspec.Struct, frozen=True):
-    """An estimate, and between what it lies with the plan's `confidence`."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def half(self) -> float:
-        """Half its width, over the value."""
-        return (self.high - self.low) / 2 / self.value if self.value else 0.0
-
-
 class ConfigurationRow(msgspec.Struct, frozen=True, kw_only=True):
     """What the training costs with a configuration.
 
@@ -52,10 +39,10 @@ class ConfigurationRow(msgspec.Struct, frozen=True, kw_only=True):
     batch: dict[str, int]
     step_seconds: float
     trained_records: float
-    seconds: EstimateInterval
-    watts: EstimateInterval
-    joules: EstimateInterval
-    edp: EstimateInterval
+    seconds: Range
+    watts: Range
+    joules: Range
+    edp: Range
     steps_measured: int
 
     @property
@@ -228,10 +215,10 @@ def _row(estimate: Estimate, cluster: Cluster) -> ConfigurationRow:
         batch=dict(zip(kinds, estimate.batches, strict=True)),
         step_seconds=estimate.step_seconds,
         trained_records=estimate.trained_records,
-        seconds=_interval(estimate.seconds),
-        watts=_interval(estimate.watts),
-        joules=_interval(estimate.joules),
-        edp=_interval(estimate.edp),
+        seconds=estimate.seconds,
+        watts=estimate.watts,
+        joules=estimate.joules,
+        edp=estimate.edp,
         steps_measured=estimate.steps_measured,
     )
 
@@ -246,7 +233,3 @@ def _trial(tried: TrialResult, cluster: Cluster) -> TrialRow:
         joules=statistics.median(one.joules for one in tried.seen),
         why=trial.why,
     )
-
-
-def _interval(value: Range) -> EstimateInterval:
-    return EstimateInterval(*(float(each) for each in (value.value, value.low, value.high)))

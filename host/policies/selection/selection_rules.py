@@ -102,6 +102,11 @@ class MeasuredTrial:
     step_seconds: float
     joules: float
 
+    @property
+    def records(self) -> int:
+        """Of a step, all devices together."""
+        return sum(count * batch for count, batch in zip(self.trial.configuration, self.trial.batches, strict=True))
+
 
 @dataclass(frozen=True)
 class SelectionPlan:

@@ -11,8 +11,8 @@ import msgspec
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.batch_tuner import StepCost
 from host.policies.selection.cluster import Configuration, Trial, TrialStep
+from host.policies.selection.planner_calls import Lost, Observed, PlannerCall, PlannerQuery, repeat
 from host.policies.selection.planner_protocol import Decider, TrialResult
-from host.policies.selection.replay import RecordedPlanner
 from host.policies.selection.selection_rules import SelectionPlan
 
 # A trial whose steps are others than it asked for, by the way of epochs that end, is given up after so many of them.
@@ -55,13 +55,18 @@ class Trials:
             note: told what people should know.
             handed_over: whether another server may go on from the `state`.
         """
-        self._recorded = RecordedPlanner(planner) if handed_over else None
-        self.planner: Decider = self._recorded or planner
+        self.planner = planner
+        self._calls: list[PlannerCall] | None = [] if handed_over else None
         self.tried: list[TrialResult] = []
         self.lost: list[str] = []
         self.error: ConfigurationError | None = None
         self._trying: _Trying | None = None
         self._cold, self._note = cold, note
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether another server may go on from the `state`."""
+        return self._calls is not None
 
     @property
     def wanted(self) -> Mapping[str, int] | None:
@@ -70,8 +75,8 @@ class Trials:
 
     def begin(self) -> str:
         """Begin the next trial; return what was begun, for people, or nothing if enough is known."""
-        trial = self.planner.next_trial()
-        if trial is None:
+        self._record(PlannerQuery(last=False))
+        if (trial := self.planner.next_trial()) is None:
             return ""
         self._trying = _Trying(trial, self.by_node(trial.configuration, trial.batches))
         self._note(f"pre-training of {self._name(trial)} for {trial.steps} steps: {trial.why}")
@@ -108,11 +113,13 @@ class Trials:
         trying, self._trying = self._trying, None
         if trying is not None and trying.seen:
             self.tried.append(TrialResult(trying.trial, tuple(trying.seen)))
+            self._record(Observed(trying.trial, list(trying.seen)))
             self.planner.observe(trying.trial, trying.seen)
 
     def decide(self) -> SelectionPlan | None:
         """End trials for good and return what is best; None if nothing is (see `error`)."""
         self._trying = None
+        self._record(PlannerQuery(last=True))
         try:
             return self.planner.decide()
         except ConfigurationError as error:
@@ -128,6 +135,7 @@ class Trials:
                 continue
             self.lost.append(node)
             self._note(f"{node} {why}: it is in no plan any more")
+            self._record(Lost(node))
             try:
                 self.planner.lose(node)
             except ConfigurationError as error:  # nobody is left of those who may train
@@ -141,10 +149,10 @@ class Trials:
 
     def state(self) -> dict[str, Any] | None:
         """Return where planning stands, as JSON takes it; None if it cannot be handed over."""
-        if self._recorded is None:
+        if self._calls is None:
             return None
         return {
-            "calls": self._recorded.state(),
+            "calls": msgspec.to_builtins(self._calls),
             "trying": None if self._trying is None else msgspec.to_builtins(self._trying),
             "tried": msgspec.to_builtins(self.tried),
             "lost": list(self.lost),
@@ -158,14 +166,19 @@ class Trials:
         Raises:
             KeyError, msgspec.ValidationError: it is no `state`.
         """
-        if self._recorded is None:
+        if self._calls is None:
             return
-        self._recorded.load_state(state["calls"])
+        self._calls = msgspec.convert(state["calls"], list[PlannerCall])
+        repeat(self._calls, self.planner)
         self._trying = None if state["trying"] is None else msgspec.convert(state["trying"], _Trying)
         self.tried[:] = msgspec.convert(state["tried"], list[TrialResult])
         self.lost[:] = map(str, state["lost"])
         self._cold = frozenset(state["cold"])
         self.error = None if state["error"] is None else ConfigurationError(str(state["error"]))
+
+    def _record(self, call: PlannerCall) -> None:
+        if self._calls is not None:
+            self._calls.append(call)
 
     def _name(self, trial: Trial) -> str:
         return self.planner.cluster.name(trial.configuration)

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from csd_emu.perfmodel.split.barrier_cut import barrier_seconds
 from csd_emu.perfmodel.split.cut_costs import CutCosts
-from csd_emu.perfmodel.split.overlapped_cut import bounds, find_best, patience_of, simulate_cut
+from csd_emu.perfmodel.split.cut_seconds import barrier_seconds, bounds, find_best, patience_of, simulate_cut
 from csd_emu.perfmodel.split.split_problem import HostPlace, SplitProblem
 from firmware_agent.common.units import format_bytes
 from host.policies.split.cut_decision import CutDecision, CutRow
@@ -31,11 +30,8 @@ class CutTable:
         self.heavy[self.unmoved] = True
         self._any = heavy <= 0
         self.relieving = {self.unmoved}
-        self._short = self.amounts.short_of_memory
         self.refused = tuple(self._refused(cut) for cut in range(self.unmoved + 1))
         self._lowest = bounds(situation, self.amounts)
-        self._overlapped = situation.sending is not None
-        self._simulated = self._overlapped and situation.cut_overlaps
         self._barrier = barrier_seconds(situation, self.amounts)
         self._known: dict[int, float] = {}
 
@@ -65,7 +61,7 @@ class CutTable:
     def search(self, allowed: Sequence[int]) -> dict[int, float]:
         """Return seconds: of nothing moved, of the best of the cuts that are allowed, of the best that fits."""
         fitting = [cut for cut in range(1, self.unmoved + 1) if not self.refused[cut]]
-        if not self._simulated:  # all of them are known
+        if not self.situation.cuts_overlap:  # all of them are known
             return self.work_out(fitting)
         patience = patience_of(self.situation)
         known = self.work_out([cut for cut in allowed if cut == self.unmoved])
@@ -87,7 +83,7 @@ class CutTable:
             unmoved_seconds=seconds.get(self.unmoved),
             reason=reason,
             notes=tuple(self._notes(chosen, seconds)),
-            overlapped=self._overlapped,
+            overlapped=self.situation.sending is not None,
             rows=self._rows(seconds),
         )
 
@@ -114,10 +110,11 @@ class CutTable:
         return notes
 
     def _seconds(self, cut: int) -> float:
-        if not self._simulated and not (self._overlapped and cut == self.unmoved):
+        situation = self.situation
+        if not situation.cuts_overlap and not (situation.sending and cut == self.unmoved):
             return float(self._barrier[cut])
         if cut not in self._known:
-            self._known[cut] = simulate_cut(self.situation, cut, self.amounts)
+            self._known[cut] = simulate_cut(situation, cut, self.amounts)
         return self._known[cut]
 
     def _refused(self, cut: int) -> str:
@@ -126,7 +123,7 @@ class CutTable:
             return "raw records would leave the drives"
         if math.isnan(self.amounts.crossing_bytes[cut]):
             return f"the model cannot be cut there: {self.situation.layers[cut].reason or 'nobody says why'}"
-        place = self._short[cut]
+        place = self.amounts.short_of_memory[cut]
         if place is not None and (bounded := self.situation.drives[place].memory) is not None:
             needed = self.amounts.drive_memory_bytes[place, cut]
             return (

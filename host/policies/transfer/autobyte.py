@@ -25,7 +25,7 @@ from firmware_agent.common.send_queue import TransferSettings
 from host.config.plugins.kinds import TRANSFER_TUNER
 from host.policies.transfer.link_conditions import Watch
 from host.policies.transfer.setting_grid import candidates
-from host.policies.transfer.speedup_predictor import Predictor, default_predictor
+from host.policies.transfer.speedup_predictor import Predictor, SimulatedSettings
 from host.policies.transfer.transfer_tuner import LEAST_AHEAD_STEPS, Change, StepSeen, check_seen, check_tunable
 
 # A setting is known by so many of its last steps.
@@ -101,7 +101,7 @@ class AutoByte:
 
         Args:
             first: until conditions are known.
-            predictor: what compares settings; None for `default_predictor()`.
+            predictor: what compares settings; None for `SimulatedSettings`; docs/communication-tuning.md says why.
             rules: when a setting is changed.
             settings: what is chosen from; None for `candidates()`.
             block_bytes: the host steps ranges of so many bytes.
@@ -112,7 +112,7 @@ class AutoByte:
         self._settings = tuple(settings if settings is not None else candidates())
         for each in (first, *self._settings):
             check_tunable(each)
-        self._predictor, self._rules = predictor or default_predictor(), rules or AutoByteRules()
+        self._predictor, self._rules = predictor or SimulatedSettings(), rules or AutoByteRules()
         self._watch = Watch(block_bytes)
         # (first step, setting) of what holds now and of what was announced since.
         self._announced = [(1, first)]

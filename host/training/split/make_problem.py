@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from csd_emu.config.array_file import Device
 from csd_emu.perfmodel.host_node import host_activity, link_of, storage_of
 from csd_emu.perfmodel.overlap.overlapped_step import SLICE_SECONDS
 from csd_emu.perfmodel.split.split_problem import DeviceCost, DriveMemory, HostPlace, LayerSplitCost, SplitProblem
+from csd_emu.perfmodel.step import DriveFigures
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationStore, CalibrationTable
 from csd_emu.util.node_names import HOST
@@ -167,5 +170,4 @@ def _read_seconds(request: PlacementRequest, node: Device) -> float:
     if node.name == HOST:
         drives = [get_profile(drive.profile) for drive in request.config.list_devices()]
         return host_activity(batch, request.record_bytes, {}, storage_of(profile, drives)).read_seconds
-    size = batch * request.record_bytes
-    return size / profile.flash_bytes_per_second.value + profile.flash_latency_seconds.value
+    return float(DriveFigures.of([profile]).read_seconds(np.array([float(batch * request.record_bytes)]))[0])

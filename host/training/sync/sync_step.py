@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from csd_emu.perfmodel.cut_timeline import Crossed
 from csd_emu.perfmodel.host_node import reduce_seconds
+from csd_emu.perfmodel.timeline import Crossed
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.step_frames import Stepped

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from csd_emu.util.renamed import OLD_FIGURES, Renamed, old_names
-from csd_lab.bench.security.fuzz_examples import example_of
+from csd_lab.bench.security.fuzz_mutation import example_of
 from csd_lab.generate import prometheus_rules as rules
 from host.app.gate.gate_baseline import GateBaseline, read_baseline
 from host.app.pytest_plugin.csd_array import Result

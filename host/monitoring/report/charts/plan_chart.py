@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from host.monitoring.charts.chart import Chart, Curve, Pane, make_curve
-from host.policies.selection.selection_report import ConfigurationRow, EstimateInterval, SelectionReport
+from host.policies.selection.cluster import Range
+from host.policies.selection.selection_report import ConfigurationRow, SelectionReport
 
 # So many points of the front have their name beside them.
 _NAMED = 3
@@ -72,7 +73,7 @@ def _points(rows: Sequence[ConfigurationRow], work: float, name: str, colour: st
     return make_curve(name, places, colour, points=shape, spans=spans)
 
 
-def _reach(estimate: EstimateInterval, scale: float = 1.0) -> tuple[float, float]:
+def _reach(estimate: Range, scale: float = 1.0) -> tuple[float, float]:
     """Return the ends of an interval, around its value, and not so low that a logarithmic axis has no place for it."""
     value = estimate.value
     return scale * min(value, max(estimate.low, value / 10)), scale * max(value, estimate.high)

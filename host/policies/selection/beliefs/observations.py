@@ -13,7 +13,7 @@ from host.core.tuning.speed_table import SpeedTable
 from host.policies.selection.beliefs.belief import Data
 from host.policies.selection.beliefs.outliers import find_spikes
 from host.policies.selection.cluster import Cluster, Configuration, Floats, Trial, TrialStep
-from host.policies.selection.costs.speed_curves import NodeLog, NodeSteps, SecondsCurve, Spread, fit_curve, spread_of
+from host.policies.selection.costs.speed_curves import NodeLog, NodeSteps, SecondsCurve, deviations_of, fit_curve
 from host.policies.selection.costs.step_costs import Points
 
 # Relative standard deviations of a step's seconds and watts before anything is seen, and for how many steps they count.
@@ -114,10 +114,10 @@ class Observations:
         _positive("seconds of a step", seen.step_seconds)
         _positive("joules of a step", seen.joules)
 
-    def spreads(self, nodes: Sequence[Sequence[str]]) -> list[Spread]:
-        """Return how the nodes of each kind differ, in the order given."""
+    def deviations(self, nodes: Sequence[Sequence[str]]) -> list[Floats]:
+        """Return how much longer the nodes of each kind take than its typical device, logarithms in the order given."""
         logs, _ = self._look()
-        return [spread_of([logs.get(node, []) for node in each]) for each in nodes]
+        return [deviations_of([logs.get(node, []) for node in each]) for each in nodes]
 
     def _look(self) -> tuple[dict[str, NodeLog], dict[str, float]]:
         """Return what each node did, and its deviation from the typical device of its kind."""
@@ -137,8 +137,8 @@ class Observations:
                     logs.setdefault(node, []).append((steps, levels[self._kind_of[node]]))
             for kind in self._cluster.kinds:
                 seen = [node for node in kind.nodes if node in logs]
-                spread = spread_of([logs[node] for node in seen])
-                deviations.update(zip(seen, spread.deviations.tolist(), strict=True))
+                own = deviations_of([logs[node] for node in seen])
+                deviations.update(zip(seen, own.tolist(), strict=True))
         return logs, deviations
 
     def _levels(self, row: _Row, deviations: dict[str, float]) -> dict[int, float]:

@@ -135,10 +135,6 @@ class Model:
             np.exp(idle_host),
         )
 
-    def idle_factor(self, theta: Floats) -> float:
-        """Return the factor of the drives' idle watts."""
-        return float(np.exp(self.layout.split(theta)[8]))
-
     def outputs(self, theta: Floats, points: Points) -> Floats:
         """Return (rows, 2) logarithms of step seconds and of mean watts."""
         costs = self.costs(theta, points)

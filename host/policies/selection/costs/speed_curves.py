@@ -16,8 +16,6 @@ from host.policies.selection.cluster import Counts, DeviceKind, Floats
 # Relative standard deviations before anything is seen, and for how many values they count: of a node's steps, of the
 # nodes of a kind.
 _STEP_NOISE, _NODE_SPREAD, _WORTH = 0.02, 0.01, 4.0
-# Draws from which the slowest of so many is worked out; common to all, so that comparisons see no chance.
-_DRAWS, _SEED = 128, 20190
 # Relative standard deviations of a kind's curve against its table before anything is seen: of a factor, of a power of
 # the batch, of bends (knees, other kernels) over e-foldings of the batch; what drives slow a host that trains down; and
 # of what is seen at a batch, beyond noise.
@@ -63,23 +61,10 @@ class NodeSteps:
 NodeLog = list[tuple[NodeSteps, float]]
 
 
-@dataclass(frozen=True)
-class Spread:
-    """How the devices of a kind differ: logarithms.
+def deviations_of(logs: list[NodeLog]) -> Floats:
+    """Return (nodes,) logarithms of how much longer each takes than the kind's typical device.
 
-    Attributes:
-        deviations: (nodes,) of each from the kind's typical device, shrunk to what is likely.
-        deviation_errors: (nodes,) their standard deviations.
-        noise: standard deviation of a device from step to step.
-    """
-
-    deviations: Floats
-    deviation_errors: Floats
-    noise: float
-
-
-def spread_of(logs: list[NodeLog]) -> Spread:
-    """Return how nodes differ, from what was seen of each; random effects, shrunk to the kind's mean (empirical Bayes).
+    Random effects, shrunk to the kind's mean (empirical Bayes).
 
     Args:
         logs: one per node, empty for one that was not seen.
@@ -91,55 +76,45 @@ def spread_of(logs: list[NodeLog]) -> Spread:
         freedom += sum(own.steps - 1 for own, _ in log)
         weights[number] = sum(own.steps for own, _ in log)
         means[number] = sum(own.steps * (own.mean - level) for own, level in log)
-    noise = float(np.sqrt((_WORTH * _STEP_NOISE**2 + squares) / (_WORTH + freedom)))
+    noise = (_WORTH * _STEP_NOISE**2 + squares) / (_WORTH + freedom)
     seen = weights > 0
     means[seen] /= weights[seen]
-    sums = float((means[seen] ** 2 - noise**2 / weights[seen]).sum()) if seen.any() else 0.0
+    sums = float((means[seen] ** 2 - noise / weights[seen]).sum()) if seen.any() else 0.0
     between = max(_WORTH * _NODE_SPREAD**2 + sums, 1e-8) / (_WORTH + max(0.0, float(seen.sum()) - 1))
-    variance = np.divide(noise**2, weights, out=np.full(len(logs), np.inf), where=seen)
-    shrink = between / (between + variance)
-    return Spread(means * shrink, np.sqrt(between * (1 - shrink)), noise)
+    variance = np.divide(noise, weights, out=np.full(len(logs), np.inf), where=seen)
+    return np.asarray(means * between / (between + variance))
 
 
 @dataclass(frozen=True)
 class PaceTables:
-    """Mean, slowest and quickest of the first n devices of each kind, (kinds, most devices + 1): indexed by n."""
+    """Mean, slowest and quickest of the first n devices of each kind, (kinds, most devices + 1): indexed by n.
+
+    Attributes:
+        middle: over the kind's typical device.
+        late, early: over `middle`.
+    """
 
     middle: Floats
     late: Floats
     early: Floats
-    spread: Floats
 
     @classmethod
-    def of(cls, spreads: list[Spread]) -> PaceTables:
-        """Return the tables; the nodes of each spread are in the order in which they are taken."""
-        most = max((len(each.deviations) for each in spreads), default=0)
-        shape = (len(spreads), most + 1)
-        tables = cls(np.ones(shape), np.ones(shape), np.ones(shape), np.zeros(shape))
-        for kind, each in enumerate(spreads):
-            tables._fill(kind, each)
+    def of(cls, deviations: Sequence[Floats]) -> PaceTables:
+        """Return the tables; the deviations of each kind's nodes are in the order in which these are taken."""
+        most = max(map(len, deviations), default=0)
+        tables = cls(*np.ones((3, len(deviations), most + 1)))
+        for kind, own in enumerate(deviations):
+            values, first = np.exp(own), slice(1, len(own) + 1)
+            tables.middle[kind, first] = np.cumsum(values) / np.arange(1, len(own) + 1)
+            tables.late[kind, first] = np.maximum.accumulate(values) / tables.middle[kind, first]
+            tables.early[kind, first] = np.minimum.accumulate(values) / tables.middle[kind, first]
         return tables
-
-    def _fill(self, kind: int, spread: Spread) -> None:
-        count = len(spread.deviations)
-        if not count:
-            return
-        normal = np.random.default_rng(_SEED).standard_normal((_DRAWS // 2, count))
-        normal = np.concatenate([normal, -normal])
-        errors = np.hypot(spread.deviation_errors, spread.noise)
-        values = np.exp(spread.deviations + errors * normal)
-        slowest, quickest = np.maximum.accumulate(values, axis=1), np.minimum.accumulate(values, axis=1)
-        middle = np.cumsum(np.exp(spread.deviations)) / np.arange(1, count + 1)
-        self.middle[kind, 1 : count + 1] = middle
-        self.late[kind, 1 : count + 1] = slowest.mean(axis=0) / middle
-        self.early[kind, 1 : count + 1] = quickest.mean(axis=0) / middle
-        self.spread[kind, 1 : count + 1] = slowest.std(axis=0) / middle
 
     def paces(self, counts: Counts) -> tuple[Floats, Paces]:
         """Return (configurations, kinds) how much longer than typical the first n take in the mean, and the rest."""
         # Taken from the flat tables: two indices would take four times as long.
         at = counts + self.middle.shape[1] * np.arange(counts.shape[1])
-        middle, *paces = (each.ravel().take(at) for each in (self.middle, self.late, self.early, self.spread))
+        middle, *paces = (each.ravel().take(at) for each in (self.middle, self.late, self.early))
         return middle, Paces(*paces)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csd_emu.perfmodel.host_node import reduce_seconds, storage_of
-from csd_emu.perfmodel.kind_steps import Paces, last_send, later
+from csd_emu.perfmodel.kind_steps import KindWork, Paces, last_send
 from csd_emu.perfmodel.power import PowerFigures
 from csd_emu.perfmodel.step import DriveFigures
 from host.core.tuning.speed_table import SpeedTable
@@ -173,7 +173,7 @@ def step_costs(
     for kinds, of_server in figures.servers:
         own = Points(points.counts[:, kinds], points.batches[:, kinds])
         slowed, active = _columns(slowdowns, kinds), _columns(corrections.active, kinds)
-        pace = Paces(*(_columns(values, kinds) for values in (paces.late, paces.early, paces.spread)))
+        pace = Paces(_columns(paces.late, kinds), _columns(paces.early, kinds))
         believed = replace(corrections, active=active)
         part = _array_costs(of_server, own, compute[:, kinds], slowed, pace, believed, unused_powered)
         busy = own.counts.any(axis=1)
@@ -209,46 +209,24 @@ def _array_costs(
     own_bytes = own_records * cluster.record_bytes
     own_reads = own_bytes / figures.storage_bytes_per_second + (own_records > 0) * figures.storage_latency_seconds
     own_late = (many * compute * paces.late) @ local
-    own_spread = (many * compute * paces.spread) @ local
-    carry = np.broadcast_to(
-        cluster.state_bytes / (cluster.link.bytes_per_second * np.asarray(corrections.bandwidth)), len(many)
-    )
-    fixed = _seconds_before_computing(figures, drives @ every, each, carry)
-    own_seconds = cluster.state_bytes / figures.path.link_bytes_per_second
-    last = last_send(fixed, compute, drives, carry, own_seconds, cluster.link, paces)
-    exchanged = later(*last, np.maximum(own_reads, own_late), own_spread)
+    work = KindWork(drives, cluster.state_bytes, each * cluster.record_bytes, compute)
+    last = last_send(work, figures.path, cluster.link, paces, corrections.bandwidth)
+    exchanged = np.maximum.reduce([last, own_reads, own_late])
     optimiser, with_one = (reduce_seconds(cluster.gradient_bytes, gradients) for gradients in (0, 1))
     reduce = (optimiser + (with_one - optimiser) * (many @ every)) * corrections.reduce
-    seconds = np.asarray(exchanged[0] + reduce + (drives @ every > 0) * corrections.overhead_seconds)
+    seconds = np.asarray(exchanged + reduce + (drives @ every > 0) * corrections.overhead_seconds)
 
     power, serial = figures.power, np.minimum(compute, figures.encode_seconds * (slowdowns * (many > 0)))
     busy_cores = power.busy_core_seconds(compute, serial)
     joules = power.energy(0.0, busy_cores, compute, each * cluster.record_bytes, 2.0 * cluster.state_bytes)
     active = (joules["cpu"] + joules["dram"]) * corrections.active
-    work = drives * (active + joules["flash"] + joules["link"])
+    of_drives = drives * (active + joules["flash"] + joules["link"])
     moved = 2 * (drives @ every) * float(cluster.state_bytes) + own_bytes
     own = (many * active) @ local + reduce * (host.power.core_watts.value + host.power.dram_watts.value)
     own = own + own_bytes * _read_joules(figures) + moved * host.power.link_joules_per_byte.value
     always = _idle_watts(figures, drives, corrections, unused_powered)
-    total = work @ every + own + always * seconds
+    total = of_drives @ every + own + always * seconds
     return StepCosts(seconds, total, (many * each) @ every, np.broadcast_to(always, seconds.shape))
-
-
-def _seconds_before_computing(figures: Figures, drives: Floats, batches: Floats, carry_seconds: Floats) -> Floats:
-    """Return (configurations, kinds) until devices begin to send, computing apart.
-
-    Args:
-        figures: of the cluster.
-        drives: (configurations,) how many take part.
-        batches: (configurations, kinds) records.
-        carry_seconds: (configurations,) of one transfer over the host's side.
-    """
-    cluster, path, size = figures.cluster, figures.path, figures.cluster.state_bytes
-    carried = drives * carry_seconds if cluster.link.shared else carry_seconds
-    received = np.maximum(carried[:, None], size / path.link_bytes_per_second)
-    latency = 2 * path.link_latency_seconds + cluster.link.latency_seconds if size else 0.0
-    read = batches * cluster.record_bytes / path.flash_bytes_per_second + path.flash_latency_seconds
-    return np.asarray(received + latency + read)
 
 
 def _idle_watts(figures: Figures, drives: Floats, corrections: Corrections, unused_powered: bool) -> Floats:

@@ -25,8 +25,6 @@ from host.policies.selection.search.configuration_search import (
 
 # Configurations that are looked at, corners included; boxes that are halved at once; what is handed on of all.
 _MOST_SEARCHED, _HALVED_AT_ONCE, _MOST_HANDED_ON = 1_000_000, 2000, 20_000
-# A maximum of normal ones is below the largest of their means plus so many deviations, by far in the mean.
-_DEVIATIONS = 2.0
 # Contention multiplies the seconds of a drive's transfers by no less (`Model.corrections`).
 _LEAST_CROWDING = 0.2
 
@@ -132,14 +130,11 @@ def _halves(low: Counts, high: Counts, middle: Counts) -> tuple[Counts, Counts]:
 def _extreme(model: Model, theta: Floats, longest: bool) -> tuple[Model, Floats]:
     """Return a model, and numbers, of which more devices never make a step shorter; what they say is a bound.
 
-    The slowest of more devices is slower, but varies less, and the quickest is quicker: both are taken at their worst.
-    Where drives seem to quicken the host, or each other's transfers, they are taken to do so all along, or never.
+    The quickest of more devices is quicker: it is taken at its worst. Where drives seem to quicken the host, or each
+    other's transfers, they are taken to do so all along, or never.
     """
     paces, theta = model.paces, theta.copy()
-    if longest:
-        widest = (paces.spread * paces.middle).max(axis=1, keepdims=True) / paces.middle
-        paces = replace(paces, late=paces.late + _DEVIATIONS * widest)
-    else:
+    if not longest:
         paces = replace(paces, early=(paces.early * paces.middle).min(axis=1, keepdims=True) / paces.middle)
     scale, common = theta[: model.layout.kinds], theta[3 * model.layout.kinds :]
     interference, contention = float(common[0]), float(common[2])
@@ -151,4 +146,4 @@ def _extreme(model: Model, theta: Floats, longest: bool) -> tuple[Model, Floats]
     if contention < 0:
         common[1] -= 0.0 if longest else np.log(max(1 + contention, _LEAST_CROWDING))
         common[2] = 0.0
-    return replace(model, paces=replace(paces, spread=np.zeros_like(paces.spread)), curves=tuple(curves)), theta
+    return replace(model, paces=paces, curves=tuple(curves)), theta

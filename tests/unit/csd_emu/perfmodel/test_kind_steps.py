@@ -1,11 +1,11 @@
-"""The closed form over kinds is that over devices, if devices of a kind do not differ; the later of two moments."""
+"""The closed form over kinds is that over devices, if devices of a kind do not differ."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.kind_steps import Paces, last_send, later
+from csd_emu.perfmodel.kind_steps import KindWork, Paces, last_send
 from csd_emu.perfmodel.sharing import Link
 from csd_emu.perfmodel.step import DriveFigures, StepWork, time_step
 
@@ -23,38 +23,24 @@ def test_without_differences_it_is_the_step_of_the_devices(
     kinds: list[tuple[int, float, float, float]], link: Link, size: int
 ) -> None:
     drives, compute, rates, delays = (np.array(column) for column in zip(*kinds, strict=True))
-    own_seconds, count = size / rates, drives.sum()
-    carry = size / link.bytes_per_second
-    received = np.maximum(carry * (count if link.shared else 1), own_seconds)
-    fixed = received + (2 * delays + link.latency_seconds if size else 0.0)
-    last, deviation = last_send(
-        fixed[None], compute[None], drives[None] * 1.0, np.array([carry]), own_seconds, link, Paces()
-    )
+    count, nothing = drives.sum(), np.zeros(len(drives))
+    work = KindWork(drives[None] * 1.0, size, nothing[None], compute[None])
+    last = last_send(work, DriveFigures(nothing + 1, nothing, rates, delays), link, Paces())
     expanded = [np.repeat(column, drives) for column in (rates, delays, compute)]
     none, sizes = np.zeros(count), np.full(count, float(size))
     figures = DriveFigures(none + 1, none, *expanded[:2])
     want = time_step(StepWork(sizes, expanded[2], sizes), figures, link).end_seconds
-    assert (last[0], deviation[0]) == pytest.approx((float(want), 0.0), rel=1e-9)
-
-
-@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0.01, 1)), min_size=2, max_size=2))
-def test_the_later_of_two_moments_is_what_draws_say(moments: list[tuple[float, float]]) -> None:
-    means, spreads = np.array(moments).T
-    mean, spread = later(means[:1], spreads[:1], means[1:], spreads[1:])
-    draws = np.max(means + spreads * np.random.default_rng(1).standard_normal((20_000, 2)), axis=1)
-    assert mean[0] == pytest.approx(draws.mean(), abs=5 * spreads.max() / np.sqrt(20_000))
-    assert spread[0] == pytest.approx(draws.std(), abs=0.03 * spreads.max())
-
-
-def test_the_later_of_two_that_are_sure_is_the_larger() -> None:
-    mean, spread = later(np.array([1.0, 4.0]), np.zeros(2), np.array([2.0, 3.0]), np.zeros(2))
-    assert (mean.tolist(), spread.tolist()) == ([2.0, 4.0], [0.0, 0.0])
+    assert last[0] == pytest.approx(float(want), rel=1e-9)
 
 
 def test_the_slowest_of_a_kind_that_comes_behind_all_others_has_the_link_for_itself() -> None:
-    drives, compute, link = np.array([[5.0]]), np.array([[10.0]]), Link(1.0, 0.25)
-    fixed, carry, own = np.array([[1.0]]), np.array([0.5]), np.array([0.125])
-    last, _ = last_send(fixed, compute, drives, carry, own, link, Paces(late=1.5))
-    assert last[0] == 1 + 15 + 0.5 + 0.25
-    last, _ = last_send(fixed, compute, drives, carry, own, link, Paces(late=1.1))
-    assert last[0] == 1 + 10 + 5 * 0.5 + 0.25
+    link = Link(8.0, 0.25)
+    figures = DriveFigures(np.array([4.0]), np.array([0.25]), np.array([32.0]), np.array([0.0]))
+    work = KindWork(np.array([[5.0]]), 4, np.array([[3.0]]), np.array([[10.0]]))
+    begins = 5 * 0.5 + 0.25 + 3 / 4 + 0.25
+    last = last_send(work, figures, link, Paces(late=1.5))
+    assert last[0] == begins + 15 + 0.5 + 0.25
+    last = last_send(work, figures, link, Paces(late=1.1))
+    assert last[0] == begins + 10 + 5 * 0.5 + 0.25
+    last = last_send(work, figures, link, Paces(late=1.1), bandwidth=0.5)
+    assert last[0] == begins + 2.5 + 10 + 5 * 1.0 + 0.25

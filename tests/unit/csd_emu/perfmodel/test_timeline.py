@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,7 +15,6 @@ from csd_emu.perfmodel.timeline import (
     Activity,
     Composed,
     Link,
-    chrome_trace,
     compose,
     shift,
 )
@@ -245,19 +243,6 @@ def test_a_device_twice_and_a_link_without_bandwidth_are_refused() -> None:
         compose([simple("a")], Link(0, 0.0))
     with pytest.raises(ConfigurationError, match="the host: start is nan"):
         compose([simple("a")], Link(1.0, 0.0), 0.0, float("nan"))
-
-
-def test_a_trace_has_one_row_per_device_and_says_whose_seconds_these_are() -> None:
-    step = compose([simple("a", receive=100, compute=2.0), simple("b", send=50)], Link(100.0, 0.0), 0.5)
-    trace = json.loads(json.dumps(chrome_trace(step.spans, "counted")))
-    names = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
-    assert sorted(names.values()) == ["a", "b", "host"]
-    rows = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    assert len(rows) == len(step.spans)
-    forward = next(event for event in rows if event["name"] == "forward")
-    assert (names[forward["tid"]], forward["ts"], forward["dur"]) == ("a", 1e6, 2e6)
-    assert {event["args"]["clock"] for event in rows} == {"counted"}
-    assert sum(event["args"]["bytes"] for event in rows) == 150
 
 
 @given(array=arrays, link=links, delay=st.floats(0, 1000))

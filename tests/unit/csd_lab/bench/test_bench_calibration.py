@@ -1,6 +1,6 @@
 import pytest
 
-from csd_lab.bench.emulation.bench_calibration import DIGITS, IMAGES, _held_out
+from csd_lab.bench.emulation import DIGITS, IMAGES, _held_out
 from firmware_agent.common.models import ZOO
 from tests.support.calibration import make_table
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_lab.bench.security.hostile_behaviour import HOSTILE, Behaviour, HostileFrames
-from csd_lab.bench.security.hostile_judge import NEVER, CaseOutcome, judge, short_events
+from csd_lab.bench.security.hostile_runs import NEVER, CaseOutcome, judge, short_events
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.frames.session_frames import Job, Slice, Tensors, Train, Trained
 from firmware_agent.common.frames.step_frames import Activations, Reduce, Step, Stepped

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_lab.bench.endurance.kill_judge import (
+from csd_lab.bench.command_lab import all_finite, difference
+from csd_lab.bench.endurance.killed_runs import (
     MOMENTS,
     NATIVE_TARGETS,
     SAME_WEIGHTS,
     TARGETS,
-    all_finite,
-    difference,
     draw_aims,
     first_change,
     judge,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from csd_lab.bench.command_lab import read_rounds
 from csd_lab.bench.monitoring.bench_metrics import (
     QueryWindow,
     ask,
@@ -14,7 +15,6 @@ from csd_lab.bench.monitoring.bench_metrics import (
     joules_per_record,
     list_windows,
     rates,
-    read_rounds,
     watts,
 )
 from firmware_agent.common.frames.frame_fields import PhaseSeconds

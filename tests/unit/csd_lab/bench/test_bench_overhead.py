@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_lab.bench.security.bench_overhead import Pair, interleave, judge, median_half_width
+from csd_lab.bench.training.noop_rounds import Pair, interleave, judge, median_half_width
 
 seconds = st.floats(1e-3, 10.0)
 

@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 
 from csd_lab.bench.placement import placement_cases
-from csd_lab.bench.placement.placement_cases import COMPUTE_BOUND, WIRE_BOUND, PlacementCase, bound_cases, regret
-from csd_lab.bench.placement.placement_judge import CutJudge, disturb
-from csd_lab.bench.placement.placement_runs import MODELS, WireCount, gradient_cases
+from csd_lab.bench.placement.placement_cases import (
+    COMPUTE_BOUND,
+    WIRE_BOUND,
+    CutJudge,
+    PlacementCase,
+    bound_cases,
+    disturb,
+    regret,
+)
 from csd_lab.bench.placement.placement_wall import REGRET_CASES, candidates, placement_of, situation_of
+from csd_lab.bench.placement.placements import MODELS, WireCount, gradient_cases
 from csd_lab.bench.training.bench_gradients import BATCHES
 from host.policies.split.choose_cut import decide
 from host.training.split.split_model import NONE

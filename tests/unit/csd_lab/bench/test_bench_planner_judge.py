@@ -9,7 +9,7 @@ import pytest
 
 from csd_lab.bench.planner import bench_planner as planner
 from csd_lab.bench.planner import planner_cases
-from csd_lab.bench.planner.bench_planner import Task, compare, is_sensitive, play_case, sensitivity, summarise
+from csd_lab.bench.planner.bench_planner import compare, is_sensitive, play_case, sensitivity, summarise
 from csd_lab.bench.planner.planner_cases import (
     DEADLINE,
     PlannerCase,
@@ -333,8 +333,8 @@ def test_a_case_is_played_by_everyone_and_can_be_reported(monkeypatch: pytest.Mo
     monkeypatch.setattr(planner, "SENSITIVE_STEPS", (2, 5))
     monkeypatch.setattr(planner, "SENSITIVE_NOISE", (0.0,))
     case = next(case for case in CASES if case.model == "mobilenet_v2" and is_sensitive(case))
-    row = play_case(Task(3, case, True))
-    assert strip(play_case(Task(3, case, False))) == strip({name: row[name] for name in row if name not in SENSITIVE})
+    row = play_case(3, case, True)
+    assert strip(play_case(3, case, False)) == strip({name: row[name] for name in row if name not in SENSITIVE})
     assert row["ours"]["trial_steps"] > 0
     assert row["ours"]["seconds_error"] is not None
     assert row["tables"]["trial_steps"] == 0

@@ -2,14 +2,17 @@ import pytest
 
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
-from csd_lab.bench.monitoring import bench_scrape as scrape
+from csd_lab.bench import harness
+from csd_lab.bench.harness import Bench
+from csd_lab.bench.monitoring import served_pages as scrape
 from firmware_agent.common.errors import ProtocolError
 from host.monitoring.metrics.exposition import Exposition
 from host.monitoring.metrics.metrics_state import MetricsState
 
 
-def test_figures_are_medians_of_the_scrapes_behind_a_change(paths: Paths) -> None:
-    done = scrape.run(paths, Silent(), 1, devices=5, scrapes=3)
+def test_figures_are_medians_of_the_scrapes_behind_a_change(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "describe_machine", lambda _: {})  # it starts a process
+    done = scrape.bench_scrape(Bench("scrape", paths, Silent(), 1), devices=5, scrapes=3)
     assert done.clock == "wall"
     for case in ("fresh_gzip", "unchanged_gzip", "fresh_identity", "unchanged_identity"):
         for mode in ("federated", "sync"):
@@ -30,4 +33,4 @@ def test_an_answer_that_is_of_an_earlier_round_fails_the_bench(paths: Paths, mon
 
     monkeypatch.setattr(Exposition, "_page", keep)
     with pytest.raises(ProtocolError, match="the answer is not that of round 2"):
-        scrape.run(paths, Silent(), 1, devices=2, scrapes=2)
+        scrape.bench_scrape(Bench("scrape", paths, Silent(), 1), devices=2, scrapes=2)

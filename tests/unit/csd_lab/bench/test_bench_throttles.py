@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
+from csd_lab.bench import emulation as throttles
 from csd_lab.bench import harness
-from csd_lab.bench.emulation import bench_throttles as throttles
-from csd_lab.bench.emulation.bench_throttles import (
+from csd_lab.bench.emulation import (
     LONGEST_SECONDS,
     READ_RATES,
     RUNS,
@@ -41,8 +41,8 @@ def test_the_worst_error_is_the_largest_either_way(errors: list[float], rate: fl
 
 def test_the_report_names_the_clock_of_a_guest_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     sample: dict[str, Any] = {"asked_bytes_per_second": 100, "seen_bytes_per_second": 99.0}
-    monkeypatch.setattr(throttles, "with_array", lambda *_: {"idle": [sample], "loaded": [sample]})
+    monkeypatch.setattr(harness.Bench, "on_machines", lambda *_: {"idle": [sample], "loaded": [sample]})
     monkeypatch.setattr(harness, "describe_machine", lambda _: {})
-    made = throttles.run(Paths.default(), Silent(), 0)
+    made = throttles.bench_throttles(harness.Bench("throttles", Paths.default(), Silent(), 0))
     assert made.clock == "wall"  # counted would promise figures that do not depend on load
     assert made.figures == {"worst_error_idle": pytest.approx(0.01), "worst_error_loaded": pytest.approx(0.01)}

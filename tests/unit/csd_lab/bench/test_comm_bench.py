@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_lab.bench.communication import comm_cases, comm_fit, comm_wall
+from csd_lab.bench.communication import comm_cases, comm_wall
 from csd_lab.bench.communication.comm_cases import CASES, FIFO, PRIORITY, RATIOS, CommunicationCase, predict
-from csd_lab.bench.communication.comm_fit import COMPUTE_BOUND, WIRE_BOUND, Fit, Run, errors, fit_to
 from csd_lab.bench.communication.comm_runs import CONFIDENCE, DROPPED_STEPS, Blocks, ratio_interval
-from csd_lab.bench.communication.comm_wall import WallBlocks
-from csd_lab.bench.process_pool import spread_over
+from csd_lab.bench.communication.comm_wall import COMPUTE_BOUND, WIRE_BOUND, Fit, Run, WallBlocks, errors, fit_to
+from csd_lab.bench.harness import Attempt, spread_over
 
 TURNS = st.builds(Blocks, st.just((FIFO, PRIORITY)), st.integers(DROPPED_STEPS + 2, 9), st.integers(1, 5))
 
@@ -50,7 +49,8 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
     for _ in range(2000):
         above, below = (mean * np.exp(0.05 * generator.standard_normal((4, 1))) for mean in (1.5, 1.0))
         noisy = [(each * np.exp(0.01 * generator.standard_normal((4, 5)))).tolist() for each in (above, below)]
-        held += ratio_interval(*noisy).holds(1.5)
+        _, low, high = ratio_interval(*noisy)
+        held += low <= 1.5 <= high
     assert held / 2000 == pytest.approx(CONFIDENCE, abs=0.015)
 
 
@@ -59,12 +59,12 @@ blocks_of_seconds = st.lists(st.lists(st.floats(0.1, 10), min_size=1, max_size=5
 
 @given(blocks_of_seconds, blocks_of_seconds, st.sampled_from([0.25, 2.0, 64.0]))
 def test_the_interval_is_of_a_ratio(above: list[list[float]], below: list[list[float]], scale: float) -> None:
-    one = ratio_interval(above, below)
-    assert one.low <= one.ratio <= one.high
+    ratio, low, high = ratio_interval(above, below)
+    assert low <= ratio <= high
     scaled = ratio_interval([[scale * each for each in block] for block in above], below)
-    assert (scaled.low, scaled.ratio) == pytest.approx((scale * one.low, scale * one.ratio), rel=1e-6)
+    assert scaled[:2] == pytest.approx((scale * ratio, scale * low), rel=1e-6)
     turned = ratio_interval(below, above)
-    assert (turned.low, turned.high) == pytest.approx((1 / one.high, 1 / one.low), rel=1e-6)
+    assert turned[1:] == pytest.approx((1 / high, 1 / low), rel=1e-6)
 
 
 def test_a_step_that_was_held_up_does_not_count() -> None:
@@ -97,7 +97,7 @@ def test_figures_are_the_extremes_of_the_cases() -> None:
 def test_nobody_beats_the_lower_bound_by_a_better_link() -> None:
     for case in CASES:
         bound = max(1.0, case.ratio) * case.compute_seconds
-        assert predict(case, case.link).priority_seconds >= bound * (1 - 1e-9)
+        assert predict(case)["priority_seconds"] >= bound * (1 - 1e-9)
 
 
 def measure(truth: Fit) -> dict[Run, float]:
@@ -110,7 +110,7 @@ def measure(truth: Fit) -> dict[Run, float]:
 
 @pytest.mark.long
 def test_the_fit_finds_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comm_fit, "STEPS", 12)
+    monkeypatch.setattr(comm_wall, "STEPS", 12)
     truth = Fit(0.93, 0.012, 0.0007)
     measured = measure(truth)
     found = fit_to(measured)
@@ -128,7 +128,7 @@ def test_one_model_that_the_core_is_wrong_about_does_not_decide(monkeypatch: pyt
 
     With steps as long as these its cost may fall to a third, with squares to a quarter; what is foretold hardly moves.
     """
-    monkeypatch.setattr(comm_fit, "STEPS", 40)
+    monkeypatch.setattr(comm_wall, "STEPS", 40)
     truth = Fit(0.98, 0.012, 0.0004)
     measured = measure(truth)
     measured[CommunicationCase("resnet", 2.0), PRIORITY] *= 0.94
@@ -159,7 +159,7 @@ def test_a_machine_that_gets_slower_by_and_by_is_the_same_for_the_fit_as_for_the
 def test_steps_with_slices_differ_and_repeat_and_those_of_whole_tensors_are_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(comm_fit, "STEPS", 3)
+    monkeypatch.setattr(comm_wall, "STEPS", 3)
     case, fit = CommunicationCase("alexnet", 4.0), Fit(0.99, 0.01)
     steps = fit.play(case, PRIORITY)
     assert len(set(steps)) == len(steps) == 3
@@ -173,7 +173,7 @@ def test_what_is_foretold_hangs_on_no_draw(monkeypatch: pytest.MonkeyPatch) -> N
     """An interval reaches 1 % to each side, so the prediction must be known better; with three draws it was not."""
     fit, said = Fit(0.99, 0.01), []
     for seed in (1, 2):
-        monkeypatch.setattr(comm_fit, "_DRAWN", seed)
+        monkeypatch.setattr(comm_wall, "_DRAWN", seed)
         said.append([fit.predict(CommunicationCase(model, 4.0), PRIORITY) for model in ("vgg", "transformer")])
     assert said[0] != said[1]
     assert said[0] == pytest.approx(said[1], rel=0.015)
@@ -182,16 +182,16 @@ def test_what_is_foretold_hangs_on_no_draw(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.long
 def test_where_the_core_is_right_ratios_are_foretold(monkeypatch: pytest.MonkeyPatch) -> None:
     """With steps of real runs' spread, about its own predictions, as far as so few simulated steps tell a mean."""
-    monkeypatch.setattr(comm_fit, "STEPS", 12)
+    monkeypatch.setattr(comm_wall, "STEPS", 12)
     truth = Fit(0.98, 0.012, 0.0004)
     generator = np.random.default_rng(3)
 
     def see(case: CommunicationCase, turns: Blocks) -> WallBlocks:
         noise = np.exp(0.005 * generator.standard_normal((len(turns.settings), turns.blocks, 3)))
         seconds = [truth.predict(case, sending) * part for sending, part in zip(turns.settings, noise, strict=True)]
-        return WallBlocks(case, dict(zip(turns.settings, (part.tolist() for part in seconds), strict=True)))
+        return Attempt(dict(zip(turns.settings, (part.tolist() for part in seconds), strict=True)), 0.0, 1)
 
-    found, fitted, cases = comm_wall.compare([see(*each) for each in comm_wall.plan()], processes=1)
+    found, fitted, cases = comm_wall.compare({case: see(case, turns) for case, turns in comm_wall.plan()}, processes=1)
     for case in cases:
         assert case["predicted_ratio"] == pytest.approx(case["measured_ratio"], rel=0.025)
     assert found["wall_agrees"] >= 0.5

@@ -5,7 +5,7 @@ import torch
 
 from csd_emu.perfmodel.overlap.layer_work import compute_seconds, exchange_bytes
 from csd_lab.bench.communication import comm_nets
-from csd_lab.bench.communication.comm_models import MODELS, costs_of, spec_of
+from csd_lab.bench.communication.comm_cases import MODELS, costs_of, spec_of
 from firmware_agent.common.models import build_model
 
 LAST_LAYERS_SHARE = {"vgg": 0.85, "alexnet": 0.9}

@@ -8,13 +8,26 @@ import pytest
 
 from csd_emu.perfmodel.power import PUBLISHED
 from csd_emu.profiles.calibration import CalibrationStore
-from csd_lab.reproduce.disturbed_run import LOST, disturb_node
 from csd_lab.reproduce.hypertune_result import DisturbanceFigures, HypertuneReport, Scaling
 from csd_lab.reproduce.output import write_hypertune
-from csd_lab.reproduce.published_server import DRIVES, TUNING, describe_input, make_server, model_load
 from csd_lab.reproduce.reproduce_hypertune import put_beside
-from csd_lab.reproduce.scaling import COMPUTE_ONLY, DRIVE_COUNTS, KNEE, STANNIS, scale, vary_batch
+from csd_lab.reproduce.scaling import (
+    COMPUTE_ONLY,
+    DRIVE_COUNTS,
+    DRIVES,
+    KNEE,
+    LOST,
+    STANNIS,
+    TUNING,
+    describe_input,
+    disturb_node,
+    make_server,
+    model_load,
+    scale,
+    vary_batch,
+)
 from csd_lab.simulate.nodes import Nodes
+from csd_lab.simulate.tree import array_tree
 from csd_lab.simulate.tuners import plan
 from firmware_agent.common.errors import EnvironmentUnfit
 
@@ -36,7 +49,7 @@ def scaling(servers: list[Nodes]) -> list[Scaling]:
 @pytest.fixture(scope="module")
 def disturbed(servers: list[Nodes]) -> list[DisturbanceFigures]:
     nodes = servers[1]
-    batches = plan(nodes, TUNING, nodes.drives)
+    batches = plan(array_tree(nodes), TUNING)
     return [disturb_node(nodes, batches, number, lost) for number in (DRIVES, 0) for lost in LOST]
 
 

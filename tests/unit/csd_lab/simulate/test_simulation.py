@@ -13,18 +13,20 @@ from csd_emu.perfmodel.power import add_up, device_energy, host_energy
 from csd_emu.perfmodel.timeline import HOST_READER, Activity, Composed, compose
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.node_names import HOST
-from csd_lab.simulate.nodes import Nodes, make_nodes, take_drives
+from csd_lab.simulate.nodes import Nodes, make_nodes
 from csd_lab.simulate.simulated_baseline import host_alone
 from csd_lab.simulate.simulated_run import Competition, simulate
-from csd_lab.simulate.simulated_steps import ArrayStepModel
-from csd_lab.simulate.simulation_report import describe
-from csd_lab.simulate.tuners import make_tuner
+from csd_lab.simulate.simulation_report import describe_array
+from csd_lab.simulate.step_model import StepModel
+from csd_lab.simulate.tree import array_tree
+from csd_lab.simulate.tuners import make_tuner, plan
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import DisturbSection, SyncSection, TuningSection
 from host.core.model_bytes import Load
 from host.core.tuning.batch_tuner import Batches, Floats, Retune
 from host.policies.batching.fixed import FixedBatches
+from tests.support.simulated_steps import array_step
 
 STORE = CalibrationStore(Path("/nonexistent"))
 LOAD = Load(ModelSpec("digits_cnn"), (1, 8, 8), 153_384, 153_128, 72)
@@ -96,22 +98,25 @@ def test_a_step_costs_what_the_timeline_and_the_power_model_say(
     count = len(nodes.names)
     batches = np.array(data.draw(st.lists(st.integers(0, 300), min_size=count, max_size=count)))
     slowdowns = np.array(data.draw(st.lists(st.floats(0.5, 5), min_size=count, max_size=count)))
-    cost = ArrayStepModel(nodes).cost(batches, slowdowns)
+    cost = array_step(nodes, batches, slowdowns)
     step, phases = composed(nodes, batches, slowdowns)
-    assert cost.seconds == pytest.approx(step.seconds, rel=1e-12)
+    assert cost.seconds[0] == pytest.approx(step.seconds, rel=1e-12)
     assert cost.compute_seconds == pytest.approx([sum(phases[name].values()) for name in nodes.names])
-    assert sum(cost.joules.values()) == pytest.approx(joules_of(nodes, step, batches), rel=1e-9)
-    assert cost.records == batches.sum()
+    assert cost.joules[0] == pytest.approx(joules_of(nodes, step, batches), rel=1e-9)
+    assert cost.records[0] == batches.sum()
     crossed = [span.bytes for span in step.spans if span.phase in ("receive", "send")]
-    assert cost.link_bytes == pytest.approx(sum(crossed))
+    assert cost.bytes[0].tolist() == pytest.approx([sum(crossed), 0, 0])
 
 
 def test_a_step_with_the_inputs_of_the_step_before_is_not_costed_again() -> None:
-    model, batches = ArrayStepModel(nodes_of(("newport", 2))), np.array([8, 8, 8])
+    model, batches = StepModel(array_tree(nodes_of(("newport", 2)))), np.array([8, 8, 8])
     cost = model.cost(batches, np.ones(3))
     assert model.cost(batches.copy(), np.ones(3)) is cost
-    assert model.cost(batches, np.full(3, 2.0)).seconds > cost.seconds
-    assert model.cost(batches * 2, np.full(3, 2.0)).records == 2 * cost.records
+    slow, _ = model.cost(batches, np.full(3, 2.0))
+    assert slow.ready_seconds > cost[0].ready_seconds
+    larger, compute = model.cost(batches * 2, np.full(3, 2.0))
+    assert larger.link_bytes > slow.link_bytes
+    assert (compute > cost[1]).all()
 
 
 @given(drives=st.integers(1, 60), batch=st.integers(1, 300), ratio=st.sampled_from(["low", "middle", "high"]))
@@ -120,12 +125,11 @@ def test_no_batch_makes_an_array_faster_than_all_its_parts(drives: int, batch: i
         {"name": "lab", "engine": "native", "host": {"trains": True}, "devices": [{"profile": "newport"}]}
     )
     nodes = make_nodes(config, LOAD, STORE, SyncSection(micro_batch=32), ratio, drives)
-    tuner = make_tuner("stannis", nodes, TuningSection(slow_batch=batch), 1, 1)
-    trace = simulate(nodes, tuner, Competition(nodes, []), 1)
-    run = describe(nodes, trace)
+    tree = array_tree(nodes)
+    tuner = make_tuner("stannis", tree, TuningSection(slow_batch=batch), 1, 1)
+    run = describe_array(tree, simulate(tree, tuner, Competition(tree, []), 1))
     assert 0 < run.speedup <= (1 + drives / nodes.ratio) / 0.998
     base = host_alone(nodes, 10**6)
-    assert base.joules_per_record * base.records_per_second == pytest.approx(base.watts)
     assert base.link_bytes_per_record == LOAD.record_bytes
 
 
@@ -135,7 +139,7 @@ def test_no_batch_makes_an_array_faster_than_all_its_parts(drives: int, batch: i
 )
 def test_the_exchange_is_a_step_without_work(groups: list[tuple[str, int]], trains: bool) -> None:
     nodes = nodes_of(*groups, trains=trains, bandwidth="20 MB/s")
-    alone = ArrayStepModel(nodes).sync_seconds(take_drives(nodes, nodes.drives))
+    alone = StepModel(array_tree(nodes)).sync_seconds()
     want = exchange_seconds(nodes.profiles(), nodes.link, LOAD.state_bytes, LOAD.gradient_bytes, trains)
     assert alone == pytest.approx(want, rel=1e-12)
 
@@ -151,52 +155,53 @@ def test_drives_are_repeated_in_turn_and_keep_the_names_of_the_file() -> None:
 
 
 def test_competing_work_comes_goes_and_adds_up() -> None:
-    nodes = nodes_of(("newport", 2))
+    tree = array_tree(nodes_of(("newport", 2)))
     disturb = [
         DisturbSection(device="csd-01", at_step=2, weight=100, steps=3),
         DisturbSection(device="csd-01", at_step=3, weight=50, steps=1),
         DisturbSection(device="host", at_step=4, weight=300, steps=9),
     ]
-    competition = Competition(nodes, disturb)
+    competition = Competition(tree, disturb)
     seen = [competition(step).tolist() for step in range(1, 7)]
     assert seen == [[1, 1, 1], [1, 2, 1], [1, 2.5, 1], [1, 2, 4], [1, 1, 4], [1, 1, 4]]
     with pytest.raises(ConfigurationError, match="'csd-07' is none of the 3 simulated nodes, csd-00 to host"):
-        Competition(nodes, [DisturbSection(device="csd-07", at_step=1, weight=1, steps=1)])
+        Competition(tree, [DisturbSection(device="csd-07", at_step=1, weight=1, steps=1)])
 
 
 def test_a_batch_that_does_not_fit_is_refused_by_name() -> None:
     nodes = nodes_of(("newport", 2))
+    tree = array_tree(nodes)
     largest = nodes.kinds[0].speed.largest_batch
     with pytest.raises(ConfigurationError, match=f"csd-01: a batch of {largest + 1} is not between 0 and {largest}"):
-        simulate(nodes, FixedBatches([1, largest + 1, 1]), Competition(nodes, []), 1)
+        simulate(tree, FixedBatches([1, largest + 1, 1]), Competition(tree, []), 1)
     with pytest.raises(ConfigurationError, match="csd-00: a batch of -1"):
-        simulate(nodes, FixedBatches([-1, 1, 1]), Competition(nodes, []), 1)
+        simulate(tree, FixedBatches([-1, 1, 1]), Competition(tree, []), 1)
     with pytest.raises(ConfigurationError, match="csd-00: a batch of 65536"):
-        make_tuner("none", nodes, TuningSection(), 65536, 1)
+        make_tuner("none", tree, TuningSection(), 65536, 1)
 
 
-class Script:
+class Script(FixedBatches):
     """A tuner that parks node 0 after step 2, takes it back after step 5, and writes down what it sees."""
 
     def __init__(self) -> None:
-        self.batches: Batches = np.array([8, 8, 8])
+        super().__init__([8, 8, 8])
         self.seen: list[list[float]] = []
 
     def probes(self, step: int) -> Batches:
         return np.array([int(step == 4), 0, 0])
 
-    def observe(self, step: int, compute_seconds: Floats) -> Retune | None:
+    def observe(self, step: int, compute_seconds: Floats, steps_left: int | None = None) -> Retune | None:
         self.seen.append(compute_seconds.tolist())
         if step not in (2, 5):
             return None
-        self.batches = np.array([0 if step == 2 else 4, 8, 8])
-        return Retune(self.batches, (0,), np.ones(3), "scripted", 1.0)
+        return self.retune(np.array([0 if step == 2 else 4, 8, 8]), "scripted", 1.0)
 
 
 def test_new_batches_hold_from_the_next_step_on_cost_what_they_are_said_to_and_probes_are_seen() -> None:
     nodes, tuner = nodes_of(("newport", 2)), Script()
-    trace = simulate(nodes, tuner, Competition(nodes, []), 7, retune_cost_steps=0.5)
-    free = simulate(nodes, Script(), Competition(nodes, []), 7)
+    tree = array_tree(nodes)
+    trace = simulate(tree, tuner, Competition(tree, []), 7, retune_cost_steps=0.5)
+    free = simulate(tree, Script(), Competition(tree, []), 7)
     assert trace.records.tolist() == [24, 24, 16, 16, 16, 20, 20]
     assert [step for step, _ in trace.retunes] == [3, 6]
     assert trace.seconds / free.seconds == pytest.approx([1, 1.5, 1, 1, 1.5, 1, 1])
@@ -210,13 +215,13 @@ def test_new_batches_hold_from_the_next_step_on_cost_what_they_are_said_to_and_p
 
 
 def test_hypertune_wins_back_what_a_slow_drive_costs() -> None:
-    nodes = nodes_of(("newport", 8))
+    tree = array_tree(nodes_of(("newport", 8)))
     disturb = [DisturbSection(device="csd-03", at_step=20, weight=100, steps=60)]
     settings = TuningSection(slow_batch=32)
     rates = {}
     for name in ("stannis", "hypertune"):
-        tuner = make_tuner(name, nodes, settings, 1, 100)
-        trace = simulate(nodes, tuner, Competition(nodes, disturb), 100)
+        tuner = make_tuner(name, tree, settings, 1, 100)
+        trace = simulate(tree, tuner, Competition(tree, disturb), 100)
         rates[name] = [trace.records_per_second(part) for part in (slice(0, 19), slice(30, 79), slice(90, 100))]
     assert rates["hypertune"][0] == rates["stannis"][0]
     assert rates["hypertune"][1] > 1.5 * rates["stannis"][1]
@@ -224,21 +229,26 @@ def test_hypertune_wins_back_what_a_slow_drive_costs() -> None:
 
 
 def test_ten_thousand_drives_are_simulated_step_by_step() -> None:
-    nodes = nodes_of(("newport", 1), ("solana", 1), ("generic-a53", 1), drives=10_000)
+    tree = array_tree(nodes_of(("newport", 1), ("solana", 1), ("generic-a53", 1), drives=10_000))
     generator = np.random.default_rng(0)
-    tuner = make_tuner("stannis", nodes, TuningSection(slow_batch=64), 1, 20)
-    trace = simulate(nodes, tuner, lambda _: 1 + generator.random(10_001), 20)
+    tuner = make_tuner("stannis", tree, TuningSection(slow_batch=64), 1, 20)
+    trace = simulate(tree, tuner, lambda _: 1 + generator.random(10_001), 20)
     assert len(np.unique(trace.seconds)) == 20
     assert trace.records.sum() == 20 * trace.first.sum()
 
 
 def test_parked_drives_are_plain_storage_that_idles() -> None:
     nodes = nodes_of(("newport", 4))
-    model = ArrayStepModel(nodes)
-    cost = model.cost(np.array([64, 0, 0, 0, 512]), np.ones(5))
+    cost = array_step(nodes, np.array([64, 0, 0, 0, 512]))
     other = replace(nodes, names=["csd-00", HOST], kind_of=np.array([0, 1]))
-    alone = ArrayStepModel(other).cost(np.array([64, 512]), np.ones(2))
-    idle = 3 * nodes.kinds[0].profile.power.idle_watts.value * cost.seconds
+    alone = array_step(other, np.array([64, 512]))
+    idle = 3 * nodes.kinds[0].profile.power.idle_watts.value * cost.seconds[0]
     assert cost.seconds == pytest.approx(alone.seconds)
-    assert sum(cost.joules.values()) - sum(alone.joules.values()) == pytest.approx(idle, rel=1e-9)
-    assert take_drives(nodes, 2).tolist() == [1, 1, 0, 0, 1]
+    assert cost.joules[0] - alone.joules[0] == pytest.approx(idle, rel=1e-9)
+
+
+def test_a_plan_leaves_out_the_drives_that_do_not_compute() -> None:
+    tree = array_tree(nodes_of(("newport", 4)))
+    some = plan(tree, TuningSection(slow_batch=16), 2)
+    assert (some > 0).tolist() == [True, True, False, False, True]
+    assert (plan(tree, TuningSection(slow_batch=16)) > 0).all()

@@ -10,22 +10,21 @@ from hypothesis import strategies as st
 
 from host.cli.placement_report import PlanReport
 from host.cli.planner_command import SHOWN, print_devices, shown_rows
-from host.policies.selection.selection_report import ConfigurationRow, EstimateInterval, LimitsRow, SelectionReport
+from host.policies.selection.cluster import Range
+from host.policies.selection.selection_report import ConfigurationRow, LimitsRow, SelectionReport
 
 RANKED = 20
-NARROW = EstimateInterval(10.0, 9.9, 10.1)
+NARROW = Range(10.0, 9.9, 10.1)
 
 
-def row(number: int, seconds: EstimateInterval, work: float = 100.0) -> ConfigurationRow:
-    one = EstimateInterval(1.0, 1.0, 1.0)
+def row(number: int, seconds: Range, work: float = 100.0) -> ConfigurationRow:
+    one = Range(1.0, 1.0, 1.0)
     fields = {"count": {"newport": number}, "batch": {"newport": 4}, "step_seconds": 1.0, "steps_measured": 0}
     fields["trained_records"] = work
     return ConfigurationRow(name=f"{number} newport", seconds=seconds, watts=one, joules=one, edp=one, **fields)
 
 
-def plan(
-    front: list[int], seconds: EstimateInterval = NARROW, feasible: int = RANKED, private: float = 0.0
-) -> SelectionReport:
+def plan(front: list[int], seconds: Range = NARROW, feasible: int = RANKED, private: float = 0.0) -> SelectionReport:
     ranked = [row(number, seconds, 100.0 + private * number) for number in range(1, RANKED + 1)]
     return SelectionReport(
         **{"clock": "modelled", "prefer": "time", "confidence": 0.95, "records": 100.0, "limits": LimitsRow()},
@@ -57,7 +56,7 @@ def test_rows_of_the_front_far_below_are_printed_and_the_others_are_counted(caps
 
 def test_a_wide_interval_has_its_ends_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "10 ±1.0%" in printed(plan([0]), capsys)
-    out = printed(plan([0], EstimateInterval(10.0, 3.0, 30.0)), capsys)
+    out = printed(plan([0], Range(10.0, 3.0, 30.0)), capsys)
     assert "3 .. 30" in out
     assert "±" not in out
 

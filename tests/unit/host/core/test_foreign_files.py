@@ -37,7 +37,7 @@ NAMED = [
     "host.cli.main:main",
     "csd_emu.util.config_files:load_config",
     "firmware_agent.common.models:build_model",
-    "csd_lab.bench.emulation.bench_memory:resource",
+    "csd_lab.bench.emulation:resource",
     "torch:load",
     "torch.hub:load",
     "torch:os.system",

@@ -10,17 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csd_emu.perfmodel.overlap.flow import LinkFlow
-from csd_emu.perfmodel.overlap.pipes import make_pipes
+from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, scale_compute
 from csd_emu.perfmodel.overlap.simulated_link import OwnLink, SharedLink
-from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, Phases
+from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Passes, SteadySteps, settle
 from csd_emu.perfmodel.overlap.stepped_ranges import BlockStepping
 from csd_emu.perfmodel.split.cut_costs import CutCosts
-from csd_emu.perfmodel.split.overlapped_cut import simulate_cut
+from csd_emu.perfmodel.split.cut_seconds import simulate_cut
 from csd_emu.perfmodel.split.split_problem import DeviceCost, SplitProblem
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import SendQueue, TransferSettings
 from host.policies.split import cut_table as table
 from host.policies.split.choose_cut import decide
+from tests.support.communication import Case, links, models, sendings
+from tests.support.every_event import EqualPipes
 from tests.support.examples import examples
 from tests.support.placement import schedules, simulate_every_event, situations
 
@@ -51,7 +53,7 @@ many = st.builds(
 @pytest.mark.slow
 @settings(deadline=None, max_examples=examples(100))
 @given(many, st.booleans())
-def test_phases_take_what_every_event_takes(situation: SplitProblem, barrier: bool) -> None:
+def test_parts_of_steps_take_what_every_event_takes(situation: SplitProblem, barrier: bool) -> None:
     situation, amounts = replace(situation, barrier=barrier), CutCosts(situation)
     for cut in range(1, len(situation.layers) + 1):
         if not math.isnan(amounts.crossing_bytes[cut]):
@@ -80,33 +82,27 @@ Offers = list[tuple[float, int, int, int]]
 
 
 def carry_every_event(
-    offers: Sequence[Offers],
-    weights: Sequence[int],
-    own: Sequence[OwnLink],
-    link: SharedLink,
-    sending: TransferSettings,
+    offers: Sequence[Offers], own: Sequence[OwnLink], link: SharedLink, sending: TransferSettings
 ) -> list[tuple[float, int, int, int]]:
-    """What arrives when, with the real send queue in front of the simulation's pipes."""
-    pipes, queues = make_pipes(weights, own, link), [SendQueue(sending) for _ in offers]
-    coming = [(offer[0], group, *offer[1:]) for group, each in enumerate(offers) for offer in each]
+    """What arrives when, with the real send queue in front of pipes that share the link."""
+    pipes, queues = EqualPipes(own, link), [SendQueue(sending) for _ in offers]
+    coming = [(offer[0], drive, *offer[1:]) for drive, each in enumerate(offers) for offer in each]
     coming.sort(key=itemgetter(0))
     known: list[tuple[float, int, int]] = []
     arrived = []
-    while (now := min([pipes.next_seconds, *(each[0] for each in (*coming[:1], *sorted(known)[:1]))])) < math.inf:
-        for carried in pipes.advance(now) if pipes.next_seconds <= now else []:
-            size = carried.piece.size_bytes
-            arrived.append((carried.arrival_seconds, carried.group, carried.piece.order, size))
-            back = link.latency_seconds + own[carried.group].latency_seconds
-            known.append((carried.arrival_seconds + back, carried.group, size))
+    while (now := min([pipes.next_seconds(), *(each[0] for each in (*coming[:1], *sorted(known)[:1]))])) < math.inf:
+        for drive, piece in pipes.advance(now):
+            arrived.append((now, drive, piece.order, piece.size_bytes))
+            known.append((now + link.latency_seconds + own[drive].latency_seconds, drive, piece.size_bytes))
         for each in [each for each in known if each[0] <= now]:
             known.remove(each)
             queues[each[1]].acknowledge(each[2])
         while coming and coming[0][0] <= now:
-            _, group, order, start, end = coming.pop(0)
-            queues[group].offer(0, order, str(order), start, end)
-        for group, queue in enumerate(queues):
-            while (piece := queue.next()) is not None:
-                pipes.put(group, piece, now)
+            _, drive, order, start, end = coming.pop(0)
+            queues[drive].offer(0, order, str(order), start, end)
+        for drive, queue in enumerate(queues):
+            while (next_piece := queue.next()) is not None:
+                pipes.put(drive, next_piece, now)
     return arrived
 
 
@@ -138,7 +134,11 @@ def test_a_flow_is_what_queues_and_pipes_do(
 ) -> None:
     offers, weights = [each for each, *_ in groups], [weight for _, weight, *_ in groups]
     own = [OwnLink(rate, latency) for *_, rate, latency in groups]
-    expected = sorted(carry_every_event(offers, weights, own, link, sending), key=lambda each: each[1])
+    places = [group for group, weight in enumerate(weights) for _ in range(weight)]  # of each drive
+    everything = carry_every_event([offers[group] for group in places], [own[group] for group in places], link, sending)
+    leaders = {places.index(group): group for group in range(len(groups))}
+    expected = [(each[0], leaders[each[1]], *each[2:]) for each in everything if each[1] in leaders]
+    expected.sort(key=lambda each: each[1])
     flow = LinkFlow(weights, own, link, sending).carry(offers)
     assert flow == sorted(flow)
     carried = sorted(((each[0], *each[3:]) for each in flow), key=lambda each: each[1])
@@ -146,9 +146,48 @@ def test_a_flow_is_what_queues_and_pipes_do(
     assert [each[0] for each in carried] == pytest.approx([each[0] for each in expected], rel=1e-9)
 
 
-def test_a_link_that_serves_in_turns_is_not_for_phases() -> None:
+@settings(deadline=None, max_examples=examples(60))
+@given(
+    models(),
+    links,
+    sendings,
+    st.lists(st.tuples(st.floats(0.5, 3), st.floats(0, 0.1), st.integers(1, 20_000)), min_size=1, max_size=3),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_steps_are_those_of_every_event(
+    costs: Costs,
+    link: SharedLink,
+    sending: TransferSettings,
+    each: list[tuple[float, float, int]],
+    cut: bool,
+    trains: bool,
+    barrier: bool,
+) -> None:
+    case = Case(
+        [read_first(scale_compute(costs, factor)) for factor, *_ in each],
+        link,
+        sending,
+        BlockStepping(1000, 1e6, barrier),
+        [OwnLink(1e6, latency) for _, latency, _ in each],
+        [(size, 2 * size) for *_, size in each] if cut else (),
+        read_first(scale_compute(costs, 2.0)) if trains else None,
+        0.01 if cut else 0.0,
+    )
+    run, events = case.steady(), case.every_event()
+    assert [run.step() for _ in range(4)] == pytest.approx([events.step() for _ in range(4)], rel=1e-9, abs=1e-12)
+    assert settle(case.steady()) == pytest.approx(settle(case.every_event()), rel=1e-6, abs=1e-12)
+
+
+def read_first(costs: Costs) -> Costs:
+    """With a layer without tensors, as reading is: only then does a step begin as the one before ends."""
+    return (LayerCost("read", (), 0.01, 0.0), *costs)
+
+
+def test_a_link_that_serves_in_turns_is_not_for_parts_of_steps() -> None:
     kinds = [DriveKind(1, Passes((1.0,), (1.0,)), OwnLink())]
     exchange = ExchangeModel(((1,),), TransferSettings(), BlockStepping(1))
-    assert Phases(kinds, SharedLink(1.0, 0.0), exchange).step() == pytest.approx(2.0)
+    assert SteadySteps(kinds, SharedLink(1.0, 0.0), exchange).step() == pytest.approx(2.0)
     with pytest.raises(ConfigurationError, match="in turns"):
-        Phases(kinds, SharedLink(1.0, 0.0, turn_bytes=1), exchange)
+        SteadySteps(kinds, SharedLink(1.0, 0.0, turn_bytes=1), exchange)

@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.cut_timeline import TAIL, Crossed, compose_cut
 from csd_emu.perfmodel.host_node import reduce_seconds
 from csd_emu.perfmodel.overlap.layer_work import TensorCost
 from csd_emu.perfmodel.overlap.overlapped_step import SLICE_SECONDS, OverlapComposer
-from csd_emu.perfmodel.split.barrier_cut import barrier_seconds
-from csd_emu.perfmodel.split.cut_costs import CutCosts, step_bytes, traffic_ratio
-from csd_emu.perfmodel.split.overlapped_cut import PATIENCE, bounds, find_best, patience_of, simulate_cut
+from csd_emu.perfmodel.split.cut_costs import CutCosts, step_bytes
+from csd_emu.perfmodel.split.cut_seconds import PATIENCE, barrier_seconds, bounds, find_best, patience_of, simulate_cut
 from csd_emu.perfmodel.split.split_problem import (
     LABEL_BYTES,
     DeviceCost,
@@ -24,7 +22,7 @@ from csd_emu.perfmodel.split.split_problem import (
     LayerSplitCost,
     SplitProblem,
 )
-from csd_emu.perfmodel.timeline import Activity, Link, compose
+from csd_emu.perfmodel.timeline import TAIL, Activity, Crossed, Link, compose, compose_cut
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.layer_costs import LayerWork
@@ -235,9 +233,8 @@ def test_traffic_grows_with_all_that_it_has(parameters: float, batch: int, cross
     ids=["vgg16", "alexnet", "resnet50", "mobilenet_v2"],
 )
 def test_derived_ratios(parameters: tuple[int, int], batch: int, activations: int, ratio: float) -> None:
-    assert traffic_ratio([4 * each for each in parameters], 1, batch, 4 * activations) == pytest.approx(
-        ratio, rel=0.005
-    )
+    cut = step_bytes(4 * parameters[0], batch, 4 * activations)
+    assert step_bytes(4 * sum(parameters), batch, 0) / cut == pytest.approx(ratio, rel=0.005)
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=12), st.data())

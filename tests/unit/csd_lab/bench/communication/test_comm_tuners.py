@@ -12,8 +12,8 @@ from csd_lab.bench.communication.comm_tuners import (
     settle_steps,
     setup,
 )
-from csd_lab.generate.autobyte.bandwidth_trace import BandwidthProcess, BandwidthTrace
-from host.policies.transfer.speedup_predictor import default_predictor
+from csd_lab.generate.autobyte.tuner_scenario import BandwidthProcess, BandwidthTrace
+from host.policies.transfer.speedup_predictor import SimulatedSettings
 
 
 def test_the_link_at_its_best_takes_a_quarter_of_the_computing() -> None:
@@ -27,7 +27,7 @@ def test_the_link_at_its_best_takes_a_quarter_of_the_computing() -> None:
 
 
 def test_what_is_shown_as_autobyte_is_what_a_run_gets() -> None:
-    assert CONTENDERS[OWN].predictor().name == default_predictor().name == OWN
+    assert CONTENDERS[OWN].predictor().name == SimulatedSettings().name == OWN
 
 
 def test_retuning_ends_with_the_last_step_that_is_too_long() -> None:
@@ -57,7 +57,7 @@ def test_all_figures_come_out_and_repeat(monkeypatch: pytest.MonkeyPatch) -> Non
         comm_tuners, "STEPS_ONLY", BandwidthProcess(60, 20.0, burst_gap_steps=np.inf, walk=0.0, octaves=4.0)
     )
     monkeypatch.setattr(comm_tuners, "CONSTANT_STEPS", 30)
-    monkeypatch.setattr(comm_tuners, "CONTENDERS", {OWN: comm_tuners.PredictorContender(default_predictor, 1)})
+    monkeypatch.setattr(comm_tuners, "CONTENDERS", {OWN: comm_tuners.PredictorContender(SimulatedSettings, 1)})
     for name in ("STEPS_TRACES", "CONSTANT_TRACES"):
         monkeypatch.setattr(comm_tuners, name, 1)
     first, samples = comm_tuners.figures(5, processes=1)

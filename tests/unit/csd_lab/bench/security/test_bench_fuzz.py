@@ -14,10 +14,9 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from csd_lab.bench import run_bench
 from csd_lab.bench.security import bench_fuzz as fuzz
-from csd_lab.bench.security.fuzz_examples import example_of
 from csd_lab.bench.security.fuzz_files import file_targets
 from csd_lab.bench.security.fuzz_loop import FuzzTarget, fuzz_target, run_case
-from csd_lab.bench.security.fuzz_mutation import MOST_BYTES, Mutator, encoder
+from csd_lab.bench.security.fuzz_mutation import MOST_BYTES, Mutator, encoder, example_of
 from csd_lab.bench.security.fuzz_wire import wire_targets
 from firmware_agent.common import wire
 from firmware_agent.common.errors import ConfigurationError, CsdError, ProtocolError

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csd_emu.perfmodel.overlap.layer_work import compute_seconds, scale_compute
-from csd_emu.perfmodel.overlap.simulated_step import steady_step_seconds
-from csd_lab.generate.autobyte.bandwidth_trace import BandwidthProcess, draw_trace
-from csd_lab.generate.autobyte.tuner_scenario import SILENT, Setup, Surface, play
+from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
+from csd_lab.generate.autobyte.tuner_scenario import SILENT, BandwidthProcess, Setup, Surface, draw_trace, play
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.autobyte import AutoByte
@@ -17,7 +16,7 @@ from host.policies.transfer.bayesian_search import StaticSearch
 from host.policies.transfer.link_conditions import ASSUMED_RTT_SECONDS, CONFIRM, Level, Watch
 from host.policies.transfer.make_transfer_tuner import make_tuner
 from host.policies.transfer.setting_grid import BYTESCHEDULER_DEFAULT, DEFAULT, candidates, round_bytes
-from host.policies.transfer.speedup_predictor import SimulatedShortlist
+from host.policies.transfer.speedup_predictor import SimulatedSettings
 from host.policies.transfer.transfer_tuner import FixedSending
 from tests.support.communication_tuning import COSTS, FIRST, LINK, seen
 from tests.support.examples import examples
@@ -55,7 +54,7 @@ def test_nobody_beats_the_oracle_and_the_best_static_setting_beats_the_others(su
 @settings(max_examples=examples(15))
 @given(st.integers(0, 10**6), st.integers(0, 8))
 def test_without_noise_a_constant_link_ends_at_the_best_setting(surface: Surface, seed: int, level: int) -> None:
-    tuner = AutoByte(SETTINGS[seed % 4], SimulatedShortlist(None), settings=SETTINGS)
+    tuner = AutoByte(SETTINGS[seed % 4], SimulatedSettings(), settings=SETTINGS)
     played = play(surface, tuner, np.full(12, level), np.random.default_rng(seed), SILENT, lambda: 0.0)
     assert played.seconds[-1] <= surface.oracle_seconds(np.array([level]))[0] * 1.02
     assert played.cpu_seconds == 0

@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from csd_lab.generate.dashboards import DASHBOARDS
-from csd_lab.generate.dashboards.common import COST
 from csd_lab.generate.dashboards.grafana import GRAFANA, SOURCE, files
-from csd_lab.generate.dashboards.panels import WIDTH, Clock, Dashboard, Panel, Unit
+from csd_lab.generate.dashboards.panels import COST, WIDTH, Clock, Dashboard, Panel, Unit
 from tests.support.dimensions import dimension, units_of
 from tests.support.expressions import list_expressions, read_expressions
 

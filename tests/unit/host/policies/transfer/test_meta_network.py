@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from csd_emu.perfmodel.overlap.layer_work import LayerCost, TensorCost, scale_compute
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
+from csd_lab.bench.communication.analytic_predictor import AnalyticPredictor
 from csd_lab.generate.autobyte.synthetic_cases import draw_conditions
 from csd_lab.generate.autobyte.train_network import Sweep, TrainingRecipe, make_net, simulate_case, train, write
-from firmware_agent.common.errors import ConfigurationError, DataError
+from firmware_agent.common.errors import DataError
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.link_conditions import Conditions
 from host.policies.transfer.meta_network import (
@@ -25,8 +26,8 @@ from host.policies.transfer.meta_network import (
 )
 from host.policies.transfer.network_features import NAMES, Features
 from host.policies.transfer.setting_grid import candidates
-from host.policies.transfer.speedup_predictor import AnalyticPredictor, SimulatedShortlist
-from tests.support.communication_tuning import COSTS, FIRST, LINK, Knowing
+from host.policies.transfer.speedup_predictor import SimulatedSettings
+from tests.support.communication_tuning import COSTS, FIRST, LINK
 from tests.support.examples import examples
 
 HERE = Conditions(COSTS, 2, LINK)
@@ -83,7 +84,7 @@ def test_the_shipped_network_chooses_better_than_chance_on_cases_it_has_not_seen
     for number in range(12):
         drawn = draw_conditions(np.random.default_rng([99, number]))
         chosen = [candidates()[index] for index in range(number % 7, len(candidates()), 7)]
-        told = SimulatedShortlist(None).log_seconds(drawn, chosen)
+        told = SimulatedSettings().log_seconds(drawn, chosen)
         regrets.append(float(told[network.log_seconds(drawn, chosen).argmin()] - told.min()))
         chances.append(float(np.median(told) - told.min()))
         assert np.isfinite(analytic.log_seconds(drawn, chosen)).all()
@@ -165,28 +166,15 @@ def test_a_case_depends_on_its_number_alone() -> None:
 
 
 @pytest.mark.slow
-def test_a_shortlist_is_simulated_and_the_rest_is_no_candidate() -> None:
-    everything = SimulatedShortlist(None).log_seconds(HERE, candidates())
-    listed = SimulatedShortlist(Knowing(), 3).log_seconds(HERE, candidates())
-    some = np.isfinite(listed)
-    assert 4 <= some.sum() <= 3 + 1 + 9
-    assert some[0]
-    assert np.array_equal(listed[some], everything[some])
-    assert SimulatedShortlist(Knowing(), 3).name == "knowing and simulation"
-
-
-@pytest.mark.slow
 def test_what_was_simulated_once_is_kept_and_another_model_is_not_taken_for_it() -> None:
-    shortlist = SimulatedShortlist(None)
+    simulated = SimulatedSettings()
     few = candidates()[:4]
-    first = shortlist.log_seconds(HERE, few)
+    first = simulated.log_seconds(HERE, few)
     nearly = Conditions(COSTS, 2, SharedLink(1.001e8, 5e-4, 4e-4))
-    assert np.array_equal(shortlist.log_seconds(nearly, few), first)
-    assert not np.array_equal(shortlist.log_seconds(Conditions(COSTS, 3, LINK), few), first)
+    assert np.array_equal(simulated.log_seconds(nearly, few), first)
+    assert not np.array_equal(simulated.log_seconds(Conditions(COSTS, 3, LINK), few), first)
     slower = Conditions(scale_compute(COSTS, 3.0), 2, LINK)
-    assert not np.array_equal(shortlist.log_seconds(slower, few), first)
-    with pytest.raises(ConfigurationError, match="shortlist"):
-        SimulatedShortlist(None, 0)
+    assert not np.array_equal(simulated.log_seconds(slower, few), first)
 
 
 def test_the_simulation_knows_slice_sizes_and_credits_apart() -> None:
@@ -196,6 +184,6 @@ def test_the_simulation_knows_slice_sizes_and_credits_apart() -> None:
         FIRST,
         TransferSettings("priority", 256 << 10, 256 << 10),
     )
-    logs = SimulatedShortlist(None).log_seconds(HERE, [small, large, scarce])
+    logs = SimulatedSettings().log_seconds(HERE, [small, large, scarce])
     assert len({round(float(log), 9) for log in logs}) == 3
     assert not math.isclose(*AnalyticPredictor().log_seconds(HERE, [small, large]))

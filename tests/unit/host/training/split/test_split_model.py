@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.perfmodel.cut_timeline import TAIL, Crossed, compose_cut
-from csd_emu.perfmodel.timeline import Activity, Link, compose
+from csd_emu.perfmodel.timeline import TAIL, Activity, Crossed, Link, compose, compose_cut
 from csd_emu.profiles import get_profile
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError

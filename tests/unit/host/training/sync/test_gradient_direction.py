@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd_lab.bench.harness import bench_config
+from csd_lab.bench.harness import array_of
 from firmware_agent.common.frames.step_frames import Step, Stepped
 from firmware_agent.common.slices import Array
 from host.config.job_file import DataSection
@@ -105,7 +105,7 @@ def test_no_honest_drive_with_records_like_the_others_is_accused(seed: int, coun
 
 
 def test_records_are_alike_if_enough_are_dealt_to_each_at_random_and_none_lie_there_already() -> None:
-    drives = bench_config("alike", 2, "native").list_nodes()
+    drives = array_of("alike", 2, "native").list_nodes()
     evenly, unlike = (
         DataSection.model_validate({"source": "digits", "partition": {"dirichlet": d}}) for d in (None, 0.5)
     )

@@ -1,1 +1,0 @@
-"""Benches of `csd-emu deploy`."""

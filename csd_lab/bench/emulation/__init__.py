@@ -1,1 +1,0 @@
-"""Benches of the emulated drive: its clock, image, memory and throttles."""

@@ -1,1 +1,0 @@
-"""Benches of csd-emu in CI and in containers."""

@@ -1,1 +1,0 @@
-"""SSH servers on loopback that stand in for real drives."""
