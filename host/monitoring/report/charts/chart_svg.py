@@ -209,6 +209,7 @@ def _paint_curve(axes: Axes, curve: Curve, base: Values, marker: str, colours: M
     else:
         shape = marker if len(x) <= _MARKED_POINTS and curve.name and not curve.steps else ""
         style = {"linestyle": _DASHES[curve.dash], "marker": shape, "markersize": 4}
+        style |= {} if curve.name else {"linewidth": 1.0}
         axes.plot(x, y, color=colour, drawstyle="steps-post" if curve.steps else "default", label=label, **style)
     return base
 
