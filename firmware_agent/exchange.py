@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import warnings
-from typing import Any
+from firmware_agent.common.imports import moved
 
-
-def __getattr__(name: str) -> Any:
-    """Return what `name` stands for, with a warning that names its new home."""
-    if name.startswith("__"):
-        raise AttributeError(name)
-    warnings.warn(
-        f"firmware_agent.exchange is deprecated: import {name} from csd_emu.extend", FutureWarning, stacklevel=2
-    )
-    return getattr(importlib.import_module("firmware_agent.common.slices"), name)
+__getattr__ = moved(__name__, "firmware_agent.common.slices")

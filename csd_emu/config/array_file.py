@@ -298,7 +298,7 @@ class ArrayConfig(Config):
 
     def _device(self, name: str, number: int, group: DeviceGroup) -> Device:
         # Real drives have a profile once the inventory has been looked into (see
-        # `csd_emu.engines.remote.array_members`).
+        # `csd_emu.engines.remote.inventory`).
         profile = group.profile or UNKNOWN_PROFILE
         return Device(name=name, number=number, profile=profile, engine=self.engine_of(group), data=group.data)
 

@@ -105,6 +105,7 @@ class Engine(Protocol):
 
     def hypervisor_of(self, device: Device) -> str | None:
         """Return the name of the hypervisor on which the device is placed; None of what is no virtual machine."""
+        return None
 
     def prepare(self, progress: Progress) -> None:
         """Make what all devices share, such as image and template; nothing runs afterwards.
@@ -133,6 +134,24 @@ class Engine(Protocol):
             DeviceLost: the device ended before.
             BootTimeout: the deadline passed.
         """
+        greeting = asyncio.ensure_future(hello)
+        name = handle.plan.device.name
+        try:
+            while not greeting.done():
+                await asyncio.wait({greeting}, timeout=min(_LIVENESS_SECONDS, deadline.left_seconds))
+                if greeting.done():
+                    break
+                if not await asyncio.to_thread(self.alive, handle):
+                    raise DeviceLost(f"{name} ended before its agent said hello; its last words:\n{_words(handle)}")
+                if FAILED_MARKER in (words := _words(handle)):
+                    raise DeviceLost(f"{name}: its agent ended:\n{words}")
+                if deadline.expired:
+                    raise BootTimeout(
+                        f"{name} did not say hello in {deadline.seconds:.0f} s; its last words:\n{_words(handle)}"
+                    )
+            greeting.result()
+        finally:
+            greeting.cancel()
 
     def inject(self, handle: Handle, fault: Fault) -> None:
         """Do `fault`, one of `faults`, to the device; one that is so already stays so.
@@ -200,28 +219,6 @@ def last_lines(text: str) -> str:
     """Return the last lines of what a console said, for an error message."""
     said = [f"    {line}" for line in text.splitlines() if line.strip()]
     return "\n".join(said[-LAST_LINES:]) or "(no console output)"
-
-
-async def wait_for_hello(engine: Engine, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:
-    """Wait for the agent's greeting while the device lives (see `Engine.wait_ready`)."""
-    greeting = asyncio.ensure_future(hello)
-    name = handle.plan.device.name
-    try:
-        while not greeting.done():
-            await asyncio.wait({greeting}, timeout=min(_LIVENESS_SECONDS, deadline.left_seconds))
-            if greeting.done():
-                break
-            if not await asyncio.to_thread(engine.alive, handle):
-                raise DeviceLost(f"{name} ended before its agent said hello; its last words:\n{_words(handle)}")
-            if FAILED_MARKER in (words := _words(handle)):
-                raise DeviceLost(f"{name}: its agent ended:\n{words}")
-            if deadline.expired:
-                raise BootTimeout(
-                    f"{name} did not say hello in {deadline.seconds:.0f} s; its last words:\n{_words(handle)}"
-                )
-        greeting.result()
-    finally:
-        greeting.cancel()
 
 
 def _words(handle: Handle) -> str:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -17,17 +17,17 @@ from csd_emu.config.array_file import ArrayConfig, Device
 from csd_emu.config.engine_names import ENGINE
 from csd_emu.engines.engine_protocol import (
     DevicePlan,
+    Engine,
     Fault,
     Handle,
     Surroundings,
     must_run,
     not_from_outside,
-    wait_for_hello,
 )
 from csd_emu.engines.shaping import Shape, Shaper, make_shaper, release
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
-from csd_emu.util.process_identity import ProcessMark, mark_of
+from csd_emu.util.process_identity import ProcessMark, end_processes, mark_of
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import DeviceError, EnvironmentUnfit
 from firmware_agent.common.handover import IDENTITY_FILE, SHARD_FILE
@@ -43,7 +43,7 @@ _SIGNALS = {Fault.KILL: signal.SIGKILL, Fault.FREEZE: signal.SIGSTOP, Fault.THAW
 
 
 @ENGINE.register("native", "Each drive is a process on this machine.")
-class NativeEngine:
+class NativeEngine(Engine):
     """Each device is ``python -m firmware_agent native FOLDER``; the folder names array and device."""
 
     faults = frozenset(_SIGNALS)
@@ -63,9 +63,6 @@ class NativeEngine:
         if self._shaper is None:
             return Surroundings("wall", "127.0.0.1")
         return Surroundings("wall", self._shaper.dial_address, self._shaper.listen_address)
-
-    def hypervisor_of(self, device: Device) -> None:
-        """Return None: a process has no hypervisor."""
 
     def prepare(self, progress: Progress) -> None:
         """Make the shaped link, if there is one; nothing else is shared."""
@@ -121,10 +118,6 @@ class NativeEngine:
         """Return whether the process runs; one that has ended is reaped."""
         process = self._process(handle)
         return process is not None and process.status() != psutil.STATUS_ZOMBIE
-
-    async def wait_ready(self, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:
-        """Wait for the agent's greeting (see `Engine.wait_ready`)."""
-        await wait_for_hello(self, handle, hello, deadline)
 
     def inject(self, handle: Handle, fault: Fault) -> None:
         """Send the signal that makes the fault."""
@@ -219,19 +212,7 @@ def _await_command_line(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end(processes: list[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGCONT)  # a frozen process would not see SIGTERM
-            process.terminate()
-    _, alive = psutil.wait_procs(processes, timeout=_STOP_SECONDS)
-    for process in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(alive, timeout=_STOP_SECONDS)
-    _reap(processes)
-
-
-def _reap(processes: list[psutil.Process]) -> None:
+    end_processes(processes, _STOP_SECONDS)
     for process in processes:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)

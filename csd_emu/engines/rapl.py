@@ -6,17 +6,9 @@ of the package already. Only root may read the counters on most systems.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 POWERCAP = Path("/sys/class/powercap")
-
-
-@dataclass(frozen=True)
-class Absent:
-    """There are no counters to read, and why."""
-
-    reason: str
 
 
 class RaplMeter:
@@ -30,14 +22,13 @@ class RaplMeter:
 
     @classmethod
     def open(cls, folder: Path = POWERCAP) -> RaplMeter | None:
-        """Return a meter over the packages in `folder`, or None where there is nothing to read (see `probe`)."""
-        found = probe(folder)
-        return None if isinstance(found, Absent) else cls(found)
-
-    @property
-    def packages(self) -> int:
-        """How many processor packages are counted."""
-        return len(self._zones)
+        """Return a meter over the packages in `folder`; None where there are none, or they may not be read."""
+        zones = [zone for zone in sorted(folder.glob("intel-rapl:*")) if zone.name.count(":") == 1]
+        try:
+            packages = [zone for zone in zones if (zone / "name").read_text().strip().startswith("package")]
+            return cls(packages) if packages else None
+        except (OSError, ValueError):
+            return None
 
     def joules(self) -> float:
         """Return the joules since the meter was opened.
@@ -52,23 +43,6 @@ class RaplMeter:
             self._microjoules += step if step >= 0 else step + wrap
             self._last[zone] = now
         return self._microjoules / 1e6
-
-
-def probe(folder: Path = POWERCAP) -> list[Path] | Absent:
-    """Return the folders of the package counters in `folder`, or why there are none."""
-    zones = [zone for zone in sorted(folder.glob("intel-rapl:*")) if zone.name.count(":") == 1]
-    packages = []
-    for zone in zones:
-        try:
-            if (zone / "name").read_text().strip().startswith("package"):
-                _read(zone / "energy_uj")
-                _read(zone / "max_energy_range_uj")
-                packages.append(zone)
-        except PermissionError:
-            return Absent(f"{zone / 'energy_uj'} may not be read; run as root, or have root allow it")
-        except (OSError, ValueError) as error:
-            return Absent(f"{zone} is no counter ({error})")
-    return packages or Absent(f"{folder} has no counter of a processor package; virtual machines have none")
 
 
 def _read(path: Path) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import tempfile
@@ -16,14 +15,23 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import firmware_agent
-from csd_emu.image.arm_image import Image, ImageInfo, describe_files, read_metadata, verify_files, write_metadata
 from csd_emu.image.boot_check import Bootable, check_boot
-from csd_emu.image.guest_bytecode import BuildPython
 from csd_emu.image.image_archive import read_manifest, unpack_archive, write_archive
-from csd_emu.image.image_recipe import image_folder, load_recipe
+from csd_emu.image.image_recipe import (
+    Image,
+    ImageInfo,
+    describe_files,
+    image_folder,
+    load_recipe,
+    read_metadata,
+    verify_files,
+    write_metadata,
+)
+from csd_emu.image.image_rootfs import BuildPython
 from csd_emu.image.initramfs import KeyPair, agent_entries, boot_entries, check_entries, key_entries, write_initramfs
 from csd_emu.image.layer import DISK, KERNEL, Inputs, LayerBuilder, Stages, check_space
 from csd_emu.image.runner import Runner
+from csd_emu.util.file_locks import try_lock
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import EnvironmentUnfit, ImageError
 
@@ -300,7 +308,7 @@ class ImageStore:
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         with (self._folder / ".lock").open("a") as lock:
             waited = False
-            while not _try_lock(lock.fileno()):
+            while not try_lock(lock.fileno()):
                 if progress is not None and not waited:
                     progress.stage("wait for another image build")
                 waited = True
@@ -309,19 +317,11 @@ class ImageStore:
             yield
 
 
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _info(directory: Path) -> ImageInfo:
     metadata = read_metadata(directory)
     size = sum(path.stat().st_blocks * 512 for path in directory.iterdir())
     created, seconds = str(metadata["created"]), float(metadata["build_seconds"])
-    return ImageInfo(directory.name, directory, str(metadata["layer"]), created, size, seconds)
+    return ImageInfo(directory.name, str(metadata["layer"]), created, size, seconds)
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

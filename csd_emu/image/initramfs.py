@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from csd_emu.image.guest_bytecode import BuildPython, compile_tree
 from csd_emu.image.image_recipe import ImageRecipe, source_files
+from csd_emu.image.image_rootfs import BuildPython, compile_tree
 from csd_emu.image.runner import Runner
 
 _ALIGNMENT = 4

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from csd_emu.image.guest_bytecode import BuildPython, PythonCache, compile_tree, find_python
 from csd_emu.image.image_recipe import ImageRecipe
 from csd_emu.image.image_rootfs import (
     SITE,
+    BuildPython,
+    PythonCache,
+    compile_tree,
     complete_root,
+    find_python,
     kernel_options,
     leave_out_options,
     make_disk,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from csd_emu.image.image_recipe import file_sha256
 from csd_emu.image.runner import Runner
+from csd_emu.util.file_hash import file_sha256
 from firmware_agent.common.errors import EnvironmentUnfit, ImageError
 
 _DOWNLOADS_AT_ONCE = 4

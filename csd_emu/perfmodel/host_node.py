@@ -9,7 +9,7 @@ import numpy as np
 from csd_emu.config.array_file import LinkSection
 from csd_emu.perfmodel.host_only import Storage
 from csd_emu.perfmodel.sharing import Link
-from csd_emu.perfmodel.step import DriveFigures, StepWork, time_step
+from csd_emu.perfmodel.step import DeviceWork, DriveFigures, time_step
 from csd_emu.perfmodel.timeline import Activity
 from csd_emu.profiles import Profile, Sourced
 from csd_emu.util.node_names import HOST
@@ -101,5 +101,5 @@ def exchange_seconds(
         trains: whether the host adds a gradient of its own.
     """
     state = np.full(len(drives), float(state_bytes))
-    times = time_step(StepWork(state, np.zeros(len(drives)), state), DriveFigures.of(drives), link)
+    times = time_step(DeviceWork(state, np.zeros(len(drives)), state), DriveFigures.of(drives), link)
     return float(times.end_seconds) + reduce_seconds(gradient_bytes, len(drives) + trains)

@@ -7,14 +7,14 @@ overlap but for the first batch, which must have come, and the last, which must 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from csd_emu.perfmodel.power import PowerFigures, busy_core_seconds, host_energy
 from csd_emu.perfmodel.sharing import Floats, check_numbers
-from csd_emu.perfmodel.timeline import HOST_READER, READ, RECEIVE, Span
-from csd_emu.util.node_names import HOST
+from csd_emu.profiles import Profile
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,6 @@ class HostOnlyBaseline:
         read_seconds: that the reads take.
         compute_seconds: that the host computes.
         exposed_seconds: that it waits for reads.
-        spans: of the drives, of the host's reads and of its work.
     """
 
     seconds: float
@@ -61,7 +60,6 @@ class HostOnlyBaseline:
     read_seconds: float
     compute_seconds: float
     exposed_seconds: float
-    spans: tuple[Span, ...]
 
 
 def train_on_host(
@@ -87,19 +85,24 @@ def train_on_host(
     read_batch = volume / batches / storage.bytes_per_second + storage.latency_seconds
     compute = math.fsum(phases.values())
     seconds = read_batch + (batches - 1) * max(read_batch, compute / batches) + compute / batches
-    read = read_batch * batches
-    each = volume // storage.drives
-    spans = [
-        Span(f"drive-{number:02d}", READ, 0.0, read, each + (number < volume % storage.drives))
-        for number in range(storage.drives)
-    ]
-    spans.append(Span(HOST_READER, RECEIVE, 0.0, read, volume))
-    # Drawn in one piece at the end, so that busy seconds are right; the host in truth waits a little before each batch.
-    now = seconds - compute
-    for phase, duration in phases.items():
-        spans.append(Span(HOST, phase, now, now + duration))
-        now += duration
-    return HostOnlyBaseline(seconds, volume, read, compute, seconds - compute, tuple(spans))
+    return HostOnlyBaseline(seconds, volume, read_batch * batches, compute, seconds - compute)
+
+
+def baseline_joules(
+    base: HostOnlyBaseline, host: Profile, drives: Sequence[Profile], phases: Mapping[str, float]
+) -> float:
+    """Return the energy of a baseline: host, chassis, and drives that idle but for the records read from them.
+
+    Args:
+        base: the baseline.
+        host: the server's profile.
+        drives: one profile per drive.
+        phases: what `train_on_host` was given.
+    """
+    none, share = np.zeros(len(drives)), np.full(len(drives), base.bytes / len(drives))
+    plain = PowerFigures.of(drives).energy(base.seconds, none, none, share, share)
+    own = host_energy(host, base.seconds, busy_core_seconds(host, phases), base.compute_seconds, base.bytes)
+    return sum(own.values()) + sum(float(each.sum()) for each in plain.values())
 
 
 def _check(samples: int, record_bytes: int, batch_size: int, phases: Mapping[str, float], storage: Storage) -> None:

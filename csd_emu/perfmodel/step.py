@@ -62,7 +62,7 @@ class DriveFigures:
 
 
 @dataclass(frozen=True)
-class StepWork:
+class DeviceWork:
     """What the devices do in a step, (.., devices) float64 each.
 
     Attributes:
@@ -104,7 +104,7 @@ class StepTimes:
     end_seconds: Floats
 
 
-def time_step(work: StepWork, figures: DriveFigures, link: Link, begin_seconds: Floats | float = 0.0) -> StepTimes:
+def time_step(work: DeviceWork, figures: DriveFigures, link: Link, begin_seconds: Floats | float = 0.0) -> StepTimes:
     """Return when devices that begin together receive, work and send.
 
     Args:
@@ -132,7 +132,7 @@ def time_step(work: StepWork, figures: DriveFigures, link: Link, begin_seconds: 
     return StepTimes(received, ready, entered, np.maximum(sent, ready.max(axis=-1, initial=0.0)))
 
 
-def finish_seconds(work: StepWork, times: StepTimes, figures: DriveFigures, link: Link) -> Floats:
+def finish_seconds(work: DeviceWork, times: StepTimes, figures: DriveFigures, link: Link) -> Floats:
     """Return (devices,) when each send of one step has arrived; when a device is ready if it sends nothing.
 
     The last of them is `times.end_seconds`. Unlike that it takes one pass over the link's events.

@@ -25,7 +25,7 @@ import numpy as np
 
 from csd_emu.perfmodel.sharing import Floats, check_numbers
 from csd_emu.perfmodel.sharing import Link as Link
-from csd_emu.perfmodel.step import DriveFigures, StepWork, finish_seconds, time_step
+from csd_emu.perfmodel.step import DeviceWork, DriveFigures, finish_seconds, time_step
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 
@@ -157,7 +157,7 @@ def compose(
     """
     _check(activities, link, host_seconds, begin_seconds)
     figures = DriveFigures(*(_column(activities, each.name) for each in fields(DriveFigures)))
-    work = StepWork(*(_column(activities, each.name) for each in fields(StepWork)))
+    work = DeviceWork(*(_column(activities, each.name) for each in fields(DeviceWork)))
     times = time_step(work, figures, link, begin_seconds)
     columns = times.received_seconds, times.ready_seconds, finish_seconds(work, times, figures, link)
     moments = list(zip(*(column.tolist() for column in columns), strict=True))

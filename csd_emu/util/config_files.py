@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
@@ -13,13 +13,16 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    GetJsonSchemaHandler,
     PlainSerializer,
     ValidationError,
     WithJsonSchema,
     model_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema
 
+from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.yaml_files import load_yaml
 from firmware_agent.common import units
 from firmware_agent.common.errors import ConfigurationError, UnitError
@@ -88,6 +91,16 @@ Joules = Annotated[float, *_JOULES]
 Model = TypeVar("Model", bound=BaseModel)
 
 
+@dataclass(frozen=True)
+class ShortForm:
+    """Adds to the published schema of a section what stands for it alone, which `alone` returns the schema of."""
+
+    alone: Callable[[], dict[str, Any]]
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [self.alone(), handler(core_schema)]}
+
+
 def load_config(path: Path, kind: type[Model]) -> Model:
     """Read the YAML file at `path` as a `kind`.
 
@@ -134,9 +147,7 @@ def _problem(detail: dict[str, Any], kind: type[BaseModel]) -> str:
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".") or _TOP
     if detail["type"] == "extra_forbidden":
         names = list(section.model_fields) if section is not None else []
-        near = difflib.get_close_matches(str(location[-1]), names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(names)}"
-        return f"{key}: unknown key; {hint}"
+        return f"{key}: unknown key; " + hint_at(str(location[-1]), names, f"valid keys: {', '.join(names)}")
     if detail["type"] == "missing":
         return f"{key}: is missing; add it"
     message = plain_message(detail)

@@ -1,8 +1,11 @@
-"""Identity of a process: PID, user and start time, which no other process shares, even when its PID is reused."""
+"""Identity of a process: PID, user and start time, which no other shares, even when its PID is reused; and its end."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -64,3 +67,16 @@ def _begin(process: psutil.Process) -> str:
         return repr(process.create_time())
     fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     return f"{fields[19]} {_BOOT_ID.read_text(encoding='ascii').strip()}"
+
+
+def end_processes(processes: Sequence[psutil.Process], seconds: float) -> None:
+    """End processes, also frozen ones; those that are there after `seconds` are killed."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGCONT)  # a frozen process would not see SIGTERM
+            process.terminate()
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=seconds)

@@ -12,7 +12,6 @@ installed package has a name by an entry point of the registry's group.
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
 import importlib
 import importlib.util
@@ -24,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from csd_emu.util.nearest_word import hint_at
 from firmware_agent.common.errors import USER_ERRORS, PluginError
 from firmware_agent.common.imports import import_named
 
@@ -162,8 +162,7 @@ class Registry:
             raise PluginError(f"{self.word} {name!r}: the class is missing; write {name}Class")
         known = self.names
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(known)}"
+            hint = hint_at(name, known, f"choose one of: {', '.join(known)}")
             own = f"; your own: my_{self.word}.py:Class or package.module:Class" if self.by_path else ""
             raise PluginError(f"{self.word} {name!r} is not known; {hint}{own}")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from host.cli.named_text import NamedText
+from host.cli.shipped_examples import NamedText
 
 
 class BenchReport(msgspec.Struct, frozen=True):

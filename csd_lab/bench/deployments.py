@@ -21,8 +21,7 @@ from csd_lab.testkit.plain import PlainImages, PlainMachine
 from csd_lab.testkit.plain.machine import CORES
 from csd_lab.testkit.ssh_stub import StubDrive, StubDrives, StubFault
 from firmware_agent.common.errors import DeviceError, DriveUnfit
-from host.deploy.parallel import Limits, run_verb
-from host.deploy.run_verb import DeployRequest, deploy
+from host.deploy.run_verb import DeployRequest, Limits, deploy, run_verb
 from host.deploy.verb_protocol import DeployReport, DriveSite, VerbOutcome, VerbResult
 from host.deploy.verbs.probe import read_facts
 

@@ -32,9 +32,8 @@ from firmware_agent.common.errors import BootTimeout
 from firmware_agent.common.frames.measure_frames import Measure, Measured
 from firmware_agent.common.frames.session_frames import Job
 from firmware_agent.common.models import ModelSpec
-from host.app.make_sync_training import make_participants, make_sync_training
-from host.app.prepare import prepare_run
-from host.app.run_request import RunRequest
+from host.app.prepare import RunRequest, prepare_run
+from host.app.training_run import make_participants, make_sync_training
 from host.config.job_file import DEFAULT_DATA, JobConfig
 from host.config.resolve import ResolvedRun
 from host.core.datasets import load_dataset

@@ -27,7 +27,7 @@ from csd_lab.testkit.containers import FILE, Stack, image_bytes, wait_for
 from csd_lab.testkit.prometheus import end_process, fetch
 from firmware_agent.common.errors import CsdError, EnvironmentUnfit
 from host.app.gate.run_gate import Gate, run_gate
-from host.app.run_request import RunRequest
+from host.app.prepare import RunRequest
 from host.cli.top_report import Readings
 from host.core.interrupts import INTERRUPTS
 from host.monitoring.metrics import metric_names as names

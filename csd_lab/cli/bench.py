@@ -9,11 +9,9 @@ import typer
 from rich.table import Table
 
 from csd_emu.util.paths import Paths
-from host.cli.common_options import Json
-from host.cli.completion import list_beginning
-from host.cli.json_output import print_json
-from host.cli.named_text import NamedText
-from host.core.console import StageProgress, console
+from host.cli.common_options import Json, list_beginning
+from host.cli.shipped_examples import NamedText
+from host.core.console import StageProgress, console, print_json
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ def bench(
     with INTERRUPTS.deferred():
         from csd_lab.bench import list_benches, run_bench
         from csd_lab.bench.bench_report import BenchList
-        from host.cli.named_text import print_names
+        from host.cli.shipped_examples import print_names
 
     if name is None:
         benches = BenchList([NamedText(*each) for each in list_benches().items()])

@@ -14,8 +14,7 @@ from csd_emu.util.paths import Paths
 from csd_lab.cli.simulate import print_assumed
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import Json
-from host.cli.json_output import print_json
-from host.core.console import StageProgress, console, print_whole
+from host.core.console import StageProgress, console, print_json, print_whole
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:

@@ -16,12 +16,11 @@ from csd_lab.simulate.nodes import Nodes, make_nodes
 from csd_lab.simulate.simulated_baseline import host_alone
 from csd_lab.simulate.simulated_run import SimulationTrace, simulate
 from csd_lab.simulate.simulation_figures import SimulatedBaseline
-from csd_lab.simulate.step_model import StepModel
 from csd_lab.simulate.tree import array_tree
 from csd_lab.simulate.tuners import make_tuner, plan
 from firmware_agent.common.models import ZOO, ModelSpec, build_model
 from host.config.sync_section import SyncSection, TuningSection
-from host.core.model_bytes import Load, inspect_load
+from host.core.model_facts import Load, inspect_load
 from host.core.tuning.batch_tuner import Batches, Floats, Retune
 from host.policies.batching.device_speeds import RatioName
 from host.policies.batching.fixed import FixedBatches
@@ -134,7 +133,7 @@ def measure(nodes: Nodes, batches: Batches, base: SimulatedBaseline) -> Scaling:
         drive_batch=int(batches[0]),
         host_batch=int(batches[-1]),
         step_seconds=seconds,
-        exchange_seconds=StepModel(tree).sync_seconds(batches),
+        exchange_seconds=tree.sync_seconds(batches),
         records_per_second=rate,
         joules_per_record=joules / records,
         link_bytes_per_record=float(step.bytes[0, 0]) / records,

@@ -17,17 +17,25 @@ from csd_emu.perfmodel.allreduce import ALGORITHMS
 from csd_emu.perfmodel.host_node import MEMORY_BYTES_PER_SECOND
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
-from csd_lab.simulate.series import series_per_drive
 from csd_lab.simulate.simulated_run import PARTS
 from csd_lab.simulate.simulation_figures import SimulatedTree
 from csd_lab.simulate.simulation_report import describe_tree, run_request
 from csd_lab.simulate.simulation_request import SimulationRequest
+from csd_lab.testkit.random_rounds import list_rounds
+from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from firmware_agent.common.models import ZOO, ModelSpec
 from firmware_agent.common.units import format_bytes
 from host.cli.schemas import check_clone
 from host.config.job_file import JobConfig
 from host.core.datasets import synthetic_source
-from host.core.model_bytes import Load, inspect_load
+from host.core.device_time import COUNTED
+from host.core.model_facts import Load, inspect_load
+from host.core.records import EventKind, EventRecord
+from host.core.summary import SYNC
+from host.monitoring.metrics.exposition import Exposition
+from host.monitoring.metrics.metrics_state import MetricsState
+from host.monitoring.run_facts import DeviceFacts, RunFacts
+from host.monitoring.run_listener import RunStart, show_round
 from host.training.optimiser_bytes import load_between
 
 PAGE = Path(__file__).parents[2] / "docs" / "capacity.md"
@@ -50,6 +58,7 @@ _SHORT = {
     "failures": "failures",
     "retunes": "retunes",
 }
+_PLAIN = "text/plain;version=0.0.4"
 _BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -209,6 +218,29 @@ def _control() -> str:
         elif name.startswith("samples"):
             figures[name] = [f"{each / SCRAPE_SECONDS:,.0f}" for each in series]
     return _table(["", *(f"{n:,} servers" for n in SERVERS)], [[name, *cells] for name, cells in figures.items()])
+
+
+@functools.cache
+def series_per_drive() -> tuple[int, int]:
+    """Return how many Prometheus series each drive adds, and how many there are beside: of the run and of its host."""
+    few, more = _count_series(2), _count_series(12)
+    per_drive = (more - few) // 10
+    return per_drive, few - 2 * per_drive
+
+
+def _count_series(drives: int) -> int:
+    """Return how many series the exporter's text has of a synthetic run."""
+    names = [f"csd-{number:02d}" for number in range(drives)]
+    state = MetricsState(RunFacts("series", "qemu", "digits_cnn", SYNC, tuple(names)))
+    for name in names:
+        state.add_event(EventRecord(name, EventKind.JOINED))
+    hello = {"machine": "aarch64", "agent": "0.1.0", "torch": "2.9.1"}
+    scales = dict.fromkeys(PhaseSeconds.__struct_fields__, 0.25)
+    facts = [DeviceFacts(name, "emulated", "newport", 4, COUNTED, scales, hello) for name in names]
+    state.begin(RunStart(COUNTED, list_devices=lambda: facts))
+    show_round([state], next(list_rounds(SYNC, names, 1, 0)))
+    _, text = Exposition(state).render(_PLAIN, None)
+    return sum(bool(line) and not line.startswith(b"#") for line in text.splitlines())
 
 
 def _checkpoints() -> str:

@@ -16,7 +16,7 @@ from csd_emu.profiles.calibration import REFERENCE_CORE, CalibrationStore
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from host.config.sync_section import SyncSection
-from host.core.model_bytes import Load
+from host.core.model_facts import Load
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.device_speeds import HOST_UNIT, DeviceClass, RatioName, device_classes
 

@@ -38,8 +38,8 @@ class Fates:
 
     def pass_time(self, now: float) -> OutageChanges:
         """Return who failed, and who is back of those that were gone, up to `now`."""
-        back = np.flatnonzero(self.gone & (self._returns <= now))
-        lost = np.flatnonzero(~self.gone & (self._fails <= now))
+        due = np.flatnonzero(np.where(self.gone, self._returns, self._fails) <= now)
+        back, lost = due[self.gone[due]], due[~self.gone[due]]
         self.gone[back], self.gone[lost] = False, True
         self._returns[lost] = self._fails[lost] + self._repair
         self._fails[back] = self._returns[back] + self._lives(len(back))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from csd_emu.perfmodel.host_node import reduce_seconds, storage_of
-from csd_emu.perfmodel.host_only import train_on_host
-from csd_emu.perfmodel.power import PowerFigures, busy_core_seconds, host_energy
+from csd_emu.perfmodel.host_only import baseline_joules, train_on_host
 from csd_emu.perfmodel.timeline import AGGREGATE
 from csd_lab.simulate.nodes import Nodes
 from csd_lab.simulate.simulation_figures import SimulatedBaseline
@@ -34,10 +33,5 @@ def host_alone(nodes: Nodes, records: int) -> SimulatedBaseline:
     # It reads as much at a time as it computes at once.
     at_once = min(batch, host.costs.micro_batch)
     base = train_on_host(records, load.record_bytes, at_once, phases, storage_of(host.profile, profiles))
-    share = np.full(len(profiles), base.bytes / len(profiles))
-    none = np.zeros(len(profiles))
-    drives = PowerFigures.of(profiles).energy(base.seconds, none, none, share, share)
-    cores = busy_core_seconds(host.profile, phases)
-    own = host_energy(host.profile, base.seconds, cores, base.compute_seconds, base.bytes)
-    joules = sum(own.values()) + sum(float(each.sum()) for each in drives.values())
+    joules = baseline_joules(base, host.profile, profiles, phases)
     return SimulatedBaseline(batch, records / base.seconds, joules / records, base.bytes / records)

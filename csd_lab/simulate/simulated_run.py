@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from csd_emu.perfmodel.allreduce import AllReduce
-from csd_emu.perfmodel.server_step import ALWAYS, WORK, ServerSteps
+from csd_emu.perfmodel.array_step import ALWAYS, WORK, ServerSteps
 from csd_lab.simulate.outages import OutageChanges, Outages
-from csd_lab.simulate.step_model import StepModel
 from csd_lab.simulate.tree import Flags, Tree
+from csd_lab.simulate.tree_steps import TreeStepModel
 from host.config.sync_section import DisturbSection
 from host.core.device_time import TRAINER_WEIGHT
 from host.core.tuning.batch_tuner import Batches, BatchTuner, Floats, Retune
@@ -187,7 +187,7 @@ class _Run:
         self, tree: Tree, tuner: BatchTuner, slowdowns: Slowdowns, outages: Outages, cost_steps: float, steps: int
     ) -> None:
         self._tree, self._tuner, self._slowdowns, self._outages = tree, tuner, slowdowns, outages
-        self._cost_steps, self._model, self._clock = cost_steps, StepModel(tree), 0.0
+        self._cost_steps, self._model, self._clock = cost_steps, TreeStepModel(tree), 0.0
         # Who is there changes seldom, and seldom back.
         self._reduce = functools.lru_cache(1)(lambda present: tree.reduce(np.frombuffer(present, bool)))
         self.trace = SimulationTrace.of(steps, tuner.batches)
@@ -245,8 +245,9 @@ class _Run:
         left[changes.lost] = False
         if len(changes.lost):
             broken, between = between.seconds, self._reduce(left.tobytes())
+            lost = ~left[self._tree.server_of]
             for part in parts:
-                part.seen[~left[self._tree.server_of]] = np.nan
+                part.delivered[lost], part.seen[lost] = 0, np.nan
         if changes:
             broken += self._outages.rendezvous_seconds
         retune = self._observe(first, parts)
@@ -274,11 +275,10 @@ class _Run:
         drawn = [*(model.always_watts @ powered * charged.sum()).tolist(), *work.tolist()]
         for component, joules in zip(trace.components, drawn, strict=True):
             trace.components[component] += joules
-        delivered = np.where(left[self._tree.server_of], part.delivered, 0)
         trace.parts[row] = charged
-        trace.records[row], trace.joules[row] = delivered.sum(), sum(drawn)
+        trace.records[row], trace.joules[row] = part.delivered.sum(), sum(drawn)
         trace.bytes[row] = float(cost.link_bytes.sum()), between.link_bytes, between.uplink_bytes
-        trace.servers[row], trace.drives[row] = left.sum(), np.count_nonzero(delivered * self._tree.is_drive)
+        trace.servers[row], trace.drives[row] = left.sum(), np.count_nonzero(part.delivered * self._tree.is_drive)
         trace.compute_seconds += part.compute_seconds
         trace.last = part.batches
 
@@ -314,4 +314,4 @@ class _Run:
 def _slowest(elapsed: Floats, parts: Sequence[_Part]) -> int:
     """Return the server that took longest; of several that end together, as at one link, who computed longest."""
     work = sum((part.cost.work_seconds for part in parts), np.zeros(len(elapsed)))
-    return int(np.where(np.isclose(elapsed, elapsed.max(), rtol=1e-9, atol=0.0), work, -1.0).argmax())
+    return int(np.where(elapsed >= (1 - 1e-9) * elapsed.max(), work, -1.0).argmax())

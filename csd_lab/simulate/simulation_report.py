@@ -30,8 +30,8 @@ from csd_lab.simulate.simulation_figures import (
     TreeStepFigures,
 )
 from csd_lab.simulate.simulation_request import SimulationRequest
-from csd_lab.simulate.step_model import StepModel
 from csd_lab.simulate.tree import Tree
+from csd_lab.simulate.tree_steps import TreeStepModel
 from csd_lab.simulate.tuners import make_tuner
 from host.core.device_time import MODELLED
 from host.core.tuning.batch_tuner import Batches
@@ -68,11 +68,15 @@ def report_simulation(
         "basis": SIMULATED,
         "notes": list(dict.fromkeys(remarks + [trace.ended for _, trace in done if trace.ended])),
         "assumed": _assumed(config, tree),
-        "wall_seconds": time.monotonic() - begin,
     }
     if config is None:
-        runs = [describe_array(*run) for run in done]
-        return SimulateReport(array=request.name, host_trains=tree.trains, runs=runs, **both)
+        return SimulateReport(
+            array=request.name,
+            host_trains=tree.trains,
+            runs=[describe_array(*run) for run in done],
+            wall_seconds=time.monotonic() - begin,
+            **both,
+        )
     return SimulateServersReport(
         servers_file=request.name,
         servers=tree.count,
@@ -80,6 +84,7 @@ def report_simulation(
         reduce_every=config.reduce_every,
         allreduce=tree.racks.allreduce,
         runs=[describe_tree(*run) for run in done],
+        wall_seconds=time.monotonic() - begin,
         **both,
     )
 
@@ -106,7 +111,7 @@ def describe_array(tree: Tree, trace: SimulationTrace) -> SimulatedRun:
         joules_per_record=trace.joules_per_record(),
         link_bytes_per_record=float(trace.bytes[:, 0].sum()) / records,
         step_seconds=_spread(trace),
-        exchange_seconds=StepModel(tree).sync_seconds(trace.first),
+        exchange_seconds=tree.sync_seconds(trace.first),
         classes=_classes(tree, trace),
         retunes=_retunes(trace),
         baseline=base,
@@ -143,7 +148,7 @@ def describe_tree(tree: Tree, trace: SimulationTrace) -> SimulatedTree:
 
 def ideal_records_per_second(tree: Tree, batches: Batches) -> float:
     """Return the records per second of all servers if each trained alone, nobody slow and nothing lost."""
-    model = StepModel(tree)
+    model = TreeStepModel(tree)
     steps, _ = model.cost(batches, np.ones(len(tree.names)))
     records = np.bincount(tree.server_of, batches)
     return float((records / (steps.ready_seconds + model.optimiser_seconds)).sum())

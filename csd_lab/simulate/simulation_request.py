@@ -15,10 +15,10 @@ from csd_lab.simulate.tree import Tree, array_tree, make_tree
 from firmware_agent.common.errors import ConfigurationError
 from host.config.array_files import read_array
 from host.config.job_file import JobConfig, load_job
-from host.config.job_plugins import load_plugins
 from host.config.plugins.plugin_loading import Plugin
+from host.config.resolve import load_plugins
 from host.core.datasets import load_dataset
-from host.core.model_bytes import Load, inspect_load
+from host.core.model_facts import Load, inspect_load
 from host.policies.batching.device_speeds import RatioName
 from host.training.optimiser_bytes import load_between
 

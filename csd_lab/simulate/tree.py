@@ -12,11 +12,12 @@ import numpy.typing as npt
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.servers_file import MAX_SERVERS, RacksSection, ServerGroupSection, ServersConfig
 from csd_emu.perfmodel.allreduce import ALGORITHMS, AllReduce, Fabric
+from csd_emu.perfmodel.host_node import exchange_seconds
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_lab.simulate.nodes import MOST_DRIVES, NodeKind, Nodes, make_nodes
 from firmware_agent.common.errors import ConfigurationError
 from host.config.sync_section import SyncSection
-from host.core.model_bytes import Load
+from host.core.model_facts import Load
 from host.core.tuning.batch_tuner import Batches
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.device_speeds import RatioName
@@ -135,6 +136,21 @@ class Tree:
         fabric = Fabric(link.bandwidth, link.latency, racks.servers * link.bandwidth / racks.oversubscription)
         servers = np.bincount(np.flatnonzero(present) // racks.servers, minlength=1)
         return ALGORITHMS[algorithm or racks.allreduce](float(size_bytes), servers.tolist(), fabric)
+
+    def sync_seconds(self, active: Batches | None = None) -> float:
+        """Return what the exchange adds to a step: all of it but reading and computing.
+
+        Args:
+            active: (nodes,) 0 for one that takes no part; None: all do.
+        """
+        load, everyone, seconds = self.load, np.ones(self.count, bool), []
+        takes_part = np.ones(len(self.names), bool) if active is None else active > 0
+        for block in self.blocks:
+            own = takes_part[block.places[0]]
+            drives = [profile for profile, here in zip(block.nodes.profiles(), own, strict=False) if here]
+            trains = bool(own[block.nodes.drives :].any())
+            seconds.append(exchange_seconds(drives, block.nodes.link, load.state_bytes, load.gradient_bytes, trains))
+        return max(seconds) + self.reduce(everyone).seconds / self.config.reduce_every
 
 
 def make_tree(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from csd_lab.simulate.step_model import StepModel
 from csd_lab.simulate.tree import Tree
 from host.config.plugins.plugin_loading import Plugin
 from host.config.plugins.plugin_section import TunerSection
@@ -39,9 +38,7 @@ def make_tuner(
     steady = tuner == "none"
     batches = np.full(len(tree.names), batch_size) if steady else plan(tree, settings)
     tree.check_batches(batches)
-    arguments = TunerArguments(
-        tree.tables, batches, tree.names, steps, StepModel(tree).sync_seconds(), make_rules(settings)
-    )
+    arguments = TunerArguments(tree.tables, batches, tree.names, steps, tree.sync_seconds(), make_rules(settings))
     return make_policy(tuner, arguments, plugin)
 
 
@@ -54,6 +51,6 @@ def plan(tree: Tree, settings: TuningSection, computing: int | None = None) -> B
     batches = np.ones(len(tree.names), np.int64)
     batches[np.flatnonzero(tree.is_drive)[computing:] if computing is not None else []] = 0
     chosen, tables = np.flatnonzero(batches), tree.tables
-    sync_seconds = StepModel(tree).sync_seconds(batches)
+    sync_seconds = tree.sync_seconds(batches)
     batches[chosen] = plan_batches([tables[number] for number in chosen], settings, sync_seconds).batches
     return batches

@@ -2,7 +2,7 @@
 
 Not the standard library, whose functions run programs, not csd-emu itself, and not what csd-emu is installed with:
 that is on every machine, whoever wrote the file, and reads pickles and evaluates text. Of torch, its modules may be
-named. Nor what only happens to be in a module because it was imported there.
+named. Nor what only happens to be in a module because it was imported there. At the end, modules that moved.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -230,3 +230,18 @@ def _editable_folder(installed: metadata.Distribution) -> Path | None:
 
 def _lies_in(folder: Path | None, places: Sequence[Path]) -> bool:
     return folder is not None and any(place.is_relative_to(folder) for place in places)
+
+
+def moved(old: str, new: str, former: str = "", name: str = "") -> Callable[[str], Any]:
+    """Return the `__getattr__` of the module `old`, which has what is in `new`; there `former` is called `name`.
+
+    Whoever uses it is warned that all of that is in `csd_emu.extend`.
+    """
+
+    def get(wanted: str) -> Any:
+        if wanted.startswith("__"):
+            raise AttributeError(wanted)
+        warnings.warn(f"{old} is deprecated: import {wanted} from csd_emu.extend", FutureWarning, stacklevel=2)
+        return getattr(importlib.import_module(new), name if wanted == former else wanted)
+
+    return get

@@ -1,17 +1,21 @@
-"""`csd-emu up`, `down`, `status` and `sweep`."""
+"""`csd-emu up`, `down`, `status` and `sweep`; after `up --stay` an array lives as long as a foreground process."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from csd_emu.config.array_file import REMOTE, ArrayConfig
+from csd_emu.config.array_file import QEMU, REMOTE, ArrayConfig
 from csd_emu.config.engine_names import ENGINE
 from csd_emu.engines import Engine, make_engine
+from csd_emu.engines.qemu.vm_scheduling import VmScheduleReport
 from csd_emu.util.config_files import parse_config
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
@@ -19,8 +23,9 @@ from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.config.array_files import read_array
 from host.config.job_file import DEFAULT_DATA
 from host.config.resolve import resolve_run
+from host.core.console import console
 from host.core.interrupts import INTERRUPTS
-from host.fleet.array_state import STATE_FILE, ArrayBusy, ArrayState, array_folder
+from host.fleet.array_state import STATE_FILE, ArrayBusy, ArrayState, array_folder, present
 from host.fleet.fleet import check_port
 from host.fleet.lifecycle import ArrayRequest, clear_array, list_running, start_array
 
@@ -160,12 +165,29 @@ def report_status(paths: Paths) -> StatusReport:
     return StatusReport(statuses)
 
 
+def schedule_drives(config: ArrayConfig, paths: Paths) -> VmScheduleReport:
+    """Ask the hypervisors of an array what is free, and return where its drives would go; nothing is started.
+
+    Raises:
+        ConfigurationError: the array has no virtual machines.
+        EnvironmentUnfit: there is no room, or no hypervisor answers.
+    """
+    if QEMU not in config.engines:
+        raise ConfigurationError(
+            f"array {config.name!r}: has no virtual machines, so none to place; --plan is for engine: qemu"
+        )
+    from csd_emu.engines.qemu.qemu_engine import QemuEngine  # libvirt
+
+    with contextlib.closing(QemuEngine(config, paths)) as engine:
+        return engine.plan()
+
+
 def _check_keeps(config: ArrayConfig) -> None:
     """Refuse to keep up an array with drives that reach it through an SSH connection, which ends with this command."""
     if config.inventory is None:
         return
-    from csd_emu.engines.remote.array_members import drives_of
-    from csd_emu.engines.remote.dial_address import THROUGH_SSH  # SSH: most arrays have no need of it
+    from csd_emu.engines.remote.inventory import drives_of
+    from csd_emu.engines.remote.remote_engine import THROUGH_SSH  # SSH: most arrays have no need of it
 
     through = [name for name, drive in drives_of(config).items() if drive.host_address == THROUGH_SSH]
     if through:
@@ -234,3 +256,88 @@ def _engines(name: str, paths: Paths) -> list[Engine]:
             with contextlib.suppress(EnvironmentUnfit):
                 engines.append(make_engine(parse_config(config, ArrayConfig, f"array {name!r}"), paths))
     return engines
+
+
+def print_change(drive: str, exists: bool) -> None:
+    """Print that a drive of an array that is kept up has ended, or has come back."""
+    console.print(f"{drive} {'is back' if exists else 'has ended'}")
+
+
+_LOOK_SECONDS = 2.0
+
+OnChange = Callable[[str, bool], None]
+OnUp = Callable[[ArrayStatus], None]
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+def keep_up(
+    request: ArrayRequest,
+    paths: Paths,
+    progress: Progress,
+    on_up: OnUp,
+    on_change: OnChange,
+    *works: Work,
+) -> None:
+    """Bring an array up, and end it when this process is interrupted, which is the normal end.
+
+    Args:
+        request: what to bring up.
+        paths: csd-emu's folders.
+        progress: shown the stages.
+        on_up: called when every drive has said hello.
+        on_change: called with a drive's name whenever it has ended (False) or has come back (True).
+        works: begin when the array is up and go on as long; the first that fails ends it.
+
+    Raises:
+        CsdError: it did not come up, or something that it needs has failed; nothing is left of it.
+    """
+    with contextlib.closing(make_engine(request.config, paths)) as engine:
+        try:
+            status = bring_up(request, paths, progress)
+            with present(paths.presence(request.config.name)):
+                on_up(status)
+                watching = partial(_watch, engine, request, paths, on_change)
+                INTERRUPTS.run(_stay([watching, *works]))
+        finally:
+            with INTERRUPTS.deferred():
+                _end(engine, request, paths)
+
+
+async def _stay(works: Sequence[Work]) -> None:
+    await INTERRUPTS.wait(*(work() for work in works))
+
+
+async def _watch(engine: Engine, request: ArrayRequest, paths: Paths, on_change: OnChange) -> None:
+    """Tell of changes until cancelled.
+
+    Raises:
+        EnvironmentUnfit: another command has ended the array.
+    """
+    array = request.config.name
+    known: Collection[str] = await asyncio.to_thread(engine.list_devices, array)
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        if not _is_up(request, paths):
+            raise EnvironmentUnfit(f"array {array!r} was ended by another command; start it again to go on")
+        there = await asyncio.to_thread(engine.list_devices, array)
+        for drive in sorted({*known} ^ {*there}):
+            on_change(drive, drive in there)
+        known = there
+
+
+def _end(engine: Engine, request: ArrayRequest, paths: Paths) -> None:
+    """End the array, if it is still the one that was brought up here.
+
+    Beside a run that still works on it only its drives end; the rest is for the next `up` to clear away.
+    """
+    if not _is_up(request, paths):
+        return
+    try:
+        sweep([request.config.name], paths)
+    except ArrayBusy:
+        engine.sweep(request.config.name)
+
+
+def _is_up(request: ArrayRequest, paths: Paths) -> bool:
+    state = ArrayState.load(paths.arrays / request.config.name)
+    return state is not None and state.run == request.run

@@ -62,7 +62,10 @@ def import_image(paths: Paths, source: Path, progress: Progress) -> ImageReport:
 
 def list_images(paths: Paths) -> ImageReport:
     """Return all images in the cache, newest first."""
-    return ImageReport(_entries(paths), [])
+    store = ImageStore(paths.images)
+    current = store.describe().hash
+    images = [ImageEntry(i.hash, i.size_bytes, i.build_seconds, i.hash == current) for i in store.list()]
+    return ImageReport(images, [])
 
 
 def prune_images(paths: Paths) -> ImageReport:
@@ -71,12 +74,5 @@ def prune_images(paths: Paths) -> ImageReport:
 
     store = ImageStore(paths.images)
     current = store.describe().hash
-    removed = store.prune({current})
-    removed += prune_templates(paths.templates, current)
-    return ImageReport(_entries(paths), removed)
-
-
-def _entries(paths: Paths) -> list[ImageEntry]:
-    store = ImageStore(paths.images)
-    current = store.describe().hash
-    return [ImageEntry(i.hash, i.size_bytes, i.build_seconds, i.hash == current) for i in store.list()]
+    removed = [*store.prune({current}), *prune_templates(paths.templates, current)]
+    return msgspec.structs.replace(list_images(paths), removed=removed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import math
 import secrets
 import threading
@@ -16,6 +15,7 @@ import msgspec
 from csd_emu.config.array_file import REMOTE, ArrayConfig
 from csd_emu.engines import DevicePlan, Engine, Fault, faults_of, make_engine
 from csd_emu.util.config_files import parse_config
+from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import ConfigurationError, CsdError, DeviceError, EnvironmentUnfit
@@ -240,7 +240,4 @@ def _raise_incarnation(plan: DevicePlan, state: ArrayState) -> int:
 def _choice(wrong: str, right: Iterable[str]) -> str:
     """Return a hint: the nearest right word, else all of them."""
     names = [str(name) for name in right]
-    near = difflib.get_close_matches(wrong, names, n=1)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    return f"there are: {', '.join(names)}" if names else "none is; csd-emu up starts one"
+    return hint_at(wrong, names, f"there are: {', '.join(names)}" if names else "none is; csd-emu up starts one")

@@ -12,7 +12,7 @@ import msgspec
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.engines import Engine, make_engine
-from csd_emu.engines.remote.array_members import resolve_members
+from csd_emu.engines.remote.inventory import resolve_members
 from csd_emu.perfmodel.profile_fit import (
     FidelityRow,
     ScaleFit,
@@ -28,8 +28,7 @@ from csd_emu.util.config_files import parse_config
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import CalibrationError
-from host.app.calibration_measurement import measure_table, source_of
-from host.app.calibration_report import CalibrationReport, make_report
+from host.app.calibration_report import CalibrationReport, make_report, measure_table, source_of
 from host.config.calibration_request import CalibrationRequest
 from host.config.job_file import DataSection
 from host.fleet.lifecycle import ArrayRequest, StartedArray

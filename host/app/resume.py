@@ -9,10 +9,8 @@ from csd_emu.engines import make_engine
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import ConfigurationError
-from host.app.prepare import prepare_run
-from host.app.run_end import finish_run, report_run
-from host.app.run_job import Stay, run_job
-from host.app.run_request import RunRequest
+from host.app.prepare import RunRequest, prepare_run
+from host.app.run_job import Stay, finish_run, report_run, run_job
 from host.config.resolve import resolve_run
 from host.core.console import console
 from host.core.owned_files import check_owner, is_own

@@ -1,28 +1,33 @@
-"""`csd-emu run`: an array comes up (or is up already), a job trains on it, everything is cleaned up."""
+"""`csd-emu run`: an array comes up (or is up already), a job trains on it, everything is cleaned up.
+
+At its end summary, timeline, final weights and the report are written.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import gc
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from csd_emu.engines import Engine, make_engine
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
-from host.app.run_end import finish_run, report_run
-from host.app.run_request import RunRequest
+from firmware_agent.common.slices import Array
+from host.app.prepare import RunRequest
 from host.app.training_run import TrainingRun
 from host.config.server_group import ServerGroup
-from host.core.console import console, print_failure
+from host.core.console import console, errors, print_failure
 from host.core.failures import CONTINUE, Failure, Failures
-from host.core.garbage import rare_collections
 from host.core.interrupts import INTERRUPTS
 from host.core.records import EventKind
-from host.core.summary import Summary
+from host.core.summary import Summary, summarise
 from host.fleet.array_state import ArrayState, array_folder
 from host.fleet.fleet import Fleet, check_port
 from host.fleet.lifecycle import DEVICES, attach_array, check_same, clear_array, list_running, start_array
@@ -33,11 +38,13 @@ from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.page.page_app import PageApp
 from host.monitoring.page.run_history import History
 from host.monitoring.recorder import Recorder, ResumePoint
-from host.monitoring.run_directory import RunDirectory, check_writable
+from host.monitoring.run_directory import METRICS_FILE, REPORT_FILE, RunDirectory, check_writable, write_result
 from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import RunStart
 from host.monitoring.run_log import RunLog
 from host.monitoring.run_registry import LiveRun, announce
+from host.monitoring.run_trace import write_slices, write_trace
+from host.policies.selection.selection_report import read_plan
 from host.training.multi_server.server_membership import ServerMembership, alike_sha256, joined, publish_exporter
 from host.training.run_sources import hash_sources
 from host.training.sync.sync_training import SyncTraining
@@ -267,3 +274,76 @@ class _Run:
         if self._options.stay is None:
             await self._exporter.wait_for_scrapers()
         return summary
+
+
+def finish_run(
+    request: RunRequest,
+    directory: RunDirectory,
+    weights: Mapping[str, Array],
+    wall_seconds: float,
+    failures: Sequence[Failure] = (),
+) -> Summary:
+    """Write down how a run ended: timeline, slices of overlapping steps, final weights, summary.
+
+    One in which code of the user's failed has not succeeded, and may have no round.
+    """
+    plan = read_plan(directory.path) if request.planning is not None else None
+    job, target = request.job, request.job.target
+    summary = summarise(
+        directory.read_rounds(),
+        array=request.config.name,
+        engine=request.config.engine_label,
+        model=job.model,
+        target_accuracy=target.accuracy if target is not None else None,
+        reached=False,
+        wall_seconds=wall_seconds,
+        run_directory=str(directory.path),
+        seed=job.seed,
+        chosen=None if plan is None else plan.chosen.name,
+        mode=job.mode,
+        failures=list(failures),
+    )
+    if not failures and (target is None or (summary.accuracy is not None and summary.accuracy >= target.accuracy)):
+        summary = msgspec.structs.replace(summary, reached=True)
+    write_trace(directory.path, directory.read_rounds(), request.config.name)
+    if slices := directory.read_slices():
+        write_slices(directory.path, slices, request.config.name)
+    directory.finish(summary, weights)
+    return summary
+
+
+def report_run(directory: Path, progress: Progress, metrics: bytes | None = None) -> None:
+    """Write the report of what there is, and the last metrics; a failure is said and loses nothing else of the run."""
+    with INTERRUPTS.deferred():
+        progress.stage(f"write {directory / REPORT_FILE}")
+        try:
+            if metrics is not None:
+                write_result(directory / METRICS_FILE, metrics)
+            from host.monitoring.report.report_page import (
+                write_report,  # matplotlib's import takes longer than a start may
+            )
+
+            write_report(directory, trusted=True)
+        except Exception as error:  # whatever it is, the run is done and its records are safe
+            progress.stage("")
+            errors.print(f"csd-emu: no report was written: {error}", style="yellow", markup=False)
+        progress.stage("")
+
+
+# A round of a thousand drives allocates about ten thousand objects that live until it ends, and hardly any cycles. By
+# default Python collects after every 700 allocations, and scans all objects that libraries made at import as well.
+_YOUNG_OBJECTS = 50_000
+
+
+@contextlib.contextmanager
+def rare_collections() -> Iterator[None]:
+    """Inside the block, leave alone what is there at its beginning, and look through what is new less often."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(max(_YOUNG_OBJECTS, before[0]) if before[0] else 0, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

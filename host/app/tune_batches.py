@@ -9,24 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
-from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_emu.util.node_names import HOST
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
-from csd_emu.util.record_shape import Shape
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
-from firmware_agent.common.models import ModelSpec
 from host.app.tune_report import TunedDevice, TuneReport
 from host.config.array_files import read_array
 from host.config.calibration_request import CalibrationRequest, make_request
-from host.config.job_file import JobConfig, load_job
-from host.config.job_plugins import load_plugins
+from host.config.job_file import load_job
 from host.config.plugins.plugin_section import UserSection
-from host.core.datasets import Dataset, load_dataset
-from host.core.model_bytes import exchange_seconds, inspect_load
-from host.core.model_facts import ModelFacts, inspect_model
+from host.config.resolve import load_plugins
+from host.core.datasets import load_dataset
+from host.core.model_facts import ModelFacts, exchange_seconds, inspect_load, inspect_model
 from host.core.tuning.stannis_rule import BALANCED
 from host.fleet.shards import ShardAssignment, deal_out
 from host.policies.batching.device_speeds import (
@@ -38,6 +34,7 @@ from host.policies.batching.device_speeds import (
     speed_tables,
 )
 from host.policies.batching.stannis import BatchPlan, ShardPlan, plan_batches, plan_equal, plan_shards
+from host.training.job_inputs import JobData
 
 # Batches that are measured for a missing table: the knee of most models, on both sides of torch's change of kernels.
 # Not 1: batch normalisation needs more than one value per channel.
@@ -48,26 +45,15 @@ _SHOWN_NAMES = 4
 
 
 @dataclass(frozen=True)
-class TuneRequest:
-    """A synchronous job on an array, read and checked."""
+class TuneRequest(JobData):
+    """A synchronous job, read and checked; `dealt` is who gets which records."""
 
-    config: ArrayConfig
-    job: JobConfig
-    spec: ModelSpec
-    dataset: Dataset
     dealt: ShardAssignment
-
-    @property
-    def shape(self) -> Shape:
-        """(channels, height, width) of an image."""
-        channels, height, width = self.dataset.images.shape[1:]
-        return channels, height, width
 
     @property
     def shard_bytes(self) -> int:
         """Bytes of the largest shard."""
-        most = max(len(private) for private in self.dealt.private) + len(self.dealt.public)
-        return int(most * (self.dataset.images[0].nbytes + self.dataset.labels[0].nbytes))
+        return (max(map(len, self.dealt.private)) + len(self.dealt.public)) * self.record_bytes
 
 
 def read_tune(job_path: Path, array_path: Path) -> TuneRequest:
@@ -133,7 +119,7 @@ def calibrate_missing(request: TuneRequest, paths: Paths, progress: Progress) ->
     profiles = {HOST_UNIT if d.name == HOST else d.profile for d in request.config.list_nodes()}
     if all(store.find(request.spec, request.shape, profile) is not None for profile in profiles):
         return
-    from host.app.calibration_measurement import calibrate  # needs libvirt
+    from host.app.calibration_report import calibrate  # needs libvirt
 
     store.save(calibrate(missing_request(request), paths, progress))
 

@@ -13,9 +13,8 @@ from firmware_agent.common.errors import ModelError
 from firmware_agent.common.imports import check_source
 from host.config.array_files import read_array
 from host.config.job_file import JobConfig, find_model, read_job
-from host.config.job_plugins import check_plugins
 from host.config.plugins.plugin_section import UserSection
-from host.config.resolve import resolve_run
+from host.config.resolve import check_plugins, resolve_run
 
 
 class ValidationReport(msgspec.Struct, frozen=True):

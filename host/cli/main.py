@@ -11,24 +11,19 @@ import typer
 
 from csd_emu.util.open_files import raise_open_files
 from firmware_agent.common.errors import CsdError, EnvironmentUnfit
-from host.cli.commands import arrays, inject, runs
-from host.cli.commands import profiles as power
+from host.cli.commands import arrays, runs
 from host.cli.commands import shipped as packaged
-from host.cli.commands.calibrate import calibrate
-from host.cli.commands.ci import ci_app
+from host.cli.commands.calibrate import calibrate, fidelity
 from host.cli.commands.deploy import deploy
-from host.cli.commands.fidelity import fidelity
 from host.cli.commands.images import image_app
 from host.cli.commands.plan import plan
-from host.cli.commands.report import report
+from host.cli.commands.report import report, top
+from host.cli.commands.runs import ci_app, store
 from host.cli.commands.stack import stack_app
-from host.cli.commands.store import store
-from host.cli.commands.top import top
 from host.cli.commands.tune import tune
 from host.cli.lab_commands import CommandGroup, add_commands
-from host.core.console import errors, log_to_terminal, print_user_traceback
+from host.core.console import LOG_VARIABLE, LogFormat, errors, log_as_json, log_to_terminal, print_user_traceback
 from host.core.interrupts import INTERRUPTS
-from host.core.json_logs import VARIABLE, LogFormat, log_as_json
 
 INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -41,12 +36,12 @@ COMMANDS = (
     calibrate,
     fidelity,
     deploy,
-    power.profiles,
+    packaged.profiles,
     top,
     report,
     tune,
     plan,
-    inject.inject,
+    arrays.inject,
     store,
     packaged.example,
     packaged.schema,
@@ -54,7 +49,7 @@ COMMANDS = (
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(image_app, name="image")
-app.add_typer(power.power_app, name="power")
+app.add_typer(packaged.power_app, name="power")
 app.add_typer(stack_app, name="stack")
 app.add_typer(ci_app, name="ci")
 add_commands(app)
@@ -63,7 +58,8 @@ add_commands(app)
 @app.callback()
 def prepare(
     log_format: Annotated[
-        LogFormat, typer.Option("--log-format", envvar=VARIABLE, help="of standard error; json: one object per line")
+        LogFormat,
+        typer.Option("--log-format", envvar=LOG_VARIABLE, help="of standard error; json: one object per line"),
     ] = LogFormat.TEXT,
 ) -> None:
     """Do what options before the command's name ask for."""

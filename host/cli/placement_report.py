@@ -1,17 +1,21 @@
-"""Structure of what `csd-emu plan` prints with ``--json``."""
+"""`csd-emu plan`: the structure that it prints with ``--json``, and how a placement is planned."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from csd_emu.perfmodel.split.cut_costs import CutCosts
 from csd_emu.perfmodel.split.split_problem import DeviceCost, HostPlace, SplitProblem
+from csd_emu.profiles.calibration import CalibrationStore
+from host.app.prepare import read_placement
 from host.core.device_time import MODELLED, WALL
 from host.core.summary import Summary
 from host.policies.selection.selection_report import SelectionReport
 from host.policies.split.cut_decision import CutDecision, CutRow
+from host.training.split.decide_cut import settle
 
 if TYPE_CHECKING:  # it imports torch
     from host.training.split.split_request import PlacementRequest
@@ -146,4 +150,22 @@ def _layer_costs(
         measured_clock=part.layer_clock or None,
         reason=part.layer_reason,
         layers=[LayerRow(*row) for row in seconds],
+    )
+
+
+def plan_placement(job_path: Path, array_path: Path, store: CalibrationStore) -> PlanReport:
+    """Return where a job's model is best cut on an array.
+
+    Raises:
+        ConfigurationError: a file breaks a rule, the job is not synchronous, or no cut fits.
+        CalibrationError: how fast the devices are is not known.
+        ModelError: the model cannot be looked at.
+    """
+    request = read_placement(job_path, array_path, store)
+    choice = settle(request, store)
+    return PlanReport(
+        model=request.job.model,
+        input_shape=list(request.shape),
+        array=request.config.name,
+        placement=placement_plan(request, choice.situation, choice.decision),
     )

@@ -17,9 +17,8 @@ from csd_emu.util.config_files import load_config
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
-from host.app.prepare import prepare_run
+from host.app.prepare import RunRequest, prepare_run
 from host.app.run_job import run_job
-from host.app.run_request import RunRequest
 from host.cli.placement_report import PlanReport
 from host.config.job_file import read_job
 from host.config.resolve import JobChanges, resolve_run

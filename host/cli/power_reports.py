@@ -12,8 +12,8 @@ from csd_emu.profiles import PROFILES, get_profile, user_profiles
 from csd_emu.profiles.profile import FigureEntry
 from csd_emu.profiles.profile_files import check_name
 from csd_emu.util.paths import Paths
-from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
-from host.core.owned_files import replace_file
+from firmware_agent.common.errors import ConfigurationError
+from host.core.owned_files import write_whole
 
 
 class ProfileEntry(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ def fit_log(log: Path, profile: str, name: str, paths: Paths) -> PowerFitReport:
         )
     fit = fit_power(read_log(log))
     text = yaml.safe_dump(fitted_profile(base, fit, log.name), sort_keys=False, allow_unicode=True, width=120)
-    _write_new(path, text)
+    write_whole(path, text.encode(), "free space or mend its folder", "the profile", folder=True)
     return PowerFitReport(
         profile=name,
         path=str(path),
@@ -91,14 +91,3 @@ def fit_log(log: Path, profile: str, name: str, paths: Paths) -> PowerFitReport:
         active_standard_error_watts=fit.active_standard_error_watts,
         residual_watts=fit.residual_watts,
     )
-
-
-def _write_new(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text.encode("utf-8"))
-    except OSError as error:
-        raise EnvironmentUnfit(
-            f"{path}: the profile cannot be written ({error}); free space or mend its folder"
-        ) from error

@@ -5,20 +5,83 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from pydantic import BaseModel
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.servers_file import ServersConfig
+from csd_emu.engines.qemu.vm_scheduling import VmScheduleReport
 from csd_emu.engines.remote.inventory import Inventory
+from csd_emu.util.nearest_word import hint_at
 from firmware_agent.common.errors import ConfigurationError
+from host.app.array_actions import ArrayStatus, StatusReport, SweepReport
+from host.app.calibration_report import CalibrationReport
 from host.app.gate.gate_baseline import GateBaseline
-from host.cli.outputs import list_outputs, schema
+from host.app.gate.gate_checks import GateReport
+from host.app.image_actions import ImageReport
+from host.app.inject_fault import InjectReport
+from host.app.real_drive import FidelityReport
+from host.app.tune_report import TuneReport
+from host.app.validation import ValidationReport
+from host.cli.lab_commands import OUTPUTS_GROUP, list_entries
+from host.cli.placement_report import PlanReport
+from host.cli.power_reports import PowerFitReport, ProfilesReport
+from host.cli.shipped_examples import ExamplesReport
+from host.cli.top_report import TopReport
 from host.config.job_file import JobConfig
+from host.core.summary import Summary
+from host.deploy.verb_protocol import DeployReport
+from host.monitoring.report.report_page import ReportOutput
+
+_OUTPUTS: dict[str, type[msgspec.Struct]] = {
+    "run": Summary,
+    "up": ArrayStatus,
+    "up-plan": VmScheduleReport,
+    "status": StatusReport,
+    "down": SweepReport,
+    "sweep": SweepReport,
+    "validate": ValidationReport,
+    "inject": InjectReport,
+    "image": ImageReport,
+    "example": ExamplesReport,
+    "profiles": ProfilesReport,
+    "power": PowerFitReport,
+    "calibrate": CalibrationReport,
+    "fidelity": FidelityReport,
+    "top": TopReport,
+    "report": ReportOutput,
+    "tune": TuneReport,
+    "plan": PlanReport,
+    "ci": GateReport,
+    "deploy": DeployReport,
+}
+
+
+def list_outputs() -> list[str]:
+    """Return the names that `find_output` knows."""
+    return [*_OUTPUTS, *list_entries(OUTPUTS_GROUP)]
+
+
+def find_output(name: str) -> type[msgspec.Struct]:
+    """Return the structure that command `name` prints.
+
+    Raises:
+        KeyError: there is no such command.
+    """
+    if name in _OUTPUTS:
+        return _OUTPUTS[name]
+    found: type[msgspec.Struct] = list_entries(OUTPUTS_GROUP)[name].load()
+    return found
+
+
+def schema(name: str) -> dict[str, Any]:
+    """Return the JSON schema of what command `name` prints."""
+    return msgspec.json.schema(find_output(name))
+
 
 CONFIGURATIONS: dict[str, type[BaseModel]] = {
     "array": ArrayConfig,
@@ -53,8 +116,7 @@ def find_schema(name: str) -> str:
         ConfigurationError: there is none.
     """
     if name not in list_schemas():
-        near = difflib.get_close_matches(name, list_schemas(), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(list_schemas())}"
+        hint = hint_at(name, list_schemas(), f"choose one of: {', '.join(list_schemas())}")
         raise ConfigurationError(f"schema {name!r} is not known; {hint}")
     return schema_files()[f"{name}.json"]
 

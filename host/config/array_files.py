@@ -24,6 +24,6 @@ def read_array(path: Path, engine: str | None = None) -> ArrayConfig:
         config = parse_config(config.model_dump(mode="json") | {"engine": engine}, ArrayConfig, "--engine")
     if config.inventory is None:
         return config
-    from csd_emu.engines.remote.array_members import resolve_members  # most arrays have no real drive
+    from csd_emu.engines.remote.inventory import resolve_members  # most arrays have no real drive
 
     return resolve_members(config, path.parent, str(path))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, GetJsonSchemaHandler, model_validator
-from pydantic_core import CoreSchema
+from pydantic import BeforeValidator, model_validator
 
-from csd_emu.util.config_files import Bytes, Config
+from csd_emu.util.config_files import Bytes, Config, ShortForm
 from csd_emu.util.registered_name import RegisteredName
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.frames.frame_fields import MAX_EXCHANGE_BYTES
@@ -75,11 +74,5 @@ def _expand(value: object) -> object:
     return {"schedule": value} if isinstance(value, str) else value
 
 
-class _WordAlone:
-    """Adds the short form to the published schema."""
-
-    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [{"type": "string", "enum": list(TRANSFER_TUNER.names)}, handler(core_schema)]}
-
-
-CommunicationKey = Annotated[CommunicationSection, BeforeValidator(_expand), _WordAlone()]
+_ALONE = ShortForm(lambda: {"type": "string", "enum": list(TRANSFER_TUNER.names)})
+CommunicationKey = Annotated[CommunicationSection, BeforeValidator(_expand), _ALONE]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_validator
-from pydantic_core import CoreSchema
+from pydantic import BeforeValidator, Field, model_validator
 
-from csd_emu.util.config_files import Config
+from csd_emu.util.config_files import Config, ShortForm
 
 # Sets this draw apart from others of the same seed.
 _STREAM = 0x9A27
@@ -46,14 +45,8 @@ def _expand(value: object) -> object:
     return value
 
 
-class _NumberAlone:
-    """Adds the short form to the published schema."""
-
-    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": 1}, handler(core_schema)]}
-
-
-Participation = Annotated[ParticipationSection, BeforeValidator(_expand), _NumberAlone()]
+_ALONE = ShortForm(lambda: {"type": "number", "exclusiveMinimum": 0, "maximum": 1})
+Participation = Annotated[ParticipationSection, BeforeValidator(_expand), _ALONE]
 
 
 @dataclass(frozen=True)

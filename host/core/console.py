@@ -1,14 +1,20 @@
-"""Console output of all commands: progress lines, the summary of a run, and failures of the user's own code."""
+"""Console output of all commands, for people or as JSON: progress, the summary of a run, failures, and the log."""
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 import sys
 import time
 import traceback
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
 from types import TracebackType
+from typing import IO, Any, cast
 
+import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
@@ -19,10 +25,16 @@ from firmware_agent.common.errors import ModelError, PluginError, UserCodeFailed
 from firmware_agent.common.folded_traceback import MAX_TRACEBACK_BYTES, bounded, format_user_traceback, names_user_code
 from firmware_agent.common.units import format_bytes
 from host.core.failures import Failure, describe_failures
-from host.core.plain_text import plain
+from host.core.plain_text import plain, plain_json
 from host.core.summary import SYNC, Summary, format_accuracy
 
+log = logging.getLogger(__name__)
+
+LOG_VARIABLE = "CSD_LOG"
+_OURS = ("csd_emu", "csd_lab", "firmware_agent", "host")
+_ERROR_BEGINS = "csd-emu: "  # so does every message with which a command ends
 _WIDEST = 200
+_context: dict[str, Any] = {"run": None, "round": None}
 
 
 class PlainConsole(Console):
@@ -185,3 +197,75 @@ def print_user_traceback(error: BaseException) -> None:
         told = format_user_traceback(error)
     if told:
         errors.print(bounded(told, MAX_TRACEBACK_BYTES), markup=False)
+
+
+def print_json(output: msgspec.Struct) -> None:
+    """Print one output as one indented JSON object."""
+    sys.stdout.buffer.write(plain_json(msgspec.json.format(msgspec.json.encode(output))) + b"\n")
+    sys.stdout.flush()
+
+
+class LogFormat(StrEnum):
+    """What standard error is written in."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def log_as_json(errors: Console) -> None:
+    """From now on write the log, and all that is said on standard error by way of `errors`, as JSON lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.getLogger().addHandler(handler)
+    for name in _OURS:
+        logging.getLogger(name).setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    errors.file = cast(IO[str], _Messages())
+    sys.excepthook = _log_exception
+
+
+def tell(**context: Any) -> None:
+    """Name what lines are about from now on: `run`, the name of its directory, and `round`, the last that ended."""
+    _context.update(context)
+
+
+class JsonLines(logging.Formatter):
+    """A log record as one line of JSON.
+
+    Keys: ``time`` (UTC), ``level``, ``logger``, ``run``, ``drive``, ``round`` (null where there is none), ``event`` (of
+    a run's events only), ``message``, and ``traceback`` where there is one. Control characters are escaped.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "run": _context["run"],
+            "drive": getattr(record, "drive", None),
+            "round": getattr(record, "round", _context["round"]),
+        }
+        if event := getattr(record, "event", None):
+            line["event"] = event
+        line["message"] = record.getMessage()
+        if record.exc_info and record.exc_info[0] is not None:
+            line["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+        return json.dumps(line)
+
+
+class _Messages(io.TextIOBase):
+    """What takes lines that are meant for people, and logs them."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in filter(None, map(str.strip, lines)):
+            log.log(logging.ERROR if line.startswith(_ERROR_BEGINS) else logging.INFO, "%s", line)
+        return len(text)
+
+
+def _log_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    log.critical("%s: %s", kind.__name__, error, exc_info=(kind, error, trace))

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Collection, Coroutine, Iterable, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -89,9 +89,7 @@ class Interrupts:
                 raise
             self._task.uncancel()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(tasks)
 
     async def _hold(self, work: Coroutine[Any, Any, T]) -> T:
         self._task = asyncio.current_task()
@@ -106,6 +104,23 @@ class Interrupts:
             self._loop.call_soon_threadsafe(self._task.cancel)
         else:
             raise KeyboardInterrupt
+
+
+async def all_or_none(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of all; with the first error the others are cancelled, and have ended when it is raised."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        await end_tasks(tasks)
+        raise
+
+
+async def end_tasks(tasks: Collection[asyncio.Task[T]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _for_ever() -> None:

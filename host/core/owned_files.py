@@ -1,16 +1,39 @@
-"""Files of the host: replaced as `atomic_files` does it, and read only where they are nobody else's."""
+"""Files of the host: written whole or not at all, and read only where they are nobody else's."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from firmware_agent.common.atomic_files import remove_partial, replace_file
-from firmware_agent.common.errors import ConfigurationError
-
-__all__ = ["SAFE_VARIABLE", "check_owner", "is_own", "remove_partial", "replace_file"]
+from firmware_agent.common.atomic_files import replace_file
+from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 
 SAFE_VARIABLE = "CSD_EMU_SAFE_DIRECTORIES"
+
+
+def write_whole(
+    path: Path, content: bytes, remedy: str, what: str = "", *, mode: int | None = None, folder: bool = False
+) -> None:
+    """Write a file in one step (see `replace_file`).
+
+    Args:
+        path: the file.
+        content: all of it.
+        remedy: for the error: what to do.
+        what: for the error: what the file is, such as ``the baseline``.
+        mode: permissions; by default the umask's.
+        folder: whether the folder is made if it is missing.
+
+    Raises:
+        EnvironmentUnfit: it cannot be written; `path` is as it was.
+    """
+    try:
+        if folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content, mode)
+    except OSError as error:
+        told = f"{path}: {what} cannot be written" if what else f"{path}: cannot be written"
+        raise EnvironmentUnfit(f"{told} ({error.strerror}); {remedy}") from error
 
 
 def check_owner(folder: Path, *files: str, trusted: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""A lock on a drive, so that two servers, or two commands of one, do not install on it at a time."""
+"""Respect for who has a drive: a lock against other installations on it, and the array that it is lent to."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import shlex
 import socket
 from collections.abc import Iterator
 
+from csd_emu.engines.remote.drive_slot import Slot
 from csd_emu.util.deadline import Deadline
 from firmware_agent.common.errors import DriveUnfit, DriveUnreachable
-from host.deploy.verb_protocol import DriveSite
+from host.deploy.verb_protocol import DriveSite, Verb, VerbOutcome
 
 # A symbolic link is made with its content in one step, or not at all. It says who holds the drive, of which boot, since
 # when and until when, in the drive's own seconds since that boot: its date may be wrong.
@@ -98,3 +99,31 @@ def _may_live(holder: str) -> bool:
     except PermissionError:
         pass
     return True
+
+
+def unless_lent(verb: Verb) -> Verb:
+    """Return the verb, which refuses a drive that is lent to an array that is up."""
+
+    def guarded(site: DriveSite) -> VerbOutcome:
+        refuse_lent(site)
+        return verb(site)
+
+    return guarded
+
+
+def refuse_lent(site: DriveSite) -> None:
+    """Raise if an array that is up uses the drive.
+
+    Raises:
+        DriveUnfit: says which array.
+        DriveUnreachable: the connection broke.
+    """
+    try:
+        lease = Slot(site.shell, site.layout).look().lease
+    except DriveUnfit:  # what is damaged serves no array, and must be repaired or removed
+        return
+    if lease is not None:
+        raise DriveUnfit(
+            f"drive {site.drive.name}: is lent to array {lease.array!r} of {lease.server}; run csd-emu down "
+            f"{lease.array} there first, or add --force, which takes the drive from it"
+        )

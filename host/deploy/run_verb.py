@@ -1,28 +1,213 @@
-"""`csd-emu deploy`: choose drives of an inventory, and do a verb on them."""
+"""`csd-emu deploy`: choose drives of an inventory, and do a verb on them, in threads, so many at a time.
+
+One drive's failure is that drive's alone.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
+import importlib
+import logging
+import queue
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Protocol
 
+from csd_emu.engines.remote.drive_layout import DriveLayout
 from csd_emu.engines.remote.inventory import DriveEntry, Inventory, load_inventory
-from csd_emu.engines.remote.local_shell import LocalShell
-from csd_emu.engines.remote.shell import Shell, open_shell
+from csd_emu.engines.remote.shell import LocalShell, OpenShell, Shell, open_shell
 from csd_emu.util.deadline import Deadline
+from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common import units
-from firmware_agent.common.errors import ConfigurationError
-from host.deploy.parallel import Board, Limits, OpenShell, run_verb
-from host.deploy.verb_protocol import DeployReport
+from firmware_agent.common.errors import ConfigurationError, CsdError
+from host.core.interrupts import INTERRUPTS
+from host.deploy.drive_lock import unless_lent
+from host.deploy.verb_protocol import (
+    DeployReport,
+    DriveSite,
+    Verb,
+    VerbEntry,
+    VerbOptions,
+    VerbOutcome,
+    VerbPlan,
+    VerbResult,
+    find_verb,
+)
 from host.deploy.verbs.enrol import former_drive
-from host.deploy.verbs.verb_table import VerbOptions, VerbPlan, find_verb, prepare_verb
+
+log = logging.getLogger(__name__)
+# After Ctrl-C threads get so long to end; one that still waits for a connection is left to the end of the process.
+_LEAVE_SECONDS = 5.0
+_WAIT_SECONDS = 0.5
+
+
+class Board(Protocol):
+    """Is told how the work goes; called from several threads."""
+
+    def begin(self, drives: int) -> None:
+        """Say on how many drives work begins; is called once, first."""
+
+    def show(self, drive: str, what: str, share: float | None) -> None:
+        """Say what is being done on a drive, and how much of it is done (0 to 1), if that is known."""
+
+    def finish(self, outcome: VerbOutcome) -> None:
+        """Say how it ended on a drive."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many drives at a time, and for how long.
+
+    Attributes:
+        jobs: at most so many drives, and so connections, at a time.
+        seconds: each drive may take, from when its turn comes; wall time.
+        batch: drives that are worked on before the next ones begin, and only if none of them failed; None: all.
+        dry_run: nothing on any drive may change.
+    """
+
+    jobs: int
+    seconds: float
+    batch: int | None = None
+    dry_run: bool = False
+
+
+def run_verb(
+    drives: Sequence[DriveEntry], verb: Verb, limits: Limits, board: Board, connect: OpenShell = open_shell
+) -> list[VerbOutcome]:
+    """Do `verb` on all drives and return how it ended on each, in the order of `drives`.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; connections that were open are closed, and no drive is begun any more.
+    """
+    board.begin(len(drives))
+    size = limits.batch or len(drives)
+    outcomes: list[VerbOutcome] = []
+    for first in range(0, len(drives), size):
+        batch = drives[first : first + size]
+        failed = [outcome.drive for outcome in outcomes if outcome.result is VerbResult.FAILED]
+        if failed:
+            outcomes += [_skip(drive.name, failed[0], board) for drive in batch]
+        else:
+            outcomes += _Crew(batch, verb, limits, board, connect).work()
+    return outcomes
+
+
+def _skip(drive: str, failed: str, board: Board) -> VerbOutcome:
+    outcome = VerbOutcome(
+        drive, VerbResult.SKIPPED, f"not begun, since {failed} failed; repair that one and run this again"
+    )
+    board.finish(outcome)
+    return outcome
+
+
+class _Crew:
+    """Threads that work on a batch of drives."""
+
+    def __init__(
+        self, drives: Sequence[DriveEntry], verb: Verb, limits: Limits, board: Board, connect: OpenShell
+    ) -> None:
+        self._drives, self._verb, self._limits, self._board, self._connect = drives, verb, limits, board, connect
+        self._waiting: queue.SimpleQueue[DriveEntry] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[VerbOutcome | BaseException] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._shells: list[Shell] = []
+        self._left = False
+
+    def work(self) -> list[VerbOutcome]:
+        """Return the outcomes, in the order of the drives."""
+        for drive in self._drives:
+            self._waiting.put(drive)
+        threads = [
+            threading.Thread(target=self._take_drives, name=f"deploy-{number}", daemon=True)
+            for number in range(min(self._limits.jobs, len(self._drives)))
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            done = {outcome.drive: outcome for outcome in (self._next() for _ in self._drives)}
+        except BaseException:
+            with INTERRUPTS.deferred():
+                self._leave(threads)
+            raise
+        for thread in threads:
+            thread.join()
+        return [done[drive.name] for drive in self._drives]
+
+    def _next(self) -> VerbOutcome:
+        """Wait for one drive; in slices, since a wait without an end does not see Ctrl-C everywhere."""
+        while True:
+            try:
+                ended = self._ended.get(timeout=_WAIT_SECONDS)
+            except queue.Empty:
+                continue
+            if isinstance(ended, BaseException):
+                raise ended
+            return ended
+
+    def _leave(self, threads: list[threading.Thread]) -> None:
+        with self._lock:
+            self._left = True
+            shells = list(self._shells)
+        for shell in shells:
+            shell.close()
+        deadline = Deadline(_LEAVE_SECONDS)
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(deadline.left_seconds)
+
+    def _take_drives(self) -> None:
+        while not self._left:
+            try:
+                drive = self._waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                outcome = self._do(drive)
+            except BaseException as error:  # the main thread raises it
+                self._ended.put(error)
+                return
+            self._board.finish(outcome)
+            self._ended.put(outcome)
+
+    def _do(self, drive: DriveEntry) -> VerbOutcome:
+        begin = time.monotonic()
+        try:
+            outcome = self._visit(drive)
+        except CsdError as error:
+            text = " ".join(str(error).split()).removeprefix(f"drive {drive.name}: ")
+            outcome = VerbOutcome(drive.name, VerbResult.FAILED, text)
+        except Exception as error:  # a bug of ours, or of a library: it is this drive's alone, too
+            log.error("drive %s: not expected", drive.name, exc_info=error)
+            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            outcome = VerbOutcome(
+                drive.name, VerbResult.FAILED, f"failed as csd-emu does not expect ({what}); report it"
+            )
+        facts = outcome.facts | {"wall_seconds": time.monotonic() - begin}
+        return VerbOutcome(outcome.drive, outcome.result, outcome.what, facts)
+
+    def _visit(self, drive: DriveEntry) -> VerbOutcome:
+        def show(what: str, share: float | None) -> None:
+            self._board.show(drive.name, what, share)
+
+        deadline = Deadline(self._limits.seconds)
+        show("connect", None)
+        with self._connect(drive, deadline) as shell:
+            with self._lock:
+                self._shells.append(shell)
+            try:
+                layout = DriveLayout(PurePosixPath(drive.folder))
+                return self._verb(DriveSite(drive, shell, layout, deadline, self._limits.dry_run, show))
+            finally:
+                with self._lock:
+                    self._shells.remove(shell)
+
 
 DEFAULT_JOBS = 8
 
@@ -33,7 +218,7 @@ class DeployRequest:
 
     Attributes:
         inventory: its file.
-        verb: name of one of `host.deploy.verbs.verb_table.VERBS`.
+        verb: name of one of `host.deploy.verb_protocol.VERBS`.
         drives, groups: only those; empty: all. A drive that either names is chosen.
         jobs: at most so many drives at a time.
         dry_run: only say what would be done.
@@ -77,7 +262,7 @@ def deploy(
     drives = choose_drives(inventory, known, request.groups) if known or not former or request.groups else []
     drives += [former_drive(name) for name in former]
     named = bool(request.drives or request.groups)
-    verb = prepare_verb(entry, VerbPlan(inventory, drives, request.options, paths, progress, request.dry_run, named))
+    verb = prepare_verb(entry, VerbPlan(inventory, request.options, paths, request.dry_run, named))
     progress.stage("")
     batch = (request.options.batch or 1) if entry.rolling else None
     limits = Limits(request.jobs, request.seconds or entry.seconds, batch, request.dry_run)
@@ -86,6 +271,14 @@ def deploy(
     connect = connect or functools.partial(open_shell, write_keys=not request.dry_run)
     outcomes = run_verb(drives, verb, limits, board, connect)
     return DeployReport(inventory.name, request.verb, request.dry_run, outcomes, time.monotonic() - begin)
+
+
+def prepare_verb(entry: VerbEntry, plan: VerbPlan) -> Verb:
+    """Return what the verb does on each drive; may work on the server first, see its module."""
+    module, _, name = entry.function.partition(":")
+    found = getattr(importlib.import_module(module), name)
+    verb: Verb = found if entry.plain else found(plan)
+    return verb if plan.options.force or "force" not in entry.options else unless_lent(verb)
 
 
 def _speak_with_none(drive: DriveEntry, _: Deadline) -> AbstractContextManager[Shell]:
@@ -129,8 +322,6 @@ def choose_drives(inventory: Inventory, names: Iterable[str], groups: Iterable[s
 
 
 def _check(name: str, kind: str, known: list[str]) -> None:
-    if name in known:
-        return
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known[:10]) or 'none'}"
-    raise ConfigurationError(f"--{kind}s: the inventory has no {kind} {name!r}; {hint}")
+    if name not in known:
+        hint = hint_at(name, known, f"there are: {', '.join(known[:10]) or 'none'}")
+        raise ConfigurationError(f"--{kind}s: the inventory has no {kind} {name!r}; {hint}")

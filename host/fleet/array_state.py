@@ -1,4 +1,4 @@
-"""State of an array that is up: one JSON file in its folder, and a lock so that one process works on it."""
+"""State of an array that is up: one JSON file in its folder, and locks of those who work on it or keep it up."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from csd_emu.util.deadline import Deadline
+from csd_emu.util.file_locks import FOLDER, locked, try_lock
 from firmware_agent.common.atomic_files import make_folder, read_file, replace_file, shared_mode
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from firmware_agent.common.frames.session_frames import Hello
@@ -112,10 +115,6 @@ def array_folder(arrays: Path, name: str) -> Iterator[Path]:
     folder = arrays / name
     try:
         descriptor = _lock(folder)
-    except BlockingIOError:
-        raise ArrayBusy(
-            f"array {name!r} is in use by another csd-emu process; wait for it, or give this array another name"
-        ) from None
     except OSError as error:
         raise EnvironmentUnfit(f"{folder} cannot be used ({error}); free space, or set CSD_EMU_HOME") from error
     try:
@@ -136,16 +135,10 @@ def devices_held(devices: Path) -> Iterator[None]:
     Args:
         devices: the folder of the array's devices; without it there is nothing to hold.
     """
-    try:
-        descriptor = os.open(devices, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(FileNotFoundError):
+            stack.enter_context(locked(devices))
         yield
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def empty_folder(folder: Path) -> None:
@@ -166,13 +159,61 @@ def _make(folder: Path) -> None:
 def _lock(folder: Path) -> int:
     while True:
         _make(folder)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Between mkdir and flock another process may have ended and removed the folder.
-            if folder.exists() and os.fstat(descriptor).st_ino == folder.stat().st_ino:
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            raise
+        descriptor = os.open(folder, FOLDER)
+        free = try_lock(descriptor)
+        # Between mkdir and the lock another process may have ended and removed the folder.
+        if free and folder.exists() and os.fstat(descriptor).st_ino == folder.stat().st_ino:
+            return descriptor
         os.close(descriptor)
+        if not free:
+            raise ArrayBusy(
+                f"array {folder.name!r} is in use by another csd-emu process; wait for it, or give this array another "
+                "name"
+            )
+
+
+# Others hold the lock for a moment, to see whether anyone else does.
+_LOOK_SECONDS, _POLL_SECONDS = 2.0, 0.05
+
+
+@contextlib.contextmanager
+def present(path: Path) -> Iterator[None]:
+    """Hold the lock at `path` inside the block; the file is there only then.
+
+    Raises:
+        EnvironmentUnfit: another process holds it, or it cannot be made.
+    """
+    try:
+        make_folder(path.parent, shared_mode())
+        descriptor = _take(path, Deadline(_LOOK_SECONDS))
+    except OSError as error:
+        raise EnvironmentUnfit(f"{path} cannot be made ({error.strerror}); make its folder writable") from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def is_present(path: Path) -> bool:
+    """Return whether a process holds the lock at `path`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not try_lock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _take(path: Path, deadline: Deadline) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        # Between open and lock another process may have ended and removed the file.
+        if try_lock(descriptor) and path.exists() and os.fstat(descriptor).st_ino == path.lstat().st_ino:
+            return descriptor
+        os.close(descriptor)
+        if deadline.expired:
+            raise EnvironmentUnfit(f"another process keeps this array up already ({path} is locked); end it first")
+        threading.Event().wait(_POLL_SECONDS)

@@ -14,15 +14,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from csd_emu.config.array_file import ArrayConfig
-from firmware_agent.common.errors import CheckpointError, EnvironmentUnfit
+from firmware_agent.common.errors import CheckpointError
 from firmware_agent.common.slices import Array
 from firmware_agent.common.units import format_bytes
 from host.config.job_file import JobConfig
-from host.core.owned_files import replace_file
-from host.core.states.training_state import TrainingState
+from host.core.owned_files import write_whole
+from host.core.states.training_state import TrainingState, split_tensors
 
 FORMAT = 1
-_WEIGHTS, _STRATEGY = "weights/", "strategy/"
 _REMEDY = "restore the file from a copy, or remove it to begin again from the first round"
 # What may change between a run and its resumption: nothing here moves a weight or a device second. What the planner has
 # decided stands in the checkpoint; if it has not yet, it begins again, perhaps with other limits.
@@ -91,10 +90,9 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, job: str) -> None:
         EnvironmentUnfit: it cannot be written, for example because the disk is full. The checkpoint before is intact.
     """
     state = checkpoint.state
-    tensors = {_WEIGHTS + name: array for name, array in state.weights.items()}
-    tensors |= {_STRATEGY + name: array for name, array in state.strategy.items()}
     tensors = {
-        name: np.asarray(array, np.dtype(array.dtype).newbyteorder("<"), order="C") for name, array in tensors.items()
+        name: np.asarray(array, np.dtype(array.dtype).newbyteorder("<"), order="C")
+        for name, array in state.tensors().items()
     }
     header = Header(
         *(FORMAT, job, state.round, state.accuracy, state.array_seconds, checkpoint.wall_seconds),
@@ -102,14 +100,11 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, job: str) -> None:
     )
     header = msgspec.structs.replace(header, content_sha256=_digest(header, tensors))
     content = save(tensors, {"checkpoint": msgspec.json.encode(header).decode()})
-    try:
-        replace_file(path, content)
-    except OSError as error:
-        raise EnvironmentUnfit(
-            f"{path}: the checkpoint of round {state.round} cannot be written ({error.strerror}); it needs "
-            f"{format_bytes(len(content))} beside the one before, which is intact: free space, then go on with "
-            f"csd-emu run --resume {path.parent}"
-        ) from error
+    remedy = (
+        f"it needs {format_bytes(len(content))} beside the one before, which is intact: free space, then go on with "
+        f"csd-emu run --resume {path.parent}"
+    )
+    write_whole(path, content, remedy, f"the checkpoint of round {state.round}")
 
 
 def load_checkpoint(path: Path, job: str) -> Checkpoint | None:
@@ -135,11 +130,8 @@ def load_checkpoint(path: Path, job: str) -> Checkpoint | None:
             "calibration were changed; undo that (only rounds, target, checkpoint, watchdog, planner, ports, "
             "hypervisors, spread and memory may change)"
         )
-    state = TrainingState(
-        *(header.round, header.accuracy, header.array_seconds),
-        *(_part(tensors, _WEIGHTS), _part(tensors, _STRATEGY)),
-        header.progress,
-    )
+    parts = split_tensors(tensors)
+    state = TrainingState(header.round, header.accuracy, header.array_seconds, *parts, header.progress)
     return Checkpoint(state, header.wall_seconds)
 
 
@@ -149,10 +141,6 @@ def _read_header(path: Path, text: str) -> Header:
     if isinstance(version, int) and version > FORMAT:
         raise CheckpointError(f"{path}: has format {version}, this csd-emu reads {FORMAT}; upgrade csd-emu")
     return msgspec.convert(fields, Header)
-
-
-def _part(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
 
 
 def _digest(header: Header, tensors: Mapping[str, Array]) -> str:

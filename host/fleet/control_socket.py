@@ -17,6 +17,7 @@ from csd_emu.engines import Fault
 from firmware_agent.common.atomic_files import make_folder, shared_mode
 from firmware_agent.common.errors import CsdError, DeviceError, EnvironmentUnfit, ProtocolError
 from firmware_agent.common.frames.frame_fields import Name, Text
+from host.core.interrupts import end_tasks
 
 MAX_LINE_BYTES = 32 << 10
 # So many requests are handled at once; who comes meanwhile is told to come again.
@@ -86,9 +87,7 @@ class ControlServer:
             self._server.close()
         if talks := set(self._talks):
             await asyncio.wait(talks, timeout=_GRACE_SECONDS)
-            for talk in talks:
-                talk.cancel()
-            await asyncio.gather(*talks, return_exceptions=True)
+            await end_tasks(talks)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task, busy = asyncio.current_task(), len(self._talks) >= MOST_TALKS

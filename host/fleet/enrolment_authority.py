@@ -1,21 +1,25 @@
-"""Authority that enrols real drives, in a folder of its own, and which of its certificates count."""
+"""Authority that enrols real drives, in a folder of its own, and the certificates that are let in."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import datetime
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
+from cryptography import x509
 
+from csd_emu.config.array_file import REMOTE, ArrayConfig
+from csd_emu.util.file_locks import locked
 from csd_emu.util.paths import Paths
-from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
-from host.core.owned_files import replace_file
-from host.fleet.certificates import Authority, Credential
+from firmware_agent.common.atomic_files import replace_file
+from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit, ProtocolError
+from host.fleet.certificates import Authority, Credential, lent_to, lent_uri
 
 FILE = "serials.json"
 # Far more than a deployment has drives; a file that is longer is not ours.
@@ -79,7 +83,7 @@ class Serials:
     def _change(self, drive: str, serial: str, only_new: bool = False) -> str | None:
         """Return what was there."""
         try:
-            with locked(self._folder):
+            with authority_held(self._folder):
                 drives = self._read()
                 before = drives.get(drive)
                 if before == serial or (only_new and before is not None):
@@ -120,19 +124,15 @@ class Serials:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def authority_held(folder: Path) -> Iterator[None]:
     """Hold the authority's folder, which is made if it is not there, against other processes.
 
     Raises:
         OSError: it cannot be used.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with locked(folder):
         yield
-    finally:
-        os.close(descriptor)
 
 
 _KEY, _CERTIFICATE = "ca.key", "ca.pem"
@@ -156,11 +156,11 @@ def open_authority(folder: Path, name: str) -> Authority:
         EnvironmentUnfit: the folder cannot be written.
     """
     try:
-        with locked(folder):
+        with authority_held(folder):
             if not has_authority(folder):
                 made = Authority(name)
                 replace_file(folder / _CERTIFICATE, made.ca_pem.encode())
-                _write_private(folder / _KEY, made.private_pem)
+                replace_file(folder / _KEY, made.private_pem.encode(), 0o600)
             return _load(folder, name)
     except OSError as error:
         raise EnvironmentUnfit(f"{folder}: cannot be used ({error}); free space, or set CSD_EMU_HOME") from error
@@ -179,11 +179,106 @@ def _load(folder: Path, name: str) -> Authority:
         ) from error
 
 
-def _write_private(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+# Of a drive that is enrolled, and how long before its end it is renewed.
+ENROLLED_LIFETIME, RENEW_BEFORE = datetime.timedelta(days=730), datetime.timedelta(days=30)
+# Of one that is lent to an emulated drive, for one `up`, by the authority of a deployment, which outlives the array.
+LENT_LIFETIME = datetime.timedelta(days=90)
+
+
+@dataclass(frozen=True)
+class CertificateCheck:
+    """What the fleet of one array asks of certificates that the authority has signed, beyond their name.
+
+    Attributes:
+        array, run: of those that were lent to emulated drives at this array's `up`.
+        own: drives that have certificates of their own: real ones.
+        serials: which of those count; None where there are no real drives.
+    """
+
+    array: str
+    run: str
+    own: frozenset[str]
+    serials: Serials | None
+
+    @classmethod
+    def of(cls, config: ArrayConfig, run: str, folder: Path | None) -> CertificateCheck:
+        """Return that of an array; `folder` is its deployment's, None without an inventory."""
+        own = frozenset(device.name for device in config.list_nodes() if device.engine == REMOTE)
+        return cls(config.name, run, own, None if folder is None else Serials(folder))
+
+    def check(self, device: str, certificates: Iterable[bytes]) -> int | None:
+        """Return None if a certificate counts, its serial if it would once it is adopted. Quick; waits for nobody.
+
+        Args:
+            device: its common name.
+            certificates: PEM, of the peer; the first counts.
+
+        Raises:
+            ProtocolError: it is not let in; the message says why.
+        """
+        try:
+            certificate = x509.load_pem_x509_certificate(next(iter(certificates), b""))
+            lent = lent_to(certificate)
+        except ValueError as error:
+            raise ProtocolError(f"{device}: its certificate cannot be read ({error})") from error
+        if device in self.own:
+            if lent:
+                raise ProtocolError(f"{device}: came with a certificate that was lent to an emulated drive")
+            return self._find_own(device, certificate.serial_number)
+        if lent != [lent_uri(self.array, self.run)]:
+            raise ProtocolError(
+                f"{device}: its certificate is of another array, or of a run of this one that has ended; "
+                f"csd-emu down {self.array} and up again gives it a new one"
+            )
+        return None
+
+    def adopt(self, device: str, serial: int) -> str:
+        """Let a certificate count if nothing is known of the drive, and return that; nothing if it counts already.
+
+        It waits for other processes and the disk.
+
+        Raises:
+            ProtocolError: another one counts, or it cannot be written down.
+        """
+        try:
+            if self.serials is not None and self.serials.adopt(device, serial):
+                return f"serial {serial:x}: nothing was known of this drive, its first certificate counts from now on"
+        except (ConfigurationError, EnvironmentUnfit) as error:
+            raise _unknown(device, error) from error
+        self._find_own(device, serial)
+        return ""
+
+    def _find_own(self, device: str, serial: int) -> int | None:
+        if self.serials is None:
+            return None
+        try:
+            known = self.serials.find(device)
+        except (ConfigurationError, EnvironmentUnfit) as error:
+            raise _unknown(device, error) from error
+        if known is None:
+            return serial
+        if known == REVOKED:
+            raise ProtocolError(f"{device}: its certificate was revoked; if it is yours, csd-emu deploy enrol it again")
+        if known != f"{serial:x}":
+            raise ProtocolError(
+                f"{device}: its certificate is not the newest that it was given; csd-emu deploy enrol it again"
+            )
+        return None
+
+
+def _unknown(device: str, error: Exception) -> ProtocolError:
+    return ProtocolError(f"{device}: whether its certificate counts is not known: {error}")
+
+
+def deployment_folder(config: ArrayConfig) -> tuple[str, Path] | None:
+    """Return name and authority's folder of the deployment that an array's real drives are of; None without any.
+
+    Raises:
+        ConfigurationError: the inventory cannot be read.
+    """
+    if config.inventory is None:
+        return None
+    from csd_emu.engines.remote.inventory import load_inventory
+
+    name = load_inventory(Path(config.inventory)).name
+    return name, authority_folder(Paths.default(), name)

@@ -17,11 +17,10 @@ from firmware_agent.common.frames.frame_fields import MAX_FRAME_BYTES
 from firmware_agent.common.frames.session_frames import Hello, Welcome
 from firmware_agent.common.wire import SERVICE_METHOD, decode, encode
 from host.core.records import EventKind, OnEvent
-from host.fleet.admission import STRANGER, Admission
+from host.fleet.admission import STRANGER, Admission, ExpectedDevice, HelloRules
 from host.fleet.certificates import HostKeys
 from host.fleet.device_session import DeviceSession
-from host.fleet.drive_certificates import CertificateCheck
-from host.fleet.hello_rules import ExpectedDevice, HelloRules
+from host.fleet.enrolment_authority import CertificateCheck
 
 log = logging.getLogger(__name__)
 

@@ -29,12 +29,13 @@ from firmware_agent.common.identity import Identity, write_identity
 from host.config.job_file import DataSection
 from host.core.datasets import load_dataset
 from host.core.device_time import COUNTED, WALL
+from host.core.interrupts import all_or_none
 from host.core.records import OnEvent
+from host.fleet.admission import ExpectedDevice
 from host.fleet.array_state import STATE_FILE, ArrayState, DeviceState, devices_held, empty_folder
 from host.fleet.certificates import Authority, Credential, HostKeys, lent_uri
-from host.fleet.drive_certificates import LENT_LIFETIME, CertificateCheck, deployment_folder
+from host.fleet.enrolment_authority import LENT_LIFETIME, CertificateCheck, deployment_folder
 from host.fleet.fleet import Fleet
-from host.fleet.hello_rules import ExpectedDevice
 from host.fleet.shards import ShardRecord, WantedRecords, write_shards
 
 log = logging.getLogger(__name__)
@@ -271,15 +272,8 @@ async def _start_devices(
             log.warning("%s", error)
             return error
 
-    tasks = [asyncio.create_task(start(plan)) for plan in plans]
-    try:
-        results = await asyncio.gather(*tasks)
-    except BaseException:
-        # A thread that is starting a device cannot be cancelled: let it end, so that the sweep sees all there is.
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
+    # A thread that is starting a device cannot be cancelled: it is let end, so that the sweep sees all there is.
+    results = await all_or_none(start(plan) for plan in plans)
     started = [result for result in results if not isinstance(result, HypervisorLost)]
     errors = [result for result in results if isinstance(result, HypervisorLost)]
     if errors and not started:

@@ -16,8 +16,7 @@ from firmware_agent.common.frames.session_frames import Holding
 from firmware_agent.common.handover import SHARD_FILE
 from firmware_agent.common.shard import REMEDY, open_shard, write_shard
 from host.config.job_file import DataSection
-from host.core.datasets import Dataset, load_dataset
-from host.core.partition import Indices, partition_dirichlet, partition_evenly
+from host.core.datasets import Dataset, Indices, load_dataset, partition_dirichlet, partition_evenly
 
 # A random sample of fewer has a direction of its own (see `host.training.sync.gradient_direction`).
 LEAST_ALIKE = 256
@@ -25,7 +24,7 @@ LEAST_ALIKE = 256
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """What was written for one device: `samples` records, the first `private_samples` of them on this one alone.
+    """What was written for one device: `samples` records.
 
     For a device with records in place nothing was: the hash is empty.
     """
@@ -33,7 +32,6 @@ class ShardRecord:
     path: Path
     manifest_sha256: str
     samples: int
-    private_samples: int
 
 
 @dataclass(frozen=True)
@@ -122,11 +120,11 @@ def write_shards(
         path = folder / device.name / SHARD_FILE
         make_folder(path.parent, 0o700)
         if device.data is not None:
-            records.append(ShardRecord(path, "", 0, 0))
+            records.append(ShardRecord(path, "", 0))
             continue
         indices = np.concatenate([private, dealt.public])
         digest = write_shard(path, dataset.name, dataset.images[indices], dataset.labels[indices], len(private))
-        records.append(ShardRecord(path, digest, len(indices), len(private)))
+        records.append(ShardRecord(path, digest, len(indices)))
     return records
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import shorten
+from host.core.console import tell
 from host.core.event_budget import EventBudget
 from host.core.failures import Failure, FailureRecord
-from host.core.json_logs import tell
 from host.core.records import EventKind, EventRecord, RetuneRecord, RoundRecord, StepRecord
 from host.core.slice_record import SliceRecord
 from host.core.states.training_state import TrainingState

@@ -19,11 +19,10 @@ import yaml
 from pydantic import BaseModel
 from safetensors.numpy import save
 
-from firmware_agent.common.atomic_files import append_file, read_file, read_lines
+from firmware_agent.common.atomic_files import append_file, read_file, read_lines, remove_partial, replace_file
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, EnvironmentUnfit
 from firmware_agent.common.slices import Array
 from host.core.failures import Failure, FailureRecord
-from host.core.owned_files import remove_partial, replace_file
 from host.core.records import Record, RoundRecord, decode_record
 from host.core.slice_record import SliceRecord
 from host.core.summary import Summary, decode_summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from host.core.json_logs import tell
+from host.core.console import tell
 from host.core.records import EventRecord, RoundRecord
 from host.monitoring.run_listener import RunListener
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 
 from csd_emu.util.process_identity import ProcessMark, mark_of
-from firmware_agent.common.atomic_files import read_file
-from host.core.owned_files import replace_file
+from firmware_agent.common.atomic_files import read_file, replace_file
 
 LIVE_FILE = "live.json"
 _MOST_BYTES = 1 << 16

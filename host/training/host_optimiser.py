@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import CheckpointError, ConfigurationError
 from firmware_agent.common.slices import Array
@@ -238,8 +239,7 @@ def _make(
     known = [name for name in inspect.signature(kind).parameters if name not in ("params", "lr")]
     for key in arguments:
         if key != "lr" and key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+            hint = hint_at(key, known, f"there are: {', '.join(known)}")
             raise ConfigurationError(f"{_WHERE}.arguments.{key}: {kind.__name__} does not take it; {hint}")
     try:
         return kind(parameters, **arguments)

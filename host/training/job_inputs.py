@@ -15,22 +15,18 @@ from host.core.evaluation import Evaluator
 
 
 @dataclass(frozen=True)
-class JobInputs:
-    """A job on an array, with its data and its model.
+class JobData:
+    """A job on an array, with its data.
 
     Attributes:
         config, job, spec: what was asked for.
         dataset: that is trained on.
-        evaluator: of its held-out records.
-        models: device -> what its steps cost, of those whose seconds are modelled.
     """
 
     config: ArrayConfig
     job: JobConfig
     spec: ModelSpec
     dataset: Dataset
-    evaluator: Evaluator
-    models: Mapping[str, StepModel]
 
     @property
     def shape(self) -> Shape:
@@ -42,3 +38,16 @@ class JobInputs:
     def record_bytes(self) -> int:
         """Bytes of an image with its label."""
         return (self.dataset.images.nbytes + self.dataset.labels.nbytes) // len(self.dataset.labels)
+
+
+@dataclass(frozen=True)
+class JobInputs(JobData):
+    """And with its model.
+
+    Attributes:
+        evaluator: of the data's held-out records.
+        models: device -> what its steps cost, of those whose seconds are modelled.
+    """
+
+    evaluator: Evaluator
+    models: Mapping[str, StepModel]

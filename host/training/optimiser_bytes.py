@@ -12,7 +12,7 @@ from csd_emu.config.servers_file import ServersConfig
 from firmware_agent.common.models import ModelSpec, build_model
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
-from host.core.model_bytes import Load
+from host.core.model_facts import Load
 from host.training.host_optimiser import HostOptimiser
 
 # What crosses between servers is single or double precision; whole numbers are double.

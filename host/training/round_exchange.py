@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.node_names import HOST
@@ -20,6 +20,7 @@ from firmware_agent.common.wire import encode, pack
 from host.config.job_file import JobConfig
 from host.config.participation import RoundSelection
 from host.core.failures import Failures
+from host.core.interrupts import all_or_none
 from host.core.records import EventKind, OnEvent
 from host.core.scanning import Scan
 from host.fleet.device_session import DeviceSession
@@ -214,7 +215,7 @@ class RoundExchange:
             attempt.begin(sessions)
             start = weights, buffers
             visits = [self._visit(session, number, frames, start) for session in sessions]
-            results = self._screened(number, await _all_or_none(visits), weights)
+            results = self._screened(number, await all_or_none(visits), weights)
             if answers := [result for result in results if isinstance(result, RoundAnswer)]:
                 return Visited(frozenset({*choice.chosen, *attempt.counts}), answers)
             attempt.errors += [result for result in results if not isinstance(result, RoundAnswer)]
@@ -323,18 +324,6 @@ class RoundExchange:
 
 Start = tuple[Mapping[str, Array], Collection[str]]
 """What a round begins with: the weights, and which of them are buffers."""
-
-
-async def _all_or_none(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the results of all; with the first error the others are cancelled."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
 
 
 def _encode_round(number: int, weights: Mapping[str, Array], epochs: int) -> list[bytes]:

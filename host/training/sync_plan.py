@@ -17,7 +17,7 @@ from firmware_agent.common.models import ModelSpec
 from host.config.job_file import JobConfig
 from host.config.plugins.plugin_loading import Plugin
 from host.core.device_time import StepModel, table_models
-from host.core.model_bytes import exchange_seconds, inspect_load
+from host.core.model_facts import exchange_seconds, inspect_load
 from host.core.tuning.batch_tuner import BatchTuner
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.client_layers import WHOLE, Front, front_models

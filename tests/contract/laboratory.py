@@ -12,9 +12,9 @@ from firmware_agent.common.archive import list_archive
 from firmware_agent.common.handover import IDENTITY_FILE
 from firmware_agent.common.identity import Identity, write_identity
 from host.config.job_file import DEFAULT_DATA
+from host.fleet.admission import ExpectedDevice
 from host.fleet.certificates import Authority, HostKeys
 from host.fleet.fleet import Fleet
-from host.fleet.hello_rules import ExpectedDevice
 from host.fleet.shards import ShardRecord, write_shards
 
 READY_SECONDS = 240.0

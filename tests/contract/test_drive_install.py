@@ -13,17 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from csd_emu.engines.remote.agent_control import AgentStatus, Control
+from csd_emu.engines.remote.drive_slot import AgentStatus, Control
 from csd_emu.engines.remote.inventory import Inventory
 from csd_emu.util.paths import Paths
-from csd_emu.util.progress import Silent
 from firmware_agent.common.errors import DriveUnfit, DriveUnreachable, InstallFailed
 from host.deploy.bundle.bundle import Bundle
 from host.deploy.drive_lock import held
-from host.deploy.verb_protocol import VerbResult
-from host.deploy.verbs import service, upgrade
+from host.deploy.run_verb import prepare_verb
+from host.deploy.verb_protocol import VERBS, VerbOptions, VerbPlan, VerbResult
+from host.deploy.verbs import service
 from host.deploy.verbs.upgrade import Upgrade
-from host.deploy.verbs.verb_table import VerbOptions, VerbPlan
 from tests.support.local_drive import LocalDrive
 
 # Programs through which the drive's commands change anything.
@@ -40,6 +39,11 @@ def drive(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalDrive
 def status(drive: LocalDrive) -> AgentStatus:
     site = drive.site()
     return Control(site.shell, site.layout).status(site.deadline)
+
+
+def plan(*, lines: int | None = None, force: bool | None = None) -> VerbPlan:
+    inventory = Inventory.model_validate({"name": "lab", "drives": {"csd-01": {}}})
+    return VerbPlan(inventory, VerbOptions(lines, force=force), Paths.default(), False)
 
 
 def tree(folder: Path) -> dict[str, tuple[int, float, bytes]]:
@@ -77,7 +81,7 @@ def test_an_upgrade_copies_only_the_layer_that_changed(drive: LocalDrive) -> Non
     first, second = drive.bundle("one"), drive.bundle("two")
     drive.install(first)
     done = drive.install(second)
-    assert done.facts["copied_bytes"] == second.version.layer.packed_bytes
+    assert done.facts["copied_bytes"] == sum(part.packed_bytes for part in second.version.layer.parts)
     found = status(drive)
     assert (found.version, found.previous) == (second.id, first.id)
 
@@ -373,7 +377,7 @@ def test_an_agent_is_started_watched_and_stopped(drive: LocalDrive) -> None:
     os.kill(found.pid, 9)
     again = wait_for(drive, "waiting", other_than=found.pid)
     assert again.running == again.version
-    assert f"serving {again.version}" in service.make_logs(5)(drive.site()).facts["text"]
+    assert f"serving {again.version}" in service.prepare_logs(plan(lines=5))(drive.site()).facts["text"]
     assert service.stop(drive.site()).result is VerbResult.DONE
     assert status(drive).state == "stopped"
     assert not Path(f"/proc/{again.pid}").exists()
@@ -541,18 +545,14 @@ def test_a_drive_that_is_lent_is_left_to_its_array_unless_forced(drive: LocalDri
     service.start(drive.site())
     (drive.root / "slot/lease").write_text('{"array":"alpha","device":"csd-00","run":"r","server":"here-1"}')
 
-    def plan(force: bool | None) -> VerbPlan:
-        inventory = Inventory.model_validate({"name": "lab", "drives": {"csd-01": {}}})
-        return VerbPlan(inventory, [drive.entry], VerbOptions(force=force), Paths.default(), Silent(), False)
-
-    for prepare in (service.prepare_stop, service.prepare_rollback, service.prepare_uninstall, upgrade.prepare):
+    for verb in ("stop", "rollback", "uninstall", "upgrade"):
         with pytest.raises(DriveUnfit, match=r"lent to array 'alpha' of here-1; .* or add --force"):
-            prepare(plan(None))(drive.site())
+            prepare_verb(VERBS[verb], plan())(drive.site())
     assert status(drive).state == "waiting"
-    assert service.prepare_stop(plan(True))(drive.site()).result is VerbResult.DONE
+    assert prepare_verb(VERBS["stop"], plan(force=True))(drive.site()).result is VerbResult.DONE
     control = (drive.root / "bin/csd-agent").resolve()
     control.write_text("#!/bin/sh\nexit 1\n")
-    assert service.prepare_uninstall(plan(None))(drive.site()).result is VerbResult.DONE
+    assert prepare_verb(VERBS["uninstall"], plan())(drive.site()).result is VerbResult.DONE
 
 
 @pytest.fixture
@@ -606,7 +606,7 @@ def test_what_is_put_into_the_slot_is_private_and_complete(drive: LocalDrive) ->
 def test_a_wrong_verb_is_one_line(drive: LocalDrive) -> None:
     drive.install(drive.bundle("one"))
     site = drive.site()
-    with pytest.raises(DriveUnfit, match=r"^drive csd-01: csd-agent: frobnicate: give start, stop"):
+    with pytest.raises(DriveUnfit, match=r"^drive csd-01: [^\n]*: csd-agent: frobnicate: give start, stop[^\n]*$"):
         Control(site.shell, site.layout).do("frobnicate", site.deadline)
 
 

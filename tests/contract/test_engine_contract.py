@@ -13,8 +13,7 @@ import pytest
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.engine_names import ENGINE
 from csd_emu.config.hypervisors import HypervisorSection
-from csd_emu.engines import Engine, Fault, NativeEngine, make_engine
-from csd_emu.engines.mixed_engine import MixedEngine
+from csd_emu.engines import Engine, Fault, MixedEngine, NativeEngine, make_engine
 from csd_emu.engines.remote.remote_engine import RemoteEngine
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.node_names import HOST

@@ -8,7 +8,7 @@ import pytest
 
 from csd_lab.bench.scaleout import scaleout as scaleout_fleet
 from csd_lab.bench.scaleout.fleet_stubs import answer
-from csd_lab.bench.scaleout.scaleout import measure
+from csd_lab.bench.scaleout.scaleout import measure_fleet
 from firmware_agent.common.errors import EnvironmentUnfit, ProtocolError
 from firmware_agent.common.frames.session_frames import Train
 from firmware_agent.common.frames.step_frames import Step
@@ -22,7 +22,7 @@ def children() -> list[psutil.Process]:
 
 @pytest.mark.long
 def test_it_reports_both_figures_with_their_samples(tmp_path: Path) -> None:
-    figures, samples = measure(tmp_path, 0, devices=5, rounds=3)
+    figures, samples = measure_fleet(tmp_path, 0, devices=5, rounds=3)
     assert set(figures) == {"noop_round_seconds", "megabytes"}
     seconds = samples["round_seconds"]
     assert isinstance(seconds, list)
@@ -39,7 +39,7 @@ def test_it_reports_both_figures_with_their_samples(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_keys_are_for_their_user_alone(tmp_path: Path) -> None:
-    measure(tmp_path, 0, devices=2, rounds=1)
+    measure_fleet(tmp_path, 0, devices=2, rounds=1)
     for path in (*tmp_path.glob("*.json"), tmp_path / "keys" / "host.key"):
         assert os.stat(path).st_mode & 0o077 == 0
 
@@ -50,7 +50,7 @@ def test_a_host_that_fails_is_one_clear_error_and_nothing_is_left(
     monkeypatch.setattr(scaleout_fleet, "_STUBS", "csd_lab.bench.no_such_module")
     monkeypatch.setattr(scaleout_fleet, "DEADLINE_SECONDS", 6.0)
     with pytest.raises(EnvironmentUnfit, match=r"0 of 2 stub agents dialled in|not done in 6 s"):
-        measure(tmp_path, 0, devices=2, rounds=1)
+        measure_fleet(tmp_path, 0, devices=2, rounds=1)
     assert children() == []
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from csd_lab.cli.bench import complete_bench
-from host.cli import completion
+from host.cli import common_options as completion
 from tests.support.commands import Done, Workshop
 
 ROOT = Path(__file__).parents[2]

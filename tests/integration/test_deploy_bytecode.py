@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from csd_emu.image.guest_bytecode import BuildPython
+from csd_emu.image.image_rootfs import BuildPython
 from csd_emu.image.runner import Runner
 from host.deploy.bundle.bundle import compile_sources
 

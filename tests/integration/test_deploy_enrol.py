@@ -16,13 +16,18 @@ from firmware_agent.common.errors import ConfigurationError, DriveUnfit, DriveUn
 from firmware_agent.common.identity import read_identity
 from host.core.console import StageProgress
 from host.deploy.run_verb import DeployRequest, deploy
-from host.deploy.verb_protocol import DriveSite, VerbOutcome, VerbResult
+from host.deploy.verb_protocol import DriveSite, VerbOptions, VerbOutcome, VerbPlan, VerbResult
 from host.deploy.verbs import service
 from host.deploy.verbs.enrol import enrol, recording, revoking
-from host.deploy.verbs.verb_table import VerbOptions, VerbPlan
 from host.fleet.certificates import Authority
-from host.fleet.drive_certificates import ENROLLED_LIFETIME, RENEW_BEFORE
-from host.fleet.enrolment_authority import REVOKED, Serials, authority_folder, open_authority
+from host.fleet.enrolment_authority import (
+    ENROLLED_LIFETIME,
+    RENEW_BEFORE,
+    REVOKED,
+    Serials,
+    authority_folder,
+    open_authority,
+)
 from tests.support.local_drive import LocalDrive
 
 NOW = datetime.datetime(2031, 5, 4, tzinfo=datetime.UTC)
@@ -183,7 +188,7 @@ def test_a_drive_of_before_is_adopted_when_it_is_found_enrolled(drive: LocalDriv
 
 def plan_of(drive: LocalDrive, paths: Paths, dry_run: bool = False) -> VerbPlan:
     inventory = Inventory.model_validate({"name": "lab", "drives": {"csd-01": {}, "csd-02": {}}})
-    return VerbPlan(inventory, inventory.list_drives(), VerbOptions(), paths, StageProgress(quiet=True), dry_run)
+    return VerbPlan(inventory, VerbOptions(), paths, dry_run)
 
 
 def test_an_upgrade_adopts_and_an_uninstall_revokes(drive: LocalDrive, tmp_path: Path) -> None:

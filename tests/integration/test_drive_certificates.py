@@ -22,11 +22,10 @@ from csd_emu.config.array_file import ArrayConfig
 from firmware_agent.common.frames.session_frames import Welcome
 from firmware_agent.common.wire import HOST_NAME, SERVICE_METHOD, decode, encode
 from host.core.records import EventKind
+from host.fleet.admission import ExpectedDevice
 from host.fleet.certificates import Authority, Credential, HostKeys, lent_uri, serial_of
-from host.fleet.drive_certificates import CertificateCheck
-from host.fleet.enrolment_authority import FILE, Serials, locked
+from host.fleet.enrolment_authority import FILE, CertificateCheck, Serials, authority_held
 from host.fleet.fleet import Fleet
-from host.fleet.hello_rules import ExpectedDevice
 from host.monitoring.exporter import Exporter
 from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.run_facts import RunFacts
@@ -197,7 +196,7 @@ async def test_who_dials_with_an_old_certificate_does_not_keep_the_drive_itself_
 
 async def test_a_command_that_holds_the_records_keeps_no_other_drive_waiting(door: Door, tmp_path: Path) -> None:
     first = door.own()
-    with locked(tmp_path / "lab"):
+    with authority_held(tmp_path / "lab"):
         new = asyncio.ensure_future(door.knock(first))  # has to be written down, so it waits
         async with asyncio.timeout(20):
             while not door.fleet._door._waiting[REAL]:  # noqa: ASYNC110 - nothing tells
@@ -205,7 +204,7 @@ async def test_a_command_that_holds_the_records_keeps_no_other_drive_waiting(doo
             assert await door.knock(door.lent(), EMULATED) == "welcome"
         assert not new.done()
     assert await new == "welcome"
-    with locked(tmp_path / "lab"):
+    with authority_held(tmp_path / "lab"):
         assert await door.knock(first) == "welcome"  # known by now, so that reading is enough
 
 

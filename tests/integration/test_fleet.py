@@ -28,10 +28,9 @@ from firmware_agent.host_session import HostSession
 from host.core.event_budget import MOST_LISTED
 from host.core.records import EventKind
 from host.fleet import fleet as fleet_module
-from host.fleet.admission import Admission
+from host.fleet.admission import Admission, ExpectedDevice
 from host.fleet.certificates import Authority, HostKeys
 from host.fleet.fleet import Fleet
-from host.fleet.hello_rules import ExpectedDevice
 from tests.support.fakes import JOB, SECONDS, hello
 
 Call = tuple[grpc.StatusCode, str]

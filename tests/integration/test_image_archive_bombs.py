@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd_emu.image.image_archive import MANIFEST, read_manifest, take_manifest, unpack_archive, unpack_files
+from csd_emu.image.image_archive import MANIFEST, TarStream, read_manifest, take_manifest, unpack_archive, unpack_files
 from csd_emu.image.runner import Runner
-from csd_emu.image.tar_stream import TarStream
 from firmware_agent.common.errors import ImageError
 
 

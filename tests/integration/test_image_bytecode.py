@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.image.guest_bytecode import BuildPython, compile_tree, deal, find_python
+from csd_emu.image.image_rootfs import BuildPython, compile_tree, deal, find_python
 from csd_emu.image.runner import Runner
 from firmware_agent.common.errors import ImageError
 

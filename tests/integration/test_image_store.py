@@ -9,8 +9,8 @@ import pytest
 
 from csd_emu.image import Image, ImageStore
 from csd_emu.image.boot_check import Bootable
-from csd_emu.image.guest_bytecode import BuildPython
 from csd_emu.image.image_recipe import image_folder, load_recipe
+from csd_emu.image.image_rootfs import BuildPython
 from csd_emu.image.layer import Inputs, Stages
 from csd_emu.util.progress import Silent
 from firmware_agent.common.errors import EnvironmentUnfit, ImageError

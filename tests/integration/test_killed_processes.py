@@ -10,14 +10,14 @@ import msgspec
 
 from csd_emu.util.process_identity import ProcessMark
 from csd_lab.bench.endurance.killed_runs import KillLab
-from host.fleet.foreground_lock import is_present, present
+from host.fleet.array_state import is_present, present
 from host.monitoring.run_registry import LIVE_FILE, LiveRun, list_live
 
 
 def test_a_killed_process_is_no_longer_present(tmp_path: Path) -> None:
     path = tmp_path / "lab.present"
     code = (
-        "import pathlib, sys, threading; from host.fleet.foreground_lock import present\n"
+        "import pathlib, sys, threading; from host.fleet.array_state import present\n"
         f"with present(pathlib.Path({str(path)!r})): print('held', flush=True); threading.Event().wait()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:

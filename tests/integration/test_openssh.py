@@ -18,7 +18,7 @@ from csd_emu.engines.remote.shell import BLOCK_BYTES, Shell, open_shell
 from csd_emu.engines.remote.ssh_connect import Connected
 from csd_emu.util.deadline import Deadline
 from firmware_agent.common.errors import ConfigurationError, DriveUnfit, DriveUnreachable, HostKeyRefused
-from host.deploy.drive_facts import SCRIPT, Facts, parse_facts
+from host.deploy.compatibility import SCRIPT, Facts, parse_facts
 from host.deploy.verbs.probe import read_facts
 from tests.support.drives import LOOPBACK, SSHD, Sshd, make_key
 

@@ -19,15 +19,12 @@ from cryptography import x509
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.engines import DevicePlan, Fault, Surroundings
 from csd_emu.engines.remote import remote_engine as remote_module
-from csd_emu.engines.remote.array_members import drives_of
-from csd_emu.engines.remote.dial_address import check_listens
 from csd_emu.engines.remote.drive_layout import DriveLayout
 from csd_emu.engines.remote.drive_slot import Lease, Slot
-from csd_emu.engines.remote.inventory import DriveEntry
-from csd_emu.engines.remote.local_shell import LocalShell
-from csd_emu.engines.remote.remote_engine import RemoteEngine
+from csd_emu.engines.remote.inventory import DriveEntry, drives_of
+from csd_emu.engines.remote.remote_engine import RemoteEngine, check_listens
 from csd_emu.engines.remote.server_id import server_id
-from csd_emu.engines.remote.shell import Shell
+from csd_emu.engines.remote.shell import LocalShell, Shell
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
@@ -36,7 +33,7 @@ from firmware_agent.common.identity import Identity, read_identity, write_identi
 from host.app.array_actions import bring_up
 from host.config.job_file import DEFAULT_DATA
 from host.fleet.certificates import Authority
-from host.fleet.drive_certificates import LENT_LIFETIME
+from host.fleet.enrolment_authority import LENT_LIFETIME
 from host.fleet.lifecycle import ArrayRequest, _identity
 
 SCRIPT = """#!/bin/sh

@@ -19,7 +19,7 @@ from host.cli.top_report import Readings
 from host.config.resolve import resolve_run
 from host.core.console import StageProgress
 from host.core.summary import Summary
-from host.fleet.foreground_lock import is_present, present
+from host.fleet.array_state import is_present, present
 from tests.support.commands import ARRAY, Done, Workshop, wait_until
 from tests.support.outputs import checked
 

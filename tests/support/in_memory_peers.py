@@ -87,7 +87,7 @@ class InMemoryRendezvous:
 
 
 class InMemoryTurns:
-    """One server's turns (see `host.training.multi_server.collective.StateSync`)."""
+    """One server's turns (see `host.training.multi_server.server_membership.StateSync`)."""
 
     def __init__(self, meeting: InMemoryRendezvous, server: str) -> None:
         """Take part in a meeting."""

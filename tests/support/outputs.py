@@ -6,8 +6,7 @@ from typing import Any
 import jsonschema
 import msgspec
 
-from host.cli.outputs import find_output
-from host.cli.schemas import FOLDER
+from host.cli.schemas import FOLDER, find_output
 
 
 def checked(command: str, text: str) -> dict[str, Any]:

@@ -11,8 +11,7 @@ from csd_emu.config.array_file import ArrayConfig
 from csd_emu.config.servers_file import ServerLink
 from csd_emu.util.node_names import HOST
 from host.core.records import EventKind, RoundRecord
-from host.training.multi_server.collective import ServersTogether
-from host.training.multi_server.server_membership import say_farewell
+from host.training.multi_server.server_membership import ServersTogether, say_farewell
 from tests.support.in_memory_peers import InMemoryRendezvous
 from tests.support.sync import StepDrive, SyncRun
 

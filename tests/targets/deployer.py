@@ -6,8 +6,7 @@ from typing import Any
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from host.deploy.run_verb import DeployRequest, deploy
-from host.deploy.verb_protocol import VerbOutcome
-from host.deploy.verbs.verb_table import VerbOptions
+from host.deploy.verb_protocol import VerbOptions, VerbOutcome
 
 
 class NoBoard:

@@ -16,7 +16,7 @@ import pytest
 from csd_emu.util.paths import Paths
 from host.deploy.bundle.bundle import BundleStore
 from host.deploy.bundle.bundle_recipe import default_folder, load_recipe
-from host.deploy.verbs import install, upgrade
+from host.deploy.verbs import upgrade
 from host.deploy.verbs.upgrade import Patience
 from tests.targets.deployer import Deployer
 
@@ -74,7 +74,7 @@ class Light(Deployer):
         (package / "__main__.py").write_text(_AGENT.format(name=name, manner=manner))
         wheels = (Paths.default().cache / "downloads" / "wheels",)
         store = functools.partial(BundleStore, wheels=wheels, recipe=self._recipe, agent=package)
-        self._monkeypatch.setattr(install, "BundleStore", store)
+        self._monkeypatch.setattr(upgrade, "BundleStore", store)
 
     def packed_bytes(self) -> int:
         """What the bundles made so far take, as they travel."""

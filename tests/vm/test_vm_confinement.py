@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from csd_emu.engines.qemu.libvirt_daemon import SERVICE_USER
-from csd_emu.engines.qemu.serial_console import KEPT_BYTES
+from csd_emu.engines.qemu.qemu_monitor import KEPT_BYTES
 from csd_emu.util.deadline import Deadline
 from firmware_agent.common.errors import DeviceFailed
 from firmware_agent.common.frames.session_frames import Ready

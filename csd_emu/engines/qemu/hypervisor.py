@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import TypeVar
 
 import libvirt
 
@@ -12,14 +13,14 @@ from csd_emu.config.hypervisors import HypervisorSection
 from csd_emu.engines.engine_protocol import DevicePlan, Handle
 from csd_emu.engines.qemu.domain_xml import Tag, read_tag
 from csd_emu.engines.qemu.libvirt_daemon import calling_libvirt
-from csd_emu.engines.qemu.qemu_monitor import Monitor
-from csd_emu.engines.qemu.serial_console import keep
+from csd_emu.engines.qemu.qemu_monitor import Monitor, keep
 from csd_emu.engines.qemu.template import TEMPLATE_ARRAY
 from csd_emu.engines.qemu.vm_scheduling import DRIVE, SHARED, Need, Offer
 from csd_emu.image import Image
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import DeviceError
 
+T = TypeVar("T")
 _NO_DOMAIN = libvirt.VIR_ERR_NO_DOMAIN
 
 
@@ -152,6 +153,13 @@ def destroy(domain: libvirt.virDomain) -> None:
     except libvirt.libvirtError as error:
         if error.get_error_code() not in (_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
             raise DeviceError(f"{domain.name()}: libvirt could not end it: {error}") from error
+
+
+def prepared(ready: T | None) -> T:
+    """Return what `Hypervisor.prepare` has left."""
+    if ready is None:
+        raise DeviceError("the qemu engine was not prepared; call prepare first")
+    return ready
 
 
 def _rest(declared: float | None, taken: float, free: float | None) -> float | None:

@@ -16,7 +16,7 @@ from csd_emu.config.hypervisors import HypervisorSection
 from csd_emu.engines.engine_protocol import DevicePlan, Handle
 from csd_emu.engines.qemu.domain_xml import IDENTITY_BUS, SHARD_BUS, DomainSpec, HostPort, Tag, domain_xml
 from csd_emu.engines.qemu.host_address import advertised
-from csd_emu.engines.qemu.hypervisor import Hypervisor, destroy
+from csd_emu.engines.qemu.hypervisor import Hypervisor, destroy, prepared
 from csd_emu.engines.qemu.libvirt_daemon import SessionDaemon
 from csd_emu.engines.qemu.qemu_monitor import Monitor
 from csd_emu.engines.qemu.template import Template, TemplateStore, template_spec
@@ -82,7 +82,7 @@ class LocalSite(Hypervisor):
 
     def start(self, plan: DevicePlan) -> Handle:
         """Clone the template, then plug in the device's two namespaces."""
-        image, template = self._prepared()
+        image, template = prepared(self._ready)
         host = HostPort(advertised(self.section), read_identity(plan.identity).port)
         spec = clone_spec(plan, image, template, self._memory_bytes, find_qemu(), host)
         self._daemon.open_to(plan.folder)
@@ -126,11 +126,6 @@ class LocalSite(Hypervisor):
     @property
     def _templates(self) -> TemplateStore:
         return TemplateStore(self._template_folder, find_qemu(), self._daemon)
-
-    def _prepared(self) -> tuple[Image, Template]:
-        if self._ready is None:
-            raise DeviceError("the qemu engine was not prepared; call prepare first")
-        return self._ready
 
 
 def awaken(

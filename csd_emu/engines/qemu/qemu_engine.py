@@ -6,7 +6,6 @@ import contextlib
 import shutil
 import threading
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import libvirt
@@ -16,12 +15,12 @@ from csd_emu.config.engine_names import ENGINE
 from csd_emu.engines.engine_protocol import (
     ENGINE_FAULTS,
     DevicePlan,
+    Engine,
     Fault,
     Handle,
     HypervisorLost,
     Surroundings,
     must_run,
-    wait_for_hello,
 )
 from csd_emu.engines.qemu.domain_xml import NETWORK_CARD, HostPort, domain_xml
 from csd_emu.engines.qemu.host_address import LOOPBACK, check_listens
@@ -31,7 +30,14 @@ from csd_emu.engines.qemu.libvirt_daemon import SessionDaemon, calling_libvirt
 from csd_emu.engines.qemu.local_hypervisor import clone_spec
 from csd_emu.engines.qemu.qemu_monitor import Monitor
 from csd_emu.engines.qemu.template import TemplateStore
-from csd_emu.engines.qemu.vm_scheduling import Offer, Placement, describe_shortage, place
+from csd_emu.engines.qemu.vm_scheduling import (
+    Offer,
+    Placement,
+    PlannedHypervisor,
+    VmScheduleReport,
+    describe_shortage,
+    place,
+)
 from csd_emu.image import Image, ImageStore
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
@@ -40,34 +46,13 @@ from csd_emu.util.qemu_tools import find_qemu
 from firmware_agent.common.errors import DeviceError, EnvironmentUnfit
 from firmware_agent.common.handover import FAILED_MARKER
 
-__all__ = ["PlannedSite", "QemuEngine", "VmSchedule", "describe_domains"]
-
 _SPARE_BYTES = 512 << 20
 # What a start on a hypervisor elsewhere may take, with its shard.
 _START_SECONDS = 600.0
 
 
-@dataclass(frozen=True)
-class PlannedSite:
-    """One hypervisor in a plan: what it has for drives, those that go there, and why it cannot be used, if so."""
-
-    name: str
-    uri: str
-    offer: Offer | None
-    devices: tuple[str, ...]
-    problem: str
-
-
-@dataclass(frozen=True)
-class VmSchedule:
-    """Where the devices would go: each hypervisor, and why those that go nowhere do not."""
-
-    sites: tuple[PlannedSite, ...]
-    unplaced: dict[str, str]
-
-
 @ENGINE.register("qemu", "Each drive is an ARM virtual machine whose clock counts instructions.")
-class QemuEngine:
+class QemuEngine(Engine):
     """Clones of one template per hypervisor; a hypervisor that fails costs its own devices."""
 
     faults = ENGINE_FAULTS
@@ -124,7 +109,7 @@ class QemuEngine:
         _, problems = self._sites.on_each(used, "prepare", lambda site: site.prepare(image, shared), None)
         self._lose(problems, used)
 
-    def plan(self) -> VmSchedule:
+    def plan(self) -> VmScheduleReport:
         """Return where the devices would go now; nothing is made or started.
 
         Raises:
@@ -132,13 +117,13 @@ class QemuEngine:
         """
         offers, there, problems = self._survey()
         placement, unplaced = self._placed(offers, there, problems)
-        sites = [
-            PlannedSite(
-                *(name, site.section.uri, offers.get(name), tuple(placement.on(name))), str(problems.get(name, ""))
+        planned = [
+            PlannedHypervisor.of(
+                name, site.section.uri, offers.get(name), placement.on(name), str(problems.get(name, ""))
             )
             for name, site in self._sites.items()
         ]
-        return VmSchedule(tuple(sites), unplaced)
+        return VmScheduleReport(self._config.name, self._config.spread, planned, unplaced, unplaced)
 
     def start(self, plan: DevicePlan) -> Handle:
         """Clone the template, then plug in the device's two namespaces."""
@@ -169,7 +154,7 @@ class QemuEngine:
     async def wait_ready(self, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:
         """Wait for the agent's greeting (see `Engine.wait_ready`)."""
         try:
-            await wait_for_hello(self, handle, hello, deadline)
+            await super().wait_ready(handle, hello, deadline)
         except TROUBLE as error:
             if FAILED_MARKER in str(error):
                 raise

@@ -18,7 +18,7 @@ from csd_emu.engines.engine_protocol import DevicePlan, Handle
 from csd_emu.engines.qemu.connection import open_hypervisor
 from csd_emu.engines.qemu.domain_xml import DomainSpec, HostPort, Tag, domain_xml
 from csd_emu.engines.qemu.host_address import advertised
-from csd_emu.engines.qemu.hypervisor import Hypervisor, destroy
+from csd_emu.engines.qemu.hypervisor import Hypervisor, destroy, prepared
 from csd_emu.engines.qemu.local_hypervisor import MIN_NAMESPACE_BYTES, awaken
 from csd_emu.engines.qemu.remote_template import RemoteFiles, RemoteTemplates, bring_image, describe
 from csd_emu.engines.qemu.storage_pool import Owner, Pool
@@ -149,7 +149,7 @@ class RemoteSite(Hypervisor):
 
     def start(self, plan: DevicePlan) -> Handle:
         """Clone the template, then plug in the device's two namespaces."""
-        state = self._prepared()[2].state
+        state = prepared(self._ready)[2].state
         try:
             pool = self._pool()
             spec = self._make_files(pool, plan)
@@ -219,7 +219,7 @@ class RemoteSite(Hypervisor):
 
     def _make_files(self, pool: Pool, plan: DevicePlan) -> DomainSpec:
         """Make the device's own files there and return its domain."""
-        tools, cmdline, template = self._prepared()
+        tools, cmdline, template = prepared(self._ready)
         shard = self._bring_shard(pool, plan)
         for part in _PARTS:
             pool.remove(self._file(plan, part))
@@ -273,11 +273,6 @@ class RemoteSite(Hypervisor):
             pool = Pool.open(connection, self.section.pool_path, None if owner is None else Owner(*owner))
             self._known = known = connection, pool
         return known[1]
-
-    def _prepared(self) -> tuple[QemuTools, str, RemoteFiles]:
-        if self._ready is None:
-            raise DeviceError("the qemu engine was not prepared; call prepare first")
-        return self._ready
 
     def _disk(self, connection: libvirt.virConnect) -> tuple[float | None, bool]:
         """Return the free space of the pool, and whether image and template are there."""

@@ -56,11 +56,6 @@ class Volume:
         self._volume = volume
 
     @property
-    def path(self) -> str:
-        """Its path on the hypervisor."""
-        return str(self._volume.path())
-
-    @property
     def capacity_bytes(self) -> int:
         """The size that the guest sees."""
         return int(self._volume.info()[1])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -23,10 +22,10 @@ import msgspec
 
 from csd_emu.engines.qemu.domain_xml import DomainSpec, Tag, domain_xml
 from csd_emu.engines.qemu.libvirt_daemon import SessionDaemon, calling_libvirt
-from csd_emu.engines.qemu.qemu_monitor import Monitor
-from csd_emu.engines.qemu.serial_console import ConsoleTail, wait_for_line
+from csd_emu.engines.qemu.qemu_monitor import ConsoleTail, Monitor, wait_for_line
 from csd_emu.image import Image
 from csd_emu.util.deadline import Deadline
+from csd_emu.util.file_locks import FILE, locked
 from csd_emu.util.progress import Progress
 from csd_emu.util.qemu_tools import QemuTools, make_overlay
 from firmware_agent.common.errors import DeviceError, EnvironmentUnfit
@@ -169,12 +168,8 @@ class TemplateStore:
     def _locked(self, name: str) -> Iterator[None]:
         """Let one process at a time make a template; the others wait and find it made."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._folder / f".{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with locked(self._folder / f".{name}.lock", FILE):
             yield
-        finally:
-            os.close(descriptor)
 
 
 def prune_templates(folder: Path, image_hash: str) -> list[str]:

@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from csd_emu.config.hypervisors import Spread
 from firmware_agent.common.units import format_bytes
 
@@ -73,6 +75,53 @@ class Placement:
     def on(self, hypervisor: str) -> list[str]:
         """Return the devices on one hypervisor."""
         return [device for device, name in self.where.items() if name == hypervisor]
+
+
+class PlannedHypervisor(msgspec.Struct, frozen=True):
+    """One hypervisor of `csd-emu up --plan`.
+
+    `memory_bytes` and `disk_bytes` are what drives may take there, null if nobody knows; `cores_bind` says that there
+    may be no more drives than cores, `room` how many more fit, null without a limit. `problem`: why it cannot be used.
+    """
+
+    name: str
+    uri: str
+    cores: int
+    memory_bytes: float | None
+    disk_bytes: float | None
+    cores_bind: bool
+    room: int | None
+    devices: list[str]
+    problem: str
+
+    @classmethod
+    def of(cls, name: str, uri: str, offer: Offer | None, devices: list[str], problem: str) -> PlannedHypervisor:
+        """Return what is planned for a hypervisor with this `offer`, None of one that does not answer."""
+        room = math.inf if offer is None else offer.room() - len(devices)
+        return cls(
+            name=name,
+            uri=uri,
+            cores=0 if offer is None else offer.cores,
+            memory_bytes=None if offer is None else offer.memory_bytes,
+            disk_bytes=None if offer is None else offer.disk_bytes,
+            cores_bind=offer is not None and offer.cores_bind,
+            room=None if math.isinf(room) else max(0, int(room)),
+            devices=devices,
+            problem=problem,
+        )
+
+
+class VmScheduleReport(msgspec.Struct, frozen=True):
+    """`csd-emu up --plan`: where the drives would go; `unplaced` ones would go nowhere, with what is wrong.
+
+    `homeless` is the former name of `unplaced`; the next release is without it.
+    """
+
+    array: str
+    spread: str
+    hypervisors: list[PlannedHypervisor]
+    unplaced: dict[str, str]
+    homeless: dict[str, str]
 
 
 def place(

@@ -23,21 +23,6 @@ class DriveLayout:
     folder: PurePosixPath
 
     @property
-    def versions(self) -> PurePosixPath:
-        """One folder per installed version, complete and never changed."""
-        return self.folder / "versions"
-
-    @property
-    def current(self) -> PurePosixPath:
-        """The symbolic link to the version in use; replaced by rename."""
-        return self.folder / "current"
-
-    @property
-    def previous(self) -> PurePosixPath:
-        """The symbolic link to the version that a rollback goes back to."""
-        return self.folder / "previous"
-
-    @property
     def incoming(self) -> PurePosixPath:
         """Copies that are under way; a cut one goes on where it ended."""
         return self.folder / "incoming"
@@ -56,11 +41,6 @@ class DriveLayout:
     def slot(self) -> PurePosixPath:
         """What an array lends the drive while it is up."""
         return self.folder / "slot"
-
-    @property
-    def ticket(self) -> PurePosixPath:
-        """The identity that an array that is up gave the drive; it goes before the enrolment."""
-        return self.slot / IDENTITY_FILE
 
     @property
     def shard(self) -> PurePosixPath:

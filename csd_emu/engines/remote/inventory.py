@@ -1,18 +1,20 @@
-"""The inventory: which real drives there are, and how each is reached."""
+"""The inventory: which real drives there are, how each is reached, and which of them belong to an array."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from csd_emu.config.array_file import DeviceName, check_profile
+from csd_emu.config.array_file import REMOTE, ArrayConfig, DeviceGroup, DeviceName, check_profile
 from csd_emu.engines.remote.drive_layout import DEFAULT_FOLDER
 from csd_emu.util.config_files import Config, load_config
+from csd_emu.util.nearest_word import hint_at
+from firmware_agent.common.errors import ConfigurationError
 
 DEFAULT_PROFILE = "newport"
 # One hop of `jump`, as OpenSSH's ProxyJump has it.
@@ -189,8 +191,7 @@ class Inventory(Config):
         for name, drive in self.drives.items():
             for group in drive.groups:
                 if group not in self.groups:
-                    near = difflib.get_close_matches(group, self.groups, n=1)
-                    hint = f"did you mean {near[0]!r}?" if near else "add it to groups"
+                    hint = hint_at(group, self.groups, "add it to groups")
                     yield f"drives.{name}.groups: there is no group {group!r}; {hint}"
 
     def _same_places(self) -> Iterator[str]:
@@ -232,22 +233,13 @@ class Inventory(Config):
         )
 
 
-class DriveEntry(Config):
-    """One drive, all layers of the inventory laid over each other (see `Reach` and `DriveSection`)."""
+class DriveEntry(DriveSection):
+    """One drive, all layers of the inventory laid over each other; what is null here nobody has said."""
 
     name: DeviceName
     host: str
-    groups: list[str]
     folder: str
     profile: str
-    user: str | None
-    port: int | None
-    key: str | None
-    jump: str | None
-    known_hosts: str | None
-    data: str | None
-    host_address: str | None
-    ssh_config: str | None = None
 
 
 def load_inventory(path: Path) -> Inventory:
@@ -257,3 +249,81 @@ def load_inventory(path: Path) -> Inventory:
         ConfigurationError: the file breaks a rule; every broken rule is named with its key.
     """
     return load_config(path, Inventory).resolved(path.absolute().parent)
+
+
+def resolve_members(config: ArrayConfig, folder: Path, where: str) -> ArrayConfig:
+    """Return the array with the names of real drives in place of groups, with their profiles and data.
+
+    One that names no real drives comes back as it is; to resolve twice changes nothing.
+
+    Args:
+        config: as the file has it.
+        folder: of the array file, from which the inventory's path counts.
+        where: names the array file in errors.
+
+    Raises:
+        ConfigurationError: the inventory cannot be read, or a drive is unknown, or named twice.
+    """
+    if config.inventory is None:
+        return config
+    path = (folder / config.inventory).absolute()
+    inventory = load_inventory(path)
+    groups: list[DeviceGroup] = []
+    seen: dict[str, int] = {}
+    for number, group in enumerate(config.devices):
+        if group.drives is None:
+            groups.append(group)
+            continue
+        entries = [entry for name in group.drives for entry in _find(inventory, name, f"{where}: devices[{number}]")]
+        for entry in entries:
+            if entry.name in seen:
+                raise ConfigurationError(
+                    f"{where}: devices[{number}].drives: {entry.name} is named in devices[{seen[entry.name]}] already; "
+                    "name every drive once"
+                )
+            seen[entry.name] = number
+        groups += _alike(group, entries)
+    changed = config.model_dump(mode="json") | {
+        "inventory": str(path),
+        "devices": [group.model_dump(mode="json") for group in groups],
+    }
+    return ArrayConfig.model_validate(changed)
+
+
+def drives_of(config: ArrayConfig) -> dict[str, DriveEntry]:
+    """Return device name -> how it is reached, of the real drives of a resolved array.
+
+    Raises:
+        ConfigurationError: the inventory cannot be read, or has such a drive no longer.
+    """
+    if config.inventory is None:
+        return {}
+    inventory = load_inventory(Path(config.inventory))
+    entries = {entry.name: entry for entry in inventory.list_drives()}
+    names = [device.name for device in config.list_devices() if device.engine == REMOTE]
+    if gone := [name for name in names if name not in entries]:
+        raise ConfigurationError(
+            f"{config.inventory}: drive {gone[0]} of array {config.name!r} is not there any more; put it back"
+        )
+    return {name: entries[name] for name in names}
+
+
+def _find(inventory: Inventory, name: str, where: str) -> list[DriveEntry]:
+    entries = inventory.list_drives()
+    found = [entry for entry in entries if entry.name == name] or [entry for entry in entries if name in entry.groups]
+    if not found:
+        known = [*inventory.drives, *inventory.groups]
+        hint = hint_at(name, known, f"there are: {', '.join(known)}")
+        raise ConfigurationError(f"{where}.drives: inventory {inventory.name!r} has no drive or group {name!r}; {hint}")
+    return found
+
+
+def _alike(group: DeviceGroup, entries: list[DriveEntry]) -> Iterator[DeviceGroup]:
+    """Yield groups of neighbours with one profile and one place of data."""
+
+    def known(entry: DriveEntry) -> tuple[str, str | None]:
+        return group.profile or entry.profile, group.data or entry.data
+
+    for (profile, data), members in groupby(entries, known):
+        names = [entry.name for entry in members]
+        yield group.model_copy(update={"drives": names, "profile": profile, "data": data})

@@ -1,15 +1,28 @@
-"""OpenSSH's settings for a host, from its own `ssh -G`, so that Include, Match and all else mean what they mean."""
+"""What OpenSSH says of a host, so that Include, Match and all else mean what they mean.
+
+Settings are those of its own `ssh -G`; a server's host key is checked against those that
+`ssh-keygen -F` finds.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import re
 import shlex
 import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import paramiko
 
 from csd_emu.engines.remote.inventory import HOP, DriveEntry
-from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
+from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit, HostKeyRefused
 
 SSH_SECONDS = 30.0
 DEFAULT_CONNECT_SECONDS, DEFAULT_KEEPALIVE_SECONDS = 20.0, 15
@@ -170,3 +183,186 @@ def _path(value: str, tokens: dict[str, str]) -> Path:
 
 def _expand(value: str, tokens: dict[str, str]) -> str:
     return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), value)
+
+
+_REVOKED, _AUTHORITY = "@revoked", "@cert-authority"
+# OpenSSH's binary lists of revoked keys (PROTOCOL.krl) begin so.
+_KRL_MAGIC = b"SSHKRL\n\0"
+# Threads that accept new keys write to one file.
+_WRITING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class KnownKey:
+    """One line of a known_hosts file that speaks of a server.
+
+    Attributes:
+        kind: for example ``ssh-ed25519``.
+        blob: the key, as the wire has it.
+        revoked: whether the line forbids the key.
+        source: file of the line.
+    """
+
+    kind: str
+    blob: bytes
+    revoked: bool
+    source: Path
+
+
+def fingerprint(blob: bytes) -> str:
+    """Return a host key's fingerprint as OpenSSH prints it."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def find_known(route: Route) -> list[KnownKey]:
+    """Return the keys that known_hosts has for the server, hashed lines and patterns included.
+
+    Raises:
+        EnvironmentUnfit: this machine has no OpenSSH client.
+        ConfigurationError: a file of host keys cannot be read, or its line is damaged.
+    """
+    return [key for path in route.known_hosts if path.is_file() for key in _find(path, route.known_as)]
+
+
+def _find(path: Path, name: str) -> Iterator[KnownKey]:
+    command = ["ssh-keygen", "-F", name, "-f", str(path)]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SSH_SECONDS, check=False)
+    except FileNotFoundError as error:
+        raise EnvironmentUnfit("there is no ssh-keygen on this machine; install openssh-client") from error
+    except subprocess.TimeoutExpired as error:
+        raise ConfigurationError(f"{path}: ssh-keygen could not search it in {SSH_SECONDS:.0f} s") from error
+    if done.returncode and done.stderr.strip():
+        why = done.stderr.decode(errors="replace").strip().splitlines()[0]
+        raise ConfigurationError(f"{path}: cannot be searched for host keys: {why}")
+    yield from _read_found(path, done.stdout.decode(errors="replace").splitlines())
+
+
+def _read_found(path: Path, lines: list[str]) -> Iterator[KnownKey]:
+    """Yield the keys of what ``ssh-keygen -F`` printed: a comment with a line's number before each line."""
+    number = "?"
+    for line in lines:
+        if (comment := re.match(r"# Host .* found: line (\d+)", line)) is not None:
+            number = comment[1]
+        fields = line.split()
+        marker = fields.pop(0) if fields and fields[0].startswith("@") else ""
+        # Certificates of hosts are not read: see docs/deploy.md.
+        if line.startswith("#") or marker == _AUTHORITY or len(fields) < 3:
+            continue
+        try:
+            blob = base64.b64decode(fields[2], validate=True)
+        except binascii.Error as error:  # it may be one that revokes: so it is not passed over
+            raise ConfigurationError(f"{path}: line {number} is damaged ({error}); correct or remove it") from error
+        yield KnownKey(fields[1], blob, marker == _REVOKED, path)
+
+
+def find_revoking(route: Route, kind: str, blob: bytes) -> Path | None:
+    """Return the file of `RevokedHostKeys` that has a host key, None if none has.
+
+    Raises:
+        ConfigurationError: a file cannot be read: then OpenSSH trusts no host key either.
+    """
+    return next((path for path in route.revoked if _is_revoked(path, kind, blob)), None)
+
+
+def _is_revoked(path: Path, kind: str, blob: bytes) -> bool:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: these RevokedHostKeys cannot be read ({error.strerror}); correct OpenSSH's configuration"
+        ) from error
+    text = base64.b64encode(blob)
+    if not content.startswith(_KRL_MAGIC):
+        return any(text in line.split() for line in content.splitlines() if not line.lstrip().startswith(b"#"))
+    with tempfile.NamedTemporaryFile(suffix=".pub") as file:
+        file.write(kind.encode() + b" " + text + b"\n")
+        file.flush()
+        command = ["ssh-keygen", "-Q", "-f", str(path), file.name]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SSH_SECONDS, check=False)
+    if done.returncode and b"REVOKED" not in done.stdout:
+        why = (done.stderr.decode(errors="replace").strip().splitlines() or ["ssh-keygen -Q failed"])[-1]
+        raise ConfigurationError(f"{path}: these RevokedHostKeys cannot be read ({why}); make the list anew")
+    return done.returncode != 0
+
+
+class CheckKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramiko has no types
+    """Decides on a server's host key; paramiko has been told of no known keys, so that it asks for each."""
+
+    def __init__(self, drive: str, route: Route, write: bool = True) -> None:
+        """Check the server of `route`, for the drive of that name; `write` down a new key that is accepted."""
+        self._drive, self._route, self._may_write = drive, route, write
+        self._known = find_known(route)
+
+    def make_transport(self, sock: Any, **options: Any) -> paramiko.Transport:
+        """Return a transport that asks first for a key of a kind that is known, as a server may have several."""
+        transport = paramiko.Transport(sock, **options)
+        kinds = {key.kind for key in self._known if not key.revoked}
+        if "ssh-rsa" in kinds:
+            kinds |= {"rsa-sha2-512", "rsa-sha2-256"}
+        security = transport.get_security_options()
+        security.key_types = sorted(security.key_types, key=lambda kind: kind not in kinds)
+        return transport
+
+    def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
+        """Return if the key is right.
+
+        Raises:
+            HostKeyRefused: it is unknown, revoked, or another than the known one.
+            ConfigurationError: `RevokedHostKeys` cannot be read.
+        """
+        blob = key.asbytes()
+        if (revoking := find_revoking(self._route, key.get_name(), blob)) is not None:
+            raise HostKeyRefused(self._say(blob, f"is revoked in {revoking}", "do not use this drive"))
+        same = [known for known in self._known if known.blob == blob]
+        others = [known for known in self._known if not known.revoked]
+        if any(known.revoked for known in same):
+            raise HostKeyRefused(self._say(blob, f"is revoked in {same[0].source}", "do not use this drive"))
+        if same:
+            return
+        if others:
+            raise HostKeyRefused(self._changed(blob, others[0]))
+        if not self._route.accept_new:
+            raise HostKeyRefused(self._unknown(key.get_name(), blob))
+        if self._may_write:
+            self._write(key.get_name(), blob)
+
+    def _changed(self, blob: bytes, known: KnownKey) -> str:
+        remove = f"ssh-keygen -R '{self._route.known_as}' -f {known.source}"
+        return self._say(
+            blob,
+            f"is not the known one ({fingerprint(known.blob)} in {known.source}): another drive answers there, it was "
+            "set up anew, or somebody is in between",
+            f"find out which; only if the new key is the drive's own: {remove}, then add the new one",
+        )
+
+    def _unknown(self, kind: str, blob: bytes) -> str:
+        route = self._route
+        files = route.known_hosts[0] if route.known_hosts else Path("~/.ssh/known_hosts")
+        if (
+            route.hops
+            or route.proxy_command
+            or route.known_as not in (route.address, f"[{route.address}]:{route.port}")
+        ):
+            add = f"log in once with ssh (as {route.host}), or add its key under the name {route.known_as} to {files}"
+        else:
+            add = f"ssh-keyscan -t {kind} -p {route.port} {route.address} >> {files}"
+        return self._say(blob, "is not known", f"compare the fingerprint on the drive itself; if it is the same: {add}")
+
+    def _say(self, blob: bytes, what: str, remedy: str) -> str:
+        return f"drive {self._drive}: the host key {fingerprint(blob)} of {self._route.where} {what}; {remedy}"
+
+    def _write(self, kind: str, blob: bytes) -> None:
+        if not self._route.known_hosts:
+            return
+        path = self._route.known_hosts[0]
+        line = f"{self._route.known_as} {kind} {base64.b64encode(blob).decode()}\n"
+        try:
+            with _WRITING:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(line)
+        except OSError as error:
+            raise HostKeyRefused(
+                self._say(blob, f"is new and cannot be written to {path} ({error.strerror})", "make it writable")
+            ) from error

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -16,26 +17,86 @@ from csd_emu.config.array_file import ArrayConfig, Device
 from csd_emu.config.engine_names import ENGINE
 from csd_emu.engines.engine_protocol import (
     DevicePlan,
+    Engine,
     Fault,
     Handle,
     Surroundings,
     must_run,
     not_from_outside,
-    wait_for_hello,
 )
-from csd_emu.engines.remote.array_members import drives_of
-from csd_emu.engines.remote.dial_address import THROUGH_SSH, host_address
-from csd_emu.engines.remote.drive_connection import DriveConnection, OpenShell
 from csd_emu.engines.remote.drive_layout import DriveLayout
 from csd_emu.engines.remote.drive_slot import Lease, Look, Slot, lent_to_another
-from csd_emu.engines.remote.port_forward import LOOPBACK
+from csd_emu.engines.remote.inventory import DriveEntry, drives_of
 from csd_emu.engines.remote.server_id import server_id
-from csd_emu.engines.remote.shell import open_shell
+from csd_emu.engines.remote.shell import DriveConnection, OpenShell, Shell, open_shell
+from csd_emu.engines.remote.ssh_channel import LOOPBACK
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import CsdError, DeviceError, DriveUnfit, EnvironmentUnfit
 from firmware_agent.common.identity import read_identity, write_identity
+
+# As `host_address` in an inventory: through the SSH connection itself.
+THROUGH_SSH = "ssh"
+_LOOPBACK = "127.0.0.1"
+_SECONDS = 30.0
+
+
+def host_address(drive: DriveEntry, shell: Shell, listens: IPv4Address) -> str:
+    """Return the address that a drive dials, or `THROUGH_SSH`.
+
+    The inventory's, else the one that SSH came from, as the drive saw it.
+
+    Args:
+        drive: which drive.
+        shell: on it.
+        listens: the address of this machine on which the array listens.
+
+    Raises:
+        EnvironmentUnfit: there is none, or nobody listens there.
+        DriveUnreachable: the connection broke.
+    """
+    address = drive.host_address or _seen_from(drive, shell)
+    if address != THROUGH_SSH:
+        check_listens(drive.name, address, listens)
+    return address
+
+
+def check_listens(name: str, address: str, listens: IPv4Address) -> None:
+    """Return if an array that listens on `listens` can be reached at `address`, as far as can be told.
+
+    Raises:
+        EnvironmentUnfit: it cannot: it listens on loopback, and the drive is elsewhere, or on another address.
+    """
+    if listens.is_unspecified or address == str(listens):
+        return
+    try:
+        dialled = ip_address(address)
+    except ValueError:  # a name: it may be anything but this machine's own loopback
+        if not listens.is_loopback or address == "localhost":
+            return
+    else:
+        if not listens.is_loopback and not dialled.is_loopback:
+            return  # of another network card, or translated on the way
+    raise EnvironmentUnfit(
+        f"host.address: the array listens on {listens} alone, and drive {name} would dial {address}; set host.address "
+        f"to 0.0.0.0 or to that address of this machine, or `host_address: {THROUGH_SSH}` in the inventory"
+    )
+
+
+def _seen_from(drive: DriveEntry, shell: Shell) -> str:
+    """Return where the drive saw SSH come from."""
+    seen = shell.check("echo $SSH_CONNECTION", Deadline(_SECONDS)).split()
+    remedy = f"set host_address in the inventory, or `host_address: {THROUGH_SSH}` to go through the SSH connection"
+    if drive.jump or len(seen) != 4:
+        why = f"SSH goes through {drive.jump}" if drive.jump else "the drive does not say where SSH came from"
+        raise EnvironmentUnfit(f"drive {drive.name}: how it reaches this machine is not known, for {why}; {remedy}")
+    if ":" in seen[0]:
+        raise EnvironmentUnfit(
+            f"drive {drive.name}: SSH came from {seen[0]}, and an array listens on IPv4 alone; {remedy}"
+        )
+    return seen[0]
+
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -47,7 +108,7 @@ _LOOK_SECONDS = 2.0
 
 
 @ENGINE.register("remote", "Each drive is a real one of the inventory, reached over SSH.", offered=False)
-class RemoteEngine:
+class RemoteEngine(Engine):
     """Each device is a drive of the inventory; its agent's slot says to which array it is lent."""
 
     faults = frozenset(_SIGNALS)
@@ -79,9 +140,6 @@ class RemoteEngine:
         """Return the wall's clock, and the address under which the drive reaches this machine."""
         address = self._address(device.name)
         return Surroundings("wall", LOOPBACK if address == THROUGH_SSH else address)
-
-    def hypervisor_of(self, device: Device) -> None:
-        """Return None: a real drive has no hypervisor."""
 
     def prepare(self, progress: Progress) -> None:
         """Connect to all drives and see that each is installed, enrolled and free.
@@ -130,10 +188,6 @@ class RemoteEngine:
             plan.console.write_text(look.console + "\n", encoding="utf-8")
         return look.alive
 
-    async def wait_ready(self, handle: Handle, hello: Awaitable[None], deadline: Deadline) -> None:
-        """Wait for the agent's greeting (see `Engine.wait_ready`)."""
-        await wait_for_hello(self, handle, hello, deadline)
-
     def inject(self, handle: Handle, fault: Fault) -> None:
         """Send the agent the signal that makes the fault; one that was killed is not lent any more when it restarts."""
         if fault not in self.faults:
@@ -172,10 +226,6 @@ class RemoteEngine:
         """End all connections."""
         for line in self._lines.values():
             line.close()
-
-    def logs(self, name: str) -> str:
-        """Return the last of what a drive's agent said."""
-        return self._on(name, lambda slot: slot.logs())
 
     def _check(self, name: str) -> CsdError | None:
         try:

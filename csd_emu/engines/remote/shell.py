@@ -1,23 +1,26 @@
-"""A shell on a drive: commands and copies over one SSH connection."""
+"""A shell on a drive: commands and copies over one SSH connection, which is opened again when it broke."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import shlex
-from collections.abc import Callable
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
 import paramiko
 
 from csd_emu.engines.remote.inventory import DriveEntry
 from csd_emu.engines.remote.openssh import find_route
-from csd_emu.engines.remote.port_forward import forward_back
-from csd_emu.engines.remote.ssh_channel import MAX_OUTPUT_BYTES, OnSent, OutOfTime, TooMuch, execute
+from csd_emu.engines.remote.ssh_channel import MAX_OUTPUT_BYTES, OnSent, OutOfTime, TooMuch, execute, forward_back
 from csd_emu.engines.remote.ssh_connect import Connected
 from csd_emu.util.deadline import Deadline
-from firmware_agent.common.errors import DriveUnfit, DriveUnreachable
+from firmware_agent.common.errors import DriveUnfit, DriveUnreachable, HostKeyRefused
 from firmware_agent.common.units import format_bytes
 
 OnCopied = Callable[[int, int], None]
@@ -59,9 +62,16 @@ class Shell(Protocol):
         """As `run`, but return what was written, without white space at its end.
 
         Raises:
-            DriveUnfit: the exit code was not 0; the message has the last line that was written to stderr.
+            DriveUnfit: the exit code was not 0; the message has the last line that was written.
             DriveUnreachable: the connection broke, or the deadline passed.
         """
+        answer = self.run(command, deadline, stdin, root)
+        if answer.code != 0:
+            raise DriveUnfit(
+                f"drive {self.drive.name}: `{_shorten(command)}` failed (exit code {answer.code}): {_last(answer)}; "
+                "repair that on the drive and try again"
+            )
+        return answer.out.rstrip()
 
     def copy(self, source: Path, target: PurePosixPath, deadline: Deadline, show: OnCopied, root: bool = False) -> None:
         """Copy a file to the drive; what lies there of an earlier, cut attempt stays, and only the rest is sent.
@@ -109,8 +119,8 @@ def open_shell(drive: DriveEntry, deadline: Deadline, write_keys: bool = True) -
     return contextlib.closing(SshShell(drive, Connected(drive.name, find_route(drive), deadline, write_keys)))
 
 
-class SshShell:
-    """A `Shell` over an SSH connection: one exec channel per command, no SFTP, no terminal."""
+class SshShell(Shell):
+    """A shell over an SSH connection: one exec channel per command, no SFTP, no terminal."""
 
     def __init__(self, drive: DriveEntry, connected: Connected) -> None:
         """Speak through `connected`, and end it in the end."""
@@ -122,16 +132,6 @@ class SshShell:
     def run(self, command: str, deadline: Deadline, stdin: bytes = b"", root: bool = False) -> CommandResult:
         """See `Shell`."""
         return self._run(command, deadline, io.BytesIO(stdin), root)
-
-    def check(self, command: str, deadline: Deadline, stdin: bytes = b"", root: bool = False) -> str:
-        """See `Shell`."""
-        answer = self.run(command, deadline, stdin, root)
-        if answer.code != 0:
-            raise DriveUnfit(
-                f"drive {self.drive.name}: `{_shorten(command)}` failed (exit code {answer.code}): {_last(answer)}; "
-                "repair that on the drive and try again"
-            )
-        return answer.out.rstrip()
 
     def copy(self, source: Path, target: PurePosixPath, deadline: Deadline, show: OnCopied, root: bool = False) -> None:
         """See `Shell`."""
@@ -249,3 +249,132 @@ def _in_brackets(error: BaseException) -> str:
     """Return what an error says, in brackets; nothing of one that says nothing, as a connection's end."""
     said = " ".join(str(error).split())
     return f" ({said})" if said else ""
+
+
+T = TypeVar("T")
+OpenShell = Callable[[DriveEntry, Deadline], AbstractContextManager[Shell]]
+CONNECT_SECONDS = 30.0
+
+
+class DriveConnection:
+    """The connection to one drive; may be used from several threads."""
+
+    def __init__(self, drive: DriveEntry, connect: OpenShell = open_shell) -> None:
+        """Connect with `connect` when it is first needed."""
+        self.drive = drive
+        self._connect = connect
+        self._open: tuple[Shell, contextlib.ExitStack] | None = None
+        self._lock = threading.Lock()
+        # (address, port) as seen from here -> the drive's port that leads there.
+        self._forwards: dict[tuple[str, int], int] = {}
+
+    def forward(self, host: str, port: int) -> int:
+        """Return a port of the drive's loopback that leads to ``host:port`` as seen from here, while it is connected.
+
+        Raises:
+            DriveUnfit: its SSH server does not allow it.
+            DriveUnreachable: the drive cannot be reached.
+        """
+        if (host, port) not in self._forwards:
+            self._forwards[host, port] = self.use(lambda shell: shell.forward(host, port))
+        return self._forwards[host, port]
+
+    def use(self, work: Callable[[Shell], T]) -> T:
+        """Return what `work` returns of a shell on the drive; over a connection that broke meanwhile, once again.
+
+        `work` must be such that its beginning may be done twice.
+
+        Raises:
+            DriveUnreachable: the drive cannot be reached, or the connection broke twice.
+            HostKeyRefused: its host key is not the known one.
+        """
+        kept = self._open
+        opened = self._ensure()
+        try:
+            return work(opened[0])
+        except HostKeyRefused:
+            raise
+        except DriveUnreachable:
+            self._drop(opened)
+            if opened is not kept:  # it was new: what broke it will break the next one
+                raise
+        return work(self._ensure()[0])
+
+    def close(self) -> None:
+        """End the connection, if there is one."""
+        if self._open is not None:
+            self._drop(self._open)
+
+    def _ensure(self) -> tuple[Shell, contextlib.ExitStack]:
+        with self._lock:
+            if self._open is None:
+                stack = contextlib.ExitStack()
+                opened = stack.enter_context(self._connect(self.drive, Deadline(CONNECT_SECONDS))), stack
+                for (host, port), drive_port in self._forwards.items():
+                    with contextlib.suppress(DriveUnfit):  # taken by what is left of the connection that broke
+                        opened[0].forward(host, port, drive_port)
+                self._open = opened
+            return self._open
+
+    def _drop(self, opened: tuple[Shell, contextlib.ExitStack]) -> None:
+        with self._lock:
+            if self._open is opened:
+                self._open = None
+        opened[1].close()
+
+
+class LocalShell(Shell):
+    """Stands in for a drive's shell in tests, and benches of all but the network: runs its commands here, in `sh`."""
+
+    def __init__(
+        self,
+        drive: DriveEntry,
+        environment: Mapping[str, str],
+        shell: tuple[str, ...] = ("sh",),
+        before: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Run commands as whoever we are; rights of root are not asked for.
+
+        Args:
+            drive: whom it stands for.
+            environment: all that the commands see of it.
+            shell: the program, and its first arguments.
+            before: called with every command, and with ``copy PATH``, before it is run; may raise to cut the line.
+        """
+        self.drive = drive
+        self._environment, self._shell, self._before = dict(environment), shell, before
+
+    def run(self, command: str, deadline: Deadline, stdin: bytes = b"", root: bool = False) -> CommandResult:
+        """See `Shell.run`."""
+        self._before(command)
+        try:
+            done = subprocess.run(
+                [*self._shell, "-c", command],
+                input=stdin,
+                capture_output=True,
+                timeout=max(deadline.left_seconds, 0.001),
+                env=self._environment,
+                check=False,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise DriveUnreachable(f"drive {self.drive.name}: did not answer before the deadline") from error
+        return CommandResult(
+            done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        )
+
+    def copy(self, source: Path, target: PurePosixPath, deadline: Deadline, show: OnCopied, root: bool = False) -> None:
+        """See `Shell.copy`."""
+        self._before(f"copy {target}")
+        whole = source.stat().st_size
+        with open(source, "rb") as sent, open(target, "ab") as there:
+            sent.seek(there.tell())
+            shutil.copyfileobj(sent, there)
+        show(whole, whole)
+
+    def forward(self, host: str, port: int, drive_port: int = 0) -> int:
+        """Return the port itself: here is there."""
+        return port
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""

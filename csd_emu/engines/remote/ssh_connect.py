@@ -18,8 +18,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from fabric import Config, Connection
 from paramiko.auth_strategy import AuthFailure, AuthStrategy, InMemoryPrivateKey, OnDiskPrivateKey
 
-from csd_emu.engines.remote.known_hosts import CheckKeys
-from csd_emu.engines.remote.openssh import Route
+from csd_emu.engines.remote.openssh import CheckKeys, Route
 from csd_emu.util.deadline import Deadline
 from firmware_agent.common.errors import CsdError, DriveUnreachable
 
@@ -179,7 +178,8 @@ class Connected(contextlib.AbstractContextManager["Connected"]):
                 user=route.user,
                 port=route.port,
                 gateway=False,
-                config=_plain_config(),
+                # `ssh -G` has read OpenSSH's configuration, and files of fabric's are not read.
+                config=Config(ssh_config=paramiko.SSHConfig(), lazy=True),
                 connect_timeout=max(1, int(limit)),
                 connect_kwargs=options,
             )
@@ -188,11 +188,6 @@ class Connected(contextlib.AbstractContextManager["Connected"]):
             connection.open()
             _keep_alive(connection.transport, route.keepalive_seconds)
         self._open.append(connection)
-
-
-def _plain_config() -> Config:
-    """Return fabric's own defaults: `ssh -G` has read OpenSSH's configuration, and files of fabric's are not read."""
-    return Config(ssh_config=paramiko.SSHConfig(), lazy=True)
 
 
 def _keep_alive(transport: Any, seconds: int) -> None:

@@ -17,6 +17,7 @@ import psutil
 
 from csd_emu.engines.shaping.relay import LOG_FILE, READY, SETTINGS_FILE, RelaySettings
 from csd_emu.engines.shaping.shaper import Shape
+from csd_emu.util.process_identity import end_processes
 from firmware_agent.common.atomic_files import replace_file
 from firmware_agent.common.errors import EnvironmentUnfit
 
@@ -118,14 +119,7 @@ class RelayedLink:
 
 def end_relay(folder: Path) -> None:
     """End the relay with this folder, whichever process started it, if there is one."""
-    found = _find(folder)
-    for process in found:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
-    _, alive = psutil.wait_procs(found, timeout=_STOP_SECONDS)
-    for process in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+    end_processes(_find(folder), _STOP_SECONDS)
 
 
 def _find(folder: Path) -> list[psutil.Process]:

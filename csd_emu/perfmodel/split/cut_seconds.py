@@ -32,7 +32,7 @@ from csd_emu.perfmodel.overlap.steady_steps import DriveKind, ExchangeModel, Pas
 from csd_emu.perfmodel.overlap.stepped_ranges import BlockStepping
 from csd_emu.perfmodel.split.cut_costs import CutCosts
 from csd_emu.perfmodel.split.split_problem import DeviceCost, Floats, SplitProblem
-from csd_emu.perfmodel.step import DriveFigures, StepWork, time_step
+from csd_emu.perfmodel.step import DeviceWork, DriveFigures, time_step
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
 
@@ -62,12 +62,12 @@ def barrier_seconds(situation: SplitProblem, amounts: CutCosts | None = None) ->
     # The host reads its next records ahead, beside what follows the turn; with nothing moved, beside all of it.
     read = np.array([device.read_seconds for device in devices])
     read_first, read_ahead = np.where(local, 0.0, read), np.where(local, read, 0.0)
-    front = time_step(StepWork(pull[cuts], read_first + forward[cuts], up), figures, link)
+    front = time_step(DeviceWork(pull[cuts], read_first + forward[cuts], up), figures, link)
     turn_seconds = (front.end_seconds + amounts.host_seconds[cuts])[:, None]
-    rest = StepWork(down, np.maximum(backward[cuts], read_ahead), push[cuts])
+    rest = DeviceWork(down, np.maximum(backward[cuts], read_ahead), push[cuts])
     seconds = np.full(amounts.unmoved + 1, np.nan)
     seconds[cuts] = time_step(rest, figures, link, turn_seconds).end_seconds
-    whole = StepWork(pull[-1], amounts.compute_seconds[:, -1], push[-1])
+    whole = DeviceWork(pull[-1], amounts.compute_seconds[:, -1], push[-1])
     seconds[-1] = time_step(whole, figures, link).end_seconds
     moved = amounts.push_bytes[-1] - amounts.push_bytes
     return np.asarray(seconds + _reduce(amounts.push_bytes, len(devices)) + _reduce(moved, 0))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from csd_emu.engines.shaping.relay_pipe import CHUNK_BYTES
+from csd_emu.engines.shaping.relay import CHUNK_BYTES
 from csd_emu.perfmodel.overlap.layer_work import Costs, LayerCost, TensorCost, exchange_bytes, ideal_step_seconds
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds

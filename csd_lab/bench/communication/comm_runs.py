@@ -20,7 +20,7 @@ from csd_lab.bench.harness import WATCHDOG_SECONDS, Bench, RunningDrives, array_
 from firmware_agent.common.models import ModelSpec
 from firmware_agent.common.send_queue import TransferSettings
 from firmware_agent.common.slices import Array
-from host.app.run_request import RunRequest
+from host.app.prepare import RunRequest
 from host.config.job_file import DataSection
 from host.core.datasets import synthetic_source
 from host.fleet.lifecycle import ArrayRequest

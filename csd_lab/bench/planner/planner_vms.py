@@ -15,7 +15,7 @@ from csd_lab.bench.planner.bench_planner import summarise
 from csd_lab.bench.planner.planner_cases import DEADLINE, TIE
 from csd_lab.bench.planner.planner_play import ChoiceOutcome
 from firmware_agent.common.errors import DeviceError
-from host.app.run_request import RunRequest
+from host.app.prepare import RunRequest
 from host.config.preference import NAMED, Preference
 from host.core.records import RoundRecord
 from host.policies.selection.cluster import Cluster, Configuration

@@ -18,7 +18,7 @@ from csd_lab.simulate.tree import array_tree
 from csd_lab.simulate.tuners import make_tuner
 from firmware_agent.common.models import ZOO, ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
-from host.core.model_bytes import inspect_load
+from host.core.model_facts import inspect_load
 from host.core.tuning.batch_tuner import Floats
 
 DRIVES, STEPS, RUNS = 10_000, 1_000, 3

@@ -18,7 +18,7 @@ from csd_lab.simulate.tree import Tree, make_tree
 from csd_lab.simulate.tuners import make_tuner
 from firmware_agent.common.models import ZOO, ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
-from host.core.model_bytes import Load, inspect_load
+from host.core.model_facts import Load, inspect_load
 from host.core.tuning.batch_tuner import Floats
 
 SERVERS, DRIVES, STEPS, RUNS = 1_000, 36, 100, 3

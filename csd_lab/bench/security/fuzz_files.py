@@ -17,8 +17,7 @@ from safetensors.numpy import save
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.engines.remote.inventory import load_inventory
-from csd_emu.image.image_archive import MANIFEST, take_manifest, unpack_files
-from csd_emu.image.tar_stream import TarStream
+from csd_emu.image.image_archive import MANIFEST, TarStream, take_manifest, unpack_files
 from csd_emu.profiles.calibration.table_check import parse_table
 from csd_emu.profiles.calibration.table_store import SHIPPED
 from csd_emu.util.config_files import parse_config
@@ -31,7 +30,7 @@ from firmware_agent.common.imports import check_source
 from firmware_agent.common.shard import open_shard, write_shard
 from host.config.array_files import read_array
 from host.config.job_file import find_model, read_job
-from host.config.job_plugins import check_plugins
+from host.config.resolve import check_plugins
 from host.config.server_group import load_server_group, read_server_group
 from host.core.records import EventRecord, RoundRecord
 from host.core.slice_record import SliceRecord

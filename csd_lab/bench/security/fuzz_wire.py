@@ -23,10 +23,10 @@ from firmware_agent.common.identity import Identity
 from firmware_agent.common.shard import open_shard, write_shard
 from firmware_agent.common.slices import Assembler, cut_slices, tensor_specs
 from host.core.states.training_state import TrainingState, pack_state, unpack_state
-from host.deploy.drive_facts import parse_facts, read_version
+from host.deploy.compatibility import parse_facts, read_version
+from host.fleet.admission import ExpectedDevice, HelloRules
 from host.fleet.device_session import DeviceSession
-from host.fleet.hello_rules import ExpectedDevice, HelloRules
-from host.training.multi_server.store.store_messages import Request, read_request
+from host.training.multi_server.store.store_client import Request, read_request
 from host.training.multi_server.worker.worker_frames import FromHost, FromWorker, from_host, from_worker
 
 _WEIGHTS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(2, np.float32)}

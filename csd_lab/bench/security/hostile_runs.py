@@ -22,7 +22,7 @@ from csd_lab.bench.harness import Bench, RunningDrives, array_of, request_run
 from csd_lab.bench.security.hostile_behaviour import HOSTILE, WITHIN_STEP, Behaviour
 from firmware_agent.common.errors import BootTimeout, CsdError, DeviceLost
 from firmware_agent.common.models import ModelSpec
-from host.app.run_request import RunRequest
+from host.app.prepare import RunRequest
 from host.config.job_file import DataSection
 from host.core.records import EventKind, EventRecord
 from host.fleet.lifecycle import ArrayRequest

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from csd_emu.perfmodel.host_node import link_of
 from csd_emu.profiles import get_profile
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, array_of, spread_over
-from csd_lab.simulate.tuning.slowdown_traces import SlowdownProcess, draw_traces
-from csd_lab.simulate.tuning.tuning_baselines import LoadBalanced, Policy, Proportional, Retuning, Static
-from csd_lab.simulate.tuning.tuning_simulation import Scenario, oracle, simulate
+from csd_lab.bench.training.tuning_baselines import LoadBalanced, Policy, Proportional, Static
+from csd_lab.bench.training.tuning_simulation import Scenario, oracle, simulate
+from csd_lab.simulate.slowdown_traces import SlowdownProcess, draw_traces
 from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
 from host.policies.batching.device_speeds import device_classes
@@ -41,7 +42,7 @@ class TuningContender:
 
     Attributes:
         make: the policy for so many traces.
-        straggler_factor: see `csd_lab.simulate.tuning.tuning_simulation.wait`.
+        straggler_factor: see `csd_lab.bench.training.tuning_simulation.wait`.
         charged: whether its retunes cost anything.
         stops: whether late devices give up their batch.
         traces: how many of the traces it goes through.
@@ -96,9 +97,9 @@ def scenario() -> Scenario:
     sync = SyncSection(tuning=TuningSection(slow_batch=SLOW_BATCH, largest_batch=4096))
     classes = device_classes(config, CalibrationStore(SHIPPED).of(MODEL, SHAPE), sync)
     tables = [known.speed for known in classes.values()]
-    host = get_profile(config.host.profile)
+    link = link_of(config.link, get_profile(config.host.profile))
     # Weights to all drives, gradients from them, through the host's end of the link.
-    sync_seconds = 2 * DRIVES * 4 * PARAMETERS / host.link_bytes_per_second.value
+    sync_seconds = 2 * float(link.carry_together(np.full(DRIVES, 4.0 * PARAMETERS)).max())
     return Scenario(tables, plan_batches(tables, sync.tuning, sync_seconds).batches, sync_seconds, COST_STEPS)
 
 
@@ -126,7 +127,7 @@ def contenders() -> dict[str, TuningContender]:
 def _hypertune(rows: int) -> Policy:
     known, steps = scenario(), TRACE_PROCESS.steps
     rules = RetuneRules(cost_steps=COST_STEPS)
-    return Retuning(Retuner(known.tables, known.batches, rules, steps, known.sync_seconds, rows))
+    return Retuner(known.tables, known.batches, rules, steps, known.sync_seconds, rows)
 
 
 def _chunk(task: tuple[int, int, int]) -> dict[str, dict[str, list[float]]]:

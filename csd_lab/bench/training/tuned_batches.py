@@ -12,7 +12,7 @@ from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import WATCHDOG_SECONDS, Bench, RunningDrives, array_of, request_run
 from firmware_agent.common.frames.measure_frames import Measure, Measured
 from firmware_agent.common.models import ZOO
-from host.app.run_request import RunRequest
+from host.app.prepare import RunRequest
 from host.core.datasets import synthetic_source
 from host.core.records import RoundRecord, StepRecord
 from host.training.sync_plan import SyncPlan

@@ -20,7 +20,7 @@ from csd_emu.perfmodel.overlap.layer_work import Costs
 from csd_emu.perfmodel.overlap.simulated_link import SharedLink
 from csd_emu.perfmodel.overlap.steady_steps import steady_step_seconds
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
-from csd_lab.simulate.tuning.slowdown_traces import arrivals
+from csd_lab.simulate.slowdown_traces import arrivals
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.send_queue import TransferSettings
 from host.policies.transfer.transfer_tuner import Change, StepSeen, TransferTuner

@@ -18,9 +18,16 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from csd_emu.image.guest_bytecode import compile_tree, find_python
 from csd_emu.image.image_recipe import HASH_CHARACTERS, tree_hash
-from csd_emu.image.image_rootfs import kernel_release, make_disk, make_link, make_root, unpack_package
+from csd_emu.image.image_rootfs import (
+    compile_tree,
+    find_python,
+    kernel_release,
+    make_disk,
+    make_link,
+    make_root,
+    unpack_package,
+)
 from csd_emu.image.initramfs import Entry, KeyPair, write_initramfs
 from csd_emu.image.packages import Package, PackageCache
 from csd_emu.image.runner import Runner, find_tool

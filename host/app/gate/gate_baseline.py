@@ -23,7 +23,7 @@ from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.app.gate.gate_checks import KINDS, NO_CLOCK, ExpectedFigure
 from host.config.job_file import JobConfig
 from host.core.datasets import is_path
-from host.core.owned_files import replace_file
+from host.core.owned_files import write_whole
 
 FORMAT = 1
 # What moves none of the figures, and may be another on each runner.
@@ -97,10 +97,7 @@ def write_baseline(path: Path, baseline: GateBaseline) -> None:
     Raises:
         EnvironmentUnfit: it cannot be written.
     """
-    try:
-        replace_file(path, msgspec.json.format(msgspec.json.encode(baseline)) + b"\n")
-    except OSError as error:
-        raise _unwritable(path, error) from error
+    write_whole(path, msgspec.json.format(msgspec.json.encode(baseline)) + b"\n", "give another", "the baseline")
 
 
 def check_writable(path: Path) -> None:
@@ -115,7 +112,7 @@ def check_writable(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise EnvironmentUnfit(f"{path}: the baseline cannot be written ({error.strerror}); give another") from error
 
 
 def read_baseline(path: Path) -> GateBaseline:
@@ -203,10 +200,6 @@ def _check_figures(path: Path, baseline: GateBaseline) -> None:
         meant = KINDS[name].unit, baseline.clock if KINDS[name].timed else NO_CLOCK
         if (figure.unit, figure.clock) != meant:
             raise _damaged(path, f"{name}: unit and clock must be {meant[0]} and {meant[1]}")
-
-
-def _unwritable(path: Path, error: OSError) -> EnvironmentUnfit:
-    return EnvironmentUnfit(f"{path}: the baseline cannot be written ({error.strerror}); give another")
 
 
 def _shown(value: Any) -> str:

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
-from firmware_agent.common.errors import ConfigurationError, CsdError, EnvironmentUnfit, PluginFailed
-from host.core.owned_files import replace_file
+from firmware_agent.common.errors import ConfigurationError, CsdError, PluginFailed
+from host.core.owned_files import write_whole
 
 # What no XML 1.0 document can hold, not even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -62,11 +62,7 @@ def write_junit(path: Path, document: bytes) -> None:
     Raises:
         EnvironmentUnfit: it cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, document)
-    except OSError as error:
-        raise EnvironmentUnfit(f"{path}: the JUnit file cannot be written ({error.strerror}); give another") from error
+    write_whole(path, document, "give another", "the JUnit file", folder=True)
 
 
 def remove_old(path: Path) -> None:

@@ -96,7 +96,7 @@ class Running:
     @property
     def done(self) -> bool:
         """Whether it has ended."""
-        return self._ticket.done
+        return self._ticket.done()
 
     @property
     def directory(self) -> Path | None:

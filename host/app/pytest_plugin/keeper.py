@@ -35,7 +35,7 @@ from host.fleet.array_state import ArrayState
 from host.fleet.lifecycle import ArrayRequest, fetch_consoles, list_running
 
 if TYPE_CHECKING:
-    from host.app.run_request import RunRequest
+    from host.app.prepare import RunRequest
 
 Message = dict[str, Any]
 _THREAD_SECONDS = 60.0

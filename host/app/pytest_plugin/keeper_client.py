@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import queue
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,8 @@ _LAST_LINES = 20
 _KILL_SECONDS = 10.0
 
 
-class Ticket:
+class Ticket(Future[dict[str, Any]]):
     """An answer that is to come."""
-
-    def __init__(self) -> None:
-        self._box: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._answer: dict[str, Any] | None = None
-
-    def give(self, answer: dict[str, Any]) -> None:
-        """Hand over the answer."""
-        self._box.put(answer)
 
     def take(self, seconds: float) -> dict[str, Any]:
         """Return the answer, waiting for it; it may be taken again.
@@ -37,20 +29,13 @@ class Ticket:
             DeviceError: there is none after so many wall seconds.
             CsdError: the keeper could not do it; the error is of the class that it was there.
         """
-        if self._answer is None:
-            try:
-                self._answer = self._box.get(timeout=seconds)
-            except queue.Empty:
-                raise errors.DeviceError(f"no answer within {seconds:.0f} s of wall time; allow more") from None
-        if "error" in self._answer:
-            kind = getattr(errors, self._answer["error"], errors.CsdError)
-            raise kind(self._answer["message"])
-        return self._answer
-
-    @property
-    def done(self) -> bool:
-        """Whether the answer is there."""
-        return self._answer is not None or not self._box.empty()
+        try:
+            answer = self.result(seconds)
+        except TimeoutError:
+            raise errors.DeviceError(f"no answer within {seconds:.0f} s of wall time; allow more") from None
+        if "error" in answer:
+            raise getattr(errors, answer["error"], errors.CsdError)(answer["message"])
+        return answer
 
 
 class KeeperProcess:
@@ -91,7 +76,7 @@ class KeeperProcess:
                 self._process.stdin.flush()
             except BrokenPipeError:
                 self._tickets.pop(number)
-                ticket.give(self._ended())
+                ticket.set_result(self._ended())
         return ticket
 
     def ask(self, what: str, seconds: float, **values: Any) -> dict[str, Any]:
@@ -118,11 +103,11 @@ class KeeperProcess:
             with self._lock:
                 ticket = self._tickets.pop(answer["number"], None)
             if ticket is not None:
-                ticket.give(answer)
+                ticket.set_result(answer)
         with self._lock:
             left, self._tickets = list(self._tickets.values()), {}
         for ticket in left:
-            ticket.give(self._ended())
+            ticket.set_result(self._ended())
 
     def _ended(self) -> dict[str, Any]:
         """Return the answer of a keeper that is no more, once its last words can be read."""

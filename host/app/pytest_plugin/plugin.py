@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -51,7 +51,6 @@ def csd_array(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     """Give the test an array of drives, which comes up with its first job and may stay up for the next test."""
     from firmware_agent.common.errors import EnvironmentUnfit
     from host.app.pytest_plugin.array_pool import ArrayPool
-    from host.app.pytest_plugin.array_settings import read_marks
 
     config, node = request.config, request.node
     if _lab not in config.stash:
@@ -87,3 +86,43 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     lab = session.config.stash.get(_lab, None)
     if lab is not None:
         lab.close()
+
+
+DEFAULT_DEVICES, DEFAULT_PROFILE = 2, "newport"
+
+
+def read_marks(node: pytest.Item, config: pytest.Config) -> dict[str, Any]:
+    """Return the keys of an array file that a test asks for, and ``array``, a path, if it names a file.
+
+    A mark of the test goes before one of its class, and that before one of its module.
+    """
+    asked: dict[str, Any] = {}
+    for mark in node.iter_markers("csd"):
+        if mark.args:
+            raise pytest.UsageError(f"{node.nodeid}: the mark csd takes names, as in csd(devices=3)")
+        asked = dict(mark.kwargs) | asked
+    return merge(asked, str(config.getini("csd_engine")), config.getoption("csd_engine"))
+
+
+def merge(asked: Mapping[str, Any], usual_engine: str, engine: str | None) -> dict[str, Any]:
+    """Return the keys with devices spelt out, and the engine that goes before the others.
+
+    Args:
+        asked: by marks.
+        usual_engine: where neither mark nor file says one; may be empty.
+        engine: of the command line, which goes before all others; None if there is none.
+    """
+    keys = dict(asked)
+    devices, profile = keys.pop("devices", None), keys.pop("profile", None)
+    if isinstance(devices, int) or profile is not None or (devices is None and "array" not in keys):
+        count = DEFAULT_DEVICES if devices is None else devices
+        if not isinstance(count, int):
+            raise pytest.UsageError("the mark csd takes profile= with a number of devices, not with groups of them")
+        devices = [{"profile": profile or DEFAULT_PROFILE, "count": count}]
+    if devices is not None:
+        keys["devices"] = devices
+    if engine is not None:
+        keys["engine"] = engine
+    elif usual_engine and "array" not in keys:
+        keys.setdefault("engine", usual_engine)
+    return keys

@@ -17,14 +17,12 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.units import format_bytes
-from host.app.array_actions import ArrayStatus
-from host.app.foreground import keep_up, print_change
+from host.app.array_actions import ArrayStatus, keep_up, print_change
 from host.app.image_actions import import_image
 from host.app.stack.stack_settings import DRIVES_PORT, StackSettings
 from host.config.job_file import read_job
 from host.core.console import console
-from host.fleet.array_state import ArrayBusy, array_folder
-from host.fleet.foreground_lock import is_present
+from host.fleet.array_state import ArrayBusy, array_folder, is_present
 from host.fleet.lifecycle import ArrayRequest
 
 RELAY = "socat"

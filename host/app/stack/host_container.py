@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import threading
 from collections.abc import Callable
@@ -19,18 +18,19 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress
 from csd_emu.util.yaml_files import load_yaml
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, EnvironmentUnfit
-from host.app.prepare import prepare_run
+from host.app.prepare import RunRequest, prepare_run
 from host.app.resume import resume_run
 from host.app.run_job import Stay, run_job
-from host.app.run_request import RunRequest
 from host.app.stack.stack_settings import StackSettings
 from host.config.resolve import JobChanges, resolve_run
 from host.core.console import console
+from host.core.owned_files import write_whole
 from host.core.summary import Summary
-from host.fleet.foreground_lock import is_present
+from host.fleet.array_state import is_present
 from host.monitoring.run_directory import ARRAY_FILE, JOB_FILE, SUMMARY_FILE
 
 _POLL_SECONDS, _LOOK_SECONDS = 0.5, 2.0
+_REMEDY = "free space, or make the volume writable"
 
 
 def run_host(settings: StackSettings, paths: Paths, progress: Progress, on_done: Callable[[Summary], None]) -> None:
@@ -92,13 +92,7 @@ def _resume(directory: Path, paths: Paths, progress: Progress, stay: Stay) -> bo
 def _read(settings: StackSettings, paths: Paths) -> RunRequest:
     """Read job and array, the latter as if from a file of the user's."""
     array = paths.state / "stack.yaml"
-    try:
-        array.parent.mkdir(parents=True, exist_ok=True)
-        array.write_text(yaml.safe_dump(settings.array().model_dump(mode="json")), encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentUnfit(
-            f"{array} cannot be written ({error.strerror}); free space, or make the volume writable"
-        ) from error
+    write_whole(array, yaml.safe_dump(settings.array().model_dump(mode="json")).encode(), _REMEDY, folder=True)
     return prepare_run(resolve_run(settings.job_file, array, None, JobChanges(settings.tuner)))
 
 
@@ -141,17 +135,6 @@ def ensure_secret(folder: Path, name: str) -> Path:
     Raises:
         EnvironmentUnfit: it cannot be written.
     """
-    path, partial = folder / name, folder / f"{name}.partial"
-    if path.exists():
-        return path
-    try:
-        partial.unlink(missing_ok=True)
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
-        with open(descriptor, "w", encoding="ascii") as stream:
-            stream.write(secrets.token_urlsafe(_BYTES))
-        partial.replace(path)
-    except OSError as error:
-        raise EnvironmentUnfit(
-            f"{path} cannot be written ({error.strerror}); free space, or make the volume writable"
-        ) from error
+    if not (path := folder / name).exists():
+        write_whole(path, secrets.token_urlsafe(_BYTES).encode(), _REMEDY, mode=0o444)
     return path

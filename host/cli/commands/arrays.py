@@ -1,4 +1,4 @@
-"""`csd-emu up`, `down`, `status`, `sweep` and `validate`."""
+"""`csd-emu up`, `down`, `status`, `sweep`, `inject` and `validate`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from rich.table import Table
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.units import format_bytes
-from host.cli.common_options import ArrayFile, EngineOption, JobOption, Json, Stay
-from host.cli.completion import complete_array
-from host.cli.json_output import print_json
-from host.core.console import StageProgress, console, print_line, print_whole
+from host.cli.common_options import ArrayFile, EngineOption, JobOption, Json, Stay, complete_array, complete_fault
+from host.core.console import StageProgress, console, print_json, print_line, print_whole
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
+    from csd_emu.engines.qemu.vm_scheduling import VmScheduleReport
     from host.app.array_actions import StatusReport, SweepReport
     from host.app.inject_fault import InjectReport
     from host.app.validation import ValidationReport
-    from host.cli.vm_schedule import VmScheduleReport
 
 
 def up(
@@ -39,8 +37,7 @@ def up(
         _show_plan(array, engine and engine.value, as_json)
         return
     with INTERRUPTS.deferred():
-        from host.app.array_actions import ArrayStatus, StatusReport, bring_up, read_up
-        from host.app.foreground import keep_up, print_change
+        from host.app.array_actions import ArrayStatus, StatusReport, bring_up, keep_up, print_change, read_up
 
         request = read_up(array, job, engine and engine.value)
 
@@ -56,7 +53,7 @@ def up(
 
 def _show_plan(array: Path, engine: str | None, as_json: bool) -> None:
     with INTERRUPTS.deferred():
-        from host.cli.vm_schedule import schedule_drives
+        from host.app.array_actions import schedule_drives
         from host.config.array_files import read_array
 
     report = schedule_drives(read_array(array, engine), Paths.default())
@@ -186,3 +183,34 @@ def print_validation(report: ValidationReport) -> None:
         console.print(f"job: {report.job['model']} on {report.job['data']['source']}, valid{tried}", soft_wrap=True)
     for xml in report.domains.values():
         print_line(xml)
+
+
+def inject(
+    array: Annotated[
+        str, typer.Argument(help="name of an array that is up, or of a run's", autocompletion=complete_array)
+    ],
+    device: Annotated[str, typer.Argument(help="name of the drive, such as csd-01")],
+    fault: Annotated[
+        str,
+        typer.Argument(
+            help="kill, revive, freeze, thaw, cut, heal, slow, corrupt, fill or clear (docs/faults.md)",
+            autocompletion=complete_fault,
+        ),
+    ],
+    weight: Annotated[
+        int | None, typer.Option(help="slow: of the competing task, against the trainer's 100; 0 ends it")
+    ] = None,
+    after: Annotated[float, typer.Option(min=0.0, help="wall seconds to wait before")] = 0.0,
+    duration: Annotated[
+        float | None, typer.Option("--for", min=0.0, help="wall seconds after which the fault is undone")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Do harm to one drive of an array that is up, while a run is going on or not."""
+    with INTERRUPTS.deferred():
+        from host.app.inject_fault import Injection, inject_fault
+
+        request = Injection.read(array, device, fault, weight, after, duration)
+    with StageProgress(quiet=as_json) as progress:
+        report = inject_fault(request, Paths.default(), progress)
+    print_json(report) if as_json else print_injection(report)

@@ -1,4 +1,4 @@
-"""`csd-emu calibrate`."""
+"""`csd-emu calibrate` and `csd-emu fidelity`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from rich.table import Table
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.units import format_bytes
-from host.cli.json_output import print_json
-from host.core.console import StageProgress, console
+from host.core.console import StageProgress, console, print_json
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
     from host.app.calibration_report import CalibrationOutcome, CalibrationReport
-    from host.app.real_drive import RealDrive
+    from host.app.real_drive import FidelityReport, RealDrive
 
 
 def calibrate(
@@ -133,3 +132,58 @@ def _layers_cell(row: CalibrationOutcome) -> str:
     watched = row.layers.watched.forward + row.layers.watched.backward
     longer = f" ({watched / whole - 1:+.1%})" if whole else ""
     return f"{len(row.layers.layers)}{longer}"
+
+
+def fidelity(
+    drive: Annotated[str, typer.Argument(help="a drive of the inventory; it must be installed and enrolled")],
+    inventory: Annotated[Path, typer.Option(metavar="DRIVES.YAML", help="which drives, and how to reach them")],
+    model: Annotated[
+        list[str] | None, typer.Option(help="a built-in name or my_net.py:build; can be repeated; else digits_cnn")
+    ] = None,
+    batches: Annotated[str, typer.Option(help="batch sizes to measure, two or more")] = "1,8,32",
+    shape: Annotated[
+        str | None, typer.Option("--input", metavar="CxHxW", help="shape of an image; built-in models have their own")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="steps per batch size", min=1, max=4096)] = None,
+    seed: Annotated[int, typer.Option(help="of weights and images", min=0, max=2**31 - 1)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for scripts")] = False,
+) -> None:
+    """Measure models on a real drive, and say how far the emulation of its profile differs from it."""
+    with INTERRUPTS.deferred():
+        from host.app.real_drive import RealDrive, measure_fidelity
+        from host.config.calibration_request import read_request, read_spec
+
+        specs = map(read_spec, model or ["digits_cnn"])
+        requests = [read_request(spec, shape, batches, steps, None, seed) for spec in specs]
+        found = RealDrive.find(inventory, drive)
+    with StageProgress(quiet=as_json) as progress:
+        report = measure_fidelity(requests, found, Paths.default(), progress)
+    print_json(report) if as_json else print_fidelity(report)
+
+
+def print_fidelity(report: FidelityReport) -> None:
+    """Print how far drive and emulation differ, and what would make them agree."""
+    title = f"{report.drive} against an emulated {report.profile}, seconds per step"
+    table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0))
+    for name in ("model", "batch", f"emulated ({report.emulated_clock})", f"drive ({report.drive_clock})"):
+        table.add_column(name, justify="left" if name == "model" else "right", no_wrap=True)
+    for name in ("drive / emulated", "spread", "steps"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in report.rows:
+        mark = " *" if row.extrapolated else ""
+        table.add_row(
+            *(row.model, f"{row.batch_size}{mark}", f"{row.emulated_seconds:.4g}", f"{row.drive_seconds:.4g}"),
+            *(f"{row.ratio:.3f}", f"{row.spread:.1%}", str(row.steps)),
+        )
+    console.print(table)
+    if any(row.extrapolated for row in report.rows):
+        console.print("* the counted table has no such row: what it says was interpolated", soft_wrap=True)
+    for fit in report.fits:
+        console.print(
+            f"{fit.kind} phases: the profile's scale is {fit.profile_scale:.4g}, {fit.fitted_scale:.4g} would fit "
+            f"(worst error left: {fit.worst_error:.1%})",
+            soft_wrap=True,
+        )
+    for figure in report.suggested:
+        console.print(f"profile {figure.name}: {figure.now:.4g} now, {figure.fitted:.4g} fitted", soft_wrap=True)
+    console.print(f"{report.wall_seconds:.0f} s of wall time", soft_wrap=True)

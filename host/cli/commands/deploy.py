@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import Json
-from host.cli.json_output import print_json
-from host.core.console import StageProgress, console, print_whole
+from host.core.console import StageProgress, console, errors, print_json, print_whole
 from host.core.interrupts import INTERRUPTS
+from host.deploy.compatibility import Form
+from host.deploy.verb_protocol import VerbOutcome
 
 if TYPE_CHECKING:
     from host.deploy.verb_protocol import DeployReport, VerbOutcome
-
-
-class FormChoice(StrEnum):
-    """How the agent can be installed."""
-
-    wheels = "wheels"
-    rootfs = "rootfs"
 
 
 # Of results, in the order in which they are counted.
@@ -51,7 +46,7 @@ def deploy(
     batch: Annotated[int | None, typer.Option(help="upgrade: drives at a time; stops after a failure", min=1)] = None,
     lines: Annotated[int | None, typer.Option(help="logs: how many", min=1)] = None,
     renew: Annotated[bool, typer.Option("--renew", help="enrol: a new certificate for every drive")] = False,
-    form: Annotated[FormChoice | None, typer.Option(help="install, upgrade: in place of the one that fits")] = None,
+    form: Annotated[Form | None, typer.Option(help="install, upgrade: in place of the one that fits")] = None,
     force: Annotated[
         bool, typer.Option("--force", help="stop, upgrade, rollback, uninstall: even while an array uses the drive")
     ] = False,
@@ -62,11 +57,9 @@ def deploy(
     Exit code: 0 all went well, 1 it failed on some drive or left some out, 2 bad input.
     """
     with INTERRUPTS.deferred():
-        from host.deploy.progress_board import LiveBoard
         from host.deploy.run_verb import DeployRequest, read_seconds
         from host.deploy.run_verb import deploy as run_deploy
-        from host.deploy.verb_protocol import exit_code
-        from host.deploy.verbs.verb_table import VERBS, VerbOptions
+        from host.deploy.verb_protocol import VERBS, VerbOptions, exit_code
 
     request = DeployRequest(
         inventory,
@@ -145,3 +138,51 @@ def _count(drives: Sequence[VerbOutcome]) -> str:
     results = [drive.result.value for drive in drives]
     counts = ", ".join(f"{results.count(name)} {name}" for name in _COLOURS if name in results)
     return f"{len(results)} drive{'s' * (len(results) != 1)}: {counts}"
+
+
+class LiveBoard:
+    """A `host.deploy.run_verb.Board`; says nothing where there is no terminal. A context manager."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        """Show nothing if `quiet`."""
+        self._lock = threading.Lock()
+        self._tasks: dict[str, TaskID] = {}
+        self._bar: Progress | None = None
+        if not quiet and errors.is_terminal:
+            columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn()
+            self._bar = Progress(*columns, console=errors, transient=True)
+            self._all = self._bar.add_task("all drives", total=None)
+
+    def __enter__(self) -> LiveBoard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begin(self, drives: int) -> None:
+        """See `Board`."""
+        if self._bar is not None:
+            self._bar.update(self._all, total=drives)
+            self._bar.start()
+
+    def show(self, drive: str, what: str, share: float | None) -> None:
+        """See `Board`."""
+        if self._bar is None:
+            return
+        text = escape(f"{drive}: {what}")
+        with self._lock:
+            task = self._tasks.get(drive)
+            if task is None:
+                task = self._tasks[drive] = self._bar.add_task(text, total=None)
+        self._bar.update(task, description=text, total=None if share is None else 1.0, completed=share or 0.0)
+
+    def finish(self, outcome: VerbOutcome) -> None:
+        """See `Board`."""
+        if self._bar is None:
+            return
+        with self._lock:
+            task = self._tasks.pop(outcome.drive, None)
+        if task is not None:
+            self._bar.remove_task(task)
+        self._bar.advance(self._all)

@@ -11,8 +11,7 @@ from rich.table import Table
 from csd_emu.util.paths import Paths
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import Json
-from host.cli.json_output import print_json
-from host.core.console import StageProgress, console
+from host.core.console import StageProgress, console, print_json
 
 if TYPE_CHECKING:
     from host.app.image_actions import ImageReport

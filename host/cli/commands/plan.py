@@ -15,8 +15,7 @@ from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import EngineOption, JobFile, Json, PreferOption, TunerOption
-from host.cli.json_output import print_json
-from host.core.console import StageProgress, console, print_summary, print_whole
+from host.core.console import StageProgress, console, print_json, print_summary, print_whole
 from host.core.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def _plan_placement(job: Path, array: Path | None, more: bool, as_json: bool) ->
         raise ConfigurationError("--placement: the host's part of a model is one server's; give its --array")
     with INTERRUPTS.deferred():
         from csd_emu.profiles.calibration import CalibrationStore
-        from host.cli.placement_plan import plan_placement
+        from host.cli.placement_report import plan_placement
 
     report = plan_placement(job, array, CalibrationStore(Paths.default().calibration))
     print_json(report) if as_json else print_plan(report)

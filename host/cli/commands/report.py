@@ -1,15 +1,16 @@
-"""`csd-emu report`."""
+"""`csd-emu report` and `csd-emu top`: a run that has ended, or goes on."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from host.cli.common_options import Json, Trust
-from host.cli.json_output import print_json
-from host.core.console import StageProgress, console
+from csd_emu.util.paths import Paths
+from host.cli.common_options import Json, Trust, complete_array
+from host.core.console import StageProgress, console, print_json
 from host.core.interrupts import INTERRUPTS
 from host.monitoring.report.formats import format_share
 
@@ -47,3 +48,27 @@ def print_report(report: ReportOutput) -> None:
     elif comparison.reason:
         console.print(f"no comparison of time and energy: {comparison.reason}", soft_wrap=True)
     console.print(f"report: {report.report}", soft_wrap=True)
+
+
+def top(
+    array: Annotated[
+        str | None,
+        typer.Argument(help="name of the array; not needed if only one run goes on", autocompletion=complete_array),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="show it once, with means since the run began")] = False,
+    interval: Annotated[float, typer.Option(help="seconds between looks", min=0.1, max=3600)] = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Show a run in progress: its drives, their speed and power in device time, what it has cost."""
+    with INTERRUPTS.deferred():
+        from host.cli.top_report import ScrapeWindow, find_run, make_report, print_top, scrape, watch
+        from host.monitoring.run_registry import list_live
+
+    arrays = Paths.default().arrays
+    run = find_run(list_live(arrays), array)
+    if not once and not as_json:
+        with contextlib.suppress(KeyboardInterrupt):
+            watch(run, interval, lambda: run in list_live(arrays))
+        return
+    report = make_report(run, ScrapeWindow(None, scrape(run)))
+    print_json(report) if as_json else print_top(report)

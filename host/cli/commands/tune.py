@@ -13,8 +13,7 @@ from rich.table import Table
 from csd_emu.util.paths import Paths
 from firmware_agent.common.units import format_bytes
 from host.cli.common_options import ArrayOption, JobFile, Json
-from host.cli.json_output import print_json
-from host.core.console import StageProgress, console, print_whole
+from host.core.console import StageProgress, console, print_json, print_whole
 from host.core.interrupts import INTERRUPTS
 from host.core.plain_text import counted
 

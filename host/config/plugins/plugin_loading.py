@@ -18,8 +18,7 @@ from firmware_agent.common.atomic_files import read_file
 from firmware_agent.common.errors import USER_ERRORS, CheckpointError, CsdError, PluginError, PluginFailed
 from firmware_agent.common.folded_traceback import remember_source
 from firmware_agent.common.imports import check_module, check_outside, check_source, import_named, name_in
-from host.config.plugins.plugin_options import accepted, read_options
-from host.config.plugins.plugin_section import UserSection
+from host.config.plugins.plugin_section import UserSection, accepted, read_options
 
 MAX_SOURCE_BYTES = 1 << 19
 

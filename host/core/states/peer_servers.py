@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from firmware_agent.common.slices import Array
+
+T = TypeVar("T")
 
 
 class DevicePart(msgspec.Struct, frozen=True, array_like=True):
@@ -51,40 +53,27 @@ class ServerPart(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class ReducedStep:
-    """What a step came to over all servers.
+class AddedUp(Generic[T]):
+    """What a step, or a window of local steps, came to over all servers.
 
     Attributes:
-        means: tensor -> the mean over all records of all servers, in the tensor's dtype; empty if nobody has any.
-        parts: server -> its part, of those that were there, in the order of the servers file.
+        means: tensor -> the mean over all records of all servers, or of their arrays after a window, in the tensor's
+            dtype; empty if nobody computed anything.
+        parts: server -> its part, in each step of a window, of those that were there, in the order of the servers file.
         link_seconds: modelled seconds that adding up takes.
         sent_bytes: that each server sends for that.
         meetings: how often servers had to meet anew in this step.
     """
 
     means: Mapping[str, Array]
-    parts: Mapping[str, ServerPart]
+    parts: Mapping[str, T]
     link_seconds: float
     sent_bytes: int
     meetings: int
 
 
-@dataclass(frozen=True)
-class Averaged:
-    """What a window of local steps came to over all servers.
-
-    Attributes:
-        means: name -> the mean of the servers' arrays, in the array's dtype; empty if nobody computed anything.
-        parts: server -> its part in each step of the window, of those that were there, in the order of the servers
-            file.
-        link_seconds, sent_bytes, meetings: as those of `ReducedStep`.
-    """
-
-    means: Mapping[str, Array]
-    parts: Mapping[str, Sequence[ServerPart]]
-    link_seconds: float
-    sent_bytes: int
-    meetings: int
+ReducedStep = AddedUp[ServerPart]
+Averaged = AddedUp[Sequence[ServerPart]]
 
 
 class StateBehind(Exception):

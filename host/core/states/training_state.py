@@ -36,6 +36,11 @@ class TrainingState:
     strategy: Mapping[str, Array]
     progress: Mapping[str, Any] = field(default_factory=dict)
 
+    def tensors(self) -> dict[str, Array]:
+        """Return weights and the strategy's tensors under names that tell them apart: see `split_tensors`."""
+        parts = ((_WEIGHTS, self.weights), (_STRATEGY, self.strategy))
+        return {prefix + name: array for prefix, part in parts for name, array in part.items()}
+
     def weights_like(self, model: Mapping[str, Array]) -> dict[str, Array]:
         """Return the weights in the order of a model's weights and buffers: a file may give them in any.
 
@@ -59,12 +64,19 @@ class _Header(msgspec.Struct, frozen=True):
     progress: dict[str, Any]
 
 
+def split_tensors(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the weights and the strategy's tensors that `TrainingState.tensors` gave."""
+    weights, strategy = (
+        {name.removeprefix(part): array for name, array in tensors.items() if name.startswith(part)}
+        for part in (_WEIGHTS, _STRATEGY)
+    )
+    return weights, strategy
+
+
 def pack_state(state: TrainingState) -> bytes:
     """Return a state as bytes."""
-    tensors = {_WEIGHTS + name: array for name, array in state.weights.items()}
-    tensors |= {_STRATEGY + name: array for name, array in state.strategy.items()}
     header = msgspec.json.encode(_Header(state.round, state.accuracy, state.array_seconds, dict(state.progress)))
-    content = safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in tensors.items()})
+    content = safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in state.tensors().items()})
     return len(header).to_bytes(_LENGTH_BYTES, "little") + header + content
 
 
@@ -92,12 +104,5 @@ def unpack_state(content: bytes) -> TrainingState:
         raise CheckpointError(
             f"another server's state cannot be read ({error}); do all run the same csd-emu?"
         ) from error
-    return TrainingState(
-        *(header.round, header.accuracy, header.array_seconds),
-        *(_part(tensors, _WEIGHTS), _part(tensors, _STRATEGY)),
-        header.progress,
-    )
-
-
-def _part(tensors: dict[str, Array], prefix: str) -> dict[str, Array]:
-    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+    parts = split_tensors(tensors)
+    return TrainingState(header.round, header.accuracy, header.array_seconds, *parts, header.progress)

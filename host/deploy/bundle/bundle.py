@@ -7,7 +7,6 @@ bundle's. So an upgrade copies kilobytes unless the packages changed too.
 
 from __future__ import annotations
 
-import fcntl
 import fnmatch
 import hashlib
 import json
@@ -20,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import firmware_agent
-from csd_emu.image.guest_bytecode import BuildPython, deal, find_python
 from csd_emu.image.image_recipe import image_folder, source_files, tree_hash
-from csd_emu.image.image_rootfs import make_root, unpack_package
+from csd_emu.image.image_rootfs import BuildPython, deal, find_python, make_root, unpack_package
 from csd_emu.image.packages import GUEST_ARCHITECTURE, PackageCache
 from csd_emu.image.runner import Runner
 from csd_emu.image.wheels import WheelCache, unpack_wheel
+from csd_emu.util.file_locks import FILE, locked
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import ImageError
 from host.deploy.bundle.bundle_recipe import (
@@ -227,8 +226,7 @@ class BundleStore:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with (self._folder / ".lock").open("a") as lock:
-            fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+        with locked(self._folder / ".lock", FILE):
             for leftover in self._folder.glob(f"{_PARTIAL}*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             yield

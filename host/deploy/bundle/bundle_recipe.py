@@ -56,14 +56,12 @@ class RootfsRecipe:
 
     Attributes:
         suite: the Debian release.
-        python: version of its Python.
         install, without: packages, and packages that apt takes for installed.
         leave_out: GNU tar patterns of files that are not unpacked.
         overlay: files of the emulated drives' image that are laid over.
     """
 
     suite: str
-    python: str
     install: tuple[str, ...]
     without: tuple[str, ...]
     leave_out: tuple[str, ...]
@@ -127,7 +125,6 @@ def load_recipe(folder: Path) -> DriveRecipe:
             part_bytes=parts["unpacked_bytes"],
             rootfs=RootfsRecipe(
                 suite=rootfs["suite"],
-                python=rootfs["python"],
                 install=tuple(rootfs["install"]),
                 without=tuple(rootfs["without"]),
                 leave_out=tuple(rootfs["leave_out"]),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from csd_emu.image.image_recipe import file_sha256
+from csd_emu.util.file_hash import file_sha256
 from firmware_agent.common.errors import ImageError
 
 ID_CHARACTERS = 16
@@ -52,16 +52,6 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str
     parts: tuple[LayerArchive, ...]
 
-    @property
-    def packed_bytes(self) -> int:
-        """What is copied."""
-        return sum(part.packed_bytes for part in self.parts)
-
-    @property
-    def unpacked_bytes(self) -> int:
-        """What it takes on a drive."""
-        return sum(part.unpacked_bytes for part in self.parts)
-
 
 def pack_layer(tree: Path, target: Path, part_bytes: int) -> Layer:
     """Pack the folder `tree` into archives of about `part_bytes`, unpacked, in the folder `target`.
@@ -71,7 +61,8 @@ def pack_layer(tree: Path, target: Path, part_bytes: int) -> Layer:
     shares = _share_out(tree, part_bytes)
     with ThreadPoolExecutor() as pool:
         parts = tuple(pool.map(lambda numbered: _pack(tree, target, *numbered), enumerate(shares)))
-    digest = parts[0].sha256 if len(parts) == 1 else _combine(parts)
+    sums = "".join(part.sha256 for part in parts)
+    digest = sums if len(parts) == 1 else hashlib.sha256(sums.encode()).hexdigest()
     layer = Layer(digest[:ID_CHARACTERS], parts)
     (target / _MANIFEST).write_bytes(msgspec.json.encode(layer))
     return layer
@@ -91,10 +82,6 @@ def read_layer(folder: Path) -> Layer:
     except (OSError, msgspec.MsgspecError) as error:
         raise ImageError(f"{folder}: this bundle is damaged ({error}); remove the folder and run it again") from error
     return layer
-
-
-def _combine(parts: Sequence[LayerArchive]) -> str:
-    return hashlib.sha256("".join(part.sha256 for part in parts).encode()).hexdigest()
 
 
 def _share_out(tree: Path, part_bytes: int) -> list[list[Path]]:

@@ -12,21 +12,26 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from csd_emu.engines.remote.agent_control import Control
-from csd_emu.engines.remote.inventory import DriveEntry
+from csd_emu.engines.remote.drive_slot import Control
+from csd_emu.engines.remote.inventory import DEFAULT_PROFILE, DriveEntry
 from firmware_agent.common.errors import ConfigurationError, DriveUnfit
 from firmware_agent.common.identity import Identity, write_identity
-from host.deploy.verb_protocol import DriveSite, Verb, VerbOutcome, VerbResult
-from host.deploy.verbs.verb_table import VerbPlan
+from host.deploy.verb_protocol import DriveSite, Verb, VerbOutcome, VerbPlan, VerbResult
 from host.fleet.certificates import Authority, Credential, serial_of
-from host.fleet.drive_certificates import ENROLLED_LIFETIME, RENEW_BEFORE
-from host.fleet.enrolment_authority import Serials, authority_folder, has_authority, open_authority
+from host.fleet.enrolment_authority import (
+    ENROLLED_LIFETIME,
+    RENEW_BEFORE,
+    Serials,
+    authority_folder,
+    has_authority,
+    open_authority,
+)
 
 _ENTROPY_BYTES = 64
 _FIND_CERTIFICATE = r"""sed -n 's/^.*"certificate_pem":"\([^"]*\)".*$/\1/p'"""
 
 
-def prepare(plan: VerbPlan) -> Verb:
+def prepare_enrol(plan: VerbPlan) -> Verb:
     """Return the verb; makes the deployment's authority if there is none, unless nothing may change."""
     folder = authority_folder(plan.paths, plan.inventory.name)
     name, serials, new = plan.inventory.name, Serials(folder), not has_authority(folder)
@@ -185,8 +190,7 @@ def former_drive(name: str) -> DriveEntry:
     Raises:
         ConfigurationError: it is no name of a drive.
     """
-    rest = dict.fromkeys(set(DriveEntry.model_fields) - {"name", "host", "groups", "folder", "profile"})
     try:
-        return DriveEntry(name=name, host=name, groups=[], folder="/", profile="", **rest)
+        return DriveEntry(name=name, host=name, folder="/", profile=DEFAULT_PROFILE)
     except ValueError as error:
         raise ConfigurationError(f"deploy revoke: {name!r} is no name of a drive") from error

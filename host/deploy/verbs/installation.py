@@ -18,7 +18,7 @@ from host.deploy.verb_protocol import DriveSite
 
 _SURVEY = """\
 if [ -f .csd-emu ]; then echo marker=ours; elif [ -n "$(ls -A 2>/dev/null)" ]; then echo marker=foreign; fi
-for link in current previous; do echo "$link=$(readlink $link 2>/dev/null)"; done
+echo "current=$(readlink current 2>/dev/null)"
 for name in versions/*/version.json layers/*; do if [ -e "$name" ]; then echo "has=$name"; fi; done
 for name in incoming/*.done; do if [ -f "$name" ]; then sed "s|^|done=|" "$name"; fi; done
 if [ -f config ]; then sed "s|^|config=|" config; fi
@@ -31,7 +31,7 @@ class Survey:
 
     Attributes:
         foreign: the folder is there and not empty, but is not ours.
-        current, previous: versions in use, "" if none.
+        current: version in use, "" if none.
         versions, layers: that are complete.
         done: parts that were unpacked for a layer that is not complete.
         config: the lines of the drive's configuration.
@@ -40,7 +40,6 @@ class Survey:
 
     foreign: bool
     current: str
-    previous: str
     versions: frozenset[str]
     layers: frozenset[str]
     done: frozenset[str]
@@ -77,7 +76,6 @@ if cd {folder} 2>/dev/null; then {_SURVEY}fi
     return Survey(
         foreign=last("marker") == "foreign",
         current=last("current"),
-        previous=last("previous"),
         versions=frozenset(parts[1] for parts in has if parts[0] == "versions"),
         layers=frozenset(parts[1] for parts in has if parts[0] == "layers"),
         done=frozenset(values("done")),

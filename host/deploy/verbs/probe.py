@@ -12,15 +12,8 @@ from csd_emu.engines.remote.inventory import DriveEntry
 from csd_emu.engines.remote.shell import Shell
 from csd_emu.util.deadline import Deadline
 from firmware_agent.common.errors import DriveUnfit
-from host.deploy.compatibility import DriveRequirements, Fitness, judge
-from host.deploy.drive_facts import SCRIPT, Facts, parse_facts
-from host.deploy.verb_protocol import DriveSite, Verb, VerbOutcome, VerbResult
-from host.deploy.verbs.verb_table import VerbPlan
-
-
-def prepare(_plan: VerbPlan) -> Verb:
-    """Return the verb; it needs nothing of the server."""
-    return probe
+from host.deploy.compatibility import SCRIPT, DriveRequirements, Facts, Fitness, judge, parse_facts
+from host.deploy.verb_protocol import DriveSite, VerbOutcome, VerbResult
 
 
 def read_facts(shell: Shell, drive: DriveEntry, deadline: Deadline) -> Facts:

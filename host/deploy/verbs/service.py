@@ -7,48 +7,16 @@ from typing import Any
 
 import msgspec
 
-from csd_emu.engines.remote.agent_control import AgentStatus, Control
+from csd_emu.engines.remote.drive_slot import AgentStatus, Control
 from firmware_agent.common.errors import DriveUnfit, InstallFailed
 from host.deploy.bundle.bundle_recipe import default_folder
 from host.deploy.drive_lock import held
-from host.deploy.verb_protocol import DriveSite, Verb, VerbOutcome, VerbResult
+from host.deploy.verb_protocol import DriveSite, Verb, VerbOutcome, VerbPlan, VerbResult
 from host.deploy.verbs.enrol import revoking
 from host.deploy.verbs.installation import survey
-from host.deploy.verbs.lease_check import unless_lent
 from host.deploy.verbs.upgrade import ALIVE, ENDED, Patience
-from host.deploy.verbs.verb_table import VerbPlan
 
 DEFAULT_LINES = 200
-
-
-def prepare_start(_: VerbPlan) -> Verb:
-    """Return the verb ``start``."""
-    return start
-
-
-def prepare_stop(plan: VerbPlan) -> Verb:
-    """Return the verb ``stop``."""
-    return unless_lent(plan, stop)
-
-
-def prepare_status(_: VerbPlan) -> Verb:
-    """Return the verb ``status``."""
-    return status
-
-
-def prepare_logs(plan: VerbPlan) -> Verb:
-    """Return the verb ``logs``."""
-    return make_logs(plan.options.lines or DEFAULT_LINES)
-
-
-def prepare_rollback(plan: VerbPlan) -> Verb:
-    """Return the verb ``rollback``."""
-    return unless_lent(plan, rollback)
-
-
-def prepare_uninstall(plan: VerbPlan) -> Verb:
-    """Return the verb ``uninstall``."""
-    return unless_lent(plan, revoking(plan, uninstall))
 
 
 def start(site: DriveSite) -> VerbOutcome:
@@ -99,12 +67,12 @@ def status(site: DriveSite) -> VerbOutcome:
     return _outcome(site, VerbResult.DONE, what, found)
 
 
-def make_logs(lines: int) -> Verb:
-    """Return the verb that shows the last lines that the agent wrote, in the fact ``text``."""
+def prepare_logs(plan: VerbPlan) -> Verb:
+    """Return the verb ``logs``: it shows the last lines that the agent wrote, in the fact ``text``."""
 
     def logs(site: DriveSite) -> VerbOutcome:
         _installed(site)
-        text = _control(site).do(f"logs {lines}", site.deadline)
+        text = _control(site).do(f"logs {plan.options.lines or DEFAULT_LINES}", site.deadline)
         return VerbOutcome(site.drive.name, VerbResult.DONE, f"{len(text.splitlines())} lines", {"text": text})
 
     return logs
@@ -132,6 +100,11 @@ def rollback(site: DriveSite) -> VerbOutcome:
     else:
         after = control.status(site.deadline)
     return _outcome(site, VerbResult.DONE, f"went back from {before.version} to {after.version}", after)
+
+
+def prepare_uninstall(plan: VerbPlan) -> Verb:
+    """Return the verb ``uninstall``, after which no certificate of the drive counts."""
+    return revoking(plan, uninstall)
 
 
 def uninstall(site: DriveSite) -> VerbOutcome:

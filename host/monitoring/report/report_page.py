@@ -17,9 +17,9 @@ from markupsafe import Markup
 
 from csd_emu.profiles.profile import FigureEntry
 from csd_emu.util.node_names import HOST
+from firmware_agent.common.atomic_files import replace_file
 from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.units import format_bytes
-from host.core.owned_files import replace_file
 from host.core.records import EventKind, EventRecord
 from host.core.run_stats import RunStats
 from host.monitoring.charts.chart_timeline import Timeline, make_timeline

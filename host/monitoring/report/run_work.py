@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from csd_emu.perfmodel.host_only import HostOnlyBaseline, Storage, train_on_host
-from csd_emu.perfmodel.power import busy_core_seconds, device_energy, host_energy
+from csd_emu.perfmodel.host_node import storage_of
+from csd_emu.perfmodel.host_only import HostOnlyBaseline, baseline_joules, train_on_host
 from csd_emu.perfmodel.timeline import Activity, Link, compose
 from csd_emu.profiles import PROFILES, Profile
 from csd_emu.util.node_names import HOST
@@ -79,7 +80,7 @@ class RunWork:
     def against(self, ratio: float) -> Against:
         """Return the run against a host worth `ratio` newport drives."""
         base = self.baseline(ratio, len(self._drives))
-        joules = self.baseline_joules(base, self._host_phases(ratio))
+        joules = baseline_joules(base, self._host, self._drives, self._host_phases(ratio))
         ours = self._totals
         return Against(
             ratio=ratio,
@@ -95,25 +96,9 @@ class RunWork:
     def baseline(self, ratio: float, drives: int) -> HostOnlyBaseline:
         """Return how long the host takes for the same records, spread over so many plain drives."""
         totals = self._totals
-        storage = Storage(
-            drives=drives,
-            drive_bytes_per_second=min(
-                min(drive.flash_bytes_per_second.value, drive.nvme_bytes_per_second.value) for drive in self._drives
-            ),
-            host_bytes_per_second=self._host.nvme_bytes_per_second.value,
-            latency_seconds=max(drive.flash_latency_seconds.value for drive in self._drives),
-        )
+        storage = replace(storage_of(self._host, self._drives), drives=drives)
         record_bytes = max(1, round(totals.read_bytes / totals.samples))
         return train_on_host(totals.samples, record_bytes, self._batch_size, self._host_phases(ratio), storage)
-
-    def baseline_joules(self, base: HostOnlyBaseline, phases: Mapping[str, float]) -> float:
-        """Return the energy of the baseline: host, chassis, idle drives, flash and link by their bytes."""
-        host = host_energy(
-            self._host, base.seconds, busy_core_seconds(self._host, phases), base.compute_seconds, base.bytes
-        )
-        share = base.bytes / len(self._drives)
-        drives = [device_energy(drive.power, base.seconds, 0, 0, share, share) for drive in self._drives]
-        return sum(host.values()) + sum(sum(parts.values()) for parts in drives)
 
     def break_even_drives(self, ratio: float) -> int | None:
         """Return the least number of drives, of the array's mean kind and with equal shares, that is fast enough.

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from firmware_agent.common.errors import PluginError
 from host.config.plugins.kinds import TUNER
 from host.config.plugins.plugin_loading import Plugin
-from host.config.plugins.plugin_options import accepted
-from host.config.plugins.plugin_section import TunerSection, UserSection
+from host.config.plugins.plugin_section import TunerSection, UserSection, accepted
 from host.config.sync_section import TuningSection
 from host.core.tuning.batch_tuner import Batches, BatchTuner
 from host.core.tuning.speed_table import SpeedTable

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from firmware_agent.common.atomic_files import read_file
+from firmware_agent.common.atomic_files import read_file, replace_file
 from firmware_agent.common.errors import CheckpointError, EnvironmentUnfit
-from host.core.owned_files import replace_file
 from host.policies.selection.cluster import Cluster, Estimate, Range
 from host.policies.selection.planner_protocol import TrialDecision, TrialResult
 from host.policies.selection.selection_rules import SelectionRules

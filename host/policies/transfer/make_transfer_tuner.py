@@ -5,7 +5,7 @@ from __future__ import annotations
 from csd_emu.perfmodel.overlap.stepped_ranges import BLOCK_BYTES
 from firmware_agent.common.send_queue import TransferSettings
 from host.config.plugins.kinds import TRANSFER_TUNER
-from host.config.plugins.plugin_options import accepted
+from host.config.plugins.plugin_section import accepted
 from host.policies.transfer.setting_grid import DEFAULT
 from host.policies.transfer.transfer_tuner import TransferTuner
 

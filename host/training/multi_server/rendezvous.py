@@ -1,21 +1,89 @@
-"""Rendezvous of workers: the list of the next group's members is one value in the store, replaced as a whole.
+"""Rendezvous of workers, and heartbeats in the store.
 
-A meeting is open until enough servers are there and no other came for a while; then it is complete, and its members are
-the group. Whoever comes later opens the next one, which ends the group: its workers see another number, and come too.
+A server that stops counting is lost, even if no connection to it has broken. The list of the next group's members is
+one value in the store, replaced as a whole. A meeting is open until enough servers are there and no other came for a
+while; then it is complete, and its members are the group. Whoever comes later opens the next one, which ends the group:
+its workers see another number, and come too.
 """
 
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from threading import Event
 
 import msgspec
 
-from firmware_agent.common.errors import ProtocolError
-from host.training.multi_server.heartbeat import beat_key, host_key
-from host.training.multi_server.store.store_messages import Book, Texts
+from host.training.multi_server.store.store_client import Book, Counters, StoreLost, Texts, decoded
+
+_BEATS_PER_SILENCE = 8
+
+
+class FailureDetector:
+    """Who has not been heard of for too long. Pure: counters and a clock in, names out."""
+
+    def __init__(self, names: Sequence[str], limit_seconds: float, now: float) -> None:
+        """Begin to listen to `names` at the time `now`, in seconds; all may be silent for `limit_seconds`."""
+        self._limit_seconds = limit_seconds
+        self._heard: dict[str, tuple[int | None, float]] = dict.fromkeys(names, (None, now))
+
+    def hear(self, counts: Sequence[int], now: float) -> list[str]:
+        """Take everyone's counters, in order, and return who is silent for too long."""
+        for name, count in zip(self._heard, counts, strict=True):
+            if self._heard[name][0] != count:
+                self._heard[name] = (count, now)
+        return [name for name, (_, last) in self._heard.items() if now - last > self._limit_seconds]
+
+
+def beat_key(run: str, name: str) -> str:
+    """Return the counter of one server."""
+    return f"{run}/beat/{name}"
+
+
+def host_key(run: str, server: str) -> str:
+    """Return the counter of a server's host."""
+    return beat_key(run, f"host/{server}")
+
+
+def watch_others(
+    store: Counters,
+    run: str,
+    names: Sequence[str],
+    own: int,
+    silence_seconds: float,
+    lost: threading.Event,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Count up one's own counter from a thread; `lost` is set once another one stands still.
+
+    It is also set if the store cannot be reached, because then the others do not hear from this one either. A store
+    behind a broken link raises no error and never answers; a second thread watches for that.
+    """
+    others = [name for rank, name in enumerate(names) if rank != own]
+    answered = [clock()]
+
+    def beat() -> None:
+        silence = FailureDetector(others, silence_seconds, clock())
+        try:
+            while not lost.wait(silence_seconds / _BEATS_PER_SILENCE):
+                store.add(beat_key(run, names[own]), 1)
+                counts = [store.add(beat_key(run, name), 0) for name in others]
+                answered[0] = clock()
+                if silence.hear(counts, answered[0]):
+                    lost.set()
+        except StoreLost:
+            lost.set()
+
+    def watch() -> None:
+        while not lost.wait(silence_seconds / _BEATS_PER_SILENCE):
+            if clock() - answered[0] > silence_seconds:
+                lost.set()
+
+    for each in (beat, watch):
+        threading.Thread(target=each, name=f"beats-{each.__name__}", daemon=True).start()
+
 
 # Time to wait for missing servers once enough have joined. The longer limit is for a server whose host still sends
 # heartbeats: its worker ended with the previous group and is being restarted.
@@ -46,6 +114,9 @@ class RendezvousResult(msgspec.Struct, frozen=True):
     def without(self, servers: Sequence[str]) -> RendezvousResult:
         """Return the meeting without those of whom nothing is heard."""
         return msgspec.structs.replace(self, members={n: m for n, m in self.members.items() if n not in servers})
+
+
+_MEETINGS = msgspec.json.Decoder(RendezvousResult)
 
 
 class Attendance:
@@ -151,8 +222,7 @@ def meet(
 def wait_for_next(store: Texts, run: str, number: int, over: Event) -> None:
     """Return when a later meeting than this has been opened, or `over` is set."""
     while not over.wait(_LOOK_SECONDS):
-        (text,) = store.read([meeting_key(run)])
-        if _decode(text).number != number:
+        if _read(store, meeting_key(run))[1].number != number:
             return
 
 
@@ -162,14 +232,10 @@ def _waits_key(run: str, server: str) -> str:
 
 def _read(store: Texts, key: str) -> tuple[str, RendezvousResult]:
     (text,) = store.read([key])
-    return (text or b"").decode(errors="replace"), _decode(text)
-
-
-def _decode(text: bytes | None) -> RendezvousResult:
-    try:
-        return msgspec.json.decode(text, type=RendezvousResult) if text else RendezvousResult()
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"store: what is written there is no meeting ({error}); start the store anew") from error
+    if not text:
+        return "", RendezvousResult()
+    wrong = "store: what is written there is no meeting", "; start the store anew"
+    return text.decode(errors="replace"), decoded(_MEETINGS, text, *wrong)
 
 
 def _exchange(store: Book, key: str, text: str, wanted: RendezvousResult) -> None:

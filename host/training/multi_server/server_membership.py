@@ -1,27 +1,169 @@
-"""A run's part in several servers: it joins them before anything starts, and leaves when its training is done."""
+"""A run's part in several servers: it joins them before anything starts, and reaches them by turns that all take.
+
+It leaves when its training is done.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
+import numpy as np
+
+from csd_emu.config.servers_file import ServerLink
+from csd_emu.perfmodel.allreduce import Fabric, ring
 from firmware_agent.common.errors import DeviceLost
+from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
 from host.config.server_group import ServerGroup
-from host.core.states.peer_servers import StateBehind
+from host.core.states.peer_servers import Averaged, ReducedStep, ServerPart, StateBehind
 from host.core.states.training_state import hash_weights, pack_state, unpack_state
-from host.training.multi_server.code_hash import code_sha256
-from host.training.multi_server.collective import ServersTogether
-from host.training.multi_server.membership import Claim, exporter_key, member
+from host.training.multi_server.membership import Claim, code_sha256, exporter_key, member
+from host.training.multi_server.state_sync import Position, Stage, diverged_servers
 from host.training.multi_server.store.store_client import connect
-from host.training.multi_server.worker.worker_link import WorkerLink
+from host.training.multi_server.worker.worker_frames import DOUBLE, SINGLE, join_sums
+from host.training.multi_server.worker.worker_link import TurnOutcome, WorkerLink, no_sums
 from host.training.multi_server.worker.worker_process import WorkerPlan, WorkerProcess, own_address
 from host.training.training_protocol import Training
+
+_BEGUN: msgspec.msgpack.Decoder[tuple[list[str], bytes]] = msgspec.msgpack.Decoder(tuple[list[str], bytes])
+_PART: msgspec.msgpack.Decoder[ServerPart] = msgspec.msgpack.Decoder(ServerPart)
+_PARTS: msgspec.msgpack.Decoder[list[ServerPart]] = msgspec.msgpack.Decoder(list[ServerPart])
+_JUDGED: msgspec.msgpack.Decoder[tuple[float, float]] = msgspec.msgpack.Decoder(tuple[float, float])
+
+
+T = TypeVar("T")
+
+
+class StateSync(Protocol):
+    """Takes turns with the others (see `host.training.multi_server.worker.worker_link.WorkerLink.turn`)."""
+
+    async def turn(
+        self, position: Position, meta: bytes, sums: tuple[Array, Array], give_state: Callable[[], bytes]
+    ) -> TurnOutcome:
+        """Take one."""
+
+
+class ServersTogether:
+    """A `host.core.states.peer_servers.PeerServers`."""
+
+    def __init__(
+        self,
+        server: str,
+        turns: StateSync,
+        link: ServerLink,
+        reduce_every: int = 1,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Begin.
+
+        Args:
+            server: this one.
+            turns: reaches the others.
+            link: of each server to the others, for modelled seconds.
+            reduce_every: after so many steps they add up.
+            note: called with what the run's records should say.
+        """
+        self.server, self.reduce_every, self._turns, self._note = server, reduce_every, turns, note
+        self._fabric = Fabric(link.bandwidth, link.latency)
+        self._meetings = 0
+        self.turn = 0
+
+    async def begin(
+        self, step: int, here: Collection[str], weights: bytes, give_state: Callable[[], bytes]
+    ) -> list[str]:
+        """Return which devices the others have (see `PeerServers.begin`)."""
+        meta = msgspec.msgpack.encode((sorted(here), weights))
+        own, self._meetings = True, 0
+        while True:
+            # Whoever has other weights than most stands behind these, and so takes over theirs.
+            position = Position(step, self.turn if own else 0, Stage.BEGIN)
+            outcome = await self._turns.turn(position, meta, no_sums(), give_state)
+            self.turn += 1
+            self._meetings += outcome.sent_again
+            said = {server: _BEGUN.decode(each) for server, each in outcome.metas.items()}
+            different = diverged_servers({server: digest for server, (_, digest) in said.items()})
+            if not different:
+                return [name for server, (names, _) in said.items() if server != self.server for name in names]
+            own = self.server not in different
+            self._note(_told(step, different, [server for server in said if server not in different]))
+
+    async def reduce(self, step: int, means: Mapping[str, Array], part: ServerPart) -> ReducedStep:
+        """Add up gradients (see `PeerServers.reduce`)."""
+        outcome, parts, cost = await self._add_up(step, means, part.records, part, _PART)
+        return ReducedStep(_means(means, outcome, sum(part.records for part in parts.values())), parts, *cost)
+
+    async def average(self, step: int, arrays: Mapping[str, Array], parts: Sequence[ServerPart]) -> Averaged:
+        """Take the mean of arrays (see `PeerServers.average`)."""
+        outcome, everyone, cost = await self._add_up(step, arrays, sum(part.records for part in parts), parts, _PARTS)
+        records = sum(part.records for each in everyone.values() for part in each)
+        return Averaged(_means(arrays, outcome, records), everyone, *cost)
+
+    async def _add_up(
+        self, step: int, arrays: Mapping[str, Array], records: int, own: object, decoder: msgspec.msgpack.Decoder[T]
+    ) -> tuple[TurnOutcome, dict[str, T], tuple[float, int, int]]:
+        """Add up arrays, means over so many `records`, with what each server says.
+
+        Returns:
+            the sums, server -> what it said, and seconds, bytes and meetings as `ReducedStep` has them.
+        """
+        sums = join_sums([_scaled(array, records) for array in arrays.values()])
+        outcome = await self._turns.turn(
+            Position(step, self.turn, Stage.REDUCE), msgspec.msgpack.encode(own), sums, _no_state
+        )
+        self.turn += 1
+        size_bytes = outcome.singles.nbytes + outcome.doubles.nbytes
+        cost = ring(size_bytes, [len(outcome.metas)], self._fabric)
+        said = {server: decoder.decode(meta) for server, meta in outcome.metas.items()}
+        sent_bytes = round(cost.link_bytes / len(said))
+        return outcome, said, (cost.seconds, sent_bytes, self._meetings + outcome.sent_again)
+
+    async def end_round(self, step: int, accuracy: float, loss: float) -> tuple[float, float]:
+        """Return the first server's judgement (see `PeerServers.end_round`)."""
+        turn = Position(step + 1, self.turn, Stage.ROUND), msgspec.msgpack.encode((accuracy, loss)), no_sums()
+        outcome = await self._turns.turn(*turn, _no_state)
+        self.turn += 1
+        return _JUDGED.decode(next(iter(outcome.metas.values())))
+
+
+def _told(step: int, different: Sequence[str], others: Sequence[str]) -> str:
+    return (
+        f"before step {step} the weights of {', '.join(different)} were not those of {', '.join(others)}, which take "
+        "their place: a memory errs, or processors round differently (see docs/servers.md)"
+    )
+
+
+def _scaled(mean: Array, records: int) -> Array:
+    """Return the sum whose mean over so many records this is; whole numbers as float64."""
+    scaled = mean.astype(DOUBLE) * records
+    return scaled.astype(SINGLE) if mean.dtype == SINGLE else scaled
+
+
+def _means(shapes: Mapping[str, Array], outcome: TurnOutcome, records: int) -> dict[str, Array]:
+    """Return the sums as means over so many records, in the dtypes and shapes of `shapes`; nothing for no records."""
+    if not records:
+        return {}
+    means, edges = {}, {SINGLE: 0, DOUBLE: 0}
+    for name, like in shapes.items():
+        kind = SINGLE if like.dtype == SINGLE else DOUBLE
+        start, edges[kind] = edges[kind], edges[kind] + like.size
+        vector = outcome.singles if kind == SINGLE else outcome.doubles
+        mean = vector[start : edges[kind]].astype(DOUBLE) / records
+        rounded = mean if np.issubdtype(like.dtype, np.floating) else np.rint(mean)
+        means[name] = rounded.astype(like.dtype).reshape(like.shape)
+    return means
+
+
+def _no_state() -> bytes:
+    raise RuntimeError("a training's state is handed over between two steps alone")
+
 
 # What the workers write goes into the run's directory.
 LOG = "servers.log"

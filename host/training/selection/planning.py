@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from csd_emu.perfmodel.allreduce import Fabric, ring
+from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from host.config.server_group import ServerGroup
-from host.core.model_bytes import inspect_load
+from host.core.model_facts import inspect_load
 from host.core.tuning.batch_tuner import BatchTuner
 from host.policies.selection.cluster import Cluster
 from host.policies.selection.planner_protocol import TrialDecision
@@ -175,6 +175,5 @@ def _servers_of(server_group: ServerGroup, sum_bytes: int, window: int) -> Serve
 def _check_nodes(where: str, names: Sequence[str], nodes: Sequence[str]) -> None:
     for name in names:
         if name not in nodes:
-            near = difflib.get_close_matches(name, nodes, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(nodes)}"
+            hint = hint_at(name, nodes, f"there are: {', '.join(nodes)}")
             raise ConfigurationError(f"{where}: {name!r} does not train in this array; {hint}")

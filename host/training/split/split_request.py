@@ -14,7 +14,7 @@ from firmware_agent.common.send_queue import TransferSettings
 from host.config.job_file import JobConfig
 from host.core.device_time import RATIO_DRIVE
 from host.core.layer_time_shares import step_shares
-from host.core.model_bytes import exchange_seconds, inspect_load
+from host.core.model_facts import exchange_seconds, inspect_load
 from host.fleet.shards import deal_out
 from host.policies.batching.client_layers import WHOLE, Front
 from host.policies.batching.device_speeds import device_classes, speed_tables

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from host.core.partition import Indices
+from host.core.datasets import Indices
 from host.core.tuning.batch_tuner import Batches
 from host.fleet.device_session import DeviceSession
 from host.training.sampler import OUTSTANDING, QueueState

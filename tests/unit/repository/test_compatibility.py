@@ -15,8 +15,7 @@ from csd_lab.bench.security.fuzz_mutation import example_of
 from csd_lab.generate import prometheus_rules as rules
 from host.app.gate.gate_baseline import GateBaseline, read_baseline
 from host.app.pytest_plugin.csd_array import Result
-from host.cli.outputs import find_output, list_outputs
-from host.cli.schemas import CONFIGURATIONS
+from host.cli.schemas import CONFIGURATIONS, find_output, list_outputs
 from host.core.records import EventRecord, RoundRecord, decode_record
 from host.core.summary import decode_summary, summarise
 from host.monitoring.metrics.metric_names import METRICS, OLD_NAMES

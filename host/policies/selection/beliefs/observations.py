@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.selection.beliefs.belief import Data
-from host.policies.selection.beliefs.outliers import find_spikes
 from host.policies.selection.cluster import Cluster, Configuration, Floats, Trial, TrialStep
 from host.policies.selection.costs.speed_curves import NodeLog, NodeSteps, SecondsCurve, deviations_of, fit_curve
 from host.policies.selection.costs.step_costs import Points
@@ -22,6 +21,10 @@ _NOISE, _WORTH = (0.02, 0.008), 4.0
 _LEAST_ERROR, _NOT_SEEN = 0.002, 1e3
 # Batches that differ by no more than this share are as good as the same.
 _SAME_BATCH = 0.03
+# A step that takes more than so many times the median was disturbed; one of twice as long may be the device's own way.
+_FACTOR = 3.0
+# One spike among so many steps and fewer; more of them are no exceptions.
+_STEPS_PER_SPIKE = 8
 _Key = tuple[Configuration, tuple[int, ...]]
 
 
@@ -195,3 +198,18 @@ class Observations:
 def _positive(name: str, value: float) -> None:
     if not 0 < value < math.inf:
         raise ConfigurationError(f"planner: {name} are {value!r}; a step takes some, measure it again")
+
+
+def find_spikes(logarithms: Mapping[int, float]) -> set[int]:
+    """Return which few steps of a trial took much longer than the others; a single step cannot be told from one.
+
+    Args:
+        logarithms: number of the step -> logarithm of its seconds.
+    """
+    if len(logarithms) < 2:
+        return set()
+    ordered = sorted(logarithms.values())
+    # Of two steps the shorter one counts: what disturbs never makes a step shorter.
+    most = ordered[(len(ordered) - 1) // 2] + math.log(_FACTOR)
+    spikes = {number for number, each in logarithms.items() if each > most}
+    return spikes if len(spikes) <= -(-len(logarithms) // _STEPS_PER_SPIKE) else set()

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csd_emu.perfmodel.host_node import reduce_seconds, storage_of
+from csd_emu.perfmodel.host_only import Storage
 from csd_emu.perfmodel.kind_steps import KindWork, Paces, last_send
 from csd_emu.perfmodel.power import PowerFigures
 from csd_emu.perfmodel.step import DriveFigures
@@ -31,7 +32,7 @@ class Figures:
         path: bandwidths and latencies of a device's own flash and link.
         power: what a device draws.
         encode_seconds: of a step.
-        storage_bytes_per_second, storage_latency_seconds: with which the host reads its records, from all drives.
+        storage: all drives, from which the host reads its records.
         servers: where there are several, of each by itself: (its kinds,) numbers of its kinds, and their figures.
     """
 
@@ -41,8 +42,7 @@ class Figures:
     path: DriveFigures
     power: PowerFigures[Floats]
     encode_seconds: Floats
-    storage_bytes_per_second: float
-    storage_latency_seconds: float
+    storage: Storage
     servers: tuple[tuple[Counts, Figures], ...] = ()
 
     @classmethod
@@ -52,7 +52,7 @@ class Figures:
         profiles = [kind.profile for kind in kinds]
         drives = [kind.profile for kind in kinds if not kind.local for _ in kind.nodes]
         # Without drives the host's records are its own, at once.
-        storage = storage_of(cluster.host, drives) if drives else None
+        storage = storage_of(cluster.host, drives) if drives else Storage(1, np.inf, np.inf, 0.0)
         return cls(
             cluster,
             np.array([not kind.local for kind in kinds]),
@@ -60,8 +60,7 @@ class Figures:
             DriveFigures.of(profiles),
             PowerFigures.of(profiles),
             np.array([kind.encode_seconds for kind in kinds]),
-            storage.bytes_per_second if storage else float("inf"),
-            storage.latency_seconds if storage else 0.0,
+            storage,
             tuple((cluster.kinds_of(each), cls.of(cluster.of_server(each))) for each in range(len(cluster.sides))),
         )
 
@@ -205,9 +204,8 @@ def _array_costs(
     # Sums over kinds are products with vectors: a sum along so short an axis is slow.
     drive, local, every = figures.drive * 1.0, ~figures.drive * 1.0, np.ones(len(figures.drive))
     drives = many * drive
-    own_records = (many * each) @ local
-    own_bytes = own_records * cluster.record_bytes
-    own_reads = own_bytes / figures.storage_bytes_per_second + (own_records > 0) * figures.storage_latency_seconds
+    own_bytes = (many * each) @ local * cluster.record_bytes
+    own_reads = figures.storage.read_seconds(own_bytes)
     own_late = (many * compute * paces.late) @ local
     work = KindWork(drives, cluster.state_bytes, each * cluster.record_bytes, compute)
     last = last_send(work, figures.path, cluster.link, paces, corrections.bandwidth)

@@ -17,20 +17,23 @@ from typing import Any
 
 from csd_emu.config.servers_file import StoreSection
 from firmware_agent.common.errors import EnvironmentUnfit, ProtocolError
-from host.training.multi_server.store.store_client import StoreClient, connect
-from host.training.multi_server.store.store_key import make_key, server_context
-from host.training.multi_server.store.store_messages import (
+from host.core.interrupts import end_tasks
+from host.training.multi_server.store.store_client import (
     LENGTH_BYTES,
     MAX_KEY_CHARACTERS,
     Add,
     Forget,
     Read,
     Request,
+    StoreClient,
     StoreReply,
     Write,
+    connect,
     frame,
+    make_key,
     message_bytes,
     read_request,
+    server_context,
 )
 
 MAX_KEYS, MAX_BYTES = 100_000, 256 << 20
@@ -147,9 +150,7 @@ class StoreServer:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         finally:
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await end_tasks(list(self._tasks))
 
     async def _welcome(self, connection: socket.socket) -> None:
         reader = asyncio.StreamReader()

@@ -22,10 +22,9 @@ import msgspec
 
 from csd_emu.config.servers_file import StoreSection
 from firmware_agent.common.errors import CsdError
-from host.training.multi_server.heartbeat import watch_others
-from host.training.multi_server.rendezvous import Attendance, group_prefix, meet, wait_for_next
+from host.training.multi_server.rendezvous import Attendance, group_prefix, meet, wait_for_next, watch_others
 from host.training.multi_server.store.store_client import PATIENCE_SECONDS, StoreClient, connect
-from host.training.multi_server.worker.worker_arguments import Arguments
+from host.training.multi_server.worker.worker_process import Arguments
 
 # From the end of a meeting until the group must be there; gloo would wait as long as for a turn.
 _MEET_SECONDS = 120.0

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.slices import Array
-from host.training.multi_server.state_sync import Position, Stage
+from host.training.multi_server.store.store_client import decoded
 
 # Sums cross in the precision of what is summed: whole numbers as float64.
 SINGLE, DOUBLE = np.dtype("<f4"), np.dtype("<f8")
@@ -37,11 +37,6 @@ class StateTurn(msgspec.Struct, frozen=True, tag=True):
     meta: bytes = b""
     singles: Count = 0
     doubles: Count = 0
-
-    @property
-    def position(self) -> Position:
-        """Where the server stands."""
-        return Position(self.step, self.turn, Stage(self.stage))
 
 
 class State(msgspec.Struct, frozen=True, tag=True):
@@ -105,10 +100,7 @@ def from_host(content: bytes) -> FromHost:
     Raises:
         ProtocolError: it is none of its frames.
     """
-    try:
-        return _FROM_HOST.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"the host said what no worker knows ({error}); do both run the same csd-emu?") from error
+    return decoded(_FROM_HOST, content, "the host said what no worker knows", "; do both run the same csd-emu?")
 
 
 def from_worker(content: bytes) -> FromWorker:
@@ -117,10 +109,7 @@ def from_worker(content: bytes) -> FromWorker:
     Raises:
         ProtocolError: it is none of its frames.
     """
-    try:
-        return _FROM_WORKER.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"the worker said what no host knows ({error}); do both run the same csd-emu?") from error
+    return decoded(_FROM_WORKER, content, "the worker said what no host knows", "; do both run the same csd-emu?")
 
 
 def payload_bytes(frame: FromHost | FromWorker) -> int:

@@ -18,7 +18,29 @@ import psutil
 
 from csd_emu.config.servers_file import ServersConfig
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
-from host.training.multi_server.worker.worker_arguments import Arguments
+
+
+class Arguments(msgspec.Struct, frozen=True):
+    """What a worker is started with, as JSON.
+
+    Attributes:
+        server: its own.
+        servers: all names, in the order of the servers file.
+        host: the Unix socket of its host.
+        store: address, port and key file of the store that outlives all servers.
+        run: the run that they take part in.
+        least: with fewer servers nobody begins.
+        silence_seconds: a server of which nothing was heard for so long is lost.
+    """
+
+    server: str
+    servers: list[str]
+    host: str
+    store: tuple[str, int, str]
+    run: str
+    least: int
+    silence_seconds: float
+
 
 # The host says so often that it is there.
 BEAT, BEAT_SECONDS = b".", 1.0

@@ -21,9 +21,8 @@ from csd_emu.config.servers_file import ServersConfig
 from csd_emu.util.config_files import parse_config
 from firmware_agent.common.errors import ConfigurationError
 from host.config.server_group import ServerGroup, load_server_group, read_server_group
-from host.training.multi_server.code_hash import code_sha256
-from host.training.multi_server.worker.worker_arguments import Arguments
-from host.training.multi_server.worker.worker_process import WorkerPlan, own_address
+from host.training.multi_server.membership import code_sha256
+from host.training.multi_server.worker.worker_process import Arguments, WorkerPlan, own_address
 from tests.support.examples import examples
 
 ARRAY: dict[str, Any] = {"name": "rack", "engine": "native", "devices": [{"profile": "newport", "count": 2}]}

@@ -8,9 +8,8 @@ from typing import cast
 import pytest
 
 from csd_emu.config.array_file import ArrayConfig, Device
-from csd_emu.engines import DevicePlan, Engine, Fault
+from csd_emu.engines import DevicePlan, Engine, Fault, MixedEngine, faults_of
 from csd_emu.engines.engine_protocol import ENGINE_FAULTS
-from csd_emu.engines.mixed_engine import MixedEngine, faults_of
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.node_names import HOST
 from csd_emu.util.progress import Silent

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.engines.rapl import Absent, RaplMeter, probe
+from csd_emu.engines.rapl import RaplMeter
 
 WRAP = 10_000_000
 
@@ -47,23 +47,17 @@ def test_packages_are_counted_and_their_parts_are_not(tmp_path: Path) -> None:
     ]
     meter = RaplMeter.open(tmp_path)
     assert meter is not None
-    assert meter.packages == 2
     for zone in (*packages, *others):
         zone.add(3_000_000)
     assert meter.joules() == 6.0
 
 
-def test_without_counters_there_is_no_meter_and_a_reason(tmp_path: Path) -> None:
+def test_without_counters_there_is_no_meter(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         assert RaplMeter.open(folder) is None
-    found = probe(tmp_path)
-    assert isinstance(found, Absent)
-    assert "has no counter" in found.reason
 
 
-def test_a_counter_that_may_not_be_read_is_absent_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_counter_that_may_not_be_read_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FakeZone(tmp_path, "intel-rapl:0", "package-0")
     read_text = Path.read_text
 
@@ -73,14 +67,10 @@ def test_a_counter_that_may_not_be_read_is_absent_with_the_remedy(
         return read_text(path)
 
     monkeypatch.setattr(Path, "read_text", refuse)
-    found = probe(tmp_path)
-    assert isinstance(found, Absent)
-    assert "run as root" in found.reason
+    assert RaplMeter.open(tmp_path) is None
 
 
 def test_a_damaged_counter_is_absent(tmp_path: Path) -> None:
     zone = FakeZone(tmp_path, "intel-rapl:0", "package-0")
     (zone.folder / "energy_uj").write_text("many\n")
-    found = probe(tmp_path)
-    assert isinstance(found, Absent)
-    assert "is no counter" in found.reason
+    assert RaplMeter.open(tmp_path) is None

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.image import debian_archive as mirrors
-from csd_emu.image.debian_archive import AptSource, Mirrors, own_mirrors, parse_deb822, parse_one_line, read_sources
+from csd_emu.image import packages as mirrors
+from csd_emu.image.packages import AptSource, Mirrors, own_mirrors, parse_deb822, parse_one_line, read_sources
 from firmware_agent.common.errors import EnvironmentUnfit
 
 DEB822 = """\

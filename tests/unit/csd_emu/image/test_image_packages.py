@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from csd_emu.image import packages
-from csd_emu.image.debian_archive import Mirrors
-from csd_emu.image.packages import Package, PackageCache
+from csd_emu.image.packages import Mirrors, Package, PackageCache
 from csd_emu.image.runner import Runner
 from firmware_agent.common.errors import ImageError
 

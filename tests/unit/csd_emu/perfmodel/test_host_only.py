@@ -5,8 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.perfmodel.host_only import Storage, train_on_host
-from csd_emu.perfmodel.timeline import HOST_READER, READ
-from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 
 storages = st.builds(Storage, st.integers(1, 36), st.floats(1e6, 1e10), st.floats(1e6, 1e11), st.floats(0, 1e-3))
@@ -36,19 +34,6 @@ def test_more_compute_or_slower_drives_never_end_sooner(
     slower = replace(storage, drive_bytes_per_second=storage.drive_bytes_per_second / factor)
     assert train_on_host(*work, longer, storage).seconds * (1 + 1e-9) >= base
     assert train_on_host(*work, phases, slower).seconds * (1 + 1e-9) >= base
-
-
-@given(work=works, phases=computes, storage=storages)
-def test_the_spans_hold_the_busy_seconds_and_every_byte_once_per_end(
-    work: tuple[int, int, int], phases: dict[str, float], storage: Storage
-) -> None:
-    base = train_on_host(*work, phases, storage)
-    reads = [span for span in base.spans if span.phase == READ]
-    assert len(reads) == storage.drives
-    assert sum(span.bytes for span in reads) == base.bytes
-    assert [span.bytes for span in base.spans if span.device == HOST_READER] == [base.bytes]
-    busy = sum(span.seconds for span in base.spans if span.device == HOST)
-    assert busy == pytest.approx(base.compute_seconds, abs=1e-6)
 
 
 def test_two_batches_of_a_host_that_waits_and_of_one_that_does_not() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from csd_emu.perfmodel.kind_steps import KindWork, Paces, last_send
 from csd_emu.perfmodel.sharing import Link
-from csd_emu.perfmodel.step import DriveFigures, StepWork, time_step
+from csd_emu.perfmodel.step import DeviceWork, DriveFigures, time_step
 
 latencies = st.floats(0, 1e-2)
 links = st.builds(Link, st.floats(1e6, 1e10), latencies, st.booleans())
@@ -29,7 +29,7 @@ def test_without_differences_it_is_the_step_of_the_devices(
     expanded = [np.repeat(column, drives) for column in (rates, delays, compute)]
     none, sizes = np.zeros(count), np.full(count, float(size))
     figures = DriveFigures(none + 1, none, *expanded[:2])
-    want = time_step(StepWork(sizes, expanded[2], sizes), figures, link).end_seconds
+    want = time_step(DeviceWork(sizes, expanded[2], sizes), figures, link).end_seconds
     assert last[0] == pytest.approx(float(want), rel=1e-9)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from csd_emu.perfmodel.host_node import host_activity, reduce_seconds, storage_of
 from csd_emu.perfmodel.power import PowerFigures, add_up, device_energy
-from csd_emu.perfmodel.step import DriveFigures, StepTimes, StepWork, finish_seconds, time_step
+from csd_emu.perfmodel.step import DeviceWork, DriveFigures, StepTimes, finish_seconds, time_step
 from csd_emu.perfmodel.timeline import Activity, Link, compose
 from csd_emu.profiles import PROFILES
 from firmware_agent.common.errors import ConfigurationError
@@ -44,8 +44,8 @@ def figures_of(array: list[Activity]) -> DriveFigures:
     return DriveFigures(*(column(array, name) for name in DriveFigures.__dataclass_fields__))
 
 
-def work_of(array: list[Activity]) -> StepWork:
-    return StepWork(*(column(array, name) for name in StepWork.__dataclass_fields__))
+def work_of(array: list[Activity]) -> DeviceWork:
+    return DeviceWork(*(column(array, name) for name in DeviceWork.__dataclass_fields__))
 
 
 def timed(array: list[Activity], link: Link, begin: float = 0.0) -> StepTimes:
@@ -75,7 +75,7 @@ def test_many_steps_at_once_are_each_what_it_is_alone(
     width = min(map(len, table))
     figures = figures_of(table[0][:width])
     works = [work_of(array[:width]) for array in table]
-    together = StepWork(*(np.stack([getattr(work, name) for work in works]) for name in vars(works[0])))
+    together = DeviceWork(*(np.stack([getattr(work, name) for work in works]) for name in vars(works[0])))
     times = time_step(together, figures, link, np.array(begins[: len(works)])[:, None])
     for row, (work, begin) in enumerate(zip(works, begins, strict=False)):
         alone = time_step(work, figures, link, begin)
@@ -109,8 +109,8 @@ def test_its_energy_is_what_the_power_model_says_of_the_composed_spans(data: st.
 
 
 def test_numbers_that_no_device_has_are_refused(subtests: pytest.Subtests) -> None:
-    right = StepWork(np.ones(2), np.ones(2), np.ones(2))
-    for name in sorted(StepWork.__dataclass_fields__):
+    right = DeviceWork(np.ones(2), np.ones(2), np.ones(2))
+    for name in sorted(DeviceWork.__dataclass_fields__):
         for wrong in [-1.0, float("nan"), float("inf")]:
             with (
                 subtests.test(wrong=wrong, name=name),

@@ -3,7 +3,7 @@ import pytest
 
 from csd_lab.bench.training import bench_hypertune_sim as hypertune_sim
 from csd_lab.bench.training.bench_hypertune_sim import _chunk, _join, _summary, contenders, scenario
-from csd_lab.simulate.tuning.slowdown_traces import SlowdownProcess
+from csd_lab.simulate.slowdown_traces import SlowdownProcess
 
 
 def test_the_array_has_the_size_that_is_promised_and_finishes_together() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
-from csd_emu.perfmodel.host_node import exchange_seconds, host_activity, reduce_seconds, storage_of
+from csd_emu.perfmodel.host_node import host_activity, reduce_seconds, storage_of
 from csd_emu.perfmodel.power import add_up, device_energy, host_energy
 from csd_emu.perfmodel.timeline import HOST_READER, Activity, Composed, compose
 from csd_emu.profiles.calibration import CalibrationStore
@@ -17,13 +17,13 @@ from csd_lab.simulate.nodes import Nodes, make_nodes
 from csd_lab.simulate.simulated_baseline import host_alone
 from csd_lab.simulate.simulated_run import Competition, simulate
 from csd_lab.simulate.simulation_report import describe_array
-from csd_lab.simulate.step_model import StepModel
 from csd_lab.simulate.tree import array_tree
+from csd_lab.simulate.tree_steps import TreeStepModel
 from csd_lab.simulate.tuners import make_tuner, plan
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import DisturbSection, SyncSection, TuningSection
-from host.core.model_bytes import Load
+from host.core.model_facts import Load
 from host.core.tuning.batch_tuner import Batches, Floats, Retune
 from host.policies.batching.fixed import FixedBatches
 from tests.support.simulated_steps import array_step
@@ -109,7 +109,7 @@ def test_a_step_costs_what_the_timeline_and_the_power_model_say(
 
 
 def test_a_step_with_the_inputs_of_the_step_before_is_not_costed_again() -> None:
-    model, batches = StepModel(array_tree(nodes_of(("newport", 2)))), np.array([8, 8, 8])
+    model, batches = TreeStepModel(array_tree(nodes_of(("newport", 2)))), np.array([8, 8, 8])
     cost = model.cost(batches, np.ones(3))
     assert model.cost(batches.copy(), np.ones(3)) is cost
     slow, _ = model.cost(batches, np.full(3, 2.0))
@@ -139,9 +139,9 @@ def test_no_batch_makes_an_array_faster_than_all_its_parts(drives: int, batch: i
 )
 def test_the_exchange_is_a_step_without_work(groups: list[tuple[str, int]], trains: bool) -> None:
     nodes = nodes_of(*groups, trains=trains, bandwidth="20 MB/s")
-    alone = StepModel(array_tree(nodes)).sync_seconds()
-    want = exchange_seconds(nodes.profiles(), nodes.link, LOAD.state_bytes, LOAD.gradient_bytes, trains)
-    assert alone == pytest.approx(want, rel=1e-12)
+    unread = replace(nodes, load=replace(nodes.load, record_bytes=0))
+    step = array_step(unread, np.ones(len(nodes.names), np.int64), np.zeros(len(nodes.names)))
+    assert array_tree(nodes).sync_seconds() == pytest.approx(step.seconds[0], rel=1e-12)
 
 
 def test_drives_are_repeated_in_turn_and_keep_the_names_of_the_file() -> None:

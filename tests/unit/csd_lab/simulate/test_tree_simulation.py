@@ -22,7 +22,7 @@ from csd_lab.simulate.tuners import make_tuner
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import DisturbSection, SyncSection, TuningSection
-from host.core.model_bytes import Load
+from host.core.model_facts import Load
 from host.core.tuning.batch_tuner import Batches, Floats
 from host.policies.batching.fixed import FixedBatches
 from tests.support.examples import examples

@@ -25,8 +25,7 @@ from firmware_agent.common.atomic_files import (
     replacing,
 )
 from firmware_agent.common.errors import EnvironmentUnfit
-from host.fleet.array_state import STATE_FILE, ArrayState, array_folder
-from host.fleet.foreground_lock import is_present, present
+from host.fleet.array_state import STATE_FILE, ArrayState, array_folder, is_present, present
 
 STATE = ArrayState({"host": {}}, {}, 0, "run", True, 1, ())
 

@@ -8,8 +8,7 @@ from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles.calibration import CalibrationStore
 from firmware_agent.common.models import ModelSpec
 from host.app import prepare
-from host.app.prepare import prepare_run
-from host.app.run_request import RunRequest
+from host.app.prepare import RunRequest, prepare_run
 from host.config.job_file import JobConfig
 from host.config.resolve import ResolvedRun
 from host.policies.split.cut_decision import CutDecision

@@ -11,7 +11,7 @@ import typer
 from firmware_agent.common.errors import EnvironmentUnfit
 from host.cli import lab_commands as installed
 from host.cli.lab_commands import COMMANDS_GROUP, OUTPUTS_GROUP, CommandGroup, add_commands
-from host.cli.outputs import find_output, list_outputs
+from host.cli.schemas import find_output, list_outputs
 from tests import ROOT
 
 

@@ -19,9 +19,8 @@ from firmware_agent.common.models import ModelSpec, build_model
 from firmware_agent.common.send_queue import TransferSettings
 from host.app.prepare import prepare_run, read_placement
 from host.cli.commands.plan import print_plan
-from host.cli.outputs import schema
-from host.cli.placement_plan import plan_placement
-from host.cli.placement_report import list_layer_costs
+from host.cli.placement_report import list_layer_costs, plan_placement
+from host.cli.schemas import schema
 from host.config.job_file import JobConfig
 from host.config.resolve import ResolvedRun
 from host.core.datasets import load_dataset

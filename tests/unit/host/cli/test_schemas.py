@@ -8,8 +8,7 @@ import pytest
 
 from csd_lab.bench.bench_report import BenchReport
 from host.cli import schemas
-from host.cli.outputs import list_outputs
-from host.cli.schemas import FOLDER, schema_files
+from host.cli.schemas import FOLDER, list_outputs, schema_files
 from tests.support.outputs import checked
 
 

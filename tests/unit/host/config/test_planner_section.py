@@ -22,7 +22,7 @@ from firmware_agent.common.models import ModelSpec
 from host.config.job_file import JobConfig, check_mode
 from host.config.planner_section import PlannerSection
 from host.config.sync_section import SyncSection, TuningSection
-from host.core.model_bytes import inspect_load
+from host.core.model_facts import inspect_load
 from host.training.selection.make_cluster import (
     Exchanged,
     chosen_sync_seconds,

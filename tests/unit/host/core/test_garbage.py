@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from host.core.garbage import rare_collections
+from host.app.run_job import rare_collections
 
 
 @pytest.fixture(autouse=True)

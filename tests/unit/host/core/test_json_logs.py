@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.core import json_logs as logs
+from host.core import console as logs
 from host.core.records import EventKind, EventRecord
 from host.monitoring.run_log import RunLog
 from tests.support.records import device_round, round_record

@@ -10,8 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.errors import DriveUnfit
-from host.deploy.compatibility import NEEDED_TOOLS, WHEELS_GLIBC, DriveRequirements, Form, choose_python, judge
-from host.deploy.drive_facts import SCRIPT, Facts, Python, parse_facts, read_version
+from host.deploy.compatibility import (
+    NEEDED_TOOLS,
+    SCRIPT,
+    WHEELS_GLIBC,
+    DriveRequirements,
+    Facts,
+    Form,
+    Python,
+    choose_python,
+    judge,
+    parse_facts,
+    read_version,
+)
 
 NOW = 1_790_000_000.0
 GOOD = Facts(

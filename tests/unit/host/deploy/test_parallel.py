@@ -17,10 +17,17 @@ from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
 from firmware_agent.common.errors import ConfigurationError, DriveUnfit, DriveUnreachable
 from host.deploy import run_verb as run
-from host.deploy.parallel import Limits, run_verb
-from host.deploy.run_verb import DeployRequest, choose_drives, deploy, read_seconds
-from host.deploy.verb_protocol import DeployReport, DriveSite, VerbOutcome, VerbResult, exit_code
-from host.deploy.verbs.verb_table import VERBS, VerbOptions, find_verb
+from host.deploy.run_verb import DeployRequest, Limits, choose_drives, deploy, read_seconds, run_verb
+from host.deploy.verb_protocol import (
+    VERBS,
+    DeployReport,
+    DriveSite,
+    VerbOptions,
+    VerbOutcome,
+    VerbResult,
+    exit_code,
+    find_verb,
+)
 from tests.support.drives import FakeShell, entries
 from tests.support.examples import examples
 

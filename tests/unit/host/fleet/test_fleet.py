@@ -11,9 +11,9 @@ from firmware_agent.common.frames.session_frames import Ready, Welcome
 from firmware_agent.common.wire import PROTOCOL_VERSION
 from host.core.records import EventKind
 from host.fleet import fleet as fleet_module
+from host.fleet.admission import ExpectedDevice
 from host.fleet.certificates import HostKeys
 from host.fleet.fleet import Fleet
-from host.fleet.hello_rules import ExpectedDevice
 from tests.support.fakes import Aborted, FakeCall, hello
 
 

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from firmware_agent.common.errors import EnvironmentUnfit
-from host.fleet import foreground_lock as presence
-from host.fleet.foreground_lock import is_present, present
+from host.fleet import array_state as presence
+from host.fleet.array_state import is_present, present
 
 
 def test_the_lock_is_there_as_long_as_the_block(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from host.app.prepare import prepare_run
 from host.config.job_file import DataSection, read_job
 from host.config.resolve import resolve_run
 from host.core.datasets import check_source, load_dataset
+from host.fleet.admission import ExpectedDevice
 from host.fleet.certificates import HostKeys
 from host.fleet.fleet import Fleet
-from host.fleet.hello_rules import ExpectedDevice
 from host.fleet.shards import WantedRecords, deal_out, write_shards
 from tests.support.fakes import Aborted, FakeCall, hello
 from tests.unit.firmware_agent.common.datafiles.test_datafiles import noise, write_folder, write_idx

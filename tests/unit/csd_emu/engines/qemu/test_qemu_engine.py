@@ -197,8 +197,8 @@ def test_a_plan_says_who_cannot_be_used_and_touches_none(make: Make) -> None:
     engine, sites = make(2, 3, 1, spread="fill")
     sites[2].broken = "all"
     plan = engine.plan()
-    assert [site.devices for site in plan.sites] == [("csd-00", "csd-01"), ("csd-02", "csd-03"), ()]
-    assert [site.problem for site in plan.sites] == ["", "", "rack-2 is gone"]
+    assert [site.devices for site in plan.hypervisors] == [["csd-00", "csd-01"], ["csd-02", "csd-03"], []]
+    assert [site.problem for site in plan.hypervisors] == ["", "", "rack-2 is gone"]
     assert plan.unplaced == {}
     assert [site.prepared for site in sites] == [0, 0, 0]
 

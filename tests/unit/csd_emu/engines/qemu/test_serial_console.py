@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.engines.engine_protocol import LAST_LINES, last_words
-from csd_emu.engines.qemu.serial_console import KEPT_BYTES, ConsoleTail, keep, wait_for_line
+from csd_emu.engines.qemu.qemu_monitor import KEPT_BYTES, ConsoleTail, keep, wait_for_line
 from csd_emu.util.deadline import Deadline
 from firmware_agent.common.errors import DeviceError, DeviceLost
 

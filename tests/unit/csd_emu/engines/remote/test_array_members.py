@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from csd_emu.config.array_file import ArrayConfig
-from csd_emu.engines.remote.array_members import drives_of
+from csd_emu.engines.remote.inventory import drives_of
 from firmware_agent.common.errors import ConfigurationError
 from host.config.array_files import read_array
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from csd_emu.engines.remote.port_forward import MOST_CHANNELS, forward_back
+from csd_emu.engines.remote.ssh_channel import MOST_CHANNELS, forward_back
 
 
 class Transport:

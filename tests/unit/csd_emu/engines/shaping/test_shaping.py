@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.engines import NativeEngine, make_engine
+from csd_emu.engines import shaping as choose
 from csd_emu.engines.shaping import Shape, link_shape, make_shaper
-from csd_emu.engines.shaping import choose_shaper as choose
 from csd_emu.engines.shaping.namespace_shaper import NamespacedLink, can_make_namespaces
 from csd_emu.engines.shaping.relay_shaper import RelayedLink
 from csd_emu.util.config_files import parse_config

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.engines.shaping.relay_pipe import BURST_SECONDS, CHUNK_BYTES, Pipe, TokenBucket
+from csd_emu.engines.shaping.relay import BURST_SECONDS, CHUNK_BYTES, Pipe, TokenBucket
 from csd_emu.engines.shaping.shaper import QUEUE_BYTES, Shape, bucket_arguments, burst_bytes
 from firmware_agent.common.errors import ConfigurationError
 

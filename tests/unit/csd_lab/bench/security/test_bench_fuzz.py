@@ -24,7 +24,7 @@ from host.config.server_group import load_server_group
 from host.core.records import RoundRecord
 from host.core.states.training_state import unpack_state
 from host.core.summary import Summary
-from host.training.multi_server.store.store_messages import read_request
+from host.training.multi_server.store.store_client import read_request
 from host.training.multi_server.worker.worker_frames import from_host, from_worker
 
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit, PluginFailed
-from host.app.gate.gate_checks import ExpectedFigure, Verdict, judge
-from host.app.gate.gate_report import GateReport, explain, list_cases
+from host.app.gate.gate_checks import ExpectedFigure, GateReport, Verdict, explain, judge, list_cases
 from host.app.gate.junit import JUnitCase, remove_old, render, saying_errors, write_junit
 from host.core.summary import Summary, summarise
 from tests.support.junit import check_junit

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
-from host.app.gate.gate_figures import ENOUGH_ROUNDS, list_doubts, list_failures, measure, read_rounds
+from host.app.gate.run_gate import ENOUGH_ROUNDS, list_doubts, list_failures, measure, read_rounds
 from host.core.records import EventKind, EventRecord, RoundRecord
 from tests.support.records import array_rounds, device_round, round_record
 

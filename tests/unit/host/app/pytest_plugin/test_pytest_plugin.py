@@ -14,10 +14,10 @@ from csd_emu.config.array_file import ArrayConfig
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError, CsdError, DeviceError, DeviceLost, EnvironmentUnfit
 from host.app.pytest_plugin.array_pool import ArrayPool, file_name
-from host.app.pytest_plugin.array_settings import merge
 from host.app.pytest_plugin.csd_array import Running, read_records
 from host.app.pytest_plugin.keeper import Keeper
 from host.app.pytest_plugin.keeper_client import Ticket
+from host.app.pytest_plugin.plugin import merge
 from tests import ROOT
 
 
@@ -92,13 +92,13 @@ def test_an_answer_comes_once_and_can_be_taken_again_and_an_error_keeps_its_clas
     ticket = Ticket()
     with pytest.raises(DeviceError, match="within 0 s"):
         ticket.take(0)
-    assert not ticket.done
-    ticket.give({"number": 1, "value": 2})
-    assert ticket.done
+    assert not ticket.done()
+    ticket.set_result({"number": 1, "value": 2})
+    assert ticket.done()
     assert ticket.take(0) == ticket.take(0) == {"number": 1, "value": 2}
     for kind, expected in (("ConfigurationError", ConfigurationError), ("DeviceLost", DeviceLost)):
         failed = Ticket()
-        failed.give({"number": 1, "error": kind, "message": "csd-01: it died"})
+        failed.set_result({"number": 1, "error": kind, "message": "csd-01: it died"})
         with pytest.raises(expected, match="csd-01"):
             failed.take(0)
 
@@ -116,7 +116,7 @@ def test_a_crash_in_the_keeper_is_an_answer_with_its_traceback(error: BaseExcept
     with keeper.answering(7):
         raise error
     ticket = Ticket()
-    ticket.give(json.loads(answers.getvalue()))
+    ticket.set_result(json.loads(answers.getvalue()))
     with pytest.raises(CsdError, match=rf"(?s){type(error).__name__}.*in the keeper.*test_pytest_plugin.py"):
         ticket.take(0)
 
@@ -129,7 +129,7 @@ def test_whoever_waits_for_a_round_learns_whether_it_takes_too_long_or_the_run_h
         running.wait_for_round(2, timeout_seconds=0)
     (folder / "records.jsonl").write_text('{"kind":"round","round":1}\n')
     running.wait_for_round(1, timeout_seconds=0)
-    ticket.give({"number": 1})
+    ticket.set_result({"number": 1})
     running.wait_for_round(1)
     with pytest.raises(DeviceError, match="ended without a round 2"):
         running.wait_for_round(2)

@@ -6,12 +6,12 @@ import yaml
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
-from host.app.run_request import RunRequest
+from host.app.prepare import RunRequest
 from host.app.stack import drives_container as drives
 from host.app.stack import host_container as trainer
 from host.app.stack.host_container import ensure_secret, find_unfinished
 from host.app.stack.stack_settings import StackSettings
-from host.fleet.foreground_lock import present
+from host.fleet.array_state import present
 from host.monitoring.run_directory import ARRAY_FILE, JOB_FILE, SUMMARY_FILE
 
 JOB = "model: digits_cnn\ndata: {source: digits, partition: {dirichlet: 0.5}}\nrounds: 3\nseed: 5\n"

@@ -14,10 +14,10 @@ from csd_emu.util.config_files import parse_config
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, PluginError, PluginFailed
 from firmware_agent.common.slices import Array
 from host.config.job_file import JobConfig
-from host.config.job_plugins import load_plugins
 from host.config.plugins.kinds import STRATEGY, TUNER
 from host.config.plugins.plugin_loading import load_plugin
 from host.config.plugins.plugin_section import StrategySection, UserSection
+from host.config.resolve import load_plugins
 from host.policies.aggregation import Contribution, FedAvg, UserStrategy, make_strategy
 from host.policies.batching import SpeedTable
 from host.policies.batching.user_tuner import UserTuner, make_user_tuner

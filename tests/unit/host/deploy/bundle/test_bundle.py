@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd_emu.image.image_recipe import file_sha256
 from csd_emu.image.wheels import read_lock
+from csd_emu.util.file_hash import file_sha256
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit, ImageError
 from host.deploy.bundle.bundle_recipe import default_folder, load_recipe
 from host.deploy.bundle.layer_archives import Layer, pack_layer, read_layer

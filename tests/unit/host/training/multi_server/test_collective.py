@@ -16,7 +16,7 @@ from firmware_agent.common.slices import Array
 from host.core.states.peer_servers import DevicePart, ReducedStep, ServerPart, StateBehind
 from host.core.states.training_state import TrainingState
 from host.training.multi_server import server_membership as run
-from host.training.multi_server.collective import ServersTogether
+from host.training.multi_server.server_membership import ServersTogether
 from host.training.multi_server.state_sync import Position, Stage
 from host.training.multi_server.worker.worker_link import TurnOutcome
 from tests.support.examples import examples

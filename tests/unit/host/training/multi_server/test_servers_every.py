@@ -21,7 +21,7 @@ from firmware_agent.common.slices import Array
 from host.config.sync_section import OptimiserSection
 from host.core.records import EventKind
 from host.training.host_optimiser import HostOptimiser
-from host.training.multi_server.collective import ServersTogether
+from host.training.multi_server.server_membership import ServersTogether
 from host.training.sync.peers.local_steps import LocalResult, LocalStepper
 from host.training.sync.peers.server_step import ServersStepResult
 from tests.support.examples import examples

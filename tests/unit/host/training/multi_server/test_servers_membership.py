@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from csd_emu.config.servers_file import ServersConfig
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.training.multi_server import membership
-from host.training.multi_server.heartbeat import FailureDetector, beat_key, watch_others
 from host.training.multi_server.membership import Claim, member
-from host.training.multi_server.store.store_messages import StoreLost
+from host.training.multi_server.rendezvous import FailureDetector, beat_key, watch_others
+from host.training.multi_server.store.store_client import StoreLost
 from tests.support.book import KEY, Book
 
 CONFIG = ServersConfig.model_validate(

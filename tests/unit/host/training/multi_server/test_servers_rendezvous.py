@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firmware_agent.common.errors import ProtocolError
-from host.training.multi_server.heartbeat import beat_key, host_key
 from host.training.multi_server.rendezvous import (
     LAST_CALL_SECONDS,
     LIVING_CALL_SECONDS,
     Attendance,
     RendezvousResult,
+    beat_key,
     group_prefix,
+    host_key,
     meet,
     meeting_key,
     wait_for_next,

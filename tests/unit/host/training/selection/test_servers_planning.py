@@ -17,7 +17,7 @@ from firmware_agent.common.slices import Array
 from host.core.records import EventKind, StepRecord
 from host.policies.selection.planner_protocol import TrialDecision
 from host.policies.selection.planning_tuner import PlanningTuner
-from host.training.multi_server.collective import ServersTogether
+from host.training.multi_server.server_membership import ServersTogether
 from host.training.selection.make_cluster import Exchanged, Servers, make_cluster, planned_records, planner_rules
 from host.training.selection.planning import Planning
 from host.training.sync_plan import SyncPlan

@@ -10,7 +10,7 @@ from csd_emu.profiles import get_profile
 from csd_emu.util.record_shape import Shape
 from csd_lab.simulate.nodes import NodeKind, Nodes
 from firmware_agent.common.models import ModelSpec
-from host.core.model_bytes import Load
+from host.core.model_facts import Load
 from host.policies.batching.device_speeds import DeviceClass
 from host.policies.selection.cluster import Cluster
 from host.policies.selection.costs.step_costs import Corrections, Figures, Points, step_costs, table_seconds

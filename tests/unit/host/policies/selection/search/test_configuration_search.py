@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from host.policies.selection.cluster import Cluster
 from host.policies.selection.costs.planned_records import TotalWork
-from host.policies.selection.pareto import pareto_front
+from host.policies.selection.reasons import pareto_front
 from host.policies.selection.search.branch_and_bound import BranchAndBound, find_configurations, first_boxes
 from host.policies.selection.search.configuration_search import Goal, Space, enumerate_configurations
 from tests.support.examples import examples

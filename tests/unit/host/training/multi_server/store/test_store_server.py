@@ -23,17 +23,19 @@ from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 from csd_emu.config.servers_file import StoreSection
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit, ProtocolError
 from host.training.multi_server.store import store_server as store_module
-from host.training.multi_server.store.store_client import StoreClient, connect
-from host.training.multi_server.store.store_key import client_context, make_key
-from host.training.multi_server.store.store_messages import (
+from host.training.multi_server.store.store_client import (
     MAX_MESSAGE_BYTES,
     Add,
     Forget,
     Read,
+    StoreClient,
     StoreLost,
     StoreReply,
     Write,
+    client_context,
+    connect,
     frame,
+    make_key,
     message_bytes,
     read_answer,
     read_request,

@@ -12,7 +12,6 @@ from hypothesis.extra import numpy as arrays
 
 from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.slices import Array
-from host.training.multi_server.state_sync import Position, Stage
 from host.training.multi_server.worker import worker_frames as frames
 from host.training.multi_server.worker.worker_frames import (
     LENGTH_BYTES,
@@ -110,10 +109,6 @@ def test_a_header_has_a_limit(size: int) -> None:
     else:
         with pytest.raises(ProtocolError, match=str(size)):
             header_bytes(prefix)
-
-
-def test_where_a_server_stands() -> None:
-    assert StateTurn(7, 9, 1).position == Position(7, 9, Stage.REDUCE)
 
 
 @settings(max_examples=examples(50))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from csd_emu.perfmodel.host_node import reduce_seconds, storage_of
 from csd_emu.perfmodel.power import CHASSIS, COMPONENTS, PowerFigures
 from csd_emu.perfmodel.sharing import Floats, Link
-from csd_emu.perfmodel.step import DriveFigures, StepWork, time_step
+from csd_emu.perfmodel.step import DeviceWork, DriveFigures, time_step
 from csd_emu.profiles import Profile
 
 WORK = COMPONENTS[1:]
@@ -58,7 +58,7 @@ class ServerSteps:
         return self.arrived_seconds + self.sum_seconds
 
 
-class ServerModel:
+class ArrayStepModel:
     """Costs the steps of servers with equal arrays. Nodes are its drives, and behind them the host if it trains.
 
     Attributes:
@@ -84,23 +84,22 @@ class ServerModel:
         idle = float(self._host.idle_watts.sum() + self._power.idle_watts.sum())
         self.always_watts = np.array([idle, host.chassis_watts.value if host.chassis_watts is not None else 0.0])
 
-    def step(self, batches: npt.NDArray[np.int64], compute: Floats, serial: Floats, reads: bool = True) -> ServerSteps:
+    def step(self, batches: npt.NDArray[np.int64], compute: Floats, serial: Floats) -> ServerSteps:
         """Return what a step costs some servers.
 
         Args:
             batches: (servers, nodes) records per node; 0 for one that takes no part.
             compute: (servers, nodes) seconds in which each computes them.
             serial: (servers, nodes) of those, in which one core is busy alone.
-            reads: whether records are read.
         """
         count, load, active = self._count, self._sizes, batches > 0
         state = np.where(active[:, :count], load.state, 0.0)
-        records: Floats = batches * np.float64(load.record if reads else 0)
+        records: Floats = batches * np.float64(load.record)
         # The host's are the last column, or there is none.
         own_bytes, own_compute, own_serial = (each[:, count:].sum(axis=1) for each in (records, compute, serial))
         own = np.maximum(self._storage.read_seconds(own_bytes), own_compute)
         work = self._drives.read_seconds(records[:, :count]) + compute[:, :count]
-        end = time_step(StepWork(state, work, state), self._drives, self._link).end_seconds
+        end = time_step(DeviceWork(state, work, state), self._drives, self._link).end_seconds
         summed = self._sum_seconds * np.count_nonzero(active, axis=1)
         link_bytes = 2 * load.state * np.count_nonzero(active[:, :count], axis=1) + own_bytes
         plain = (own_bytes / count)[:, None]  # the host's records lie on all drives

@@ -14,11 +14,11 @@ from host.core.tuning.batch_tuner import Batches, Floats
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.allocation import Allocator
 from host.policies.batching.detector import Flags
-from host.policies.batching.hypertune_rule import Retuner
+from host.policies.batching.hypertune_rule import RetuneDecision
 
 
 class Policy(Protocol):
-    """Chooses batches step by step. Arrays are (rows, devices)."""
+    """Chooses batches step by step, as `Retuner` does. Arrays are (rows, devices)."""
 
     @property
     def batches(self) -> Batches:
@@ -31,8 +31,8 @@ class Policy(Protocol):
     def probes(self, step: int) -> Batches:
         """Return records that parked devices should compute beside this step."""
 
-    def observe(self, step: int, compute_seconds: Floats) -> Flags:
-        """Take what a step cost, NaN where nothing came; return which rows, (rows,), have new batches."""
+    def observe(self, step: int, compute_seconds: Floats) -> Sequence[RetuneDecision]:
+        """Take what a step cost, NaN where nothing came; return what is decided, in force already."""
 
     def leave(self, which: Flags) -> None:
         """Take devices away."""
@@ -61,13 +61,11 @@ class Static:
 
     def probes(self, step: int) -> Batches:
         """Return nothing to compute: no device is ever parked."""
-        del step
         return np.zeros_like(self._batches)
 
-    def observe(self, step: int, compute_seconds: Floats) -> Flags:
+    def observe(self, step: int, compute_seconds: Floats) -> Sequence[RetuneDecision]:
         """Change nothing."""
-        del step
-        return np.zeros(len(compute_seconds), dtype=np.bool_)
+        return ()
 
     def leave(self, which: Flags) -> None:
         """Take devices away; the others keep their batches."""
@@ -78,7 +76,7 @@ class Static:
         self._batches = np.where(which, self._initial, self._batches)
 
 
-class Balancing:
+class Balancing(Static):
     """What LB-BSP and the proportional controller share: a global batch that is kept, dealt out by measured speeds.
 
     No device gets more than its memory holds, and each that is there gets a record at least. A step of all at the same
@@ -102,19 +100,13 @@ class Balancing:
             dead_band: least share by which the predicted longest time must fall.
             memory: weight of the past in the moving average of a device's seconds per record, 0 to 1.
         """
+        super().__init__(tables, batches, rows)
         self._dead_band, self._memory = dead_band, memory
         self._global = int(batches.sum())
         self._most = np.array([table.largest_batch for table in tables])
-        seconds = Allocator(tables, 0.0).table_seconds(batches)
-        self._first = seconds / np.maximum(batches, 1)
-        self._batches = np.broadcast_to(batches, (rows, len(tables))).copy()
+        self._first = self._allocator.table_seconds(batches) / np.maximum(batches, 1)
         self._pace = np.broadcast_to(self._first, self._batches.shape).copy()
         self._alive = np.ones(self._batches.shape, dtype=np.bool_)
-
-    @property
-    def batches(self) -> Batches:
-        """Records per step."""
-        return self._batches
 
     @property
     def expected_seconds(self) -> Floats:
@@ -122,24 +114,20 @@ class Balancing:
         seconds: Floats = self._batches * self._pace
         return seconds
 
-    def probes(self, step: int) -> Batches:
-        """Return nothing to compute: no device is ever parked."""
-        del step
-        return np.zeros_like(self._batches)
-
-    def observe(self, step: int, compute_seconds: Floats) -> Flags:
+    def observe(self, step: int, compute_seconds: Floats) -> Sequence[RetuneDecision]:
         """Take what a step cost; return which rows have new batches."""
-        del step
         seen = np.isfinite(compute_seconds) & (self._batches > 0)
         pace = np.where(seen, compute_seconds, 0.0) / np.maximum(self._batches, 1)
         self._pace = np.where(seen, self._memory * self._pace + (1 - self._memory) * pace, self._pace)
         wanted = self._wanted()
         now = (self._batches * self._pace).max(axis=1)
         then = (wanted * self._pace).max(axis=1)
-        changed: Flags = then < (1 - self._dead_band) * now
-        for row in np.flatnonzero(changed):
+        decided = []
+        for row in np.flatnonzero(then < (1 - self._dead_band) * now).tolist():
+            before = self._batches[row].copy()
             self._batches[row] = self._deal(wanted[row], self._alive[row])
-        return changed
+            decided.append(RetuneDecision(row, before, self._batches[row], 0.0))
+        return decided
 
     def leave(self, which: Flags) -> None:
         """Take devices away; the others share out their records after the step."""
@@ -220,39 +208,3 @@ class Proportional(Balancing):
         mean = seconds.sum(axis=1, keepdims=True) / np.maximum(1, self._alive.sum(axis=1, keepdims=True))
         moved = self._batches - self._gain * (seconds - mean) / self._pace
         return self._scaled(np.where(self._alive, np.maximum(moved, 1.0), 0.0))
-
-
-class Retuning:
-    """HyperTune, as a policy."""
-
-    def __init__(self, retuner: Retuner) -> None:
-        """Wrap it."""
-        self._retuner = retuner
-
-    @property
-    def batches(self) -> Batches:
-        """Records per step."""
-        return self._retuner.batches
-
-    @property
-    def expected_seconds(self) -> Floats:
-        """Believed compute seconds."""
-        return self._retuner.expected_seconds
-
-    def probes(self, step: int) -> Batches:
-        """Return records that parked devices should compute beside this step."""
-        return self._retuner.probes(step)
-
-    def observe(self, step: int, compute_seconds: Floats) -> Flags:
-        """Take what a step cost; return which rows have new batches."""
-        changed = np.zeros(len(compute_seconds), dtype=np.bool_)
-        changed[[decision.row for decision in self._retuner.observe(step, compute_seconds)]] = True
-        return changed
-
-    def leave(self, which: Flags) -> None:
-        """Take devices away."""
-        self._retuner.leave(which)
-
-    def join(self, which: Flags) -> None:
-        """Take devices back."""
-        self._retuner.join(which)

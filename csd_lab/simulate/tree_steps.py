@@ -1,16 +1,16 @@
-"""Costs of one step of all servers of a simulation, from batches and slowdowns; see `csd_emu.perfmodel.server_step`."""
+"""Costs of one step of all servers of a simulation, from batches and slowdowns; see `csd_emu.perfmodel.array_step`."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from csd_emu.perfmodel.server_step import ALWAYS, WORK, ServerModel, ServerSteps, StepBytes
+from csd_emu.perfmodel.array_step import ALWAYS, WORK, ArrayStepModel, ServerSteps, StepBytes
 from csd_lab.simulate.tree import Tree
 from host.core.tuning.batch_tuner import Batches, Floats
 from host.policies.batching.allocation import Allocator
 
 
-class StepModel:
+class TreeStepModel:
     """Costs the steps of all servers. Keeps what does not change from step to step.
 
     Attributes:
@@ -26,7 +26,7 @@ class StepModel:
         load = tree.load
         sizes = StepBytes(float(load.state_bytes), load.gradient_bytes, load.record_bytes)
         self._models = [
-            ServerModel(block.nodes.profiles(), block.nodes.host.profile, block.nodes.link, sizes)
+            ArrayStepModel(block.nodes.profiles(), block.nodes.host.profile, block.nodes.link, sizes)
             for block in tree.blocks
         ]
         self.optimiser_seconds = self._models[0].optimiser_seconds
@@ -41,18 +41,6 @@ class StepModel:
     def compute_seconds(self, batches: Batches, slowdowns: Floats) -> Floats:
         """Return (nodes,) seconds of forward and backward passes and encoding."""
         return self._table.table_seconds(batches) * slowdowns
-
-    def sync_seconds(self, active: Batches | None = None) -> float:
-        """Return what the exchange adds to a step: all of it but reading and computing.
-
-        Args:
-            active: (nodes,) 0 for one that takes no part; None: all do.
-        """
-        tree = self._tree
-        batches = np.ones(len(tree.names), np.int64) if active is None else np.minimum(active, 1)
-        steps, _ = self._cost(batches, np.zeros(len(batches)), reads=False)
-        between = tree.reduce(np.ones(tree.count, bool)).seconds / tree.config.reduce_every
-        return float(steps.ready_seconds.max()) + between + self.optimiser_seconds
 
     def cost(self, batches: Batches, slowdowns: Floats) -> tuple[ServerSteps, Floats]:
         """Return what a step costs, and (nodes,) compute seconds in it.
@@ -74,7 +62,7 @@ class StepModel:
         self._last = batches.copy(), slowdowns.copy(), cost
         return cost
 
-    def _cost(self, batches: Batches, slowdowns: Floats, reads: bool = True) -> tuple[ServerSteps, Floats]:
+    def _cost(self, batches: Batches, slowdowns: Floats) -> tuple[ServerSteps, Floats]:
         compute = self.compute_seconds(batches, slowdowns)
         serial = np.minimum(compute, self._encode * slowdowns)
         columns, joules = np.empty((4, self._tree.count)), np.empty((len(WORK), self._tree.count))
@@ -82,7 +70,7 @@ class StepModel:
             records = batches.take(block.places)
             rows, inverse = _distinct(records, slowdowns.take(block.places))
             places = block.places[rows]
-            steps = model.step(records[rows], compute.take(places), serial.take(places), reads)
+            steps = model.step(records[rows], compute.take(places), serial.take(places))
             values = steps.arrived_seconds, steps.work_seconds, steps.sum_seconds, steps.link_bytes
             columns[:, block.servers] = np.stack(values)[:, inverse]
             joules[:, block.servers] = steps.joules[:, inverse]
@@ -95,8 +83,8 @@ def _distinct(batches: Batches, slowdowns: Floats) -> tuple[Batches, Batches]:
 
     All that are as the last one are one row: most are, unless every node has noise of its own.
     """
-    other = np.any((batches != batches[-1]) | (slowdowns != slowdowns[-1]), axis=1)
-    rows = np.flatnonzero(other)
+    other = (batches[:-1] != batches[-1]) | (slowdowns[:-1] != slowdowns[-1])
+    rows = np.flatnonzero(other.any(axis=1))
     inverse = np.zeros(len(batches), np.int64)
     inverse[rows] = np.arange(1, len(rows) + 1)
     return np.concatenate([[len(batches) - 1], rows]), inverse

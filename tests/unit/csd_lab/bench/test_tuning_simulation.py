@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csd_lab.simulate.tuning.slowdown_traces import SlowdownProcess, SlowdownTrace, draw_traces
-from csd_lab.simulate.tuning.tuning_baselines import LoadBalanced, Policy, Proportional, Retuning, Static
-from csd_lab.simulate.tuning.tuning_simulation import Scenario, oracle, simulate, wait
+from csd_lab.bench.training.tuning_baselines import LoadBalanced, Policy, Proportional, Static
+from csd_lab.bench.training.tuning_simulation import Scenario, oracle, simulate, wait
+from csd_lab.simulate.slowdown_traces import SlowdownProcess, SlowdownTrace, draw_traces
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.batch_tuner import Floats
 from host.core.tuning.speed_table import SpeedTable
@@ -31,7 +31,7 @@ def make(name: str, rows: int) -> Policy:
     if name == "static":
         return Static(TABLES, PLAN, rows)
     if name == "hypertune":
-        return Retuning(Retuner(TABLES, PLAN, RetuneRules(cost_steps=1.0), STEPS, SYNC, rows))
+        return Retuner(TABLES, PLAN, RetuneRules(cost_steps=1.0), STEPS, SYNC, rows)
     if name == "lb_bsp":
         return LoadBalanced(TABLES, PLAN, rows, dead_band=0.1, memory=0.0)
     return Proportional(TABLES, PLAN, rows, dead_band=0.1, memory=0.0, gain=0.8)

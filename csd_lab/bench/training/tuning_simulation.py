@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from csd_lab.simulate.tuning.slowdown_traces import SlowdownTrace
-from csd_lab.simulate.tuning.tuning_baselines import Policy
+from csd_lab.bench.training.tuning_baselines import Policy
+from csd_lab.simulate.slowdown_traces import SlowdownTrace
 from host.core.tuning.batch_tuner import Batches, Floats
 from host.core.tuning.speed_table import SpeedTable
 from host.policies.batching.allocation import Allocator
 from host.policies.batching.detector import Flags
+from host.training.sync.stragglers import DeviceProgress, give_up_seconds
 
 # So many targets of a device are tried by the oracle: all of them, for any batch that fits.
 _ALL_TARGETS = 1 << 16
@@ -106,7 +107,8 @@ def simulate(
             seconds = stragglers.work(seconds, slowdowns, length, late, dead, policy.batches)
         probes = np.where(dead, 0, policy.probes(step))
         seconds = np.where(probes > 0, allocator.table_seconds(probes) * slowdowns, seconds)
-        retuned = policy.observe(step, np.where(seconds > 0, seconds * noises, np.nan))
+        retuned = np.zeros(rows)
+        retuned[[each.row for each in policy.observe(step, np.where(seconds > 0, seconds * noises, np.nan))]] = 1.0
         if (left := dead & ~gone).any():
             policy.leave(left)
         gone = dead
@@ -149,8 +151,7 @@ def wait(
 ) -> tuple[Floats, Flags]:
     """Return how long each array waits for its devices, (rows,), and which of them, (rows, devices), are late.
 
-    The deadline is `straggler_factor` times the expected seconds of the slowest participant. At the deadline the step
-    ends without those that are not there, if what is there is half of the records or more; if not, it ends when it is.
+    At the deadline of `host.training.sync.stragglers` the step ends without those that are not there.
 
     Args:
         seconds: (rows, devices) compute seconds; 0 for one that does not take part.
@@ -163,10 +164,8 @@ def wait(
         return longest, np.zeros(seconds.shape, dtype=np.bool_)
     deadline = straggler_factor * expected_seconds.max(axis=1)
     for row in np.flatnonzero(longest > deadline):
-        order = np.argsort(seconds[row], kind="stable")
-        arrived = np.cumsum(batches[row][order])
-        half = seconds[row][order][np.searchsorted(2 * arrived, arrived[-1])]
-        deadline[row] = max(deadline[row], half)
+        own = zip(batches[row].tolist(), seconds[row].tolist(), expected_seconds[row].tolist(), strict=True)
+        deadline[row] = give_up_seconds([DeviceProgress("", *figures) for figures in own], straggler_factor)
     return np.minimum(longest, deadline), seconds > deadline[:, None]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from host.config.preference import NAMED, Preference
-from host.policies.selection.beliefs.outliers import find_spikes
+from host.policies.selection.beliefs.observations import find_spikes
 from host.policies.selection.cluster import Cluster, Trial, TrialStep
 from host.policies.selection.planner import Planner
 from host.policies.selection.selection_rules import SelectionRules

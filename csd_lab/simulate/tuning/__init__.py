@@ -1,1 +1,0 @@
-"""HyperTune and its baselines in simulation."""
