@@ -57,6 +57,7 @@ OF_PACKAGES: dict[str, tuple[str, ...]] = {
     "host/deploy/": ("test_drive_install", "test_deploy*", "test_remote_*"),
     "host/app/gate/": ("test_ci_run", "test_pipelines"),
     "host/monitoring/metrics/": ("test_observed_run", "test_prometheus_*", "test_vm_metrics"),
+    "host/monitoring/charts/": ("test_live_page", "test_report*"),
     "host/monitoring/page/": ("test_live_page",),
     "host/training/split/": ("test_placement_run", "test_cutting", "test_vm_placement"),
     "host/policies/selection/": ("test_planned_run", "test_vm_planner"),

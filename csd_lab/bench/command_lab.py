@@ -26,7 +26,7 @@ from host.core.records import Record, RoundRecord, StepRecord, decode_record
 from host.monitoring.run_directory import RECORDS_FILE, WEIGHTS_FILE
 
 WATCHDOG_SECONDS = 600.0
-_LOOK_SECONDS, _KILL_SECONDS = 0.002, 30.0
+_LOOK_SECONDS, _KILL_SECONDS, _END_SECONDS = 0.002, 30.0, 60.0
 _PROGRAM = [sys.executable, "-P", "-m", "host"]
 _WORDS = 500
 
@@ -50,6 +50,11 @@ class CommandLab:
 
     def __exit__(self, *_: object) -> None:
         for process in self._started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)  # a host ends its drives, and those that it is starting
+        for process in self._started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_SECONDS)
             process.kill()
             process.wait()
         for home in self.folder.glob("home-*"):

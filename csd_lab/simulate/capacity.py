@@ -32,9 +32,9 @@ from host.core.device_time import COUNTED
 from host.core.model_facts import Load, inspect_load
 from host.core.records import EventKind, EventRecord
 from host.core.summary import SYNC
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.metrics.exposition import Exposition
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
+from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.monitoring.run_listener import RunStart, show_round
 from host.training.optimiser_bytes import load_between
 

@@ -36,10 +36,10 @@ from host.monitoring.exporter import Exporter
 from host.monitoring.metrics.info_metrics import describe_run, describe_tables
 from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.page.page_app import PageApp
-from host.monitoring.page.page_facts import describe_presences, plan_run
 from host.monitoring.page.run_history import History
 from host.monitoring.recorder import Recorder, ResumePoint
 from host.monitoring.run_directory import METRICS_FILE, REPORT_FILE, RunDirectory, check_writable, write_result
+from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import RunStart
 from host.monitoring.run_log import RunLog
 from host.monitoring.run_registry import LiveRun, announce
@@ -103,8 +103,11 @@ def run_job(
         check_writable(where)
     with array_folder(paths.arrays, name) as folder, contextlib.ExitStack() as stack:
         member = stack.enter_context(joined(request.server_group, name, partial(_alike, request), paths.runtime))
-        history = History(plan_run(request.config, request.job))
-        exporter = stack.enter_context(_make_exporter(request, history, member))
+        group = None if member is None else member.server_group
+        among = ("", 0) if group is None else (group.server, len(group.config.names))
+        facts = describe_run(request.config, request.job, *among)
+        history = History(facts)
+        exporter = stack.enter_context(_make_exporter(request, facts, history))
         if member is not None:
             publish_exporter(member, exporter.page_address)
         engine = stack.enter_context(contextlib.closing(make_engine(request.config, paths)))
@@ -121,13 +124,11 @@ def _alike(request: RunRequest, server_group: ServerGroup) -> str:
     return alike_sha256(request.job, request.trajectory_sha256(server_group.whole))
 
 
-def _make_exporter(request: RunRequest, history: History, member: ServerMembership | None) -> Exporter:
+def _make_exporter(request: RunRequest, facts: RunFacts, history: History) -> Exporter:
     """Return what serves the run's metrics and its page."""
-    group, host = None if member is None else member.server_group, request.config.host
-    among = ("", 0) if group is None else (group.server, len(group.config.names))
-    tables = describe_tables(request.job, request.expected, request.sync)
-    metrics = MetricsState(describe_run(request.config, request.job, *among), tables)
-    page = PageApp(history, lambda: describe_presences(metrics))
+    host = request.config.host
+    metrics = MetricsState(facts, describe_tables(request.job, request.expected, request.sync))
+    page = PageApp(history, metrics.devices)
     return Exporter(metrics, host.metrics_port, host.address, page, host.names)
 
 

@@ -30,11 +30,11 @@ from host.fleet.control_socket import ControlServer
 from host.fleet.device_session import DeviceSession
 from host.fleet.fleet import Fleet
 from host.fleet.shards import dealt_alike
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.machine_energy import MachineMeter
 from host.monitoring.metrics.info_metrics import describe_devices
 from host.monitoring.recorder import Recorder
 from host.monitoring.run_directory import RunDirectory
+from host.monitoring.run_facts import DeviceFacts
 from host.training.accounting import Accountant, make_accountant
 from host.training.federated import FederatedTraining
 from host.training.host_optimiser import TrainedModel, make_optimiser

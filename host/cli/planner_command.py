@@ -25,7 +25,8 @@ from host.config.resolve import JobChanges, resolve_run
 from host.core.console import console, print_whole
 from host.core.device_time import MODELLED
 from host.core.failures import failed_run
-from host.monitoring.report.charts.plan_chart import paint_front
+from host.monitoring.report.charts.chart_svg import paint_chart
+from host.monitoring.report.charts.plan_chart import plan_chart
 from host.policies.selection.cluster import Range
 from host.policies.selection.planner_protocol import TrialDecision
 from host.policies.selection.selection_report import (
@@ -209,6 +210,7 @@ _STYLE: dict[Any, Any] = {
     **{"svg.hashsalt": "csd-emu", "svg.fonttype": "none"},
     **{"axes.spines.top": False, "axes.spines.right": False},
 }
+_COLOURS = {"s1": "#9aa7b5", "s2": "#1f5fa8", "ink": "#222222"}
 _FORMATS = (".svg", ".png", ".pdf")
 
 
@@ -230,7 +232,7 @@ def write_plot(plan: SelectionReport, path: Path) -> None:
     """
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8, 5), layout="constrained")
-        paint_front(figure, plan, "#9aa7b5", "#1f5fa8", "#222222")
+        paint_chart(figure, plan_chart(plan), _COLOURS, 3)
         try:
             figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
         except OSError as error:

@@ -65,6 +65,11 @@ class DeviceRound(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes that crossed the link between host and drive."""
         return self.sent_bytes + self.received_bytes
 
+    @property
+    def records_per_device_second(self) -> float | None:
+        """Records over compute seconds; None if it computed for no time."""
+        return self.samples / self.device_seconds.total if self.device_seconds.total > 0 else None
+
 
 def in_time(parts: Iterable[DeviceRound]) -> list[DeviceRound]:
     """Return the parts that count as trained: of a straggler's work only bytes and energy do."""
@@ -274,6 +279,11 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
     images_per_device_second: Annotated[float, old_name_of("records_per_device_second")] = 0.0
 
     @property
+    def end_seconds(self) -> float:
+        """When the round ended, in the array's composed time."""
+        return self.start_seconds + self.array_seconds
+
+    @property
     def in_time(self) -> list[DeviceRound]:
         """Parts that count as trained."""
         return in_time(self.devices)
@@ -287,6 +297,12 @@ class RoundRecord(Renamed, frozen=True, kw_only=True, tag_field="kind", tag="rou
     def node_joules(self) -> dict[str, dict[str, float]]:
         """Node -> component -> joules: drives, whether or not they returned anything, and the host."""
         return node_joules(self.devices, self.energy_joules)
+
+    @property
+    def node_watts(self) -> dict[str, float]:
+        """Node -> mean watts over the round, of those to which energy is charged; 0 of a round without length."""
+        seconds = self.array_seconds if self.array_seconds > 0 else math.inf
+        return {node: math.fsum(parts.values()) / seconds for node, parts in self.node_joules.items() if parts}
 
     @property
     def total_joules(self) -> float:

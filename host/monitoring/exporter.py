@@ -24,7 +24,7 @@ from host.monitoring.metrics.web_server import RequestHandler, WebServer
 from host.monitoring.page.page_app import METHODS, PageApp, refuse, refuse_method
 
 if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+    from wsgiref.types import StartResponse, WSGIEnvironment
 
 LOOPBACK = IPv4Address("127.0.0.1")
 _METRICS = "/metrics"
@@ -49,7 +49,7 @@ class Exporter:
         """
         self._names = frozenset(name.lower() for name in names)
         self.state = state
-        self._page: WSGIApplication = page if page is not None else _nothing
+        self._page = page
         self._port, self._address = port or 0, address
         self._exposition = Exposition(state)
         self._scrapers, self._lock = Scrapers(), threading.Lock()
@@ -122,7 +122,9 @@ class Exporter:
         if environ["REQUEST_METHOD"] not in METHODS:
             return refuse_method(start_response)
         if environ.get("PATH_INFO", "") != _METRICS:
-            return self._page(environ, start_response)
+            return (
+                self._page(environ, start_response) if self._page else refuse(start_response, HTTPStatus.NOT_FOUND, b"")
+            )
         revision, name = self.state.revision, environ.get("HTTP_USER_AGENT", "")
 
         def sent() -> None:
@@ -133,23 +135,12 @@ class Exporter:
         headers, body = self._exposition.render(environ.get("HTTP_ACCEPT"), environ.get("HTTP_ACCEPT_ENCODING"))
         # Without its length an answer that the run's end cuts short would pass for a whole one.
         start_response("200 OK", [*headers, ("Content-Length", str(len(body))), ("X-Content-Type-Options", "nosniff")])
-        return [] if environ["REQUEST_METHOD"] == "HEAD" else _Body([body], sent)
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else _tell_when_sent(body, sent)
 
 
-def _nothing(_environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    """Answer where there is no page."""
-    start_response("404 Not Found", [("Content-Type", "text/plain"), ("Content-Length", "0")])
-    return []
-
-
-class _Body:
-    """A response that tells when it has been handed to the network (PEP 3333 calls `close` then)."""
-
-    def __init__(self, body: Iterable[bytes], on_sent: Callable[[], None]) -> None:
-        self._body, self._on_sent = body, on_sent
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._body)
-
-    def close(self) -> None:
-        self._on_sent()
+def _tell_when_sent(body: bytes, on_sent: Callable[[], None]) -> Iterator[bytes]:
+    """Yield a body, and tell when it has been handed to the network: the server ends the iteration then (PEP 3333)."""
+    try:
+        yield body
+    finally:
+        on_sent()

@@ -166,14 +166,16 @@ class Recorder:
 
     def add_failure(self, failure: Failure) -> None:
         """Record a failure of the user's code that came for the first time."""
-        array_seconds = self._accountant.array_seconds if self._accountant is not None else 0.0
-        record = FailureRecord(failure=failure, wall_seconds=self.wall_seconds, array_seconds=array_seconds)
+        record = FailureRecord(failure=failure, wall_seconds=self.wall_seconds, array_seconds=self._array_seconds)
         if self.directory is not None and not self.directory.closed:
             self.directory.append(record)
 
+    @property
+    def _array_seconds(self) -> float:
+        return self._accountant.array_seconds if self._accountant is not None else 0.0
+
     def _event(self, device: str, what: EventKind, detail: str) -> EventRecord:
-        array_seconds = self._accountant.array_seconds if self._accountant is not None else 0.0
-        return EventRecord(device, what, detail, self.wall_seconds, array_seconds)
+        return EventRecord(device, what, detail, self.wall_seconds, self._array_seconds)
 
     def add_slices(self, slices: Iterable[SliceRecord]) -> None:
         """Record what became of the slices of a device's step."""
@@ -186,7 +188,8 @@ class Recorder:
         Raises:
             EnvironmentUnfit: the disk is full; the checkpoint before is intact.
         """
-        directory = self._open_directory()
+        if (directory := self.directory) is None:
+            raise RuntimeError("a round was recorded before there was a run directory")
         self.list_counted(at_once=False)
         directory.append(record)
         self.last_round = record.round
@@ -197,8 +200,3 @@ class Recorder:
         if self._every and (record.round % self._every == 0 or training.done or last):
             checkpoint = Checkpoint(training.state(), self.wall_seconds)
             await asyncio.to_thread(directory.save_checkpoint, checkpoint, self._job)
-
-    def _open_directory(self) -> RunDirectory:
-        if self.directory is None:
-            raise RuntimeError("a round was recorded before there was a run directory")
-        return self.directory

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from host.core.failures import Failure
 from host.core.records import EventRecord, RetuneRecord, RoundRecord, StepRecord
-from host.monitoring.device_facts import DeviceFacts
+from host.monitoring.run_facts import DeviceFacts
 
 
 @dataclass(frozen=True)

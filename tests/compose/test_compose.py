@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from csd_lab.bench.pipelines import rounds_done
-from csd_lab.generate.dashboards.expressions import list_expressions
 from csd_lab.generate.dashboards.panels import PanelNeeds
 from csd_lab.testkit.browser import Browser, Tab
 from csd_lab.testkit.containers import Stack, docker, wait_for
 from csd_lab.testkit.prometheus import fetch
 from tests.compose.conftest import TOP
 from tests.support.browser import find_browser
+from tests.support.expressions import list_expressions
 from tests.support.outputs import checked
 
 pytestmark = [pytest.mark.compose, pytest.mark.long]

@@ -27,7 +27,8 @@ from host.fleet.certificates import Authority, Credential, HostKeys, lent_uri, s
 from host.fleet.enrolment_authority import FILE, CertificateCheck, Serials, authority_held
 from host.fleet.fleet import Fleet
 from host.monitoring.exporter import Exporter
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
+from host.monitoring.run_facts import RunFacts
 from tests.support.fakes import hello
 
 REAL, EMULATED, RUN = "csd-00", "vm-00", "cafe"

@@ -21,10 +21,10 @@ import pytest
 
 from csd_emu.engines.rapl import RaplMeter
 from csd_lab.generate import prometheus_rules as rules
-from csd_lab.generate.dashboards import Expression, list_expressions
 from csd_lab.generate.dashboards.panels import PanelNeeds
 from csd_lab.testkit.prometheus import LOOPBACK, PROGRAM, Prometheus, free_port, serve_prometheus
 from tests.support.commands import Workshop
+from tests.support.expressions import Expression, list_expressions
 from tests.support.machines import REQUIRE_VARIABLE
 
 # The agents of a host that was killed, and one that was revived, outlive the process that started them on purpose.

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 
 from csd_lab.generate import prometheus_rules as rules
-from csd_lab.generate.dashboards import Expression, list_expressions
 from csd_lab.generate.dashboards.panels import PanelNeeds
 from csd_lab.testkit.prometheus import PROGRAM, Prometheus, serve_prometheus
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import EventKind, EventRecord, RoundRecord, ServersRecord, StepRecord
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.exporter import Exporter
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
+from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.monitoring.run_listener import RunStart, show_round
 from host.training.multi_server.membership import write_targets
+from tests.support.expressions import Expression, list_expressions
 from tests.support.machines import REQUIRE_VARIABLE
 from tests.support.records import device_round, round_record
 

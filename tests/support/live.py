@@ -7,10 +7,10 @@ from types import TracebackType
 
 from host.core.records import EventKind, EventRecord, RoundRecord
 from host.monitoring.exporter import Exporter
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.page.page_app import PageApp
-from host.monitoring.page.page_facts import describe_presences
-from host.monitoring.page.run_history import History, RunPlan
+from host.monitoring.page.run_history import History
+from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import show_round
 from tests.support.metrics import starting
 
@@ -21,9 +21,9 @@ class LiveRun:
     def __init__(
         self, devices: Sequence[str], mode: str = "federated", array: str = "lab", model: str = "digits_cnn"
     ) -> None:
-        self.metrics = MetricsState(RunFacts(array, "qemu", model, mode, tuple(devices)))
-        self.history = History(RunPlan(array, "qemu", model, mode, tuple(devices), 12, 0.95))
-        self.page = PageApp(self.history, lambda: describe_presences(self.metrics))
+        facts = RunFacts(array, "qemu", model, mode, tuple(devices), rounds=12, target_accuracy=0.95)
+        self.metrics, self.history = MetricsState(facts), History(facts)
+        self.page = PageApp(self.history, self.metrics.devices)
         self._devices, self._exporter = devices, Exporter(self.metrics, None, page=self.page)
 
     def __enter__(self) -> LiveRun:

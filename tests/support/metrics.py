@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from csd_emu.profiles import PROFILES
 from host.core.device_time import TableModel
 from host.core.records import EventKind, EventRecord
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.metrics.calibrated import Calibrated
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.exposition import Exposition
+from host.monitoring.metrics.metrics_state import MetricsState
+from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.monitoring.run_listener import RunStart
 from tests.support.calibration import make_table
-from tests.support.collector import StateCollector
 
 DEVICES = ("csd-00", "csd-01", "csd-02")
 HELLO = {"machine": "aarch64", "agent": "0.1.0", "torch": "2.9.1"}
@@ -55,9 +54,7 @@ def begun(
 
 
 def exposed(state: MetricsState) -> str:
-    registry = CollectorRegistry()
-    registry.register(StateCollector(state))
-    return generate_latest(registry).decode()
+    return Exposition(state).render(None, None)[1].decode()
 
 
 def scraped(state: MetricsState) -> dict[str, Samples]:

@@ -24,13 +24,12 @@ from firmware_agent.common.frames.session_frames import Trained
 from host.core.device_time import COUNTED
 from host.core.records import EventKind, EventRecord, RoundRecord
 from host.core.summary import FEDERATED, SYNC
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.exporter import Exporter
 from host.monitoring.metrics.info_metrics import KINDS, describe_run
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.page.page_app import PageApp
-from host.monitoring.page.page_facts import describe_presences, plan_run
 from host.monitoring.page.run_history import History
+from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.monitoring.run_listener import RunStart, show_round
 from host.training.accounting import Accountant, DeviceReport, make_accountant
 from host.training.training_protocol import round_totals
@@ -143,9 +142,10 @@ def bench_page(bench: Bench) -> BenchReport:
     program = find_browser()
     bench.progress.stage(f"account {ROUNDS} rounds of {DRIVES} drives")
     config, job = array_of(bench.name, DRIVES), bench_job(bench.seed)
-    metrics, history = MetricsState(describe_run(config, job)), History(plan_run(config, job))
+    facts = describe_run(config, job)
+    metrics, history = MetricsState(facts), History(facts)
     play(config, bench.seed, metrics, history)
-    page = PageApp(history, lambda: describe_presences(metrics))
+    page = PageApp(history, metrics.devices)
     with Exporter(metrics, None, page=page) as server, Browser(program) as browser:
         loads = []
         for number in range(LOADS):

@@ -1,5 +1,7 @@
-"""Grafana's dashboards (`panels`, and a module for each), and what they ask (`expressions`)."""
+"""Grafana's dashboards: what each shows (`panels` are its parts), and their files (`grafana`)."""
 
-from csd_lab.generate.dashboards.expressions import DASHBOARDS, Expression, list_expressions, read_expressions
+from csd_lab.generate.dashboards.panels import Dashboard
+from csd_lab.generate.dashboards.run_dashboards import ARRAY, COMMUNICATION, ENERGY, TRAINING
+from csd_lab.generate.dashboards.unit_dashboards import DRIVE_DASHBOARD, SERVERS
 
-__all__ = ["DASHBOARDS", "Expression", "list_expressions", "read_expressions"]
+DASHBOARDS: tuple[Dashboard, ...] = (ARRAY, DRIVE_DASHBOARD, TRAINING, COMMUNICATION, ENERGY, SERVERS)

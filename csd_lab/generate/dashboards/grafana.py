@@ -19,11 +19,12 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from csd_lab.generate.dashboards.expressions import DASHBOARDS, GRAFANA
+from csd_lab.generate.dashboards import DASHBOARDS
 from csd_lab.generate.dashboards.panels import WIDTH, Dashboard, Panel
 
 # As in images/grafana/provisioning/datasources.
 SOURCE = DataSourceRef(type_val="prometheus", uid="csd-prometheus")
+GRAFANA = Path(__file__).parents[3] / "images" / "grafana"
 _TAG = "csd-emu"
 _DRIVES = "label_values(csd_device_up, device)"
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from csd_emu.config.array_file import ArrayConfig, Device
+from csd_emu.config.array_file import ArrayConfig
 from csd_emu.profiles import get_profile
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.session_frames import Hello
 from host.config.job_file import JobConfig
 from host.core.device_time import COUNTED, DeviceTime, StepModel
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.metrics.calibrated import Calibrated
-from host.monitoring.metrics.metrics_state import RunFacts
 from host.monitoring.metrics.round_counting import PHASES
+from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.training.sync_plan import SyncPlan
 
 # An engine that somebody adds is its own kind.
@@ -23,9 +22,18 @@ KINDS = {"qemu": "emulated", "native": "native", "remote": "real"}
 
 def describe_run(config: ArrayConfig, job: JobConfig, server: str = "", servers: int = 0) -> RunFacts:
     """Return what stays the same in a run; `server` is the host's name among several `servers`."""
-    devices = tuple(device.name for device in config.list_nodes())
-    what = (config.name, config.engine_label, job.model, job.mode)
-    return RunFacts(*what, devices, config.host.power_cap, server, servers)
+    return RunFacts(
+        array=config.name,
+        engine=config.engine_label,
+        model=job.model,
+        mode=job.mode,
+        devices=tuple(device.name for device in config.list_nodes()),
+        power_cap_watts=config.host.power_cap,
+        server=server,
+        servers=servers,
+        rounds=job.rounds,
+        target_accuracy=job.target.accuracy if job.target is not None else None,
+    )
 
 
 def describe_tables(job: JobConfig, expected: Mapping[str, StepModel], plan: SyncPlan | None) -> Calibrated:
@@ -54,26 +62,21 @@ def describe_devices(
         hellos: device -> what it said.
         hypervisors: device -> name of what runs it, for those that are virtual machines.
     """
-    present = [(device, hellos[device.name]) for device in config.list_nodes() if device.name in hellos]
-    return [
-        _describe(
-            *(device, HOST if device.name == HOST else KINDS.get(device.engine, device.engine), hello),
-            *(time.clock(device.name, hello.clock), hypervisors.get(device.name, "")),
+    described = []
+    for device in config.list_nodes():
+        if (hello := hellos.get(device.name)) is None:
+            continue
+        profile, clock = get_profile(device.profile), time.clock(device.name, hello.clock)
+        facts = DeviceFacts(
+            device=device.name,
+            kind=HOST if device.name == HOST else KINDS.get(device.engine, device.engine),
+            profile=profile.name,
+            cores=profile.cores.value,
+            clock=clock,
+            # Wall seconds are taken as they are, modelled ones from a table.
+            scales={phase: profile.scale(phase) for phase in PHASES} if clock == COUNTED else {},
+            hello=hello.facts,
+            hypervisor=hypervisors.get(device.name, ""),
         )
-        for device, hello in present
-    ]
-
-
-def _describe(device: Device, kind: str, hello: Hello, clock: str, hypervisor: str) -> DeviceFacts:
-    profile = get_profile(device.profile)
-    return DeviceFacts(
-        device=device.name,
-        kind=kind,
-        profile=profile.name,
-        cores=profile.cores.value,
-        clock=clock,
-        # Wall seconds are taken as they are, modelled ones from a table.
-        scales={phase: profile.scale(phase) for phase in PHASES} if clock == COUNTED else {},
-        hello=hello.facts,
-        hypervisor=hypervisor,
-    )
+        described.append(facts)
+    return described

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from importlib import metadata
 
 from host.core.records import EventKind, EventRecord, RetuneRecord, RoundRecord, StepRecord
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.metrics import metric_names as names
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metric import Metric
@@ -25,12 +24,12 @@ from host.monitoring.metrics.round_counting import (
     add_round,
     begin_array,
     begin_device,
-    charged_nodes,
 )
-from host.monitoring.metrics.series_store import MetricsSnapshot, Store
+from host.monitoring.metrics.series_store import Store
 from host.monitoring.metrics.server_counting import add_servers, begin_servers, show_servers
 from host.monitoring.metrics.server_names import SERVER_INFO
 from host.monitoring.metrics.step_counting import add_retune, add_step
+from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.monitoring.run_listener import RunListener, RunStart
 from host.training.contributions import reason_of
 
@@ -38,26 +37,6 @@ DEFINED, BOOTING, READY, TRAINING, LOST = STATES = ("defined", "booting", "ready
 _ERRORS = {EventKind.LOST: "lost", EventKind.FAILED: "failed", EventKind.REFUSED: "refused"}
 _UNKNOWN = "unknown"
 _GONE_AFTER_ROUNDS = 2
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """What stays the same in a run, and the names of its drives.
-
-    Attributes:
-        power_cap_watts: None for none.
-        server: name of the server that the host is; empty for the array's name.
-        servers: how many train together, this one included; 0 of one that is alone.
-    """
-
-    array: str
-    engine: str
-    model: str
-    mode: str
-    devices: tuple[str, ...]
-    power_cap_watts: float | None = None
-    server: str = ""
-    servers: int = 0
 
 
 @dataclass
@@ -175,7 +154,7 @@ class MetricsState(RunListener):
             # Shares of a round's seconds are asked for: these counters move with those of the round.
             for servers in (step.servers for step in record.steps if step.servers is not None):
                 add_servers(self._store, servers, record.clock if self._start is None else self._start.clock)
-            self._progress.charged, self._progress.step = charged_nodes(record), None
+            self._progress.charged, self._progress.step = record.node_watts.keys(), None
             for name, device in self._devices.items():
                 device.missed = 0 if device.up else device.missed + 1
                 device.chosen = name not in record.idle
@@ -197,12 +176,19 @@ class MetricsState(RunListener):
         with self._lock:
             return {name: (self._state_of(device), device.facts) for name, device in self._devices.items()}
 
-    def snapshot(self) -> MetricsSnapshot:
-        """Return all series that are served at this moment."""
+    def render(self, open_metrics: bool) -> tuple[int, str]:
+        """Return the version, and the text of all series that are served at this moment, in one of two formats."""
         with self._lock:
             gone = frozenset(name for name, device in self._devices.items() if device.gone)
             uncharged = gone.difference(self._progress.charged)
-            return self._store.snapshot(lambda metric: _hidden(metric, gone, uncharged))
+            texts = [(metric, self._store.text(metric, _hidden(metric, gone, uncharged))) for metric in names.METRICS]
+            version = self._store.version
+        parts = []
+        for metric, lines in texts:
+            parts += [_head(metric, open_metrics), lines] if lines else []
+            if lines and (old := names.OLD_NAMES.get(metric)) is not None:
+                parts += [_head(old, open_metrics), lines.replace(metric.name, old.name)]
+        return version, "".join([*parts, "# EOF\n"] if open_metrics else parts)
 
     @property
     def version(self) -> int:
@@ -234,6 +220,12 @@ class MetricsState(RunListener):
             if known.facts != facts:
                 known.facts = facts
                 begin_device(self._store, self._run.mode, facts, start.clock)
+
+
+def _head(metric: Metric, open_metrics: bool) -> str:
+    name = metric.name.removesuffix("_total") if open_metrics else metric.name
+    unit = f"# UNIT {name} {metric.unit}\n" if open_metrics and metric.unit else ""
+    return f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n{unit}"
 
 
 def _hidden(metric: Metric, gone: frozenset[str], uncharged: frozenset[str]) -> frozenset[str]:

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 
 from csd_emu.perfmodel.power import CHASSIS, COMPONENTS, MEASURED
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import DeviceRound, RoundRecord
 from host.core.summary import SYNC
-from host.monitoring.device_facts import DeviceFacts
 from host.monitoring.metrics import metric_names as names
 from host.monitoring.metrics.calibrated import Calibrated
-from host.monitoring.metrics.series_store import Store
+from host.monitoring.metrics.metric import Metric
+from host.monitoring.metrics.series_store import Labels, Store
 from host.monitoring.metrics.step_counting import begin_device_steps, begin_steps, share_phase, step_seconds
+from host.monitoring.run_facts import DeviceFacts
 
 # Where an energy figure comes from.
 MODEL, METER = "model", "meter"
 WALL = "wall"
 READ = "read"
-TO_DEVICE, FROM_DEVICE = DIRECTIONS = ("to_device", "from_device")
+TO_DEVICE, FROM_DEVICE = ("to_device", "from_device")
 PHASES = PhaseSeconds.__struct_fields__
 # What a step consists of; weights are encoded once per round.
 STEP_PHASES = ("forward", "backward", "update")
+
+_Counter = tuple[Metric, Labels, Callable[[DeviceRound], float]]
+# What is added to which counter: labels beside device and clock, and the figure of the device's part in the round.
+_EXCHANGED: tuple[_Counter, ...] = (
+    (names.LATE_ROUNDS, (), attrgetter("straggler")),
+    (names.NVME_BYTES, (), attrgetter("flash_read_bytes")),
+    (names.NVME_SECONDS, (READ,), attrgetter("read_seconds")),
+    (names.RECEIVED_BYTES, (), attrgetter("sent_bytes")),
+    (names.TRANSMITTED_BYTES, (), attrgetter("received_bytes")),
+    (names.HOST_LINK_BYTES, (TO_DEVICE,), attrgetter("sent_bytes")),
+    (names.HOST_LINK_BYTES, (FROM_DEVICE,), attrgetter("received_bytes")),
+    (names.LINK_SECONDS, (TO_DEVICE,), attrgetter("receive_seconds")),
+    (names.LINK_SECONDS, (FROM_DEVICE,), attrgetter("send_seconds")),
+)
+_TRAINED: tuple[_Counter, ...] = (
+    (names.SAMPLES, (), attrgetter("samples")),
+    (names.STEPS, (), attrgetter("steps")),
+    *((names.COMPUTE_SECONDS, (phase,), attrgetter(f"device_seconds.{phase}")) for phase in PHASES),
+)
 
 
 def begin_array(store: Store, mode: str, clock: str, power_cap_watts: float | None = None) -> None:
@@ -45,23 +66,10 @@ def begin_device(store: Store, mode: str, facts: DeviceFacts, clock: str) -> Non
     store.set(names.DEVICE_INFO, facts.info, 1)
     for phase, scale in facts.scales.items():
         store.set(names.SCALE_RATIO, (device, phase), scale)
-    for metric in (
-        names.SAMPLES,
-        names.STEPS,
-        names.LATE_ROUNDS,
-        names.NVME_BYTES,
-        names.RECEIVED_BYTES,
-        names.TRANSMITTED_BYTES,
-    ):
-        store.add(metric, (device,))
-    store.add(names.NVME_SECONDS, (device, READ, facts.clock))
-    for phase in PHASES:
-        store.add(names.COMPUTE_SECONDS, (device, phase, facts.clock))
+    for metric, extra, _ in (*_EXCHANGED, *_TRAINED):
+        store.add(metric, _labels(metric, device, extra, facts.clock))
     for phase in STEP_PHASES:
         store.observe(names.STEP_SECONDS, (device, phase, facts.clock))
-    for direction in DIRECTIONS:
-        store.add(names.HOST_LINK_BYTES, (device, direction))
-        store.add(names.LINK_SECONDS, (device, direction, facts.clock))
     _begin_energy(store, device, COMPONENTS, clock)
     if mode == SYNC:
         begin_device_steps(store, device)
@@ -75,11 +83,14 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
     steps = step_seconds(record)
     shown = {part.device for part in record.steps[-1].devices} if record.steps else set()
     for part in record.devices:
-        _add_part(store, part)
+        _count(store, part, _EXCHANGED)
+        if part.peak_memory_bytes:
+            store.set(names.MEMORY_BYTES, (part.device,), part.peak_memory_bytes)
         if part.device not in shown:  # the others' batches are those of the last step
             store.set(names.BATCH_SIZE, (part.device,), part.batch_size)
     for part in record.in_time:  # other work was thrown away, and is longer than the round
-        _add_training(store, part, steps.get(part.device, ()))
+        _count(store, part, _TRAINED)
+        _add_steps(store, part, steps.get(part.device, ()))
     _add_energy(store, record)
     in_time = len(record.in_time)
     store.set(names.ROUND, (mode,), record.round)
@@ -94,43 +105,27 @@ def add_round(store: Store, mode: str, record: RoundRecord, calibrated: Calibrat
         store.add(names.MACHINE_JOULES, (METER, WALL), record.machine_joules)
 
 
-def charged_nodes(record: RoundRecord) -> Collection[str]:
-    """Return the drives, and the host, to which a round charges energy."""
-    return {node for node, parts in record.node_joules.items() if parts}
-
-
 def _begin_energy(store: Store, node: str, components: Iterable[str], clock: str) -> None:
     store.add(names.DEVICE_SECONDS, (node, clock))
     for component in components:
         store.add(names.ENERGY_JOULES, (node, component, MODEL, clock))
 
 
-def _add_part(store: Store, part: DeviceRound) -> None:
-    device, clock = part.device, part.clock
-    store.add(names.LATE_ROUNDS, (device,), float(part.straggler))
-    store.add(names.NVME_BYTES, (device,), part.flash_read_bytes)
-    store.add(names.NVME_SECONDS, (device, READ, clock), part.read_seconds)
-    store.add(names.RECEIVED_BYTES, (device,), part.sent_bytes)
-    store.add(names.TRANSMITTED_BYTES, (device,), part.received_bytes)
-    store.add(names.HOST_LINK_BYTES, (device, TO_DEVICE), part.sent_bytes)
-    store.add(names.HOST_LINK_BYTES, (device, FROM_DEVICE), part.received_bytes)
-    store.add(names.LINK_SECONDS, (device, TO_DEVICE, clock), part.receive_seconds)
-    store.add(names.LINK_SECONDS, (device, FROM_DEVICE, clock), part.send_seconds)
-    if part.peak_memory_bytes:
-        store.set(names.MEMORY_BYTES, (device,), part.peak_memory_bytes)
+def _count(store: Store, part: DeviceRound, counters: Iterable[_Counter]) -> None:
+    for metric, extra, figure in counters:
+        store.add(metric, _labels(metric, part.device, extra, part.clock), float(figure(part)))
 
 
-def _add_training(store: Store, part: DeviceRound, own_seconds: Sequence[float]) -> None:
-    device, clock = part.device, part.clock
-    store.add(names.SAMPLES, (device,), part.samples)
-    store.add(names.STEPS, (device,), part.steps)
-    for phase in PHASES:
-        store.add(names.COMPUTE_SECONDS, (device, phase, clock), getattr(part.device_seconds, phase))
+def _labels(metric: Metric, device: str, extra: Labels, clock: str) -> Labels:
+    return (device, *extra, clock) if "clock" in metric.labels else (device, *extra)
+
+
+def _add_steps(store: Store, part: DeviceRound, own_seconds: Sequence[float]) -> None:
     if not part.steps:  # it has only exchanged weights
         return
     for phase in STEP_PHASES:
         for seconds, times in share_phase(getattr(part.device_seconds, phase), part.steps, own_seconds):
-            store.observe(names.STEP_SECONDS, (device, phase, clock), seconds, times)
+            store.observe(names.STEP_SECONDS, (part.device, phase, part.clock), seconds, times)
 
 
 def _add_energy(store: Store, record: RoundRecord) -> None:

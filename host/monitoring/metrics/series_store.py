@@ -1,107 +1,46 @@
-"""Values of series, by metric and labels; not for several threads."""
+"""Series of a run, and the text of them that Prometheus scrapes; not for several threads.
+
+What `prometheus_client` writes takes it some microseconds per line, and a thousand drives have a hundred thousand lines
+(docs/development/decisions.md has figures). Here the lines of a metric are one template: labels are laid out once, only
+values are filled in, and only of metrics that have changed.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from collections.abc import Iterable
 
 from host.monitoring.metrics.metric import Metric
 
 Labels = tuple[str, ...]
-V = TypeVar("V")
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\"", "%": "%%"})
 
 
-@dataclass(frozen=True)
-class Histogram:
-    """Observations per bucket (the last one is above all bounds), and their sum."""
+class _Series:
+    """The series of a metric: labels -> the value of each of its lines; and the text of them, as it was last."""
 
-    counts: tuple[int, ...]
-    sum: float
+    def __init__(self, metric: Metric) -> None:
+        self.values: dict[Labels, tuple[float, ...]] = {}
+        self.changed = True
+        self._metric, self._hidden = metric, frozenset[str]()
+        self._shown: list[Labels] = []
+        self._template = self._text = ""
 
-    def cumulative(self) -> list[int]:
-        """Return how many observations are at or below each bound; the last number is of all."""
-        return list(itertools.accumulate(self.counts))
-
-
-@dataclass(frozen=True)
-class Column(Generic[V]):
-    """The series of one metric at one moment.
-
-    Attributes:
-        labels: of each; the same object as in the snapshot before, if the series are the same.
-        values: of each, in the same order.
-        changes: it is equal in two snapshots only if all values are.
-    """
-
-    labels: tuple[Labels, ...]
-    values: tuple[V, ...]
-    changes: int
-
-    def items(self) -> list[tuple[Labels, V]]:
-        """Return labels and value of each series."""
-        return list(zip(self.labels, self.values, strict=True))
-
-
-@dataclass(frozen=True)
-class MetricsSnapshot:
-    """Values at one moment. A metric without series is in neither mapping.
-
-    Attributes:
-        numbers: the series of counters and gauges.
-        histograms: the others.
-        version: it is equal in two snapshots only if all of both are.
-    """
-
-    numbers: Mapping[Metric, Column[float]]
-    histograms: Mapping[Metric, Column[Histogram]]
-    version: int
-
-
-Hides = Callable[[Metric], frozenset[str]]
-"""Returns of which devices a metric's series are not to be seen."""
-
-
-@dataclass
-class _Series(Generic[V]):
-    """The series of a metric, and what the last column of them was made from."""
-
-    metric: Metric
-    values: dict[Labels, V] = field(default_factory=dict)
-    changes: int = 0
-    dirty: bool = True
-    hidden: frozenset[str] = frozenset()
-    labels: tuple[Labels, ...] = ()
-    mask: tuple[bool, ...] | None = None
-
-    def set(self, labels: Labels, value: V) -> None:
-        before = self.values.get(labels)
-        if before is None:
-            self.dirty = True
-        elif before == value:
-            return
-        self.values[labels] = value
-        self.changes += 1
-
-    def column(self, hidden: frozenset[str]) -> Column[V]:
-        if self.dirty or hidden != self.hidden:
-            self._arrange(hidden)
-        values = tuple(self.values.values())
-        if self.mask is not None:
-            values = tuple(itertools.compress(values, self.mask))
-        return Column(self.labels, values, self.changes)
-
-    def _arrange(self, hidden: frozenset[str]) -> None:
-        every = tuple(self.values)
-        self.mask = tuple(device_of(self.metric, labels) not in hidden for labels in every) if hidden else None
-        labels = every if self.mask is None else tuple(itertools.compress(every, self.mask))
-        # A gauge that is cleared and set again has the series that it had.
-        if labels != self.labels:
-            self.labels = labels
-            self.changes += 1
-        self.dirty, self.hidden = False, hidden
+    def text(self, hidden: frozenset[str]) -> str:
+        """Return the lines of all series but those of the hidden devices."""
+        if self.changed or hidden != self._hidden:
+            seen = self.values
+            if hidden:
+                seen = {labels: each for labels, each in seen.items() if _device_of(self._metric, labels) not in hidden}
+            shown = list(seen)
+            # A gauge that is cleared and set again has the series that it had.
+            if shown != self._shown:
+                self._shown, self._template = shown, _template(self._metric, shown)
+            self._text = _fill(self._template, itertools.chain.from_iterable(seen.values()))
+            self.changed, self._hidden = False, hidden
+        return self._text
 
 
 class Store:
@@ -109,58 +48,91 @@ class Store:
 
     def __init__(self) -> None:
         """Begin without any series."""
-        self._numbers: dict[Metric, _Series[float]] = {}
-        self._histograms: dict[Metric, _Series[Histogram]] = {}
+        self._series: dict[Metric, _Series] = {}
         self.version = 0
 
     def add(self, metric: Metric, labels: Labels, amount: float = 0.0) -> None:
         """Add to a counter; adding nothing makes its series begin at 0."""
-        series = self._series(metric)
-        series.set(labels, series.values.get(labels, 0.0) + amount)
+        series = self._of(metric)
+        before = series.values.get(labels)
+        if before is None or amount:
+            series.values[labels] = ((before[0] if before is not None else 0.0) + amount,)
+            self._note_change(series)
 
     def set(self, metric: Metric, labels: Labels, value: float) -> None:
         """Set a gauge."""
-        self._series(metric).set(labels, float(value))
+        self._put(metric, labels, (float(value),))
 
     def observe(self, metric: Metric, labels: Labels, value: float = 0.0, times: int = 0) -> None:
         """Put `value` into a histogram so many times; none makes its series begin at 0."""
-        self.version += 1
-        if (series := self._histograms.get(metric)) is None:
-            series = self._histograms[metric] = _Series(metric)
-        before = series.values.get(labels) or Histogram((0,) * (len(metric.buckets) + 1), 0.0)
-        counts = list(before.counts)
-        counts[bisect_left(metric.buckets, value)] += times
-        series.set(labels, Histogram(tuple(counts), before.sum + value * times))
+        *counts, total = self._of(metric).values.get(labels, (0,) * (len(metric.buckets) + 3))
+        for place in range(bisect_left(metric.buckets, value), len(counts)):  # its buckets, that of all, and the count
+            counts[place] += times
+        self._put(metric, labels, (*counts, total + value * times))
 
     def remove(self, metric: Metric, device: str) -> None:
         """Forget a gauge's series of one device."""
-        series = self._series(metric)
-        for labels in [labels for labels in series.values if device_of(metric, labels) == device]:
+        series = self._of(metric)
+        for labels in [labels for labels in series.values if _device_of(metric, labels) == device]:
             del series.values[labels]
-            series.dirty = True
+        self._note_change(series)
 
     def clear(self, metric: Metric) -> None:
         """Forget a gauge's series."""
-        series = self._series(metric)
+        series = self._of(metric)
         series.values.clear()
-        series.dirty = True
+        self._note_change(series)
 
-    def snapshot(self, hides: Hides) -> MetricsSnapshot:
-        """Return the values of all series that are not hidden."""
-        return MetricsSnapshot(_columns(self._numbers, hides), _columns(self._histograms, hides), self.version)
+    def text(self, metric: Metric, hidden: frozenset[str]) -> str:
+        """Return the lines of a metric's series but those of the `hidden` devices; empty if there are none."""
+        series = self._series.get(metric)
+        return series.text(hidden) if series is not None else ""
 
-    def _series(self, metric: Metric) -> _Series[float]:
-        self.version += 1
-        if (series := self._numbers.get(metric)) is None:
-            series = self._numbers[metric] = _Series(metric)
+    def _of(self, metric: Metric) -> _Series:
+        if (series := self._series.get(metric)) is None:
+            series = self._series[metric] = _Series(metric)
         return series
 
+    def _put(self, metric: Metric, labels: Labels, values: tuple[float, ...]) -> None:
+        series = self._of(metric)
+        if series.values.get(labels) != values:
+            series.values[labels] = values
+            self._note_change(series)
 
-def device_of(metric: Metric, labels: Labels) -> str:
+    def _note_change(self, series: _Series) -> None:
+        series.changed = True
+        self.version += 1
+
+
+def _device_of(metric: Metric, labels: Labels) -> str:
     """Return whose series it is, or an empty text if it is of no single device."""
     return labels[metric.labels.index("device")] if "device" in metric.labels else ""
 
 
-def _columns(series: Mapping[Metric, _Series[V]], hides: Hides) -> dict[Metric, Column[V]]:
-    columns = {metric: each.column(hides(metric)) for metric, each in series.items()}
-    return {metric: column for metric, column in columns.items() if column.labels}
+def _template(metric: Metric, series: Iterable[Labels]) -> str:
+    """Return the lines of these series, with a place for each value."""
+    own = _braced(metric.labels)
+    if metric.kind == "histogram":
+        bounds = [*(str(bound) for bound in metric.buckets), "+Inf"]
+        lines = [f"{metric.name}_bucket{_braced(metric.labels, bound)} %%d.0\n" for bound in bounds]
+        lines += [f"{metric.name}_count{own} %%d.0\n", f"{metric.name}_sum{own} %%r\n"]
+    else:
+        lines = [f"{metric.name}{own} %%r\n"]
+    pattern = "".join(lines)
+    order = sorted(range(len(metric.labels)), key=metric.labels.__getitem__) * len(lines)
+    return "".join(pattern % tuple(labels[place].translate(_ESCAPES) for place in order) for labels in series)
+
+
+def _braced(labels: Iterable[str], bound: str | None = None) -> str:
+    """Return a place for each label, in the order of their names; `bound` is that of a bucket."""
+    values = dict.fromkeys(labels, "%s") | ({"le": bound} if bound is not None else {})
+    pairs = [f'{name}="{value}"' for name, value in sorted(values.items())]
+    return f"{{{','.join(pairs)}}}" if pairs else ""
+
+
+def _fill(template: str, values: Iterable[float]) -> str:
+    values = tuple(values)
+    lines = template % values
+    if math.isfinite(sum(values)):
+        return lines
+    return lines.replace(" nan\n", " NaN\n").replace(" inf\n", " +Inf\n").replace(" -inf\n", " -Inf\n")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib.util
-import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "static"
@@ -38,26 +36,11 @@ class Body:
         return packed if len(packed) < len(self.data) else self.data
 
 
-class Assets:
-    """Files by name, each read when it is first asked for. For several threads."""
-
-    def __init__(self, files: Mapping[str, Path] | None = None) -> None:
-        """Take the files that may be served; by default those of the page and, if it is installed, the library's."""
-        self._files = dict(files if files is not None else list_files())
-        self._bodies: dict[str, Body] = {}
-        self._lock = threading.Lock()
-
-    def get(self, name: str) -> Body | None:
-        """Return a file; None if there is none of that name."""
-        path = self._files.get(name)
-        if path is None:
-            return None
-        with self._lock:
-            if name not in self._bodies:
-                data = path.read_bytes()
-                tag = hashlib.sha256(data).hexdigest()[:16]
-                self._bodies[name] = Body(data, _TYPES[path.suffix], tag)
-            return self._bodies[name]
+@cache
+def load_asset(path: Path) -> Body:
+    """Return a file; it is read once."""
+    data = path.read_bytes()
+    return Body(data, _TYPES[path.suffix], hashlib.sha256(data).hexdigest()[:16])
 
 
 def list_files() -> dict[str, Path]:

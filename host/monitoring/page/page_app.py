@@ -5,17 +5,16 @@ from __future__ import annotations
 import secrets
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from host.monitoring.page.assets import INDEX, Assets, Body
-from host.monitoring.page.page_state import STARTING, PageState
-from host.monitoring.page.page_view import Presence, make_state
-from host.monitoring.page.run_history import History
+from host.monitoring.page.assets import INDEX, Body, list_files, load_asset
+from host.monitoring.page.page_state import STARTING
+from host.monitoring.page.run_history import History, Presences, count_states
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -38,7 +37,6 @@ SECURITY = (
 )
 METHODS = ("GET", "HEAD")
 _JSON, _TEXT = "application/json", "text/plain; charset=utf-8"
-Presences = Callable[[], Mapping[str, Presence]]
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -53,10 +51,10 @@ class Health(msgspec.Struct, frozen=True):
 class PageApp:
     """Serves one run's page; a WSGI application for several threads."""
 
-    def __init__(self, history: History, presences: Presences, assets: Assets | None = None) -> None:
-        """Take what is shown; `presences` returns device -> whether it is there, and may be asked at any time."""
+    def __init__(self, history: History, presences: Callable[[], Presences]) -> None:
+        """Take what is shown; `presences` returns who is there, and may be asked at any time."""
         self._history, self._presences = history, presences
-        self._assets = assets if assets is not None else Assets()
+        self._files = list_files()
         self._instance, self._program = secrets.token_hex(4), metadata.version("csd-emu")
         self._lock = threading.Lock()
         self._last: Body | None = None
@@ -68,18 +66,10 @@ class PageApp:
         status, body = self._route(environ.get("PATH_INFO", "/"))
         return send(environ, start_response, status, body)
 
-    def state(self) -> PageState:
-        """Return what the page shows now."""
-        return self._make_state(self._presences())
-
     def health(self) -> Health:
         """Return whether the run is under way."""
-        counts: dict[str, int] = {}
-        presences = self._presences()
-        for presence in presences.values():
-            counts[presence.state] = counts.get(presence.state, 0) + 1
-        phase = self._history.phase
-        return Health(phase != STARTING, phase, len(presences), counts)
+        presences, phase = self._presences(), self._history.phase
+        return Health(phase != STARTING, phase, len(presences), count_states(presences))
 
     def _route(self, path: str) -> tuple[HTTPStatus, Body]:
         if path == "/api/state":
@@ -90,10 +80,9 @@ class PageApp:
             return status, Body(msgspec.json.encode(health), _JSON)
         name = INDEX if path == "/" else path.removeprefix("/static/")
         known = path == "/" or (path.startswith("/static/") and name != INDEX)
-        body = self._assets.get(name) if known else None
-        if body is None:
+        if not known or name not in self._files:
             return HTTPStatus.NOT_FOUND, Body(b"there is nothing here; the page is at /\n", _TEXT)
-        return HTTPStatus.OK, body
+        return HTTPStatus.OK, load_asset(self._files[name])
 
     def _state(self) -> Body:
         """Return the state, which is made anew only if something has changed."""
@@ -101,11 +90,9 @@ class PageApp:
             presences = self._presences()
             tag = f"{self._instance}-{self._history.revision}-{_digest(presences):08x}"
             if self._last is None or self._last.tag != tag:
-                self._last = Body(msgspec.json.encode(self._make_state(presences)), _JSON, tag)
+                state = self._history.state(presences, self._instance, self._program)
+                self._last = Body(msgspec.json.encode(state), _JSON, tag)
             return self._last
-
-    def _make_state(self, presences: Mapping[str, Presence]) -> PageState:
-        return make_state(self._history.plan, self._history.snapshot(), presences, self._instance, self._program)
 
 
 def refuse_method(start_response: StartResponse) -> Iterable[bytes]:
@@ -145,6 +132,9 @@ def _line(status: HTTPStatus) -> str:
     return f"{status.value} {status.phrase}"
 
 
-def _digest(presences: Mapping[str, Presence]) -> int:
-    text = "\n".join(f"{name} {each.state} {each.clock} {each.profile}" for name, each in presences.items())
-    return zlib.crc32(text.encode())
+def _digest(presences: Presences) -> int:
+    facts = (
+        (name, state, known.clock if known else "", known.profile if known else "")
+        for name, (state, known) in presences.items()
+    )
+    return zlib.crc32("\n".join(map(" ".join, facts)).encode())

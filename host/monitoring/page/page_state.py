@@ -12,6 +12,8 @@ import msgspec
 
 from csd_emu.util.renamed import Renamed, old_name_of
 from host.core.failures import Failure
+from host.monitoring.charts.chart import Chart
+from host.monitoring.charts.chart_timeline import Timeline
 
 VERSION = 1
 STARTING: Final = "starting"
@@ -158,28 +160,6 @@ class SeriesNow(msgspec.Struct, frozen=True):
     y: list[float | None]
 
 
-class TimelineNow(msgspec.Struct, frozen=True, kw_only=True):
-    """Who did what when, in the last rounds or steps.
-
-    Attributes:
-        title: such as ``steps 5 to 8``.
-        clock: of the array's seconds.
-        note: what else a reader must know, or empty.
-        begins: when its rounds or steps begin, in array seconds.
-        rows: names of drives, from above.
-        phases: names of phases, in the order in which a drive does them.
-        bars: row, phase, begin and end in array seconds.
-    """
-
-    title: str
-    clock: str
-    note: str
-    begins: list[float]
-    rows: list[str]
-    phases: list[str]
-    bars: list[tuple[int, int, float, float]]
-
-
 class PageState(msgspec.Struct, frozen=True, kw_only=True):
     """All that the page shows.
 
@@ -189,9 +169,11 @@ class PageState(msgspec.Struct, frozen=True, kw_only=True):
         failures: of the user's code, in the order in which they came first.
         events: the last ones, newest first.
         rounds: the last ones, newest first.
-        series: by name; those without points are left out.
-        batches: device -> its batch over time, of those that changed most often.
-        hidden_batches: how many drives have batches that are not in `batches`.
+        series: what the charts draw, by name; those without points are left out. For one release.
+        batches: device -> its batch over time, of those that changed most often. For one release.
+        hidden_batches: how many drives have batches that are not in `batches`. For one release.
+        timeline: of the last rounds or steps; null before there are any.
+        charts: over the array's seconds; their panes have no curves before there are points.
     """
 
     version: int
@@ -207,4 +189,5 @@ class PageState(msgspec.Struct, frozen=True, kw_only=True):
     series: dict[str, SeriesNow]
     batches: dict[str, SeriesNow]
     hidden_batches: int
-    timeline: TimelineNow | None
+    timeline: Timeline | None
+    charts: list[Chart]

@@ -1,108 +1,188 @@
-"""From a run's history and its drives' states to what the page shows. Pure."""
+"""From what is known of a run to what the page shows. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from csd_emu.perfmodel.timeline import HOST_READER
 from csd_emu.util.node_names import HOST
-from host.core.run_stats import DeviceStats
-from host.monitoring.page.curve import Point
-from host.monitoring.page.drive_history import DriveLog
-from host.monitoring.page.page_state import VERSION, DriveNow, PageState, RunNow, SeriesNow
-from host.monitoring.page.page_timeline import make_timeline
-from host.monitoring.page.run_history import HistorySnapshot, RunPlan, finite
+from host.core.records import EventRecord, RoundRecord
+from host.core.run_stats import RunStats
+from host.monitoring.charts.chart import Chart, Curve, Pane, Point, make_curve
+from host.monitoring.charts.chart_timeline import Timeline, make_timeline
+from host.monitoring.charts.run_curves import progress_panes
+from host.monitoring.page.page_state import EventNow, RoundNow, RunSoFar, SeriesNow
 
-MOST_BATCH_CURVES = 4
-
-
-@dataclass(frozen=True)
-class Presence:
-    """Whether a drive is there, and what it has said of itself; see `describe_presences`."""
-
-    state: str
-    kind: str = ""
-    profile: str = ""
-    clock: str = ""
+MOST_BATCH_CURVES, MOST_DRIVES = 4, 16
+_SLOW = 1.1
 
 
-def make_state(
-    plan: RunPlan, now: HistorySnapshot, presences: Mapping[str, Presence], instance: str, program: str
-) -> PageState:
-    """Return all that the page shows; `program` is the version of csd-emu."""
-    batches, hidden = _batches(now.drives, now.totals.array_seconds)
-    return PageState(
-        version=VERSION,
-        instance=instance,
-        revision=now.revision,
-        run=RunNow(
-            array=plan.array,
-            engine=plan.engine,
-            model=plan.model,
-            mode=plan.mode,
-            phase=now.phase,
-            clock=now.clock,
-            rounds=plan.rounds,
-            target_accuracy=plan.target_accuracy,
-            run_directory=now.run_directory,
-            program=program,
-            changed_unix_seconds=now.changed_unix_seconds,
-        ),
-        totals=now.totals,
-        states=dict(Counter(presence.state for presence in presences.values())),
-        drives=[_drive(name, presence, now) for name, presence in presences.items()],
-        failures=list(now.failures),
-        events=list(reversed(now.events)),
-        rounds=list(reversed(now.rounds)),
-        series={name: _series(points) for name, points in now.curves.items() if points},
-        batches=batches,
-        hidden_batches=hidden,
-        timeline=make_timeline(now.last, now.drives),
+def make_charts(
+    curves: Mapping[str, Sequence[Point]],
+    batches: Mapping[str, Sequence[Point]],
+    hidden: int,
+    clock: str,
+    target: float | None,
+) -> list[Chart]:
+    """Return the charts of a run.
+
+    Args:
+        curves: see `RunCurves`.
+        batches: device -> batches over time, of those that are drawn one by one.
+        hidden: how many devices have others.
+        clock: of the array's seconds.
+        target: accuracy at which the run ends; None without one.
+    """
+
+    def line(label: str, key: str, colour: str, **look: str) -> list[Curve]:
+        return [make_curve(label, curves[key], colour, **look)] if curves.get(key) else []
+
+    power = [
+        *line("drives", "drive_watts", "s3", fill="stacked"),
+        *line("host and chassis", "host_watts", "s7", fill="stacked"),
+    ]
+    cost = line("wall seconds that one array second took", "wall_per_array_second", "s4", dash="dash")
+    losses = "above: share of held-out records; below: mean cross-entropy"
+    sizes = list(_draw_batches(curves, batches, hidden))
+    note = f" {hidden:,} more drives lie between largest and smallest." if hidden else ""
+    array_rate = line("array, link and waiting included", "array_rate", "s1")
+    device_rate = line("mean of a drive, compute alone", "device_rate", "s3")
+    return [
+        _chart("array-rate", "Array's throughput", "records / array s", clock, [_pane(array_rate)]),
+        _chart("device-rate", "Drive's throughput", "records / device s", clock, [_pane(device_rate)]),
+        _chart("accuracy", "Accuracy and loss", losses, clock, progress_panes(curves, target)),
+        _chart("power", "Power", "W, modelled", clock, [_pane(power)]),
+        _chart("batches", "Batch sizes", "records per step", clock, [_pane(sizes)], note),
+        _chart("cost", "Cost of emulation", "wall s per array s", clock, [_pane(cost)]),
+    ]
+
+
+def _chart(name: str, title: str, unit: str, clock: str, panes: list[Pane], note: str = "") -> Chart:
+    says = ": says nothing of a drive" if name == "cost" else ""
+    clock = clock or "no clock yet"
+    caption = f"{unit}, over array seconds ({clock}){says}.{note}"
+    return Chart(
+        name=name, title=title, caption=caption, told=f"{title} in {unit}", x_title=f"array s ({clock})", panes=panes
     )
 
 
-def _drive(name: str, presence: Presence, now: HistorySnapshot) -> DriveNow:
-    log, sums = now.drives.get(name, DriveLog()), now.stats.devices.get(name, DeviceStats())
-    return DriveNow(
-        name=name,
-        kind=presence.kind,
-        profile=presence.profile,
-        state=presence.state,
-        clock=log.clock or presence.clock,
-        rounds=sums.rounds - sums.stragglers,
-        records=sums.samples,
-        records_per_device_second=_short(log.records_per_device_second),
-        compute_seconds=_short(now.stats.device_seconds.get(name)) or 0.0,
-        batch_size=log.batch_size,
-        watts=_short(log.watts),
-        joules=_short(math.fsum(now.stats.node_joules.get(name, {}).values())) or 0.0,
-        slowdown=_short(log.slowdown),
-        straggler=log.straggler,
-    )
+def _pane(curves: list[Curve]) -> Pane:
+    return Pane(curves=curves, low=0.0)
 
 
-def _short(value: float | None) -> float | None:
-    """Return six digits of `value`: a thousand drives are sent at once."""
-    return None if value is None or finite(value) is None else float(f"{value:.6g}")
+def _draw_batches(
+    curves: Mapping[str, Sequence[Point]], batches: Mapping[str, Sequence[Point]], hidden: int
+) -> Iterable[Curve]:
+    if "batch_median" in curves and (hidden or not batches):
+        yield make_curve("largest", curves["batch_high"], "muted", steps=True, dash="dot")
+        yield make_curve("median", curves["batch_median"], "ink", steps=True)
+        yield make_curve("smallest", curves["batch_low"], "muted", steps=True, dash="dash")
+    for index, (device, points) in enumerate(batches.items()):
+        yield make_curve(device, points, f"s{index % 8 + 1}", steps=True)
 
 
-def _series(points: Sequence[Point]) -> SeriesNow:
-    return SeriesNow([_short(x) or 0.0 for x, _ in points], [_short(y) for _, y in points])
-
-
-def _batches(drives: Mapping[str, DriveLog], end_seconds: float) -> tuple[dict[str, SeriesNow], int]:
+def choose_batches(batches: Mapping[str, Sequence[Point]], end_seconds: float) -> tuple[dict[str, list[Point]], int]:
     """Return the batches of the drives that changed most often, up to the end, and how many others have some.
 
     The host's own would make those of all drives look alike.
     """
-    known = [name for name, log in drives.items() if log.batches and name != HOST]
+    known = {name: points for name, points in batches.items() if points and name != HOST}
     several = len(known) > MOST_BATCH_CURVES
-    chosen = [name for name in known if len(drives[name].batches) > several]
-    chosen = sorted(chosen, key=lambda name: -len(drives[name].batches))[:MOST_BATCH_CURVES]
-    curves = {}
-    for name in (name for name in known if name in chosen):
-        points = [(x, float(y)) for x, y in drives[name].batches]
-        curves[name] = _series([*points, (max(end_seconds, points[-1][0]), points[-1][1])])
-    return curves, len(known) - len(chosen)
+    often = sorted((name for name in known if len(known[name]) > several), key=lambda name: -len(known[name]))
+    drawn = {
+        name: [*points, (max(end_seconds, points[-1][0]), points[-1][1])]
+        for name, points in known.items()
+        if name in often[:MOST_BATCH_CURVES]
+    }
+    return drawn, len(known) - len(drawn)
+
+
+def make_series(name: str, points: Sequence[Point]) -> SeriesNow:
+    """Return a curve without its looks."""
+    curve = make_curve(name, points, "")
+    return SeriesNow(curve.x, curve.y)
+
+
+def show_timeline(
+    rounds: Sequence[RoundRecord], devices: Collection[str], slowdowns: Mapping[str, float | None]
+) -> Timeline | None:
+    """Return the timeline of the drives that matter, in the array's order: late and slowed ones, then the last ones."""
+    if not rounds:
+        return None
+    last = rounds[-1]
+    ends: dict[str, float] = {}
+    for span in last.spans:
+        ends[span.device] = max(span.end_seconds, ends.get(span.device, 0.0))
+    drives = [name for name in ends if name not in (HOST, HOST_READER)]
+    odd = {part.device for part in last.devices if part.straggler}
+    odd |= {name for name, slowdown in slowdowns.items() if (slowdown or 1.0) > _SLOW}
+    shown = sorted(drives, key=lambda name: (name not in odd, -ends[name]))[:MOST_DRIVES]
+    order = {name: number for number, name in enumerate(devices)}
+    shown.sort(key=lambda name: (order.get(name, len(order)), name))
+    note = f"{len(shown)} of {len(drives)} drives: the late and the slowed, then who was done last."
+    return make_timeline(rounds, shown, note if len(drives) > len(shown) else "")
+
+
+def describe_event(event: EventRecord, number: int) -> EventNow:
+    """Return an event as it is listed."""
+    return EventNow(
+        number=number,
+        device=event.device,
+        what=str(event.what),
+        detail=event.detail,
+        wall_seconds=event.wall_seconds,
+        array_seconds=event.array_seconds,
+    )
+
+
+def describe_round(record: RoundRecord) -> RoundNow:
+    """Return a round as a row of a table; `batch_size` is the middle one of its drives."""
+    batches = [part.batch_size for part in record.devices if part.device != HOST]
+    return RoundNow(
+        round=record.round,
+        accuracy=finite(record.accuracy),
+        test_loss=finite(record.test_loss),
+        train_loss=finite(record.train_loss),
+        drives=sum(part.device != HOST for part in record.in_time),
+        records_per_device_second=finite(record.records_per_device_second),
+        records_per_array_second=_over(record.samples, record.array_seconds),
+        watts=_over(record.total_joules, record.array_seconds),
+        joules=record.total_joules,
+        batch_size=statistics.median_low(batches) if batches else None,
+        array_seconds=record.array_seconds,
+        wall_seconds=record.wall_seconds,
+    )
+
+
+def sum_up(stats: RunStats, step: int, last: RoundNow | None) -> RunSoFar:
+    """Return the run so far; `last` is the row of the last round, `step` the number of the last step."""
+    if last is None:
+        return RunSoFar(steps=step)
+    return RunSoFar(
+        round=last.round,
+        steps=step,
+        accuracy=last.accuracy,
+        test_loss=last.test_loss,
+        train_loss=last.train_loss,
+        records=stats.samples,
+        records_per_device_second=last.records_per_device_second,
+        records_per_array_second=last.records_per_array_second,
+        array_seconds=stats.array_seconds,
+        wall_seconds=stats.wall_seconds,
+        last_array_seconds=last.array_seconds,
+        last_wall_seconds=last.wall_seconds,
+        watts=last.watts,
+        joules=stats.energy_joules,
+        machine_joules=stats.machine_joules,
+    )
+
+
+def finite(value: float) -> float | None:
+    """Return `value`, or None if it is no finite number."""
+    return value if math.isfinite(value) else None
+
+
+def _over(above: float, below: float) -> float | None:
+    return above / below if below > 0 else None

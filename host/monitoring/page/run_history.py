@@ -3,58 +3,39 @@
 from __future__ import annotations
 
 import math
-import statistics
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
-from csd_emu.util.node_names import HOST
 from host.core.failures import Failure
 from host.core.records import EventRecord, RetuneRecord, RoundRecord, StepRecord
-from host.core.run_stats import RunStats
-from host.monitoring.page.curve import Point
-from host.monitoring.page.drive_history import DriveLog, add_round, add_step
-from host.monitoring.page.page_state import FINISHED, STARTING, TRAINING, EventNow, Phase, RoundNow, RunSoFar
-from host.monitoring.page.run_curves import RunCurves
+from host.core.run_stats import DeviceStats, RunStats
+from host.monitoring.charts.chart import Point, shorten_number
+from host.monitoring.charts.run_curves import RunCurves
+from host.monitoring.page import page_view as view
+from host.monitoring.page.page_state import (
+    FINISHED,
+    STARTING,
+    TRAINING,
+    VERSION,
+    DriveNow,
+    EventNow,
+    PageState,
+    Phase,
+    RoundNow,
+    RunNow,
+)
+from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.monitoring.run_listener import RunListener, RunStart
 
-MOST_EVENTS, MOST_ROUNDS = 200, 40
+MOST_EVENTS, MOST_ROUNDS, MOST_CHANGES = 200, 40, 64
 # Rounds whose spans are kept for the timeline.
 _TIMELINE_ROUNDS = 3
 
-
-@dataclass(frozen=True)
-class RunPlan:
-    """What is known of a run before it begins; `devices` are all that train, the host included."""
-
-    array: str
-    engine: str
-    model: str
-    mode: str
-    devices: tuple[str, ...]
-    rounds: int
-    target_accuracy: float | None
-
-
-@dataclass(frozen=True)
-class HistorySnapshot:
-    """A history at one moment; nothing in it changes any more."""
-
-    revision: int
-    phase: Phase
-    clock: str
-    run_directory: str
-    changed_unix_seconds: float
-    totals: RunSoFar
-    stats: RunStats
-    drives: Mapping[str, DriveLog]
-    events: Sequence[EventNow]
-    rounds: Sequence[RoundNow]
-    curves: Mapping[str, Sequence[Point]]
-    last: Sequence[RoundRecord]
-    failures: Sequence[Failure] = ()
+Presences = Mapping[str, tuple[str, DeviceFacts | None]]
+"""Device -> its state, and what is known of it; see `MetricsState.devices`."""
 
 
 @dataclass
@@ -67,23 +48,25 @@ class _Standing:
     run_directory: str = ""
     step: int = 0
     revision: int = 0
+    failures: list[Failure] = field(default_factory=list)
 
 
 class History(RunListener):
     """The history of one run. Each method is one step for a reader: it sees all of it or nothing."""
 
-    def __init__(self, plan: RunPlan, calendar: Callable[[], float] = time.time) -> None:
+    def __init__(self, run: RunFacts, calendar: Callable[[], float] = time.time) -> None:
         """Begin with drives that have done nothing; `calendar` returns Unix seconds."""
-        self.plan, self._calendar, self._lock = plan, calendar, threading.Lock()
+        self._run, self._calendar, self._lock = run, calendar, threading.Lock()
         self._now = _Standing(calendar())
         self._stats, self._curves = RunStats(), RunCurves()
-        self._drives = {device: DriveLog() for device in plan.devices}
+        # (array seconds, batch) wherever a drive's batch changed; observed over expected seconds of its last step.
+        self._batches: dict[str, list[Point]] = {device: [] for device in run.devices}
+        self._slowdowns: dict[str, float | None] = {}
         self._events: deque[EventNow] = deque(maxlen=MOST_EVENTS)
         self._rounds: deque[RoundNow] = deque(maxlen=MOST_ROUNDS)
         self._last: deque[RoundRecord] = deque(maxlen=_TIMELINE_ROUNDS)
         # In force from a step on that has not ended yet.
         self._retunes: list[RetuneRecord] = []
-        self._failures: list[Failure] = []
 
     @property
     def revision(self) -> int:
@@ -112,22 +95,13 @@ class History(RunListener):
         if not listed:
             return
         with self._lock:
-            self._events.append(
-                EventNow(
-                    number=self._events[-1].number + 1 if self._events else 1,
-                    device=event.device,
-                    what=str(event.what),
-                    detail=event.detail,
-                    wall_seconds=event.wall_seconds,
-                    array_seconds=event.array_seconds,
-                )
-            )
+            self._events.append(view.describe_event(event, self._events[-1].number + 1 if self._events else 1))
             self._change()
 
     def set_failures(self, failures: Sequence[Failure]) -> None:
         """Take the failures of the user's code so far."""
         with self._lock:
-            self._failures = list(failures)
+            self._now.failures = list(failures)
             self._change()
 
     def add_retune(self, record: RetuneRecord) -> None:
@@ -140,9 +114,9 @@ class History(RunListener):
         with self._lock:
             known = self._curves.batches
             batches = {part.device: part.batch_size for part in record.devices if part.device not in known}
-            self._set_batches(end_seconds - record.array_seconds, batches, record.step)
+            self._retune(end_seconds - record.array_seconds, batches, record.step)
             self._curves.add_step(record, end_seconds)
-            add_step(self._drives, record)
+            self._slowdowns |= {part.device: part.slowdown for part in record.devices}
             self._now.step = record.step
             self._change()
 
@@ -150,101 +124,107 @@ class History(RunListener):
         """Take a round, of this process or of one that it resumes, whose steps were taken."""
         with self._lock:
             self._stats.add(record)
-            self._rounds.append(describe_round(record))
+            self._rounds.append(view.describe_round(record))
             self._last.append(record)
             self._curves.add_round(record)
-            add_round(self._drives, record)
+            stepped = {part.device for step in record.steps for part in step.devices}
+            self._slowdowns = {name: each for name, each in self._slowdowns.items() if name in stepped}
             if record.steps:
-                self._set_batches(record.start_seconds + record.array_seconds, {}, math.inf)
+                self._retune(record.end_seconds, {}, math.inf)
             else:
-                for part in (part for part in record.devices if part.device in self._drives):
-                    self._drives[part.device].set_batch(record.start_seconds, part.batch_size)
+                self._set_batches(record.start_seconds, {part.device: part.batch_size for part in record.devices})
             self._change()
 
-    def snapshot(self) -> HistorySnapshot:
-        """Return the history as it is."""
+    def state(self, presences: Presences, instance: str, program: str) -> PageState:
+        """Return all that the page shows; `program` is the version of csd-emu, `instance` is of the host's process."""
         with self._lock:
-            last = self._stats.last
-            return HistorySnapshot(
-                revision=self._now.revision,
-                phase=self._now.phase,
-                clock=self._now.clock or (last.clock if last is not None else ""),
-                run_directory=self._now.run_directory,
-                changed_unix_seconds=self._now.changed_unix_seconds,
-                totals=_totals(self._stats, self._now.step, self._rounds),
-                stats=self._stats.copy(),
-                drives={name: replace(log) for name, log in self._drives.items()},
-                events=list(self._events),
-                rounds=list(self._rounds),
-                curves=self._curves.points(),
-                last=list(self._last),
-                failures=self._failures,
+            now, last = self._now, self._stats.last
+            clock = now.clock or (last.clock if last is not None else "")
+            curves = self._curves.points()
+            batches, hidden = view.choose_batches(self._batches, self._stats.array_seconds)
+            return PageState(
+                version=VERSION,
+                instance=instance,
+                revision=now.revision,
+                run=self._run_now(clock, program),
+                totals=view.sum_up(self._stats, now.step, self._rounds[-1] if self._rounds else None),
+                states=count_states(presences),
+                drives=self._drives(presences),
+                failures=now.failures,
+                events=list(reversed(self._events)),
+                rounds=list(reversed(self._rounds)),
+                series={name: view.make_series(name, points) for name, points in curves.items()},
+                batches={name: view.make_series(name, points) for name, points in batches.items()},
+                hidden_batches=hidden,
+                timeline=view.show_timeline(list(self._last), self._run.devices, self._slowdowns),
+                charts=view.make_charts(curves, batches, hidden, clock, self._run.target_accuracy),
             )
+
+    def _run_now(self, clock: str, program: str) -> RunNow:
+        run, now = self._run, self._now
+        return RunNow(
+            array=run.array,
+            engine=run.engine,
+            model=run.model,
+            mode=run.mode,
+            phase=now.phase,
+            clock=clock,
+            rounds=run.rounds,
+            target_accuracy=run.target_accuracy,
+            run_directory=now.run_directory,
+            program=program,
+            changed_unix_seconds=now.changed_unix_seconds,
+        )
+
+    def _drives(self, presences: Presences) -> list[DriveNow]:
+        """Return each drive with its sums, and with its rate and power in the last round."""
+        last, stats = self._stats.last, self._stats
+        parts = {} if last is None else {part.device: part for part in last.devices}
+        rates = {} if last is None else {part.device: part.records_per_device_second for part in last.in_time}
+        watts = {} if last is None else last.node_watts
+        found = []
+        for name, (state, facts) in presences.items():
+            sums, batches = stats.devices.get(name, DeviceStats()), self._batches.get(name)
+            drive = DriveNow(
+                name=name,
+                kind=facts.kind if facts is not None else "",
+                profile=facts.profile if facts is not None else "",
+                state=state,
+                clock="+".join(sorted(sums.clocks)) or (facts.clock if facts is not None else ""),
+                rounds=sums.rounds - sums.stragglers,
+                records=sums.samples,
+                records_per_device_second=shorten_number(rates.get(name)),
+                compute_seconds=shorten_number(stats.device_seconds.get(name)) or 0.0,
+                batch_size=int(batches[-1][1]) if batches else None,
+                watts=shorten_number(watts.get(name)),
+                joules=shorten_number(math.fsum(stats.node_joules.get(name, {}).values())) or 0.0,
+                slowdown=shorten_number(self._slowdowns.get(name)),
+                straggler=name in parts and parts[name].straggler,
+            )
+            found.append(drive)
+        return found
 
     def _change(self) -> None:
         self._now.revision += 1
         self._now.changed_unix_seconds = self._calendar()
 
-    def _set_batches(self, now_seconds: float, batches: Mapping[str, int], step: float) -> None:
+    def _retune(self, now_seconds: float, batches: Mapping[str, int], step: float) -> None:
         """Show `batches`, and those of all retunes up to a step, from this moment of the array's time on."""
-        batches = dict(batches)
-        for retune in [each for each in self._retunes if each.step <= step]:
-            batches |= retune.after
-            self._retunes.remove(retune)
+        due = [each for each in self._retunes if each.step <= step]
+        self._retunes = [each for each in self._retunes if each.step > step]
+        for retune in due:
+            batches = {**batches, **retune.after}
         if batches:
             self._curves.set_batches(now_seconds, batches)
-        for device, batch in batches.items():
-            if device in self._drives:
-                self._drives[device].set_batch(now_seconds, batch)
+            self._set_batches(now_seconds, batches)
+
+    def _set_batches(self, now_seconds: float, batches: Mapping[str, int]) -> None:
+        for device in batches.keys() & self._batches.keys():
+            known = self._batches[device]
+            if not known or known[-1][1] != batches[device]:
+                self._batches[device] = [*known[1 - MOST_CHANGES :], (now_seconds, float(batches[device]))]
 
 
-def describe_round(record: RoundRecord) -> RoundNow:
-    """Return a round as a row of a table; `batch_size` is the middle one of its drives."""
-    batches = [part.batch_size for part in record.devices if part.device != HOST]
-    return RoundNow(
-        round=record.round,
-        accuracy=finite(record.accuracy),
-        test_loss=finite(record.test_loss),
-        train_loss=finite(record.train_loss),
-        drives=sum(part.device != HOST for part in record.in_time),
-        records_per_device_second=finite(record.records_per_device_second),
-        records_per_array_second=_over(record.samples, record.array_seconds),
-        watts=_over(record.total_joules, record.array_seconds),
-        joules=record.total_joules,
-        batch_size=statistics.median_low(batches) if batches else None,
-        array_seconds=record.array_seconds,
-        wall_seconds=record.wall_seconds,
-    )
-
-
-def finite(value: float) -> float | None:
-    """Return `value`, or None if it is no finite number."""
-    return value if math.isfinite(value) else None
-
-
-def _totals(stats: RunStats, step: int, rounds: Sequence[RoundNow]) -> RunSoFar:
-    """Return the run so far, of which the last of `rounds` is the row of the last round."""
-    if stats.last is None:
-        return RunSoFar(steps=step)
-    row = rounds[-1]
-    return RunSoFar(
-        round=row.round,
-        steps=step,
-        accuracy=row.accuracy,
-        test_loss=row.test_loss,
-        train_loss=row.train_loss,
-        records=stats.samples,
-        records_per_device_second=row.records_per_device_second,
-        records_per_array_second=row.records_per_array_second,
-        array_seconds=stats.array_seconds,
-        wall_seconds=stats.wall_seconds,
-        last_array_seconds=row.array_seconds,
-        last_wall_seconds=row.wall_seconds,
-        watts=row.watts,
-        joules=stats.energy_joules,
-        machine_joules=stats.machine_joules,
-    )
-
-
-def _over(above: float, below: float) -> float | None:
-    return above / below if below > 0 else None
+def count_states(presences: Presences) -> dict[str, int]:
+    """Return how many drives are in each state."""
+    return dict(Counter(state for state, _ in presences.values()))

@@ -135,4 +135,4 @@ def _weight(event: EventRecord) -> int | None:
 
 
 def _overlap(record: RoundRecord, begin: float, end: float) -> bool:
-    return record.start_seconds < end and begin < record.start_seconds + record.array_seconds
+    return record.start_seconds < end and begin < record.end_seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,24 @@ from firmware_agent.common.atomic_files import read_file, read_lines
 from firmware_agent.common.errors import ConfigurationError, CsdError
 from host.core.failures import Failure, FailureRecord
 from host.core.owned_files import check_owner
-from host.core.records import EventRecord, Record, RoundRecord, decode_record
+from host.core.records import EventRecord, RoundRecord, decode_record
 from host.core.summary import Summary, decode_summary
 from host.monitoring.report.competing import explain
-from host.monitoring.run_directory import MOST_BYTES, MOST_LINE_BYTES
+from host.monitoring.run_directory import (
+    ARRAY_FILE,
+    JOB_FILE,
+    MOST_BYTES,
+    MOST_LINE_BYTES,
+    RECORDS_FILE,
+    SUMMARY_FILE,
+    VERSIONS_FILE,
+)
 from host.policies.selection.selection_report import SelectionReport, read_plan
 
 # Of an array of all servers' devices; and of a device's name.
 _MOST_DEVICES, _MOST_NAME = 36 * MAX_DEVICES, 256
 
-RECORDS, SUMMARY, VERSIONS = "records.jsonl", "summary.json", "versions.json"
+_DAMAGED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -97,14 +105,16 @@ def load_run(path: Path, trusted: bool = False) -> RunData:
             and place.
     """
     check_owner(path, trusted=trusted)
-    if not (path / RECORDS).is_file():
-        raise ConfigurationError(f"{path}: is no run directory: it has no {RECORDS}; csd-emu run prints its own's path")
+    if not (path / RECORDS_FILE).is_file():
+        raise ConfigurationError(
+            f"{path}: is no run directory: it has no {RECORDS_FILE}; csd-emu run prints its own's path"
+        )
     notes: list[str] = []
-    rounds, events, failures = _read_records(path / RECORDS, notes)
-    summary = _read_summary(path / SUMMARY, notes)
-    array, job = _read_yaml(path / "array.yaml", notes), _read_yaml(path / "job.yaml", notes)
-    versions = _read_versions(path / VERSIONS, notes)
-    devices = _list_devices(path / "array.yaml", array)
+    rounds, events, failures = _read_records(path / RECORDS_FILE, notes)
+    summary = _read_summary(path / SUMMARY_FILE, notes)
+    array, job = _read_yaml(path / ARRAY_FILE, notes), _read_yaml(path / JOB_FILE, notes)
+    versions = _read_versions(path / VERSIONS_FILE, notes)
+    devices = _list_devices(path / ARRAY_FILE, array)
     if competing := explain(rounds, events, devices):
         notes.append(competing)
     return RunData(
@@ -116,7 +126,7 @@ def load_run(path: Path, trusted: bool = False) -> RunData:
         job=job,
         versions=versions,
         devices=devices,
-        profiles=_read_profiles(path / VERSIONS, versions),
+        profiles=_read_profiles(path / VERSIONS_FILE, versions),
         notes=notes,
         plan=_read_plan(path, notes),
         failures=failures if summary is None else summary.failures,
@@ -142,42 +152,34 @@ def _read_records(path: Path, notes: list[str]) -> tuple[list[RoundRecord], list
     rounds: list[RoundRecord] = []
     events: list[EventRecord] = []
     failures: list[Failure] = []
-    rest = b""
-    for number, rest in enumerate(_read_lines(path), 1):
-        if not rest.endswith(b"\n"):
-            break
-        record, rest = _decode_record(path, number, rest[:-1]), b""
-        if isinstance(record, EventRecord):
-            events.append(record)
-        elif isinstance(record, FailureRecord):
-            failures.append(record.failure)
-        else:
-            # After a resume rounds are done again: what came after the checkpoint does not count.
-            rounds = [kept for kept in rounds if kept.round < record.round] + [record]
-    if rest:
-        notes.append(f"The last line of {path.name} was cut short and left out: the run ended while it was written.")
-    return rounds, events, failures
-
-
-def _read_lines(path: Path) -> Iterator[bytes]:
+    number = 0
     try:
-        yield from read_lines(path, MOST_LINE_BYTES)
+        for line in read_lines(path, MOST_LINE_BYTES):
+            number += 1
+            if not line.endswith(b"\n"):
+                notes.append(
+                    f"The last line of {path.name} was cut short and left out: the run ended while it was written."
+                )
+                break
+            record = decode_record(line)
+            if isinstance(record, EventRecord):
+                events.append(record)
+            elif isinstance(record, FailureRecord):
+                failures.append(record.failure)
+            else:
+                # After a resume rounds are done again: what came after the checkpoint does not count.
+                rounds = [kept for kept in rounds if kept.round < record.round] + [record]
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read ({error}); look at its permissions and size") from error
-
-
-def _decode_record(path: Path, number: int, line: bytes) -> Record:
-    try:
-        return decode_record(line)
     except ValueError as error:
         raise ConfigurationError(
             f"{path}: line {number} is no record ({error}); the file is damaged: remove the line to report the rest"
         ) from error
+    return rounds, events, failures
 
 
 def _read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:
-    if not path.exists():
-        notes.append(f"There is no {path.name}: the run ended before it was written.")
+    if not _exists(path, notes):
         return {}
     try:
         content = load_yaml(path)
@@ -190,13 +192,16 @@ def _read_yaml(path: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _read_versions(path: Path, notes: list[str]) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(_read_bytes(path), type=dict[str, Any]) if _exists(path, notes) else {}
+    except _DAMAGED as error:
+        raise ConfigurationError(f"{path}: is damaged ({error}); remove it to report without it") from error
+
+
+def _exists(path: Path, notes: list[str]) -> bool:
     if not path.exists():
         notes.append(f"There is no {path.name}: the run ended before it was written.")
-        return {}
-    try:
-        return msgspec.json.decode(_read_bytes(path), type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"{path}: is damaged ({error}); remove it to report without it") from error
+    return path.exists()
 
 
 def _read_summary(path: Path, notes: list[str]) -> Summary | None:
@@ -205,7 +210,7 @@ def _read_summary(path: Path, notes: list[str]) -> Summary | None:
         return None
     try:
         return decode_summary(_read_bytes(path))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except _DAMAGED as error:
         notes.append(f"{path.name} is damaged and was left out ({error}).")
         return None
 

@@ -22,12 +22,11 @@ from firmware_agent.common.errors import EnvironmentUnfit
 from firmware_agent.common.units import format_bytes
 from host.core.records import EventKind, EventRecord
 from host.core.run_stats import RunStats
-from host.monitoring.report.charts.gantt import timeline_chart
+from host.monitoring.charts.chart_timeline import Timeline, make_timeline
+from host.monitoring.report.charts.chart_svg import ChartSvg, draw_chart, draw_timeline
 from host.monitoring.report.charts.plan_chart import plan_chart
-from host.monitoring.report.charts.resource_charts import link_chart, power_chart
 from host.monitoring.report.charts.step_charts import step_charts
-from host.monitoring.report.charts.svg import Chart
-from host.monitoring.report.charts.training_charts import progress_charts, throughput_chart
+from host.monitoring.report.charts.training_charts import link_chart, power_chart, progress_charts, throughput_chart
 from host.monitoring.report.compare_baseline import compare
 from host.monitoring.report.comparison import Comparison
 from host.monitoring.report.formats import format_number, format_quantity, format_seconds, format_share
@@ -49,7 +48,7 @@ class ReportOutput(msgspec.Struct, frozen=True):
     comparison: Comparison
 
 
-_MOST_EVENTS, _MOST_ROUNDS, _MOST_DEVICES = 200, 60, 128
+_MOST_EVENTS, _MOST_ROUNDS, _MOST_DEVICES, _MOST_ROWS = 200, 60, 128, 40
 # Events of an ordinary life; a table of them says nothing.
 _ORDINARY = (EventKind.JOINED, EventKind.LEFT)
 _TRACES = {
@@ -167,21 +166,32 @@ def _traces(run: RunData, folder: Path) -> list[tuple[str, str, str]]:
     return [(quote(os.path.relpath(run.path / name, folder)), name, text) for name, text in found]
 
 
-def _charts(run: RunData, totals: RunStats) -> dict[str, Chart]:
+def _charts(run: RunData, totals: RunStats) -> dict[str, ChartSvg]:
     if not run.rounds:
         return {}
     target, devices = run.job.get("target"), list(totals.devices)
     accuracy = target.get("accuracy") if isinstance(target, Mapping) else None
-    charts: list[Chart | None] = [
+    charts = [
         *progress_charts(run.rounds, accuracy if isinstance(accuracy, float | int) else None),
         throughput_chart(run.rounds, [name for name in devices if name != HOST]),
-        power_chart(run.rounds),
         link_chart(run.rounds),
-        timeline_chart(run.rounds, devices),
-        plan_chart(run.plan),
+        *([power] if (power := power_chart(run.rounds)) is not None else []),
+        *([plan_chart(run.plan)] if run.plan is not None else []),
         *step_charts(run.rounds, totals.clock),
     ]
-    return {chart.name: chart for chart in charts if chart is not None}
+    drawn = [draw_chart(chart) for chart in charts]
+    if (timeline := _timeline(run, devices)) is not None:
+        drawn.append(draw_timeline(timeline))
+    return {chart.name: chart for chart in drawn}
+
+
+def _timeline(run: RunData, devices: Sequence[str]) -> Timeline | None:
+    """Return the timeline of the first drives that have spans in the last rounds."""
+    present = {span.device for record in run.rounds[-3:] for span in record.spans}
+    drives = [name for name in dict.fromkeys([*devices, *sorted(present)]) if name in present and name != HOST]
+    hidden = len(drives) - _MOST_ROWS
+    note = f"{hidden} more drives are not shown." if hidden > 0 else ""
+    return make_timeline(run.rounds, drives[:_MOST_ROWS], note)
 
 
 def _energy(totals: RunStats) -> dict[str, Any]:

@@ -1,45 +1,26 @@
 // Curves and the timeline. The plotting library is large: it is loaded when all else has been drawn.
 import { byId, make, makeTable, setText } from "./dom.js";
-import { NONE, number, short } from "./format.js";
+import { NONE, short } from "./format.js";
 
 const LIBRARY = "/static/plotly.min.js";
 const CONFIG = { displayModeBar: false, responsive: true, showTips: false, doubleClick: false };
 const MOST_ROWS = 40;
-// Colour (a CSS variable) and pattern of each phase of the timeline.
-const PHASES = {
-  receive: ["--s1", ""], read: ["--s6", "|"], forward: ["--s3", ""], backward: ["--s2", "/"],
-  update: ["--s4", "x"], encode: ["--s8", "+"], send: ["--s5", "\\"], aggregate: ["--s7", "-"], tail: ["--s3", "-"],
-};
-const COLOURS = ["--s1", "--s2", "--s3", "--s4", "--s5", "--s6", "--s8", "--s7"];
-
-/** What there is to see: title, unit, and the lines with name, series, colour, dash and more. */
-const CHARTS = [
-  { id: "array-rate", title: "Array's throughput", unit: "records / array s", zero: true,
-    lines: [["array, link and waiting included", "array_rate", "--s1"]] },
-  { id: "device-rate", title: "Drive's throughput", unit: "records / device s", zero: true,
-    lines: [["mean of a drive, compute alone", "device_rate", "--s3"]] },
-  { id: "accuracy", title: "Accuracy and loss", unit: "above: share of held-out records; below: mean cross-entropy", target: true, panes: true,
-    lines: [["accuracy", "accuracy", "--s1"], ["held-out loss", "test_loss", "--s2", { pane: "y2" }], ["training loss", "train_loss", "--s6", { dash: "dot", pane: "y2" }]] },
-  { id: "power", title: "Power", unit: "W, modelled", zero: true,
-    lines: [["drives", "drive_watts", "--s3", { stack: true }], ["host and chassis", "host_watts", "--s7", { stack: true }]] },
-  { id: "batches", title: "Batch sizes", unit: "records per step", zero: true, batches: true, lines: [] },
-  { id: "cost", title: "Cost of emulation", unit: "wall s per array s", zero: true, cost: true,
-    lines: [["wall seconds that one array second took", "wall_per_array_second", "--s4", { dash: "dash" }]] },
-];
 
 let last = null;
 let library = null;
 let drawn = "";
 
-/** Make room for the charts, and redraw when the theme changes. */
+/** Redraw when the theme changes. */
 export function startCharts() {
-  byId("charts").append(...CHARTS.map((chart) => makeFigure(chart.id, chart.title, chart.cost ? "cost" : "")));
-  byId("timeline").append(makeFigure("gantt", "", "wide-figure"));
   addEventListener("themechange", () => redraw(true));
 }
 
 /** Show the curves of a state; the library is asked for once the page has been painted. */
 export function showCharts(state) {
+  if (!last) {
+    byId("charts").append(...state.charts.map((chart) => makeFigure(chart.name, chart.title, chart.name === "cost" ? "cost" : "")));
+    byId("timeline").append(makeFigure("gantt", "", "wide-figure"));
+  }
   last = state;
   tell(state);
   if (library === null) {
@@ -70,32 +51,20 @@ function makeFigure(id, title, kind) {
     make("details", {}, make("summary", {}, "Figures", make("span", { class: "hidden" }, ` of ${title || "the timeline"}`)), make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Figures of ${title || "the timeline"}` })));
 }
 
-/** The lines of a chart in this state: [name, series, colour, style]. */
-function linesOf(chart, { series, batches, hidden_batches }) {
-  const lines = chart.lines.map(([name, key, colour, style]) => [name, series[key], colour, style || {}]);
-  if (chart.batches) {
-    const several = Object.entries(batches);
-    if (hidden_batches || !several.length) {
-      lines.push(["largest", series.batch_high, "--muted", { step: true, dash: "dot" }], ["median", series.batch_median, "--ink", { step: true }], ["smallest", series.batch_low, "--muted", { step: true, dash: "dash" }]);
-    }
-    several.forEach(([name, curve], index) => lines.push([name, curve, COLOURS[index % COLOURS.length], { step: true }]));
-  }
-  return lines.filter(([, curve]) => curve && curve.x.length);
-}
+/** All curves of a chart, whatever pane they are in. */
+const curvesOf = (chart) => chart.panes.flatMap((pane) => pane.curves);
 
 /** Words and tables, which need no library. */
-function tell(state) {
-  const clock = state.run.clock || "no clock yet";
-  for (const chart of CHARTS) {
-    const lines = linesOf(chart, state);
-    const ends = lines.map(([name, curve]) => `${name} ${short(curve.y.at(-1))}`);
-    const figure = byId(`figure-${chart.id}`);
-    figure.querySelector(".plot").setAttribute("aria-label", lines.length ? `${chart.title} in ${chart.unit}, last: ${ends.join(", ")}.` : `${chart.title}: no data yet`);
-    const hidden = chart.batches && state.hidden_batches ? ` ${number(state.hidden_batches)} more drives lie between largest and smallest.` : "";
-    setText(figure.querySelector("figcaption"), `${chart.unit}, over array seconds (${clock})${chart.cost ? ": says nothing of a drive" : ""}.${hidden}`);
-    fillTable(figure, chart.title, () => [[`array s (${clock})`, (row) => short(row[0]), true], ...lines.map(([name], index) => [name, (row) => short(row[1][index]), true])], () => rowsOf(lines));
+function tell({ charts, timeline }) {
+  for (const chart of charts) {
+    const curves = curvesOf(chart);
+    const ends = curves.map(({ name, y }) => `${name} ${short(y.at(-1))}`);
+    const figure = byId(`figure-${chart.name}`);
+    figure.querySelector(".plot").setAttribute("aria-label", curves.length ? `${chart.told}, last: ${ends.join(", ")}.` : `${chart.title}: no data yet`);
+    setText(figure.querySelector("figcaption"), chart.caption);
+    fillTable(figure, chart.title, () => [[chart.x_title, (row) => short(row[0]), true], ...curves.map(({ name }, index) => [name, (row) => short(row[1][index]), true])], () => rowsOf(curves));
   }
-  tellTimeline(state.timeline);
+  tellTimeline(timeline);
 }
 
 /** A table inside details is made when they are opened, and again with every change while they are. */
@@ -106,11 +75,11 @@ function fillTable(figure, title, columns, rows) {
   if (details.open) fill();
 }
 
-/** The last points of lines by their x, the newest first. */
-function rowsOf(lines) {
+/** The last points of curves by their x, the newest first. */
+function rowsOf(curves) {
   const points = new Map();
-  lines.forEach(([, curve], index) => curve.x.forEach((x, at) => {
-    if (!points.has(x)) points.set(x, lines.map(() => null));
+  curves.forEach((curve, index) => curve.x.forEach((x, at) => {
+    if (!points.has(x)) points.set(x, curves.map(() => null));
     points.get(x)[index] = curve.y[at];
   }));
   return [...points].sort(([one], [other]) => other - one).slice(0, MOST_ROWS);
@@ -126,10 +95,8 @@ function tellTimeline(timeline) {
   }
   const sums = timeline.rows.map(() => timeline.phases.map(() => 0));
   for (const [row, phase, begin, end] of timeline.bars) sums[row][phase] += end - begin;
-  const whole = sums.flat().reduce((sum, each) => sum + each, 0) || 1;
-  const shares = timeline.phases.map((phase, index) => `${phase} ${number((100 * sums.reduce((sum, row) => sum + row[index], 0)) / whole)} %`);
-  plot.setAttribute("aria-label", `Timeline of ${timeline.title} for ${timeline.rows.length} rows; of the time shown: ${shares.join(", ")}.`);
-  setText(figure.querySelector("figcaption"), `What each drive did when, in array seconds (${timeline.clock}); dotted lines: a round or step begins. ${timeline.note}`);
+  plot.setAttribute("aria-label", timeline.told);
+  setText(figure.querySelector("figcaption"), timeline.caption);
   fillTable(figure, "Seconds of each phase", () => [["drive", (row) => row[0]], ...timeline.phases.map((phase, index) => [`${phase}, s`, (row) => (row[1][index] ? short(row[1][index]) : NONE), true])],
     () => timeline.rows.map((name, index) => [name, sums[index]]));
 }
@@ -140,7 +107,7 @@ function redraw(anyway) {
   if (library !== "here" || !last || (key === drawn && !anyway)) return;
   drawn = key;
   const colour = palette();
-  const shown = CHARTS.map((chart) => draw(chart, colour));
+  const shown = last.charts.map((chart) => draw(chart, colour));
   if (last.timeline) shown.push(drawTimeline(last.timeline, colour));
   Promise.all(shown).then(() => {
     // The words are those of the picture's label; the library's own elements say nothing.
@@ -151,17 +118,17 @@ function redraw(anyway) {
 
 function palette() {
   const style = getComputedStyle(document.documentElement);
-  return (name) => style.getPropertyValue(name).trim();
+  return (name) => style.getPropertyValue(`--${name}`).trim();
 }
 
-const axisOf = (colour) => ({ gridcolor: colour("--rule"), linecolor: colour("--rule"), zeroline: false, fixedrange: true, automargin: true, tickfont: { color: colour("--muted") }, ticks: "" });
+const axisOf = (colour) => ({ gridcolor: colour("rule"), linecolor: colour("rule"), zeroline: false, fixedrange: true, automargin: true, tickfont: { color: colour("muted") }, ticks: "" });
 
 function layout(colour, more) {
   const axis = axisOf(colour);
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", height: 220, margin: { l: 8, r: 10, t: 6, b: 8 },
-    font: { family: "system-ui, sans-serif", size: 12, color: colour("--ink") }, dragmode: false, hovermode: "x",
-    hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--rule"), font: { color: colour("--ink"), size: 12 } },
+    font: { family: "system-ui, sans-serif", size: 12, color: colour("ink") }, dragmode: false, hovermode: "x",
+    hoverlabel: { bgcolor: colour("surface"), bordercolor: colour("rule"), font: { color: colour("ink"), size: 12 } },
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", xanchor: "left", font: { size: 11 }, itemclick: false, itemdoubleclick: false },
     ...more,
     xaxis: { ...axis, nticks: 6, ...more.xaxis },
@@ -173,25 +140,37 @@ function layout(colour, more) {
 const plainly = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll("%{", "% {");
 
 function draw(chart, colour) {
-  const plot = byId(`plot-${chart.id}`);
-  const lines = linesOf(chart, last);
-  if (!lines.length) return null;
+  const plot = byId(`plot-${chart.name}`);
+  const curves = curvesOf(chart);
+  if (!curves.length) return null;
   if (!plot.classList.contains("js-plotly-plot")) plot.replaceChildren();
-  const traces = lines.map(([name, curve, tone, style]) => ({
-    type: "scatter", name: plainly(name), x: curve.x, y: curve.y, mode: style.mode || (curve.x.length < 3 ? "lines+markers" : "lines"),
-    line: { color: colour(tone), width: 2, dash: style.dash || "solid", shape: style.step ? "hv" : "linear" }, marker: { size: 4, color: colour(tone) },
-    yaxis: style.pane || "y", stackgroup: style.stack ? "one" : undefined, hovertemplate: `%{y:.5~g}<extra>${plainly(name)}</extra>`,
-  }));
-  const target = chart.target ? last.run.target_accuracy : null;
-  const shapes = target === null ? [] : [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: target, y1: target, line: { color: colour("--warn"), width: 1.5, dash: "dash" } }];
-  const annotations = target === null ? [] : [{ xref: "paper", x: 0, y: target, text: `target ${target}`, showarrow: false, yanchor: "bottom", xanchor: "left", font: { size: 11, color: colour("--warn") } }];
-  const several = lines.length > 1;
-  return Plotly.react(plot, traces, layout(colour, {
-    showlegend: several, margin: { l: 8, r: 10, t: several ? 26 : 10, b: 8 }, shapes, annotations,
-    yaxis: { rangemode: chart.zero ? "tozero" : "normal", ...(chart.panes ? { domain: [0.54, 1] } : {}) },
-    ...(chart.panes ? { xaxis: { anchor: "y2" }, yaxis2: { ...axisOf(colour), nticks: 4, domain: [0, 0.46], rangemode: "tozero" } } : {}),
+  const panes = chart.panes.map((pane, index) => ({ pane, key: index ? `y${index + 1}` : "y" }));
+  const several = curves.length > 1;
+  const axes = panes.map(({ pane, key }, index) => [key.replace("y", "yaxis"), axisIn(pane, index, panes.length, colour)]);
+  return Plotly.react(plot, panes.flatMap(({ pane, key }) => pane.curves.map((curve) => traceOf(curve, key, colour))), layout(colour, {
+    showlegend: several, margin: { l: 8, r: 10, t: several ? 26 : 10, b: 8 }, xaxis: { anchor: panes.at(-1).key }, ...Object.fromEntries(axes),
+    shapes: targetsOf(panes, (target, yref) => ({ type: "line", xref: "paper", yref, x0: 0, x1: 1, y0: target, y1: target, line: { color: colour("warn"), width: 1.5, dash: "dash" } })),
+    annotations: targetsOf(panes, (target, yref) => ({ xref: "paper", yref, x: 0, y: target, text: `target ${target}`, showarrow: false, yanchor: "bottom", xanchor: "left", font: { size: 11, color: colour("warn") } })),
   }), CONFIG);
 }
+
+function traceOf(curve, key, colour) {
+  const tone = colour(curve.colour);
+  return {
+    type: "scatter", name: plainly(curve.name), x: curve.x, y: curve.y, mode: curve.x.length < 3 ? "lines+markers" : "lines",
+    line: { color: tone, width: 2, dash: curve.dash || "solid", shape: curve.steps ? "hv" : "linear" }, marker: { size: 4, color: tone },
+    yaxis: key, stackgroup: curve.fill === "stacked" ? key : undefined, hovertemplate: `%{y:.5~g}<extra>${plainly(curve.name)}</extra>`,
+  };
+}
+
+/** The y axis of a pane, among so many from above. */
+function axisIn(pane, index, count, colour) {
+  const range = pane.high === undefined ? { rangemode: pane.low === 0 ? "tozero" : "normal" } : { range: [pane.low, pane.high] };
+  const domain = [(count - 1 - index) / count + (index < count - 1 ? 0.04 : 0), (count - index) / count - (index ? 0.04 : 0)];
+  return { ...axisOf(colour), nticks: count > 1 ? 4 : 5, domain, ...range };
+}
+
+const targetsOf = (panes, make) => panes.filter(({ pane }) => pane.target !== undefined).map(({ pane, key }) => make(pane.target, key));
 
 function drawTimeline(timeline, colour) {
   const plot = byId("plot-gantt");
@@ -199,18 +178,18 @@ function drawTimeline(timeline, colour) {
   if (!plot.classList.contains("js-plotly-plot")) plot.replaceChildren();
   const traces = timeline.phases.map((phase, index) => {
     const bars = timeline.bars.filter((bar) => bar[1] === index);
-    const [tone, pattern] = PHASES[phase] || ["--muted", "."];
+    const [tone, pattern] = timeline.looks[index];
     return {
       type: "bar", orientation: "h", name: phase, y: bars.map((bar) => rows[bar[0]]), x: bars.map((bar) => bar[3] - bar[2]), base: bars.map((bar) => bar[2]),
-      marker: { color: colour(tone), line: { width: 0 }, pattern: { shape: pattern, fgcolor: colour("--surface"), fillmode: "overlay", size: 6, solidity: 0.25 } },
+      marker: { color: colour(tone), line: { width: 0 }, pattern: { shape: pattern, fgcolor: colour("surface"), fillmode: "overlay", size: 6, solidity: 0.25 } },
       hovertemplate: `%{y}: ${phase}, %{customdata} s<extra></extra>`, customdata: bars.map((bar) => short(bar[3] - bar[2])),
     };
   });
   const end = Math.max(...timeline.bars.map((bar) => bar[3]));
-  const shapes = timeline.begins.map((begin) => ({ type: "line", yref: "paper", y0: 0, y1: 1, x0: begin, x1: begin, line: { color: colour("--muted"), width: 1, dash: "dot" } }));
+  const shapes = timeline.begins.map((begin) => ({ type: "line", yref: "paper", y0: 0, y1: 1, x0: begin, x1: begin, line: { color: colour("muted"), width: 1, dash: "dot" } }));
   return Plotly.react(plot, traces, layout(colour, {
     barmode: "overlay", bargap: 0.25, hovermode: "closest", showlegend: true, shapes, height: 84 + 24 * timeline.rows.length, margin: { l: 8, r: 10, t: plot.clientWidth < 600 ? 52 : 30, b: 8 },
-    xaxis: { range: [timeline.begins[0], end], title: { text: `array seconds (${plainly(timeline.clock)})`, font: { size: 12, color: colour("--muted") } }, nticks: plot.clientWidth < 600 ? 5 : 12 },
+    xaxis: { range: [timeline.begins[0], end], title: { text: `array seconds (${plainly(timeline.clock)})`, font: { size: 12, color: colour("muted") } }, nticks: plot.clientWidth < 600 ? 5 : 12 },
     yaxis: { categoryorder: "array", categoryarray: [...rows].reverse(), range: [-0.6, timeline.rows.length - 0.4], nticks: timeline.rows.length + 1, showgrid: false },
   }), CONFIG);
 }

@@ -1,1 +1,1 @@
-"""Charts of the report, as SVG."""
+"""Charts of the report from records, and how they become SVG."""

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from host.core.records import RoundRecord, StepRecord
-from host.monitoring.report.charts.batch_chart import Course, change_points, choose_courses, list_courses
-from host.monitoring.report.charts.step_marks import StepMarks, make_marks
-from host.monitoring.report.charts.svg import NARROW, SERIES, WIDE, Chart, draw, legend, printable
-from host.monitoring.report.charts.training_charts import LINE_STYLES, MOST_POINTS
+from host.core.records import RetuneRecord, RoundRecord, StepRecord
+from host.monitoring.charts.chart import (
+    MOST_LINES,
+    MOST_POINTS,
+    Chart,
+    Curve,
+    Mark,
+    Pane,
+    Point,
+    chunk,
+    make_curve,
+    make_lines,
+)
+from host.monitoring.report.charts.batch_courses import Course, change_points, choose_courses, list_courses
 from host.monitoring.report.step_spans import list_retunes, list_steps, mean_imbalance, share_of_possible
+from host.monitoring.retune_text import describe_batches
 
-_HEIGHT = 260.0
-_MOST_LINES = 6
+# More marks of a kind than this hide what they mark; the last ones stay.
+_MOST_MARKS = 60
 
 
 def step_charts(rounds: Sequence[RoundRecord], clock: str) -> list[Chart]:
@@ -30,81 +38,81 @@ def step_charts(rounds: Sequence[RoundRecord], clock: str) -> list[Chart]:
     return [_batch_chart(steps, marks), _rate_chart(steps, marks, clock), _imbalance_chart(steps, marks, clock)]
 
 
-def _chart(name: str, title: str, caption: str, told: str, marks: StepMarks, paint: Callable[[Figure], None]) -> Chart:
-    pictures = [
-        draw(f"{name}-{kind}", f"{title}: {told}.", (width, _HEIGHT + extra), paint, marks.tooltips)
-        for kind, width, extra in (("narrow", NARROW, 50.0), ("wide", WIDE, 0.0))
+def make_marks(steps: Sequence[StepRecord], retunes: Sequence[RetuneRecord]) -> list[Mark]:
+    """Return the last times of competing work and the last retunes, with their texts."""
+    grouped = [(disturbed, list(run)) for disturbed, run in groupby(steps, key=lambda step: step.disturbed)]
+    spells = []
+    for disturbed, run in grouped:
+        first, last = run[0].step, run[-1].step
+        work = ", ".join(f"{name} (weight {weight})" for name, weight in disturbed.items())
+        text = f"competing work in steps {first} to {last}: {work}"
+        spells += [Mark("competing work", first - 0.5, last + 0.5, text)] if disturbed else []
+    changes = [
+        Mark(
+            "retune",
+            retune.step - 0.5,
+            retune.step - 0.5,
+            f"step {retune.step}: {describe_batches(retune)}. {retune.reason}",
+        )
+        for retune in retunes
     ]
-    return Chart(name, title, caption + " Triangles: retunes (their reasons are in the table below).", *pictures)
+    return [*spells[-_MOST_MARKS:], *changes[-_MOST_MARKS:]]
 
 
-def _batch_chart(steps: Sequence[StepRecord], marks: StepMarks) -> Chart:
-    courses = list_courses(steps)
-    lines, others = choose_courses(courses, _MOST_LINES)
-    first, last = steps[0].samples, steps[-1].samples
-    told = f"{sum(len(course.devices) for course in courses)} devices, global batch {first} first and {last} at the end"
-    caption = "Records per step of each device; devices that always had the same share a line."
-    caption += f" The area spans the other {sum(len(course.devices) for course in others)} devices." if others else ""
-    numbers = np.array([step.step for step in steps], dtype=float)
-    return _chart(
-        "batches",
-        "Batch sizes over steps",
-        caption,
-        told,
-        marks,
-        lambda figure: _batches(figure, numbers, lines, others, marks),
+def _chart(
+    name: str, title: str, caption: str, told: str, marks: list[Mark], pane: Pane, steps: Sequence[StepRecord]
+) -> Chart:
+    return Chart(
+        name=name,
+        title=title,
+        caption=caption + " Triangles: retunes (their reasons are in the table below).",
+        told=f"{title}: {told}.",
+        x_title="step",
+        panes=[pane],
+        marks=marks,
+        x_range=(steps[0].step - 0.5, steps[-1].step + 0.5),
+        whole=True,
+        wide=True,
     )
 
 
-def _batches(
-    figure: Figure, numbers: np.ndarray, lines: Sequence[Course], others: Sequence[Course], marks: StepMarks
-) -> None:
-    axes = figure.subplots()
-    if others:
-        every = np.array([course.sizes for course in others])
-        points = sorted({at for course in others for at in change_points(course.sizes)})
-        points = points if len(points) <= 4 * MOST_POINTS else points[:: math.ceil(len(points) / (4 * MOST_POINTS))]
-        low, high = np.nan_to_num(every, nan=np.inf).min(axis=0), np.nan_to_num(every).max(axis=0)
-        count = sum(len(course.devices) for course in others)
-        axes.fill_between(
-            numbers[points] - 0.5,
-            np.minimum(low, high)[points],
-            high[points],
-            step="post",
-            color=SERIES[7],
-            alpha=0.35,
-            linewidth=0,
-            label=f"{count} others, smallest to largest",
-        )
-    for index, course in enumerate(lines):
-        points = change_points(course.sizes)
-        axes.step(
-            [*(numbers[points] - 0.5), numbers[-1] + 0.5],
-            [*course.sizes[points], course.sizes[-1]],
-            where="post",
-            color=SERIES[index % len(SERIES)],
-            linestyle=LINE_STYLES[index % len(LINE_STYLES)],
-            label=printable(course.label, 24),
-        )
-    _scale_batches(axes, [course.sizes for course in [*lines, *others]])
-    axes.set_ylabel("records per step")
-    _finish(figure, axes, numbers, marks)
+def _batch_chart(steps: Sequence[StepRecord], marks: list[Mark]) -> Chart:
+    courses = list_courses(steps)
+    lines, others = choose_courses(courses, MOST_LINES)
+    numbers = [float(step.step) for step in steps]
+    first, last, count = steps[0].samples, steps[-1].samples, sum(len(course.devices) for course in others)
+    told = f"{sum(len(course.devices) for course in courses)} devices, global batch {first} first and {last} at the end"
+    caption = "Records per step of each device; devices that always had the same share a line."
+    caption += f" The area spans the other {count} devices." if others else ""
+    curves = [_band(numbers, others, f"{count} others, smallest to largest")] if others else []
+    curves += make_lines(((course.label, _held(numbers, course)) for course in lines), steps=True)
+    sizes = np.array([size for course in courses for size in course.sizes])
+    positive, largest = sizes[sizes > 0], float(np.nanmax(sizes, initial=1.0))
+    # Batches of a host and of drives differ tenfold: a logarithmic axis shows both, and 0 at its foot.
+    log = bool(positive.size) and largest > 8 * positive.min()
+    foot = positive.min() / 1.6 if log and not (sizes == 0).any() else 0.0
+    high = largest * (1.6 if log else 1.1)
+    pane = Pane(curves=curves, unit="records per step", low=foot, high=high, log=log)
+    return _chart("batches", "Batch sizes over steps", caption, told, marks, pane, steps)
 
 
-def _scale_batches(axes: Axes, sizes: Sequence[np.ndarray]) -> None:
-    """Batches of a host and of drives differ tenfold: a logarithmic axis shows both, and 0 at its foot."""
-    known = np.concatenate([np.empty(0), *(each[np.isfinite(each)] for each in sizes)])
-    positive = known[known > 0]
-    largest = float(positive.max()) if positive.size else 1.0
-    if positive.size and largest > 8 * positive.min():
-        axes.set_yscale("symlog", linthresh=1, base=2)
-        axes.set_ylim(0 if (known == 0).any() else positive.min() / 1.6, largest * 1.6)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    else:
-        axes.set_ylim(0, largest * 1.1)
+def _held(numbers: Sequence[float], course: Course) -> list[Point]:
+    """Return the course where it changes, and its last value at the end of the last step."""
+    points = [(numbers[at] - 0.5, course.sizes[at]) for at in change_points(course.sizes)]
+    return [*points, (numbers[-1] + 0.5, course.sizes[-1])]
 
 
-def _rate_chart(steps: Sequence[StepRecord], marks: StepMarks, clock: str) -> Chart:
+def _band(numbers: Sequence[float], courses: Sequence[Course], name: str) -> Curve:
+    """Return the area between the smallest and the largest of the courses, where any of them changes."""
+    every = np.array([course.sizes for course in courses])
+    low, high = np.nan_to_num(every, nan=np.inf).min(axis=0), np.nan_to_num(every).max(axis=0)
+    places = sorted({at for course in courses for at in change_points(course.sizes)})
+    places = places[:: math.ceil(len(places) / (4 * MOST_POINTS))]
+    points = [(numbers[at] - 0.5, min(low[at], high[at]), high[at]) for at in places]
+    return make_curve(name, points, "s8", steps=True, fill="band")
+
+
+def _rate_chart(steps: Sequence[StepRecord], marks: list[Mark], clock: str) -> Chart:
     share = share_of_possible(steps)
     told = f"{share:.1%} of what was possible" if share is not None else "what was possible is not known without tables"
     caption = (
@@ -112,80 +120,47 @@ def _rate_chart(steps: Sequence[StepRecord], marks: StepMarks, clock: str) -> Ch
         "scaled by the speeds observed, with no batch larger than at the beginning; compute alone, like the "
         "line below it. Whole step: with flash and link."
     )
-    return _chart(
-        "rates",
-        "Records per second, achieved and possible",
-        caption,
-        told,
-        marks,
-        lambda figure: _rates(figure, steps, marks, clock),
-    )
-
-
-def _rates(figure: Figure, steps: Sequence[StepRecord], marks: StepMarks, clock: str) -> None:
-    axes = figure.subplots()
-    chunks = _chunks(steps)
-    x = np.array([(chunk[0].step + chunk[-1].step) / 2 for chunk in chunks])
     lines = {
-        "possible, compute alone": [_possible(chunk) for chunk in chunks],
-        "achieved, compute alone": [_over(chunk, lambda step: step.slowest_seconds) for chunk in chunks],
-        "achieved, whole step": [_over(chunk, lambda step: step.array_seconds) for chunk in chunks],
+        "possible, compute alone": _over_chunks(steps, _possible),
+        "achieved, compute alone": _over_chunks(
+            steps, lambda part: _rate(part, (each.slowest_seconds for each in part))
+        ),
+        "achieved, whole step": _over_chunks(steps, lambda part: _rate(part, (each.array_seconds for each in part))),
     }
-    for index, (name, values) in enumerate(lines.items()):
-        if any(map(math.isfinite, values)):
-            axes.plot(x, values, color=SERIES[index], linestyle=LINE_STYLES[index], label=name)
-    known = [value for values in lines.values() for value in values if math.isfinite(value)]
-    axes.set_ylim(0, max(known, default=1.0) * 1.08 or 1.0)
-    axes.set_ylabel(f"records / s ({clock})")
-    _finish(figure, axes, np.array([steps[0].step, steps[-1].step], dtype=float), marks)
+    pane = Pane(curves=make_lines(lines.items()), unit=f"records / s ({clock})", low=0.0)
+    return _chart("rates", "Records per second, achieved and possible", caption, told, marks, pane, steps)
 
 
-def _imbalance_chart(steps: Sequence[StepRecord], marks: StepMarks, clock: str) -> Chart:
+def _imbalance_chart(steps: Sequence[StepRecord], marks: list[Mark], clock: str) -> Chart:
     told = f"mean {mean_imbalance(steps):.1%}, largest {max(step.imbalance for step in steps):.1%}"
     caption = (
         f"(max - min) / max of the devices' compute seconds ({clock}) in a step: the share of the step that the "
         "fastest device waits."
     )
-    return _chart(
-        "imbalance", "Imbalance of steps", caption, told, marks, lambda figure: _imbalance(figure, steps, marks)
-    )
+    means = _over_chunks(steps, lambda part: 100 * mean_imbalance(part))
+    worst = _over_chunks(steps, lambda part: 100 * max(step.imbalance for step in part))
+    curves = [make_curve("imbalance", means, "s1")]
+    if len(means) < len(steps):
+        spread = [(x, mean, most) for (x, mean), (_, most) in zip(means, worst, strict=True)]
+        curves = [make_curve("largest", spread, "s1", fill="band"), make_curve("mean", means, "s1")]
+    pane = Pane(curves=curves, unit="% of the slowest", low=0.0, high=max(1.0, *(1.1 * most for _, most in worst)))
+    return _chart("imbalance", "Imbalance of steps", caption, told, marks, pane, steps)
 
 
-def _imbalance(figure: Figure, steps: Sequence[StepRecord], marks: StepMarks) -> None:
-    axes = figure.subplots()
-    chunks = _chunks(steps)
-    x = [(chunk[0].step + chunk[-1].step) / 2 for chunk in chunks]
-    means = [100 * mean_imbalance(chunk) for chunk in chunks]
-    worst = [100 * max(step.imbalance for step in chunk) for chunk in chunks]
-    if len(chunks) < len(steps):
-        axes.fill_between(x, means, worst, color=SERIES[0], alpha=0.25, linewidth=0, label="largest")
-    axes.plot(x, means, color=SERIES[0], label="mean" if len(chunks) < len(steps) else "imbalance")
-    axes.set_ylim(0, max(1.0, max(worst) * 1.1))
-    axes.set_ylabel("% of the slowest")
-    _finish(figure, axes, np.array([steps[0].step, steps[-1].step], dtype=float), marks)
+def _over_chunks(
+    steps: Sequence[StepRecord], value: Callable[[Sequence[StepRecord]], float]
+) -> list[tuple[float, float]]:
+    return [((part[0].step + part[-1].step) / 2, value(part)) for part in chunk(steps)]
 
 
-def _finish(figure: Figure, axes: Axes, numbers: np.ndarray, marks: StepMarks) -> None:
-    marks.paint(axes)
-    axes.set_xlim(numbers[0] - 0.5, numbers[-1] + 0.5)
-    axes.set_xlabel("step")
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    legend(figure, axes, 2 if figure.get_figwidth() * 72 <= NARROW else 5)
+def _rate(part: Sequence[StepRecord], seconds: Iterable[float]) -> float:
+    total = math.fsum(seconds)
+    return sum(step.samples for step in part) / total if total else math.nan
 
 
-def _chunks(steps: Sequence[StepRecord]) -> list[Sequence[StepRecord]]:
-    size = math.ceil(len(steps) / MOST_POINTS)
-    return [steps[at : at + size] for at in range(0, len(steps), size)]
-
-
-def _over(chunk: Sequence[StepRecord], seconds: Callable[[StepRecord], float]) -> float:
-    total = math.fsum(map(seconds, chunk))
-    return sum(step.samples for step in chunk) / total if total else math.nan
-
-
-def _possible(chunk: Sequence[StepRecord]) -> float:
+def _possible(part: Sequence[StepRecord]) -> float:
     """Return the mean over the compute seconds of the steps that know it."""
-    known = [step for step in chunk if step.possible_records_per_second > 0]
+    known = [step for step in part if step.possible_records_per_second > 0]
     weight = math.fsum(step.slowest_seconds for step in known)
     total = math.fsum(step.possible_records_per_second * step.slowest_seconds for step in known)
     return total / weight if weight else math.nan

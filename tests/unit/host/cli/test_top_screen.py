@@ -14,7 +14,8 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.cli.top_report import Readings, Recent, ScrapeWindow, TopReport, find_run, make_report, render
 from host.core.records import EventKind, EventRecord
 from host.monitoring.exporter import Exporter
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
+from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import show_round
 from host.monitoring.run_registry import LiveRun, announce
 from tests.support.commands import in_process

@@ -9,9 +9,10 @@ from csd_emu.util.node_names import HOST
 from host.core.event_budget import MOST_LISTED, EventBudget
 from host.core.records import EventKind, EventRecord, decode_record
 from host.monitoring import recorder as recorder_module
-from host.monitoring.page.run_history import History, RunPlan
+from host.monitoring.page.run_history import History
 from host.monitoring.recorder import Recorder
 from host.monitoring.run_directory import RunDirectory
+from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import RunListener
 from tests.support.metrics import defined, scraped
 
@@ -47,7 +48,7 @@ def test_a_wrong_hello_for_ever_leaves_a_few_lines_and_the_number_of_the_others(
     follower, state, history = (
         _Follower(),
         defined(),
-        History(RunPlan("lab", "qemu", "digits_cnn", "federated", ("csd-00", "csd-01"), 3, 0.95)),
+        History(RunFacts("lab", "qemu", "digits_cnn", "federated", ("csd-00", "csd-01"))),
     )
     recorder, why = Recorder([follower, state, history], "job", 0, None), "x" * 250_000
     with RunDirectory.create(tmp_path, "lab") as directory:
@@ -66,7 +67,7 @@ def test_a_wrong_hello_for_ever_leaves_a_few_lines_and_the_number_of_the_others(
     assert (told.device, told.what, told.detail) == ("csd-00", EventKind.NOTE, "refused: and 9,970 more in this minute")
     assert len(follower.listed) == len(records)
     assert len(follower.counted) == 9_970
-    devices = [event.device for event in history.snapshot().events]
+    devices = [event.device for event in history.state({}, "", "").events]
     assert devices.count("csd-01") == 2  # an honest drive's events are still on the page
     errors = {key: value for key, value in scraped(state)["csd_errors_total"].items() if value}
     assert errors == {("csd-00", "refused"): 10_000.0, ("csd-01", "lost"): 1.0}

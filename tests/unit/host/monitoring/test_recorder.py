@@ -10,10 +10,11 @@ import pytest
 from host.app.round_table import RoundTable
 from host.core import console
 from host.core.records import RoundRecord
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
-from host.monitoring.page.run_history import History, RunPlan
+from host.monitoring.metrics.metrics_state import MetricsState
+from host.monitoring.page.run_history import History
 from host.monitoring.recorder import Recorder
 from host.monitoring.run_directory import RunDirectory
+from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_log import RunLog
 from host.monitoring.run_trace import write_trace
 from tests.support.records import array_rounds
@@ -38,8 +39,8 @@ async def test_rounds_that_are_over_are_not_kept(
     tmp_path: Path, terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console.console, "_force_terminal", terminal)
-    history = History(RunPlan("lab", "native", "digits_cnn", "federated", NAMES, 100, None))
-    metrics = MetricsState(RunFacts("lab", "native", "digits_cnn", "federated", NAMES))
+    facts = RunFacts("lab", "native", "digits_cnn", "federated", NAMES, rounds=100)
+    history, metrics = History(facts), MetricsState(facts)
     before = count_rounds()
     with RunDirectory.create(tmp_path, "lab") as directory, RoundTable("modelled") as table:
         recorder = Recorder([history, metrics, RunLog(0), table], "sha", 0, None)

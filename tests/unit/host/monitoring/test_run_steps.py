@@ -9,12 +9,12 @@ import pytest
 
 from host.core.records import EventKind, EventRecord, RetuneRecord, RoundRecord, StepRecord
 from host.core.tuning.batch_tuner import Floats, Retune
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.page.page_state import PageState
-from host.monitoring.page.page_view import Presence, make_state
-from host.monitoring.page.run_history import History, RunPlan
+from host.monitoring.page.run_history import History
 from host.monitoring.recorder import Recorder, ResumePoint
 from host.monitoring.run_directory import RunDirectory
+from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import RunListener, show_round
 from host.policies.batching.fixed import FixedBatches
 from tests.support.metrics import scraped, starting
@@ -22,7 +22,6 @@ from tests.support.sync import StepDrive, SyncRun
 from tests.support.sync_records import SyncRun as MadeUpRun
 
 NAMES = ("csd-00", "csd-01")
-PLAN = RunPlan("lab", "qemu", "digits_cnn", "sync", NAMES, 2, None)
 
 
 class Observers:
@@ -30,14 +29,12 @@ class Observers:
 
     def __init__(self, names: tuple[str, ...] = NAMES) -> None:
         self.names = names
-        self.metrics = MetricsState(RunFacts("lab", "qemu", "digits_cnn", "sync", names))
-        self.history = History(PLAN, lambda: 0.0)
+        facts = RunFacts("lab", "qemu", "digits_cnn", "sync", names, rounds=2)
+        self.metrics, self.history = MetricsState(facts), History(facts, lambda: 0.0)
 
     @property
     def page(self) -> PageState:
-        state = make_state(
-            PLAN, self.history.snapshot(), {name: Presence("training") for name in self.names}, "0a", "1"
-        )
+        state = self.history.state({name: ("training", None) for name in self.names}, "0a", "1")
         return msgspec.structs.replace(state, revision=0)
 
     def join(self) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from csd_lab.generate.dashboards import DASHBOARDS, list_expressions, read_expressions
-from csd_lab.generate.dashboards.expressions import GRAFANA
-from csd_lab.generate.dashboards.grafana import SOURCE, files
+from csd_lab.generate.dashboards import DASHBOARDS
+from csd_lab.generate.dashboards.grafana import GRAFANA, SOURCE, files
 from csd_lab.generate.dashboards.panels import COST, WIDTH, Clock, Dashboard, Panel, Unit
 from tests.support.dimensions import dimension, units_of
+from tests.support.expressions import list_expressions, read_expressions
 
 FILES = files()
 SHIPPED = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in FILES}

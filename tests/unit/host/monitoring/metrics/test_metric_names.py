@@ -12,7 +12,8 @@ from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import EventKind, EventRecord, SendingRecord
 from host.monitoring.metrics.calibrated import Calibrated
 from host.monitoring.metrics.metric_names import METRICS, OLD_NAMES
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
+from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import show_round
 from tests.support.metrics import DEVICES, TABLE, exposed, facts, starting
 from tests.support.records import device_round, round_record

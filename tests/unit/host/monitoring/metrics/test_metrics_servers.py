@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.core.records import ServersRecord, StepRecord
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.metrics.server_names import (
     ALLREDUCE_BYTES,
     ALLREDUCE_SECONDS,
@@ -18,6 +18,7 @@ from host.monitoring.metrics.server_names import (
     SERVER_WAIT_SECONDS,
     SERVERS,
 )
+from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import show_round
 from host.training.multi_server.membership import render_targets, write_targets
 from tests.support.metrics import DEVICES, begun, defined, scraped, starting
@@ -30,8 +31,8 @@ COUNTERS = (SERVER_STEPS, ALLREDUCE_BYTES, ALLREDUCE_SECONDS, SERVER_WAIT_SECOND
 
 def counters(state: MetricsState) -> list[float]:
     """Steps, bytes, seconds of adding up, seconds of waiting."""
-    numbers = state.snapshot().numbers
-    return [math.fsum(numbers[metric].values) for metric in COUNTERS]
+    metrics = scraped(state)
+    return [math.fsum(metrics[metric.name].values()) for metric in COUNTERS]
 
 
 def among(servers: int = 3) -> MetricsState:
@@ -65,7 +66,7 @@ def test_counters_are_the_sums_of_the_steps_of_rounds_that_are_over(
         for record in records:
             state.add_step(record, 1.0, {})
             assert record.servers is not None
-            assert state.snapshot().numbers[SERVERS].values == (len(record.servers.present),)
+            assert scraped(state)[SERVERS.name] == {(): len(record.servers.present)}
         assert counters(state) == pytest.approx(expected)
         show_round([state], round_record([], round=number, steps=records), len(records))
         added = [len(taken), *(math.fsum(step[place] for step in taken) for place in (1, 2, 3))]

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from host.core.records import EventKind, EventRecord, RoundRecord, SendingRecord
-from host.monitoring.metrics.metrics_state import MetricsState, RunFacts
+from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.metrics.step_counting import share_phase
+from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import show_round
 from tests.support.metrics import scraped, starting
 from tests.support.sync_records import SyncRun

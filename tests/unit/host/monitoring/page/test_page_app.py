@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,9 +14,8 @@ import pytest
 from host.core.records import EventKind, EventRecord
 from host.monitoring.exporter import Exporter
 from host.monitoring.metrics.metrics_state import MetricsState
-from host.monitoring.page.assets import PLOTLY, Assets, find_plotly, list_files
+from host.monitoring.page.assets import PLOTLY, find_plotly, list_files
 from host.monitoring.page.page_app import PageApp
-from host.monitoring.page.page_facts import describe_presences
 from host.monitoring.page.page_state import VERSION, PageState
 from host.monitoring.page.run_history import History
 from host.monitoring.run_listener import show_round
@@ -41,7 +39,7 @@ class Run:
     def __init__(self) -> None:
         self.metrics: MetricsState = defined()
         self.history = History(plan(DEVICES))
-        self.app = PageApp(self.history, lambda: describe_presences(self.metrics))
+        self.app = PageApp(self.history, self.metrics.devices)
         self.exporter = Exporter(self.metrics, None, page=self.app)
 
     def tell(self, device: str, what: EventKind, detail: str = "") -> None:
@@ -218,11 +216,12 @@ def test_metrics_are_where_they_were(run: Run) -> None:
     assert b"csd_device_up" in run.get("/metrics").body
 
 
-def test_without_the_plotting_library_there_is_a_page(tmp_path: Path) -> None:
-    (tmp_path / "index.html").write_text("x")
-    assets = Assets({"index.html": tmp_path / "index.html"})
-    assert assets.get(PLOTLY) is None
-    assert assets.get("index.html") is not None
+def test_without_the_plotting_library_there_is_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("host.monitoring.page.assets.find_plotly", lambda: None)
+    without = Run()
+    with without.exporter:
+        assert without.get(f"/static/{PLOTLY}").status == 404
+        assert without.get("/").status == 200
 
 
 def test_the_plotting_library_is_found_without_being_imported() -> None:

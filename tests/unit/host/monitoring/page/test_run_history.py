@@ -5,6 +5,7 @@ import statistics
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,15 +14,15 @@ from csd_emu.perfmodel.timeline import HOST_READER
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import EventKind, EventRecord, RoundRecord
-from host.monitoring.page.curve import Point, ThinnedCurve, thin
-from host.monitoring.page.drive_history import MOST_CHANGES, DriveLog
-from host.monitoring.page.page_state import FINISHED, STARTING, TRAINING, PageState
-from host.monitoring.page.page_timeline import MOST_DRIVES, make_timeline
-from host.monitoring.page.page_view import MOST_BATCH_CURVES, Presence, make_state
-from host.monitoring.page.run_history import MOST_EVENTS, MOST_ROUNDS, History, HistorySnapshot, RunPlan
+from host.monitoring.charts.chart import Curve, Point, thin
+from host.monitoring.charts.chart_timeline import MOST_BARS
+from host.monitoring.charts.run_curves import RunCurves
+from host.monitoring.page.page_state import FINISHED, STARTING, TRAINING, DriveNow, PageState
+from host.monitoring.page.page_view import MOST_BATCH_CURVES, MOST_DRIVES, show_timeline
+from host.monitoring.page.run_history import MOST_CHANGES, MOST_EVENTS, MOST_ROUNDS, History
 from host.monitoring.recorder import Recorder, ResumePoint
-from host.monitoring.report.charts.gantt_choice import MOST_BARS
 from host.monitoring.run_directory import RunDirectory
+from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import RunStart, show_round
 from tests.support.records import array_rounds, device_round, round_record
 from tests.support.sync_records import Disturbed, SyncRun
@@ -30,20 +31,37 @@ NAMES = tuple(f"csd-{number:02d}" for number in range(4))
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False, width=32) | st.just(math.nan)
 
 
-def plan(devices: tuple[str, ...] = NAMES, rounds: int = 12) -> RunPlan:
-    return RunPlan("lab", "qemu", "digits_cnn", "federated", devices, rounds, 0.95)
+def plan(devices: tuple[str, ...] = NAMES) -> RunFacts:
+    return RunFacts("lab", "qemu", "digits_cnn", "federated", devices, rounds=12, target_accuracy=0.95)
 
 
-def played(records: list[RoundRecord], devices: tuple[str, ...] = NAMES) -> HistorySnapshot:
+def played(records: list[RoundRecord], devices: tuple[str, ...] = NAMES) -> History:
     history = History(plan(devices))
     history.begin(RunStart("counted", "runs/lab"))
     for record in records:
         show_round([history], record)
-    return history.snapshot()
+    return history
 
 
-def shown(now: HistorySnapshot, devices: tuple[str, ...] = NAMES, state: str = "training") -> PageState:
-    return make_state(plan(devices), now, {name: Presence(state) for name in devices}, "0a", "0.1.0")
+def shown(history: History, devices: tuple[str, ...] = NAMES, state: str = "training") -> PageState:
+    return history.state({name: (state, None) for name in devices}, "0a", "0.1.0")
+
+
+def drives_of(state: PageState) -> dict[str, DriveNow]:
+    return {drive.name: drive for drive in state.drives}
+
+
+def curve(state: PageState, chart: str, name: str) -> Curve:
+    """Return a curve of a chart."""
+    (found,) = (
+        each
+        for of in state.charts
+        if of.name == chart
+        for pane in of.panes
+        for each in pane.curves
+        if each.name == name
+    )
+    return found
 
 
 @given(st.lists(NUMBERS, max_size=10) | st.lists(NUMBERS, min_size=20, max_size=100), st.integers(4, 30))
@@ -56,11 +74,23 @@ def test_a_thinned_curve_is_part_of_it_with_both_ends_and_both_extremes(values: 
 
 @given(st.lists(NUMBERS, min_size=10, max_size=100), st.integers(8, 20))
 def test_a_curve_stays_bounded_however_long_it_grows(values: list[float], most: int) -> None:
-    curve = ThinnedCurve(most)
-    for x, y in enumerate(values):
-        curve.add(float(x), y)
-        assert len(curve.points()) <= most
-    check_part([(float(x), y) for x, y in enumerate(values)], curve.points())
+    curves = RunCurves()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("host.monitoring.charts.run_curves.MOST_KEPT", most)
+        for x, y in enumerate(values):
+            curves.add("loss", float(x), y)
+            assert len(curves.points()["loss"]) <= most
+    check_part([(float(x), y) for x, y in enumerate(values)], curves.points()["loss"])
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=20, max_size=100), st.integers(4, 30))
+def test_a_thinned_band_keeps_its_lowest_and_its_highest(edges: list[tuple[float, float]], most: int) -> None:
+    points = [(float(x), min(pair), max(pair)) for x, pair in enumerate(edges) if all(map(math.isfinite, pair))]
+    kept = thin(points, most)
+    assert len(kept) <= most
+    if points:
+        assert min(low for _, low, _ in kept) == min(low for _, low, _ in points)
+        assert max(high for *_, high in kept) == max(high for *_, high in points)
 
 
 def check_part(points: list[Point], kept: list[Point]) -> None:
@@ -80,18 +110,19 @@ def test_what_never_ends_is_remembered_in_part() -> None:
     for number in range(3 * MOST_EVENTS):
         history.add_event(EventRecord(NAMES[0], EventKind.NOTE, str(number)))
         history.add_round(round_record([device_round(NAMES[0], 64, PhaseSeconds(forward=1.0), batch_size=1 + number)]))
-    now = history.snapshot()
-    assert [event.detail for event in now.events] == [str(number) for number in range(2 * MOST_EVENTS, 3 * MOST_EVENTS)]
-    assert [event.number for event in now.events] == list(range(2 * MOST_EVENTS + 1, 3 * MOST_EVENTS + 1))
+    now = shown(history)
+    assert [event.detail for event in now.events] == [
+        str(number) for number in reversed(range(2 * MOST_EVENTS, 3 * MOST_EVENTS))
+    ]
+    assert [event.number for event in reversed(now.events)] == list(range(2 * MOST_EVENTS + 1, 3 * MOST_EVENTS + 1))
     assert len(now.rounds) == MOST_ROUNDS
-    assert len(now.drives[NAMES[0]].batches) == MOST_CHANGES
-    assert now.drives[NAMES[0]].batches[-1][1] == 3 * MOST_EVENTS
-    assert len(now.last) == 3
+    assert len(now.batches[NAMES[0]].x) == MOST_CHANGES + 1  # and the end
+    assert drives_of(now)[NAMES[0]].batch_size == 3 * MOST_EVENTS
 
 
 def test_totals_and_drives_are_those_of_the_records() -> None:
     rounds = array_rounds(7, NAMES)
-    now = played(rounds)
+    now = shown(played(rounds))
     assert now.totals.round == 7
     assert now.totals.records == sum(part.samples for record in rounds for part in record.devices)
     assert now.totals.array_seconds == pytest.approx(math.fsum(record.array_seconds for record in rounds))
@@ -100,25 +131,26 @@ def test_totals_and_drives_are_those_of_the_records() -> None:
     assert now.totals.watts == pytest.approx(rounds[-1].total_joules / rounds[-1].array_seconds)
     for number, name in enumerate(NAMES):
         parts = [record.devices[number] for record in rounds]
-        log, last, sums = now.drives[name], parts[-1], now.stats.devices[name]
-        assert (sums.rounds, sums.samples, log.clock, log.batch_size) == (
-            7,
-            sum(p.samples for p in parts),
-            "counted",
-            32,
-        )
-        assert sum(now.stats.node_joules[name].values()) == pytest.approx(
-            math.fsum(v for part in parts for v in part.energy_joules.values())
-        )
-        assert log.records_per_device_second == pytest.approx(last.samples / last.device_seconds.total)
-        assert log.watts == pytest.approx(sum(last.energy_joules.values()) / rounds[-1].array_seconds)
-    ends = [record.start_seconds + record.array_seconds for record in rounds]
-    assert now.curves["accuracy"] == [(end, r.accuracy) for end, r in zip(ends, rounds, strict=True)]
-    power = [drives + host for (_, drives), (_, host) in zip(*(now.curves[n] for n in CURVES), strict=True)]
-    assert power == pytest.approx([record.total_joules / record.array_seconds for record in rounds])
+        drive, last = drives_of(now)[name], parts[-1]
+        assert (drive.rounds, drive.records) == (7, sum(part.samples for part in parts))
+        assert (drive.clock, drive.batch_size) == ("counted", 32)
+        joules = math.fsum(value for part in parts for value in part.energy_joules.values())
+        assert drive.joules == pytest.approx(joules, rel=1e-5)
+        assert drive.records_per_device_second == pytest.approx(last.samples / last.device_seconds.total, rel=1e-5)
+        assert drive.watts == pytest.approx(sum(last.energy_joules.values()) / rounds[-1].array_seconds, rel=1e-5)
+    accuracy = curve(now, "accuracy", "accuracy")
+    assert accuracy.x == pytest.approx([record.end_seconds for record in rounds], rel=1e-5)
+    assert accuracy.y == pytest.approx([record.accuracy for record in rounds], rel=1e-5)
+    drives, host = (curve(now, "power", name).y for name in ("drives", "host and chassis"))
+    assert np.add(drives, host) == pytest.approx([r.total_joules / r.array_seconds for r in rounds], rel=1e-5)
 
 
-CURVES = ("drive_watts", "host_watts")
+def test_what_is_drawn_is_also_told_by_name_for_one_release() -> None:
+    now = shown(played(array_rounds(3, NAMES)))
+    drawn = {(tuple(each.x), tuple(each.y)) for of in now.charts for pane in of.panes for each in pane.curves}
+    assert drawn >= {(tuple(each.x), tuple(each.y)) for each in now.batches.values()}
+    told = {(tuple(each.x), tuple(each.y)) for name, each in now.series.items() if not name.startswith("batch_")}
+    assert drawn >= told
 
 
 def test_who_is_late_or_missing_has_no_rate_and_is_still_charged_energy() -> None:
@@ -127,41 +159,40 @@ def test_who_is_late_or_missing_has_no_rate_and_is_still_charged_energy() -> Non
     second = msgspec.structs.replace(
         second, devices=[late], energy_joules={NAMES[1]: {"idle": 2.0}, HOST: {"idle": 1.0}}, lost=[NAMES[1]]
     )
-    before, now = played([first]), played([first, second])
+    before, now = (shown(played(rounds), NAMES[:2]) for rounds in ([first], [first, second]))
     for name in NAMES[:2]:
-        assert now.stats.devices[name].samples == before.stats.devices[name].samples
-        assert now.drives[name].records_per_device_second is None
-    assert now.drives[NAMES[0]].straggler
-    joules, earlier = (sum(each.stats.node_joules[NAMES[1]].values()) for each in (now, before))
-    assert joules == pytest.approx(earlier + 2.0)
-    assert now.drives[NAMES[1]].watts == pytest.approx(2.0 / second.array_seconds)
-    assert now.rounds[-1].drives == 0
+        assert drives_of(now)[name].records == drives_of(before)[name].records
+        assert drives_of(now)[name].records_per_device_second is None
+    assert drives_of(now)[NAMES[0]].straggler
+    missing = drives_of(now)[NAMES[1]]
+    assert missing.joules == pytest.approx(drives_of(before)[NAMES[1]].joules + 2.0, rel=1e-5)
+    assert missing.watts == pytest.approx(2.0 / second.array_seconds, rel=1e-5)
+    assert now.rounds[0].drives == 0
 
 
 def test_batches_of_a_synchronous_run_follow_its_retunes() -> None:
     run = SyncRun(drives=4, steps=200, round_steps=50)
     records = run.make()
     nodes = (*run.names, HOST)
-    now = played(records, nodes)
+    state = shown(played(records, nodes), nodes)
     starts, at = {}, 0.0
     for step in (step for record in records for step in record.steps):
         starts[step.step] = at
         at += step.array_seconds
+    assert set(state.batches) == set(run.names), "the host's own batch would dwarf them"
     for name in run.names:
         expected = [(0.0, run.batches(1)[name])]
         for retune in (retune for record in records for retune in record.retunes):
             if retune.after[name] != expected[-1][1]:
                 expected.append((starts[retune.step], retune.after[name]))
-        assert [batch for _, batch in now.drives[name].batches] == [batch for _, batch in expected]
-        assert [x for x, _ in now.drives[name].batches] == pytest.approx([x for x, _ in expected])
-    assert len({batch for _, batch in now.drives["csd-01"].batches}) > 1
-    assert now.totals.steps == 200
+        drawn = curve(state, "batches", name)
+        assert drawn.y[:-1] == [batch for _, batch in expected]
+        assert drawn.x[:-1] == pytest.approx([x for x, _ in expected], rel=1e-5)
+    assert len(set(state.batches["csd-01"].y)) > 1
+    assert state.totals.steps == 200
     last = records[-1].steps[-1].devices[0]
-    assert now.drives["csd-00"].slowdown == pytest.approx(last.slowdown)
-    median = statistics.median_low(run.batches(70)[name] for name in run.names)
-    assert median in {y for _, y in now.curves["batch_median"]}
-    state = shown(now, nodes)
-    assert set(state.batches) == set(run.names), "the host's own batch would dwarf them"
+    assert drives_of(state)["csd-00"].slowdown == pytest.approx(last.slowdown, rel=1e-5)
+    assert statistics.median_low(run.batches(70)[name] for name in run.names) in state.series["batch_median"].y
 
 
 def test_of_many_drives_the_batches_of_those_are_drawn_that_changed() -> None:
@@ -190,18 +221,19 @@ def test_phases_and_revisions() -> None:
     history.add_event(EventRecord(NAMES[1], EventKind.LEFT))
     seen.append(history.revision)
     assert seen == sorted(set(seen))
-    now = history.snapshot()
+    now = shown(history).run
     assert (now.run_directory, now.clock, now.changed_unix_seconds) == ("runs/lab", "counted", 5.0)
 
 
-def test_a_snapshot_never_changes() -> None:
+def test_a_state_never_changes() -> None:
     history = History(plan())
     rounds = array_rounds(2, NAMES)
     history.add_round(rounds[0])
-    now = history.snapshot()
-    kept = msgspec.json.encode(shown(now))
+    now = shown(history)
+    kept = msgspec.json.encode(now)
     history.add_round(rounds[1])
-    assert msgspec.json.encode(shown(now)) == kept
+    assert msgspec.json.encode(now) == kept
+    assert msgspec.json.encode(shown(history)) != kept
 
 
 def test_a_run_that_diverged_has_gaps_and_its_json_is_valid() -> None:
@@ -228,11 +260,12 @@ def test_any_number_of_drives_before_and_after_the_first_round(count: int) -> No
 def test_the_timeline_has_the_drives_that_matter_and_no_more_than_can_be_read() -> None:
     names = tuple(f"csd-{number:03d}" for number in range(100))
     rounds = array_rounds(3, names)
-    drives = {name: DriveLog(straggler=name == "csd-050") for name in names}
-    timeline = make_timeline(rounds, drives)
+    late = [msgspec.structs.replace(part, straggler=part.device == "csd-050") for part in rounds[-1].devices]
+    rounds[-1] = msgspec.structs.replace(rounds[-1], devices=late)
+    timeline = show_timeline(rounds, names, {"csd-070": 1.5})
     assert timeline is not None
     assert len(timeline.rows) <= MOST_DRIVES + 2
-    assert "csd-050" in timeline.rows
+    assert {"csd-050", "csd-070"} <= set(timeline.rows)
     assert timeline.rows[-1] == HOST
     assert len(timeline.bars) <= MOST_BARS
     assert "of 100 drives" in timeline.note
@@ -247,13 +280,13 @@ def test_the_timeline_has_the_drives_that_matter_and_no_more_than_can_be_read() 
 
 def test_the_timeline_of_a_synchronous_run_is_of_its_last_steps() -> None:
     records = SyncRun(drives=3, steps=100, round_steps=50).make()
-    timeline = make_timeline(records, {})
+    timeline = show_timeline(records, (), {})
     assert timeline is not None
     assert timeline.title == "steps 97 to 100"
     assert timeline.rows == ["csd-00", "csd-01", "csd-02", HOST]
     assert HOST_READER not in timeline.rows
-    assert make_timeline([], {}) is None
-    assert make_timeline([round_record([])], {}) is None
+    assert show_timeline([], (), {}) is None
+    assert show_timeline([round_record([])], (), {}) is None
 
 
 def test_a_resumed_run_shows_its_past_rounds_and_counts_on(tmp_path: Path) -> None:
@@ -262,9 +295,9 @@ def test_a_resumed_run_shows_its_past_rounds_and_counts_on(tmp_path: Path) -> No
         for record in array_rounds(5, NAMES):
             directory.append(record)
         recorder = Recorder([history], "sha", 1, ResumePoint(directory, 5))
-        now = history.snapshot()
-        assert (now.totals.round, len(now.rounds), len(now.curves["accuracy"])) == (5, 5, 5)
+        now = shown(history)
+        assert (now.totals.round, len(now.rounds), len(now.series["accuracy"].x)) == (5, 5, 5)
         assert [(event.device, event.what) for event in now.events] == [(HOST, "resumed")]
         recorder.add_event(NAMES[0], EventKind.LOST, "gone")
     recorder.add_event(NAMES[0], EventKind.REJOINED, "")  # when the directory is closed, for the page alone
-    assert [event.what for event in history.snapshot().events] == ["resumed", "lost", "rejoined"]
+    assert [event.what for event in shown(history).events] == ["rejoined", "lost", "resumed"]

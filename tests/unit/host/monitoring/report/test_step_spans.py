@@ -15,8 +15,8 @@ from csd_emu.profiles import PROFILES
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.frames.frame_fields import PhaseSeconds
 from host.core.records import RetuneRecord, RoundRecord
-from host.monitoring.report.charts.batch_chart import change_points, choose_courses, list_courses
-from host.monitoring.report.charts.gantt_choice import MOST_BARS, choose_spans
+from host.monitoring.charts.chart_timeline import MOST_BARS, make_timeline
+from host.monitoring.report.charts.batch_courses import change_points, choose_courses, list_courses
 from host.monitoring.report.compare_baseline import compare
 from host.monitoring.report.competing import explain, undisturbed_share
 from host.monitoring.report.load_run import load_run
@@ -157,16 +157,20 @@ def test_a_device_that_is_gone_leaves_a_gap() -> None:
 @pytest.mark.slow
 def test_the_timeline_shows_the_last_steps_only() -> None:
     rounds = SyncRun().make()
-    chosen = choose_spans(rounds)
+    names = [f"csd-{number:02d}" for number in range(4)]
+    chosen = make_timeline(rounds, names)
     assert chosen is not None
-    assert (chosen.unit, chosen.named) == ("step", "steps 197 to 200")
-    assert "The last of 200 steps" in chosen.note
-    assert len(chosen.spans) == 4 * 21
-    assert min(span.start_seconds for span in chosen.spans) == pytest.approx(chosen.begins[0])
-    many = choose_spans(SyncRun(drives=250, steps=5, round_steps=5).make())
+    assert chosen.title == "steps 197 to 200"
+    assert "a step begins. The last of 200 steps." in chosen.caption
+    assert len(chosen.bars) == 4 * 21
+    assert min(begin for _, _, begin, _ in chosen.bars) == pytest.approx(chosen.begins[0])
+    some = make_timeline(rounds, names[:2])
+    assert some is not None
+    assert some.rows == [*names[:2], HOST]
+    many = make_timeline(SyncRun(drives=250, steps=5, round_steps=5).make(), [f"csd-{n:02d}" for n in range(250)])
     assert many is not None
-    assert len(many.spans) == MOST_BARS
-    assert many.named == "step 5"
+    assert len(many.bars) == MOST_BARS
+    assert many.title == "step 5"
     assert "Only the beginning" in many.note
 
 

@@ -10,13 +10,10 @@ from pathlib import Path
 import yaml
 
 from csd_lab.generate import prometheus_rules as rules
-from csd_lab.generate.dashboards.panels import Dashboard, PanelNeeds
-from csd_lab.generate.dashboards.run_dashboards import ARRAY, COMMUNICATION, ENERGY, TRAINING
-from csd_lab.generate.dashboards.unit_dashboards import DRIVE_DASHBOARD, SERVERS
+from csd_lab.generate.dashboards import DASHBOARDS
+from csd_lab.generate.dashboards.panels import PanelNeeds
+from tests import ROOT
 
-DASHBOARDS: tuple[Dashboard, ...] = (ARRAY, DRIVE_DASHBOARD, TRAINING, COMMUNICATION, ENERGY, SERVERS)
-IMAGES = Path(__file__).parents[3] / "images"
-GRAFANA = IMAGES / "grafana"
 # What Grafana's own variables stand for when an expression is asked without Grafana.
 _GRAFANA = {"$__rate_interval": "1m", "$__interval": "5s", "$__range": "10m"}
 _RULE_NEEDS = {
@@ -70,7 +67,7 @@ def list_expressions() -> list[Expression]:
     ]
 
 
-def read_expressions(images: Path = IMAGES) -> list[Expression]:
+def read_expressions(images: Path = ROOT / "images") -> list[Expression]:
     """Return the same from the shipped files below `images`; what each needs is not in them."""
     return [
         *(each for path in sorted((images / "grafana" / "dashboards").glob("*.json")) for each in _of_dashboard(path)),

@@ -1,4 +1,4 @@
-"""Facts of a drive that has said hello."""
+"""Facts of a run that stay the same, and of a drive that has said hello."""
 
 from __future__ import annotations
 
@@ -36,3 +36,29 @@ class DeviceFacts:
         machine, agent, torch = (self.hello.get(key, "") for key in ("machine", "agent", "torch"))
         what = (self.device, self.kind, self.profile, machine, f"{self.cores:g}", self.clock)
         return (*what, agent, torch, self.hypervisor)
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What stays the same in a run, and the names of its drives.
+
+    Attributes:
+        array, engine, model, mode: what trains what, and how.
+        devices: all that train, the host included.
+        power_cap_watts: None for none.
+        server: name of the server that the host is; empty for the array's name.
+        servers: how many train together, this one included; 0 of one that is alone.
+        rounds: how many are planned at most.
+        target_accuracy: at which the run ends early; None without one.
+    """
+
+    array: str
+    engine: str
+    model: str
+    mode: str
+    devices: tuple[str, ...]
+    power_cap_watts: float | None = None
+    server: str = ""
+    servers: int = 0
+    rounds: int = 0
+    target_accuracy: float | None = None
