@@ -27,12 +27,12 @@ from host.core.tuning.stannis_rule import BALANCED
 from host.fleet.shards import ShardAssignment, deal_out
 from host.policies.batching.device_speeds import (
     HOST_UNIT,
-    RESERVE_BYTES,
     DeviceClass,
     RatioName,
     device_classes,
     speed_tables,
 )
+from host.policies.batching.memory_limit import RESERVE_BYTES
 from host.policies.batching.stannis import BatchPlan, ShardPlan, plan_batches, plan_equal, plan_shards
 from host.training.job_inputs import JobData
 

@@ -24,7 +24,7 @@ from host.monitoring.exporter import Exporter
 from host.monitoring.metrics.metrics_state import MetricsState
 from host.monitoring.run_facts import DeviceFacts, RunFacts
 from host.monitoring.run_listener import RunStart, show_round
-from host.training.multi_server.membership import write_targets
+from host.training.multi_server.prometheus_targets import write_targets
 from tests.support.expressions import Expression, list_expressions
 from tests.support.machines import REQUIRE_VARIABLE
 from tests.support.records import device_round, round_record

@@ -145,7 +145,7 @@ def store(
     """Keep the store in which servers that train together find each other, until Ctrl-C, which is the normal end."""
     config = read_servers(servers)
     with INTERRUPTS.deferred():
-        from host.training.multi_server.membership import keep_targets
+        from host.training.multi_server.prometheus_targets import keep_targets
         from host.training.multi_server.store.store_server import kept_store
 
     with kept_store(config.store) as kept:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from csd_emu.config.array_file import QEMU, REMOTE, ArrayConfig, Device
+from csd_emu.config.array_file import REMOTE, ArrayConfig, Device
 from csd_emu.profiles import HostRatio, Profile, get_profile
 from csd_emu.profiles.calibration import REFERENCE_CORE, CalibrationTable, ModelTables
 from csd_emu.util.node_names import HOST
@@ -18,49 +18,15 @@ from firmware_agent.common.units import format_bytes
 from host.config.sync_section import SyncSection
 from host.core.tuning.speed_table import Seconds, SpeedTable
 from host.policies.batching.client_layers import WHOLE, Front
+from host.policies.batching.memory_limit import Memory, device_memory
 
 RatioName = Literal["low", "middle", "high"]
 # No device gets more records per step, unless the job file says otherwise.
 LARGEST_BATCH = 1 << 14
-# What a drive's system needs beside the agent: the kernel and its page tables (a 64th of the memory), systemd, and room
-# for the pages of files in use. Assumed: a drive's own system is not published.
-RESERVE_BYTES = 256 << 20
 # The host's seconds are those of this drive over the profile's ratio.
 HOST_UNIT = "newport"
 # Batches up to here are looked up one by one, larger ones every so many; the tables are straight lines there.
 _DENSE_BATCHES, _SPACING = 1024, 64
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What a class of devices needs and has.
-
-    Attributes:
-        available_bytes: for the agent: the device's DRAM without the system's reserve and a shard in memory.
-        device_bytes: DRAM of the device.
-        table: says what a batch needs.
-        front: what of it the device is spared.
-    """
-
-    available_bytes: int
-    device_bytes: int
-    table: CalibrationTable
-    front: Front = WHOLE
-
-    def needed_bytes(self, batch_size: int) -> int:
-        """Return the peak that the table expects of the agent at a batch that is computed at once."""
-        return max(0, self.table.peak_memory_bytes(batch_size) - self.front.spared(batch_size))
-
-    def largest_batch(self, most: int) -> int:
-        """Return the largest batch up to `most` that fits, 0 if none does."""
-        low, high = 0, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.needed_bytes(middle) <= self.available_bytes:
-                low = middle
-            else:
-                high = middle - 1
-        return low
 
 
 @dataclass(frozen=True)
@@ -192,7 +158,7 @@ def _device_class(
 ) -> DeviceClass:
     profile, table = get_profile(device.profile), costs.table
     largest = sync.tuning.largest_batch or LARGEST_BATCH
-    memory = replace(_memory(config, device, profile, table, shard_bytes), front=costs.front)
+    memory = replace(device_memory(config, device, profile, table, shard_bytes), front=costs.front)
     micro_batch = memory.largest_batch(min(largest, sync.micro_batch or largest))
     if micro_batch == 0:
         raise ConfigurationError(
@@ -217,22 +183,6 @@ def _device_class(
         memory=memory,
         covered=table.covers(micro_batch),
     )
-
-
-def available_bytes(config: ArrayConfig, device: Device, profile: Profile, shard_bytes: int) -> int:
-    """Return a device's memory for the agent: without the system's reserve, and a shard that is kept in memory."""
-    free = _device_bytes(config, device, profile) - RESERVE_BYTES
-    return free - (shard_bytes if shard_bytes <= free // 4 else 0)
-
-
-def _device_bytes(config: ArrayConfig, device: Device, profile: Profile) -> int:
-    own = int(profile.dram_bytes.value)
-    return min(own, int(config.memory)) if device.engine == QEMU else own
-
-
-def _memory(config: ArrayConfig, device: Device, profile: Profile, table: CalibrationTable, shard_bytes: int) -> Memory:
-    available = available_bytes(config, device, profile, shard_bytes)
-    return Memory(available, _device_bytes(config, device, profile), table)
 
 
 def _ratio(ratio: HostRatio | None, name: RatioName) -> float:

@@ -9,7 +9,7 @@ from csd_emu.perfmodel.split.split_problem import DriveMemory, HostMemory
 from csd_emu.profiles import Profile
 from csd_emu.profiles.calibration import CalibrationTable
 from host.config.sync_section import SyncSection
-from host.policies.batching.device_speeds import available_bytes
+from host.policies.batching.memory_limit import available_bytes
 from host.training.split.split_model import ACTIVATION_COPIES, PARAMETER_COPIES, SPARED_PARAMETER_COPIES
 
 

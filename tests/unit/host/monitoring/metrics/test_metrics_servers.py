@@ -20,7 +20,7 @@ from host.monitoring.metrics.server_names import (
 )
 from host.monitoring.run_facts import RunFacts
 from host.monitoring.run_listener import show_round
-from host.training.multi_server.membership import render_targets, write_targets
+from host.training.multi_server.prometheus_targets import render_targets, write_targets
 from tests.support.metrics import DEVICES, begun, defined, scraped, starting
 from tests.support.records import round_record
 

@@ -14,12 +14,12 @@ from firmware_agent.common.models import ModelSpec
 from host.config.sync_section import SyncSection
 from host.policies.batching.device_speeds import (
     LARGEST_BATCH,
-    RESERVE_BYTES,
     DeviceClass,
     accumulated,
     device_classes,
     speed_tables,
 )
+from host.policies.batching.memory_limit import RESERVE_BYTES
 from tests.support.calibration import make_table, tables
 from tests.support.examples import examples
 

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from csd_emu.config.servers_file import ServersConfig
-from host.training.multi_server.membership import KEPT_SECONDS, Claim, exporter_key, keep_targets
+from host.training.multi_server.membership import Claim, exporter_key
+from host.training.multi_server.prometheus_targets import KEPT_SECONDS, keep_targets
 from host.training.multi_server.rendezvous import beat_key
 from tests.support.book import KEY, Book
 
