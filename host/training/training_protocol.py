@@ -54,11 +54,7 @@ def round_totals(parts: Sequence[DeviceRound]) -> dict[str, Any]:
     seconds = [part.device_seconds.total for part in counted]
     return {
         "clock": "+".join(sorted({part.clock for part in parts})),
-        "train_loss": _mean_loss(counted, samples) if counted else math.nan,
+        "train_loss": sum(part.loss * part.samples for part in counted) / max(1, samples) if counted else math.nan,
         "records_per_device_second": samples / sum(seconds) if any(seconds) else 0.0,
         "slowest_device_seconds": max(seconds, default=0.0),
     }
-
-
-def _mean_loss(parts: Sequence[DeviceRound], samples: int) -> float:
-    return sum(part.loss * part.samples for part in parts) / samples if samples else 0.0

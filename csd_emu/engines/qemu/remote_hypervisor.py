@@ -44,7 +44,7 @@ def read_qemu(capabilities: str) -> QemuTools:
         EnvironmentUnfit: there is none, or it is too old.
     """
     remedy = _REMEDY.format(_dotted(OLDEST_QEMU))
-    guests = [arch for arch in ElementTree.fromstring(capabilities).iterfind("guest/arch") if _emulates(arch)]
+    guests = ElementTree.fromstring(capabilities).findall("guest/arch/domain[@type='qemu']/..")
     arms = [arch for arch in guests if arch.get("name") == ARCHITECTURE]
     if not arms:
         has = ", ".join(sorted({arch.get("name", "") for arch in guests})) or "none"
@@ -73,10 +73,6 @@ def confined_by(capabilities: str) -> list[str]:
     """Return the security models that confine QEMU there to the files of a domain's XML: apparmor, selinux."""
     models = ElementTree.fromstring(capabilities).iterfind("host/secmodel/model")
     return [name for model in models if (name := model.text or "") in ("apparmor", "selinux")]
-
-
-def _emulates(arch: ElementTree.Element) -> bool:
-    return any(domain.get("type") == "qemu" for domain in arch.iterfind("domain"))
 
 
 def _dotted(version: tuple[int, ...]) -> str:

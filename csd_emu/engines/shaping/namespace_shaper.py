@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from csd_emu.engines.shaping.shaper import MTU_BYTES, Shape, bucket_arguments
@@ -53,7 +54,7 @@ class NamespacedLink:
         self._here, self._there = (f"csd{digest.hex()[:9]}{end}" for end in "hd")  # at most 15 characters
         # A network of two addresses out of 198.18.0.0/15, which is set aside for measurements (RFC 2544).
         number = int.from_bytes(digest[:2], "big") % (1 << 15) * 4 + (198 << 24) + (18 << 16)
-        self._address, self._drive_address = (_dotted(number + end) for end in (1, 2))
+        self._address, self._drive_address = (str(IPv4Address(number + end)) for end in (1, 2))
         self._lock = threading.Lock()
 
     @property
@@ -132,7 +133,3 @@ def _bucket(shape: Shape) -> list[str]:
             "link.shaped: relay, or a latency of at most 1 ms"
         )
     return bucket_arguments(shape.bytes_per_second)
-
-
-def _dotted(number: int) -> str:
-    return ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))

@@ -276,7 +276,8 @@ def settle(run: Stepping) -> float:
         seconds.append(run.step())
         for period in range(1, _LONGEST_PERIOD + 1):
             last, before = seconds[-period:], seconds[-2 * period : -period]
-            if len(before) == period and all(map(_same, last, before)):
+            same = (math.isclose(*pair, rel_tol=_SAME_SHARE) for pair in zip(last, before, strict=False))
+            if len(before) == period and all(same):
                 return sum(last) / period
     later = seconds[_SETTLING_STEPS // 2 :]
     return sum(later) / len(later)
@@ -305,7 +306,3 @@ def steady_step_seconds(
     ]
     sizes = tuple(tuple(tensor.size_bytes for tensor in layer.tensors) for layer in costs[0])
     return settle(SteadySteps(kinds, link, ExchangeModel(sizes, sending, BlockStepping(block_bytes))))
-
-
-def _same(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=_SAME_SHARE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,16 +79,6 @@ class CalibrationStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, encode_table(table), 0o644)
         return path
-
-    def list_tables(self) -> Iterator[tuple[Path, CalibrationTable]]:
-        """Yield every table and its file, by file name; the user's in place of the shipped one of its name.
-
-        Raises:
-            CalibrationError: one is damaged.
-        """
-        paths = {path.name: path for folder in (self._shipped, self._user) for path in folder.glob("*.json")}
-        for _, path in sorted(paths.items()):
-            yield path, load_table(path)
 
 
 @dataclass(frozen=True)

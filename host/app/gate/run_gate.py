@@ -36,7 +36,6 @@ from host.app.gate.gate_baseline import (
 )
 from host.app.gate.gate_checks import (
     KINDS,
-    Compared,
     ExpectedFigure,
     GateReport,
     Verdict,
@@ -209,7 +208,7 @@ def _judge(request: RunRequest, gate: Gate, before: GateBaseline | None, summary
         figures = expect(measured, summary.clock, _bands(gate, before))
         baseline = make_baseline(request.portable_job, request.config, summary.clock, figures, information)
         write_baseline(gate.baseline, baseline)
-        same = [_unchanged(name, figure) for name, figure in figures.items()]
+        same = [judge(name, figure, figure.value) for name, figure in figures.items()]
         return GateReport(summary.reached, str(gate.baseline), True, same, [], changed, notes, summary)
     if before is None:
         raise ConfigurationError(f"{gate.baseline}: there is no baseline")
@@ -245,10 +244,6 @@ def _with_bands(figures: Mapping[str, ExpectedFigure], gate: Gate) -> dict[str, 
 
 def _nothing_left() -> ConfigurationError:
     return ConfigurationError("--band: every figure is left out, so nothing would be compared; give one of them a band")
-
-
-def _unchanged(name: str, figure: ExpectedFigure) -> Compared:
-    return judge(name, figure, figure.value)
 
 
 def describe_run(request: RunRequest, directory: Path, paths: Paths) -> dict[str, str]:

@@ -172,7 +172,8 @@ class Upgrade:
         if site.dry_run or (done.result is VerbResult.UNCHANGED and before.running == before.version):
             return done
         if before.state == "stopped":
-            return done if done.result is VerbResult.UNCHANGED else _say(done, "the agent was stopped, and still is")
+            stopped = msgspec.structs.replace(done, what=f"{done.what}; the agent was stopped, and still is")
+            return done if done.result is VerbResult.UNCHANGED else stopped
         site.show("restart", None)
         try:
             Control(site.shell, site.layout).do("restart", site.deadline)
@@ -200,10 +201,6 @@ class Upgrade:
         except InstallFailed as error:
             version = control.status(site.deadline).version
             return f"went back to {version}, which does not run either ({_bare(site, error)})"
-
-
-def _say(outcome: VerbOutcome, more: str) -> VerbOutcome:
-    return msgspec.structs.replace(outcome, what=f"{outcome.what}; {more}")
 
 
 def _bare(site: DriveSite, error: CsdError) -> str:

@@ -43,7 +43,10 @@ def stand_ins(
     alike: dict[tuple[object, ...], DeviceRound] = {}
     for record in rounds:
         for part in record.in_time:
-            if any(device == part.device and _overlap(record, begin, end) for device, begin, end in spells):
+            if any(
+                device == part.device and record.start_seconds < end and begin < record.end_seconds
+                for device, begin, end in spells
+            ):
                 slowed.append((record.round, part))
             elif part.samples:
                 _keep_faster(own, _own_key(part), part)
@@ -132,7 +135,3 @@ def _weight(event: EventRecord) -> int | None:
         return None
     found = _WEIGHT.match(event.detail)
     return int(found[1]) if found else 0
-
-
-def _overlap(record: RoundRecord, begin: float, end: float) -> bool:
-    return record.start_seconds < end and begin < record.end_seconds

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csd_emu.config.array_file import REMOTE, ArrayConfig, Device
-from csd_emu.profiles import HostRatio, Profile, get_profile
+from csd_emu.profiles import Profile, get_profile
 from csd_emu.profiles.calibration import REFERENCE_CORE, CalibrationTable, ModelTables
 from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import CalibrationError, ConfigurationError
@@ -171,7 +171,7 @@ def _device_class(
     # A statistic over all records of a step cannot be had from parts of them.
     bound = micro_batch if sync.batch_norm == "synchronised" else largest
     speed = get_profile(HOST_UNIT) if profile.ratio is not None else profile
-    drives = _ratio(profile.ratio, ratio)
+    drives = 1.0 if profile.ratio is None else float(getattr(profile.ratio, ratio).value)
     seconds = costs.seconds(micro_batch, speed) / drives
     return DeviceClass(
         profile=device.profile,
@@ -183,10 +183,6 @@ def _device_class(
         memory=memory,
         covered=table.covers(micro_batch),
     )
-
-
-def _ratio(ratio: HostRatio | None, name: RatioName) -> float:
-    return 1.0 if ratio is None else float(getattr(ratio, name).value)
 
 
 def _error(table: CalibrationTable) -> float:

@@ -43,7 +43,6 @@ def test_the_users_table_goes_before_the_shipped_one(folders: tuple[Path, Path])
     assert store.find(SPEC, SHAPE) == shipped
     store.save(own)
     assert store.find(SPEC, SHAPE) == own
-    assert [table for _, table in store.list_tables()] == [own]
 
 
 def test_a_drives_own_table_goes_before_the_reference_core(folders: tuple[Path, Path]) -> None:
@@ -85,9 +84,8 @@ def test_a_damaged_table_is_named_and_never_skipped(folders: tuple[Path, Path]) 
     path = store.save(make_table(COSTS))
     path.write_bytes(path.read_bytes()[:-40])
     before = snapshot(*folders)
-    for ask in (lambda: store.find(SPEC, SHAPE), lambda: list(store.list_tables())):
-        with pytest.raises(CalibrationError, match=r"user/digits_cnn-1x8x8\.json: is no calibration table"):
-            ask()
+    with pytest.raises(CalibrationError, match=r"user/digits_cnn-1x8x8\.json: is no calibration table"):
+        store.find(SPEC, SHAPE)
     assert snapshot(*folders) == before
 
 
@@ -124,9 +122,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_every_shipped_table_is_sound_under_its_own_name() -> None:
     store = CalibrationStore(Path(os.devnull), SHIPPED)
-    shipped = list(store.list_tables())
+    shipped = sorted(SHIPPED.glob("*.json"))
     assert shipped
-    for path, table in shipped:
+    for path in shipped:
+        table = load_table(path)
         assert path.name == table.key.file_name
         assert (table.clock, table.core) == ("counted", "reference")
         assert path.read_bytes() == encode_table(table)
