@@ -135,7 +135,7 @@ def test_a_resumed_run_goes_on_with_the_same_strategy_and_its_state(workshop: Wo
     (directory / "mine.py").write_text(kept.replace("1 - self.keep", "1.5 - self.keep"))
     done = csd_emu("run", "--resume", directory)
     assert done.code == 2
-    assert "is of another job than lies beside it" in done.err
+    assert "mine.py: is another than the run began with" in done.err
     (directory / "mine.py").write_text(kept)
     assert csd_emu("run", "--resume", directory).code == 0
     (other,) = (workshop.folder / "other").iterdir()
