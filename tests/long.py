@@ -22,16 +22,26 @@ USUAL_SECONDS = 60.0
 # each file took, and which have no figure.
 SECONDS: dict[str, float] = {
     "tests/contract/test_drive_install.py": 70,
-    "tests/contract/test_engine_contract.py": 45,
+    "tests/contract/test_engine_contract.py": 55,
+    "tests/integration/test_bench_hostile.py": 15,
+    "tests/integration/test_communication_run.py": 140,
+    "tests/integration/test_interrupt.py": 60,
     "tests/integration/test_live_page.py": 55,
     "tests/integration/test_observed_run.py": 55,
     "tests/integration/test_placement_run.py": 240,
     "tests/integration/test_planned_run.py": 140,
+    "tests/integration/test_plugins.py": 45,
     "tests/integration/test_prometheus_rules.py": 35,
     "tests/integration/test_pytest_plugin.py": 200,
+    "tests/integration/test_report.py": 5,
     "tests/integration/test_resume.py": 130,
-    "tests/integration/test_servers.py": 300,
-    "tests/integration/test_sync_run.py": 120,
+    "tests/integration/test_servers.py": 275,
+    "tests/integration/test_shaped_link.py": 20,
+    "tests/integration/test_strangers.py": 10,
+    "tests/integration/test_sync_run.py": 90,
+    "tests/vm/test_deploy_faults.py": 570,
+    "tests/vm/test_image.py": 85,
+    "tests/vm/test_vm_faults.py": 55,
 }
 # What begins so is tested by files of these names. The longest beginning counts; a test's own file always does.
 OF_PACKAGES: dict[str, tuple[str, ...]] = {

@@ -47,6 +47,7 @@ class Server:
         state: what its exporter serves.
         waited_seconds: of each step.
         present: servers that take it.
+        meetings: how often they meet anew in each step.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Server:
     state: MetricsState
     rounds: int = 0
     present: int = 2
+    meetings: int = 0
 
     @classmethod
     def begun(cls, name: str, scale: float, waited_seconds: float) -> Server:
@@ -95,6 +97,7 @@ class Server:
             slowest_seconds=1.0 + self.waited_seconds,
             reduce_seconds=REDUCE_SECONDS,
             sent_bytes=int(REDUCED_BYTES * self.scale),
+            meetings=self.meetings,
         )
         return StepRecord(step=1, loss=0.5, learning_rate=0.1, array_seconds=1.0, servers=servers)
 
@@ -238,8 +241,7 @@ def test_a_server_that_goes_away_is_named(watched: Watched) -> None:
     if not watched.list_path.exists():
         pytest.skip("only a list names servers that do not answer")
     watched.exporters[1].__exit__(None, None, None)
-    watched.servers[0].state.add_rendezvous(1)
-    watched.servers[0].present = 1
+    watched.servers[0].meetings = watched.servers[0].present = 1
     watched.servers.pop()
     firing = 'ALERTS{alertstate="firing"}'
     wanted = {"CsdServerLost", "CsdServerUnreachable", "CsdHostUnreachable"}
