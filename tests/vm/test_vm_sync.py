@@ -101,13 +101,15 @@ def test_a_drive_that_gzip_slows_gets_fewer_records_and_all_again_afterwards(wor
     assert after / before == pytest.approx(1.0, rel=0.15)
     assert max(others) / min(others) < 1.15
 
-    down, up = record["retunes"]
+    # What a step of the slowed drive costs varies by some per cent, so that its batch may be corrected in between.
+    down, *corrections, up = record["retunes"]
+    assert all(BEGIN < each["step"] < END + 3 for each in corrections)
     print(f"from step {down['step']}: {down['before']} to {down['after']}; back from step {up['step']}")
     assert BEGIN + 3 <= down["step"] <= BEGIN + 5
     assert END + 3 <= up["step"] <= END + 5
     assert 0.4 < down["after"][SLOWED] / down["before"][SLOWED] < 0.6
     assert {**down["before"], SLOWED: 0} == {**down["after"], SLOWED: 0}
-    assert (up["before"], up["after"]) == (down["after"], down["before"])
+    assert up["after"] == pytest.approx(down["before"], rel=0.1)
 
     for part in record["devices"]:
         counted = part["device"] in PROFILES
