@@ -109,6 +109,12 @@ class Channel:
         """Whether a step is outstanding."""
         return bool(self._steps)
 
+    @property
+    def crossed_bytes(self) -> tuple[int, int]:
+        """What extensions' tensors of the outstanding steps count as so far: to the device, from it."""
+        steps = self._steps.values()
+        return sum(step.down_bytes for step in steps), sum(step.up_bytes for step in steps)
+
     async def wait_idle(self) -> None:
         """Wait until no step is outstanding."""
         while self._steps:

@@ -28,6 +28,22 @@ Speaks = Callable[[DeviceSession, int], bool]
 """Whether there is something to say to a device before its part of this step."""
 
 
+def count_bytes(counted: int, crossed: int, own: int, ahead: int) -> int:
+    """Return the bytes that count as of steps that are over, one way, at a report of overlapping steps.
+
+    Of the step after it activations or their gradients may have crossed by then, or been counted and not yet crossed:
+    they are that step's, so that none has fewer bytes than cross its cut. What all steps count as adds up to what
+    has crossed.
+
+    Args:
+        counted: those of the steps before.
+        crossed: all that have crossed.
+        own: those of the step at its cut.
+        ahead: those of later steps at theirs, as counted so far.
+    """
+    return max(counted + own, crossed - ahead)
+
+
 @dataclass
 class _SessionState:
     """What is kept of a session from step to step.
@@ -37,7 +53,7 @@ class _SessionState:
         turn: held by whoever begins a step.
         prepared: whether the device has the job.
         spare: memory of the gradients of a step that is over.
-        counted_bytes: that had crossed, each way, at the last report of a step that overlapped.
+        counted_bytes: that count as of steps that are over, each way, if steps overlap.
         told_lost: whether its loss was told: it may be lost in two steps at once.
     """
 
@@ -164,7 +180,11 @@ class StepExchange:
         state.spare = receiver.spare or state.spare
         sent, received = session.sent_bytes, session.received_bytes
         if self._frame.overlap:  # what has crossed since the report before counts as of this step
-            before, state.counted_bytes = state.counted_bytes or before, (sent, received)
+            before = state.counted_bytes or before
+            down_bytes, up_bytes = state.channel.crossed_bytes
+            sent = count_bytes(before[0], sent, step.down_bytes, down_bytes)
+            received = count_bytes(before[1], received, step.up_bytes, up_bytes)
+            state.counted_bytes = sent, received
         crossed = sent - before[0], received - before[1], step.up_bytes, step.down_bytes
         return DeviceOutcome(work, report, None, *crossed)
 

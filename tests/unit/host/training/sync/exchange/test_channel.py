@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from firmware_agent.common.errors import ProtocolError
 from firmware_agent.common.frames.step_frames import Reduce, Reduced, Step
 from firmware_agent.common.slices import Array, tensor_specs
 from firmware_agent.common.wire import AnyFrame
 from host.training.sync.exchange.gradient_buffer import GradientBuffer
-from host.training.sync.exchange.step_exchange import StepExchange
+from host.training.sync.exchange.step_exchange import StepExchange, count_bytes
 from host.training.sync.exchange.step_extension import Answer, DeviceOutcome, Reply, StepStage, StepWork
 from host.training.sync.exchange.weight_sender import Outbound, SentWeights
 from tests.support.fakes import JOB, Cut
@@ -140,3 +142,22 @@ async def test_a_session_that_has_ended_is_forgotten(gone: bool) -> None:
     await visit(exchange, 2, [Asks("csd-01", ask=False)])
     gc.collect()
     assert session() is None
+
+
+SIZES = st.integers(0, 10_000)
+
+
+@given(st.lists(st.tuples(SIZES, SIZES, SIZES, SIZES), min_size=1, max_size=8))
+def test_no_overlapping_step_has_fewer_bytes_than_cross_its_cut_and_all_add_up(steps: list[tuple[int, ...]]) -> None:
+    """At a report some of the next step's bytes at its cut have crossed (`early`), some are counted (`noted`)."""
+    counted, sizes, crossed = 0, [], 0
+    for (own, others, *_), (following, _, early, noted) in zip(steps, [*steps[1:], (0, 0, 0, 0)], strict=True):
+        crossed += own + others
+        early, noted = min(early, following), min(noted, following)
+        over = count_bytes(counted, crossed + early, own, noted)
+        sizes.append(over - counted)
+        counted = over
+    assert all(size >= own for size, (own, *_) in zip(sizes, steps, strict=True))
+    # What had crossed and was not counted yet is made up for by later steps, as far as they have other bytes.
+    final = count_bytes(counted, crossed + 20_000, 0, 0)
+    assert final == crossed + 20_000
