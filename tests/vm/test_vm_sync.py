@@ -103,7 +103,11 @@ def test_a_drive_that_gzip_slows_gets_fewer_records_and_all_again_afterwards(wor
 
     # What a step of the slowed drive costs varies by some per cent, so that its batch may be corrected in between.
     down, *corrections, up = record["retunes"]
-    assert all(BEGIN < each["step"] < END + 3 for each in corrections)
+    for correction in corrections:
+        assert BEGIN < correction["step"] < END + 3
+        assert correction["after"] == pytest.approx(
+            correction["before"] | {SLOWED: correction["after"][SLOWED]}, rel=0.1
+        )
     print(f"from step {down['step']}: {down['before']} to {down['after']}; back from step {up['step']}")
     assert BEGIN + 3 <= down["step"] <= BEGIN + 5
     assert END + 3 <= up["step"] <= END + 5
@@ -126,10 +130,11 @@ def test_a_drive_that_gzip_slows_gets_fewer_records_and_all_again_afterwards(wor
 
 @pytest.mark.long
 def test_a_disturbed_job_is_retuned_alike_whatever_else_this_machine_does(workshop: VmWorkshop) -> None:
-    """It is seen, and seen to be over, in the same steps, and nobody else's batch ever changes.
+    """It is seen, and seen to be over, in the same steps, and nobody else's batch changes by more than a tenth.
 
     gzip and trainer take turns, so what a step of the slowed drive costs varies by some per cent: its batch does too,
-    and may be corrected once more in between.
+    and may be corrected once more in between. The other drive is some per cent slower than its table, which a retune
+    may mend.
     """
     first = train(workshop)
     workshop.runs.rename(workshop.folder / "first")
@@ -141,6 +146,9 @@ def test_a_disturbed_job_is_retuned_alike_whatever_else_this_machine_does(worksh
         assert one["step"] == other["step"]
         assert one["after"][SLOWED] == pytest.approx(other["after"][SLOWED], rel=0.1)
     for retune in (*first["retunes"], *second["retunes"]):
-        assert {**retune["before"], SLOWED: 0} == {**retune["after"], SLOWED: 0}
-    undisturbed = [step for step in range(STEPS) if not first["retunes"][0]["step"] <= step + 1 < END + 3]
-    assert [batches(first)[step] for step in undisturbed] == [batches(second)[step] for step in undisturbed]
+        others = {node: size for node, size in retune["before"].items() if node != SLOWED}
+        assert {node: retune["after"][node] for node in others} == pytest.approx(others, rel=0.1)
+    disturbed = first["retunes"][0]["step"] - 1
+    assert batches(first)[:disturbed] == batches(second)[:disturbed]
+    for one, other in zip(batches(first)[END + 2 :], batches(second)[END + 2 :], strict=True):
+        assert one == pytest.approx(other, rel=0.1)
