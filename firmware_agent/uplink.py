@@ -85,8 +85,7 @@ class Carrier:
     @property
     def connected(self) -> bool:
         """Whether the host has a connection to this port."""
-        events = dict(self._poll(select.POLLIN, 0))
-        return not events.get(self._port, 0) & select.POLLHUP
+        return not dict(self._poll(select.POLLIN, 0)).get(self._port, 0) & select.POLLHUP
 
     def _carry(self, connection: socket.socket) -> bool:
         """Return whether the host has to be told that the connection has ended."""

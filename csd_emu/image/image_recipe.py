@@ -92,8 +92,7 @@ def load_recipe(folder: Path) -> ImageRecipe:
     """
     path = folder / "recipe.toml"
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-        return _recipe(folder, table)
+        return _recipe(folder, tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ImageError(f"{path}: cannot be read ({error}); reinstall csd-emu") from error
     except KeyError as error:

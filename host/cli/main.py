@@ -11,8 +11,7 @@ import typer
 
 from csd_emu.util.open_files import raise_open_files
 from firmware_agent.common.errors import CsdError, EnvironmentUnfit
-from host.cli.commands import arrays, runs
-from host.cli.commands import shipped as packaged
+from host.cli.commands import arrays, runs, shipped
 from host.cli.commands.calibrate import calibrate, fidelity
 from host.cli.commands.deploy import deploy
 from host.cli.commands.images import image_app
@@ -36,20 +35,20 @@ COMMANDS = (
     calibrate,
     fidelity,
     deploy,
-    packaged.profiles,
+    shipped.profiles,
     top,
     report,
     tune,
     plan,
     arrays.inject,
     store,
-    packaged.example,
-    packaged.schema,
+    shipped.example,
+    shipped.schema,
 )
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(image_app, name="image")
-app.add_typer(packaged.power_app, name="power")
+app.add_typer(shipped.power_app, name="power")
 app.add_typer(stack_app, name="stack")
 app.add_typer(ci_app, name="ci")
 add_commands(app)

@@ -117,8 +117,7 @@ def load_checkpoint(path: Path, job: str) -> Checkpoint | None:
         return None
     try:
         with safe_open(path, "np") as file:
-            text = (file.metadata() or {}).get("checkpoint", "")
-            header = _read_header(path, text)
+            header = _read_header(path, (file.metadata() or {}).get("checkpoint", ""))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, msgspec.MsgspecError, OSError, ValueError) as error:
         raise CheckpointError(f"{path}: is cut short or damaged ({error}); {_REMEDY}") from error

@@ -53,8 +53,7 @@ def deal_out(dataset: Dataset, data: DataSection, nodes: Sequence[Device], seed:
     drives = [node for node in nodes if gets_private(node)]
     generator = np.random.default_rng([seed, len(drives)])
     count = len(dataset.labels)
-    share = 1.0 if data.private is None else data.private
-    pool = count - round(share * count)
+    pool = count - round((1.0 if data.private is None else data.private) * count)
     public = np.sort(generator.permutation(count)[:pool]) if pool else np.empty(0, np.int64)
     if not pool and any(node.name == HOST for node in nodes):
         raise DataError(

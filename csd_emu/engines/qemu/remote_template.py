@@ -74,8 +74,7 @@ def bring_image(pool: Pool, image: Image, progress: Progress) -> dict[str, str]:
         if digests.sha256 != sha256:
             raise ImageError(f"{path}: its content is damaged (sha256 differs); run `csd-emu image build --rebuild`")
         progress.stage(f"send {path.name} ({format_bytes(path.stat().st_blocks * 512)})")
-        sent = pool.bring(name, path, digests, progress.advance)
-        log.info("%s: %s", name, describe(sent))
+        log.info("%s: %s", name, describe(pool.bring(name, path, digests, progress.advance)))
     return names
 
 

@@ -54,8 +54,7 @@ class CutCosts:
     @cached_property
     def tail_bytes(self) -> Floats:
         """(cuts,) of what is computed for a record behind each cut."""
-        own = [layer.tail_bytes for layer in self.situation.layers]
-        return np.array([*own, 0.0])
+        return np.array([*(layer.tail_bytes for layer in self.situation.layers), 0.0])
 
     @cached_property
     def batches(self) -> Floats:
@@ -153,8 +152,7 @@ class CutCosts:
     @cached_property
     def moved_compute(self) -> Floats:
         """(cuts,) share of the computing that the host has: of a drive's seconds, or of arithmetic if it takes none."""
-        drive = self.situation.remote[0]
-        seconds = self.tail_seconds(drive)
+        seconds = self.tail_seconds(self.situation.remote[0])
         return np.asarray(seconds / seconds[0] if seconds[0] > 0 else 1 - self._by_arithmetic[0])
 
     def tail_seconds(self, part: DeviceCost | HostPlace) -> Floats:

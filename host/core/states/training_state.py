@@ -95,8 +95,7 @@ def unpack_state(content: bytes) -> TrainingState:
     Raises:
         CheckpointError: it did not.
     """
-    size = int.from_bytes(content[:_LENGTH_BYTES], "little")
-    edge = _LENGTH_BYTES + size
+    edge = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
     try:
         header = msgspec.json.decode(content[_LENGTH_BYTES:edge], type=_Header)
         tensors = safetensors.numpy.load(content[edge:])

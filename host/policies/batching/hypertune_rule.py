@@ -136,8 +136,7 @@ class Retuner:
         """
         log_ratio = np.log(np.where(self.alive, compute_seconds, np.nan) / self._expected)
         before = self.detector.level.copy()
-        changes = self.detector.observe(log_ratio)
-        changed = changes.any
+        changed = self.detector.observe(log_ratio).any
         if changed.any():
             self._settle(changed)
         over = self._drifts.observe(step, changed, self.detector.level - before)
@@ -231,13 +230,12 @@ class Retuner:
         allocator, caps = self.allocator, np.where(self.alive[row], self._initial, 0)
         doubt = self._quantiles * self.detector.standard_error(row)
         safe = np.exp(self.detector.estimate(row) + doubt + self._drifts.lead[row])
-        target = float(allocator.table_seconds(self._initial).max())
-        plan = allocator.fill(target, safe, caps)
+        plan = allocator.fill(self._target, safe, caps)
         if not self.detector.level[row][self.alive[row]].any():
             return plan
         rest = ~self.dirty[row]
         others = (allocator.table_seconds(self.batches[row]) * slowdowns)[rest]
-        kept = allocator.fill(max(target, float(others.max(initial=0.0))), safe, caps)
+        kept = allocator.fill(max(self._target, float(others.max(initial=0.0))), safe, caps)
         kept[rest] = self.batches[row][rest]
         free = allocator.fill(allocator.best_target(slowdowns, caps), safe, caps)
         best = kept
@@ -245,6 +243,11 @@ class Retuner:
             if allocator.rate(other, slowdowns) > (1 + PREFERENCE) * allocator.rate(best, slowdowns):
                 best = other
         return best
+
+    @cached_property
+    def _target(self) -> float:
+        """Table seconds of the plan's slowest device."""
+        return float(self.allocator.table_seconds(self._initial).max())
 
     @cached_property
     def _quantiles(self) -> Floats:
