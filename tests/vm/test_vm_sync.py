@@ -70,6 +70,18 @@ def batches(record: dict[str, Any]) -> list[list[int]]:
     return [[part["batch_size"] for part in step["devices"]] for step in record["steps"]]
 
 
+def check_others(retune: dict[str, Any]) -> None:
+    """Check that nobody's batch changes whose steps do not, and the other drive's only if the retune says so.
+
+    A step of the other drive takes some per cent longer than its table says, and a tenth longer after each change of
+    its batch: what it is given may be less than planned, and never more.
+    """
+    before, after = retune["before"], retune["after"]
+    assert after["host"] == before["host"]
+    assert 0 < after["csd-01"] <= DISTURBED["sync"]["tuning"]["slow_batch"]
+    assert after["csd-01"] == before["csd-01"] or "csd-01 takes" in retune["reason"]
+
+
 @contextlib.contextmanager
 def hogs() -> Iterator[None]:
     """Keep every core of this machine busy."""
@@ -103,17 +115,14 @@ def test_a_drive_that_gzip_slows_gets_fewer_records_and_all_again_afterwards(wor
 
     # What a step of the slowed drive costs varies by some per cent, so that its batch may be corrected in between.
     down, *corrections, up = record["retunes"]
-    for correction in corrections:
-        assert BEGIN < correction["step"] < END + 3
-        assert correction["after"] == pytest.approx(
-            correction["before"] | {SLOWED: correction["after"][SLOWED]}, rel=0.1
-        )
+    for retune in record["retunes"]:
+        check_others(retune)
+    assert all(BEGIN < correction["step"] < END + 3 for correction in corrections)
     print(f"from step {down['step']}: {down['before']} to {down['after']}; back from step {up['step']}")
     assert BEGIN + 3 <= down["step"] <= BEGIN + 5
     assert END + 3 <= up["step"] <= END + 5
     assert 0.4 < down["after"][SLOWED] / down["before"][SLOWED] < 0.6
-    assert {**down["before"], SLOWED: 0} == {**down["after"], SLOWED: 0}
-    assert up["after"] == pytest.approx(down["before"], rel=0.1)
+    assert up["after"][SLOWED] == pytest.approx(down["before"][SLOWED], rel=0.1)
 
     for part in record["devices"]:
         counted = part["device"] in PROFILES
@@ -130,11 +139,10 @@ def test_a_drive_that_gzip_slows_gets_fewer_records_and_all_again_afterwards(wor
 
 @pytest.mark.long
 def test_a_disturbed_job_is_retuned_alike_whatever_else_this_machine_does(workshop: VmWorkshop) -> None:
-    """It is seen, and seen to be over, in the same steps, and nobody else's batch changes by more than a tenth.
+    """It is seen, and seen to be over, in the same steps.
 
     gzip and trainer take turns, so what a step of the slowed drive costs varies by some per cent: its batch does too,
-    and may be corrected once more in between. The other drive is some per cent slower than its table, which a retune
-    may mend.
+    and may be corrected once more in between.
     """
     first = train(workshop)
     workshop.runs.rename(workshop.folder / "first")
@@ -146,9 +154,8 @@ def test_a_disturbed_job_is_retuned_alike_whatever_else_this_machine_does(worksh
         assert one["step"] == other["step"]
         assert one["after"][SLOWED] == pytest.approx(other["after"][SLOWED], rel=0.1)
     for retune in (*first["retunes"], *second["retunes"]):
-        others = {node: size for node, size in retune["before"].items() if node != SLOWED}
-        assert {node: retune["after"][node] for node in others} == pytest.approx(others, rel=0.1)
+        check_others(retune)
     disturbed = first["retunes"][0]["step"] - 1
     assert batches(first)[:disturbed] == batches(second)[:disturbed]
     for one, other in zip(batches(first)[END + 2 :], batches(second)[END + 2 :], strict=True):
-        assert one == pytest.approx(other, rel=0.1)
+        assert one[0] == pytest.approx(other[0], rel=0.1)
