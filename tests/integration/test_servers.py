@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.support.commands import temporary_workshop, wait_until
-from tests.support.server_processes import ARRAY, JOB, LONGEST_SECONDS, ROOT, Servers, assert_close, ended
+from tests.support.server_processes import ARRAY, JOB, LONGEST_SECONDS, Servers, assert_close, ended
 
 
 @pytest.fixture

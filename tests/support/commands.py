@@ -178,7 +178,7 @@ def _run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
     with pytest.raises(SystemExit) as end:
         cli.main()
     code = end.value.code
-    if code == cli.INTERRUPTED and cli.INTERRUPTS is INTERRUPTS:
+    if code == cli.INTERRUPTED and vars(cli)["INTERRUPTS"] is INTERRUPTS:
         raise KeyboardInterrupt  # it is the tests that are to end: a test's own signals go to others
     return code if isinstance(code, int) else int(code is not None)
 

@@ -51,9 +51,9 @@ def test_a_users_model_is_measured_kept_and_confirmed(workshop: VmWorkshop, net:
         assert all(step.forward > 0 and step.backward > 0 and step.update > 0 for step in row.steps)
         assert row.peak_memory_bytes > 100e6
         assert row.layers is not None
-        first, last = row.layers.layers  # type: ignore[assignment]
-        assert (first.name, last.name) == ("1", "3")
-        assert 0 < last.forward_seconds < row.seconds.forward
+        front, back = row.layers.layers
+        assert (front.name, back.name) == ("1", "3")
+        assert 0 < back.forward_seconds < row.seconds.forward
         # Watching is known to take time, by a clock that counts.
         assert 1 < row.layers.watched.forward / row.seconds.forward < 2
     again = workshop.run("calibrate", *model, "--verify", "1", "--seed", "5", "--json", seconds=400)

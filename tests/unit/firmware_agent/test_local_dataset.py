@@ -34,7 +34,7 @@ def data(tmp_path: Path) -> Path:
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The first file of each set of records whose content was gone through."""
     seen: list[Path] = []
-    really = holding.blocks_of
+    really = vars(holding)["blocks_of"]
 
     def watched(data: Labelled) -> object:
         seen.append(data.files[0])

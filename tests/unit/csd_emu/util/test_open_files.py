@@ -35,9 +35,9 @@ class Limits:
 
 @pytest.fixture(autouse=True)
 def kept() -> Iterator[None]:
-    before = open_files.resource
+    before = vars(open_files)["resource"]
     yield
-    open_files.resource = before
+    vars(open_files)["resource"] = before
 
 
 def at_least(limit: int, count: int) -> bool:
@@ -49,7 +49,7 @@ def test_the_limit_is_raised_and_the_streams_fit_or_there_is_an_error(streams: i
     if not at_least(hard, soft) or (soft == INFINITY and hard != INFINITY):
         soft = hard  # the kernel has no other
     limits = Limits(soft, hard)
-    open_files.resource = limits  # type: ignore[assignment]
+    vars(open_files)["resource"] = limits
     if not at_least(hard, streams + 256):
         with pytest.raises(EnvironmentUnfit, match=f"{streams} drives need about {streams + 256} open files") as caught:
             allow_open_files(streams)

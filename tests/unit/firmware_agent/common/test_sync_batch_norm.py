@@ -153,7 +153,7 @@ def test_names_and_tensors_of_the_state_stay() -> None:
     same = synchronise(model, StatisticsExchange())
     assert same is model
     assert {name: tensor.data_ptr() for name, tensor in same.state_dict().items()} == names
-    assert [type(module) for module in same[1]] == [SynchronisedBatchNorm] * 2
+    assert [type(module) for module in same.get_submodule("1").children()] == [SynchronisedBatchNorm] * 2
 
 
 def test_a_layer_used_twice_stays_one_layer_and_the_model_may_be_a_layer() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from firmware_agent.common.errors import DeviceFailed
 from firmware_agent.common.frames.session_frames import Slice
 from firmware_agent.common.slices import Array, cut_slices
-from firmware_agent.faults import fault_injection as sabotage
 from firmware_agent.faults.fault_injection import FILLER, Saboteur, damage
 from tests.support import strategies
 
@@ -73,7 +72,7 @@ class SmallDisk:
 @pytest.mark.parametrize("blocks", [0, 1, 1000, 300_001])
 def test_all_of_the_disk_is_taken_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int) -> None:
     disk = SmallDisk(blocks << 12)
-    monkeypatch.setattr(sabotage.os, "posix_fallocate", disk.posix_fallocate)
+    monkeypatch.setattr(os, "posix_fallocate", disk.posix_fallocate)
     saboteur = Saboteur(tmp_path)
     for _ in range(2):  # one that is full already stays so
         saboteur.do("fill")
@@ -95,7 +94,7 @@ def test_it_says_how_much_was_reserved(tmp_path: Path, monkeypatch: pytest.Monke
             raise OSError(errno.ENOSPC, "full")
         real(descriptor, offset, length)
 
-    monkeypatch.setattr(sabotage.os, "posix_fallocate", small)
+    monkeypatch.setattr(os, "posix_fallocate", small)
     assert Saboteur(tmp_path).do("fill") >= 64 << 10
 
 
@@ -103,6 +102,6 @@ def test_a_disk_that_fails_otherwise_is_a_clear_error(tmp_path: Path, monkeypatc
     def broken(*_: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(sabotage.os, "posix_fallocate", broken)
+    monkeypatch.setattr(os, "posix_fallocate", broken)
     with pytest.raises(DeviceFailed, match=r"fill: .*Input/output error"):
         Saboteur(tmp_path).do("fill")

@@ -9,7 +9,6 @@ import pytest
 import typer
 
 from firmware_agent.common.errors import EnvironmentUnfit
-from host.cli import lab_commands as installed
 from host.cli.lab_commands import COMMANDS_GROUP, OUTPUTS_GROUP, CommandGroup, add_commands
 from host.cli.schemas import find_output, list_outputs
 from tests import ROOT
@@ -24,7 +23,7 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Name -> value of the entry points of either group, as if they were installed."""
     there: dict[str, str] = {}
     monkeypatch.setattr(
-        *(installed.metadata, "entry_points"),
+        *(metadata, "entry_points"),
         lambda group: [metadata.EntryPoint(name, value, group) for name, value in there.items()],
     )
     return there

@@ -13,6 +13,7 @@ import torch
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.perfmodel.split.cut_costs import CutCosts
+from csd_emu.perfmodel.split.split_problem import DeviceCost, HostPlace, SplitProblem
 from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
 from firmware_agent.common.errors import CalibrationError, ConfigurationError, ModelError
 from firmware_agent.common.models import ModelSpec, build_model
@@ -94,6 +95,11 @@ def files(folder: Path, **changes: object) -> tuple[Path, Path]:
     for path, config in zip(paths, (job(**changes), array()), strict=True):
         path.write_text(json.dumps(config.model_dump(mode="json", exclude_defaults=True)), encoding="utf-8")
     return paths
+
+
+def parts(situation: SplitProblem) -> list[DeviceCost | HostPlace]:
+    """The drives, and the host behind them."""
+    return [*situation.drives, situation.host]
 
 
 def test_layers_have_all_of_the_model_once() -> None:
@@ -274,7 +280,7 @@ def measured(tmp_path: Path) -> CalibrationStore:
 
 def test_measured_layers_go_before_arithmetic_and_the_step_stays_what_it_is(measured: CalibrationStore) -> None:
     plain, own = (make_situation(request(), store) for store in (STORE, measured))
-    for one, other in zip((*plain.drives, plain.host), (*own.drives, own.host), strict=True):
+    for one, other in zip(parts(plain), parts(own), strict=True):
         assert (other.forward_seconds, other.backward_seconds) == (one.forward_seconds, one.backward_seconds)
         assert one.layer_shares is None
         assert "csd-emu calibrate" in one.layer_reason
@@ -325,7 +331,7 @@ def test_a_plan_says_what_each_layer_takes_and_how_that_is_known(
             assert bool(costs.reason) is (clock is None)
             assert [row.name for row in costs.layers] == NAMES
         situation = make_situation(request(), store)
-        for part, costs in zip((situation.drives[0], situation.host), plan.layer_costs, strict=True):
+        for part, costs in zip(parts(situation)[:1] + parts(situation)[-1:], plan.layer_costs, strict=True):
             assert sum(row.forward_seconds for row in costs.layers) == pytest.approx(part.forward_seconds)
             assert sum(row.backward_seconds for row in costs.layers) == pytest.approx(part.backward_seconds)
         print_plan(report)
@@ -337,7 +343,7 @@ def test_the_wall_measures_its_layers_here() -> None:
     situation = make_situation(request(wall=True), STORE)
     for costs in list_layer_costs(situation, "wall"):
         assert (costs.clock, costs.measured_clock, costs.reason) == ("wall", "wall", "")
-    for part in (*situation.drives, situation.host):
+    for part in parts(situation):
         assert part.layer_shares is not None
         assert sum(part.layer_shares[0]) == pytest.approx(part.forward_seconds)
         assert sum(part.layer_shares[1]) == pytest.approx(part.backward_seconds)

@@ -1,3 +1,4 @@
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -8,7 +9,6 @@ from hypothesis import strategies as st
 from csd_emu.util.node_names import HOST
 from host.core.event_budget import MOST_LISTED, EventBudget
 from host.core.records import EventKind, EventRecord, decode_record
-from host.monitoring import recorder as recorder_module
 from host.monitoring.page.run_history import History
 from host.monitoring.recorder import Recorder
 from host.monitoring.run_directory import RunDirectory
@@ -91,7 +91,7 @@ def test_what_the_host_says_of_itself_is_always_listed() -> None:
 
 
 def test_events_before_there_is_a_directory_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder_module.time, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     recorder = Recorder([], "job", 0, None)
     for _ in range(1000):
         recorder.add_event("csd-00", EventKind.REFUSED, "why")

@@ -8,6 +8,7 @@ import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,7 +75,7 @@ async def test_anything_else_is_refused_with_the_reason(path: Path, subtests: py
         (b"x" * (MAX_LINE_BYTES + 2) + b"\n", "at most"),
     ]:
         with subtests.test(line=line, why=why):
-            answer = control.msgspec.json.decode(await say(path, line), type=ControlReply)
+            answer = msgspec.json.decode(await say(path, line), type=ControlReply)
             assert why in answer.error
             assert await asyncio.to_thread(ask, path, ControlRequest("csd-00", Fault.HEAL)) == "heal csd-00 0"
 
@@ -158,9 +159,9 @@ async def test_an_answer_that_is_none_is_not_believed(tmp_path: Path) -> None:
     )
 )
 def test_a_request_comes_back_equal(request: ControlRequest) -> None:
-    line = control.msgspec.json.encode(request)
+    line = msgspec.json.encode(request)
     assert b"\n" not in line
-    assert control.msgspec.json.decode(line, type=ControlRequest) == request
+    assert msgspec.json.decode(line, type=ControlRequest) == request
 
 
 async def test_one_who_holds_many_connections_is_told_to_come_again_and_others_are_heard_later(path: Path) -> None:

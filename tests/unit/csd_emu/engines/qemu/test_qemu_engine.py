@@ -20,6 +20,7 @@ from csd_emu.engines.qemu.hypervisor_set import Sites
 from csd_emu.engines.qemu.qemu_engine import QemuEngine
 from csd_emu.engines.qemu.vm_scheduling import Offer
 from csd_emu.image import Image
+from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress, Silent
 from firmware_agent.common.errors import CsdError, DeviceError, EnvironmentUnfit
@@ -237,7 +238,7 @@ async def test_one_that_is_gone_while_a_device_boots_costs_that_device(make: Mak
     sites[0].broken = "all"
     hello: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     with pytest.raises(HypervisorLost, match="csd-00, on hypervisor rack-0: rack-0 is gone"):
-        await engine.wait_ready(handle, hello, lifecycle.Deadline(60.0))
+        await engine.wait_ready(handle, hello, Deadline(60.0))
 
 
 def test_a_call_that_never_returns_is_given_up() -> None:

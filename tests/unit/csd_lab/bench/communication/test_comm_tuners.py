@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from csd_lab.bench.communication import comm_cases, comm_tuners
+from csd_lab.bench.communication.comm_cases import MODELS
 from csd_lab.bench.communication.comm_tuners import (
     CONTENDERS,
     NOT_LOST,
@@ -17,7 +18,7 @@ from host.policies.transfer.speedup_predictor import SimulatedSettings
 
 
 def test_the_link_at_its_best_takes_a_quarter_of_the_computing() -> None:
-    for model in comm_tuners.MODELS:
+    for model in MODELS:
         known = setup(model)
         best = known.link_at(8 * OCTAVES)
         assert best.bytes_per_second == pytest.approx(comm_tuners.BEST_BYTES_PER_SECOND)
@@ -49,7 +50,7 @@ def test_a_choice_that_stays_a_little_worse_is_no_late_one_but_no_good_one_eithe
 @pytest.mark.long
 def test_all_figures_come_out_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one model, two cases and short traces."""
-    monkeypatch.setattr(comm_tuners, "MODELS", comm_tuners.MODELS[1:2])
+    monkeypatch.setattr(comm_tuners, "MODELS", MODELS[1:2])
     monkeypatch.setattr(comm_cases, "CASES", comm_cases.CASES[4:5])
     monkeypatch.setattr(comm_tuners, "OCTAVES", 4.0)
     monkeypatch.setattr(comm_tuners, "TRACE_PROCESS", BandwidthProcess(steps=60, mean_gap_steps=20, octaves=4.0))

@@ -1,7 +1,7 @@
 """Laws of median, trimmed mean, Krum, Multi-Krum and norm clipping, with hostile drives among honest ones."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ numbers = st.floats(-100, 100, width=32)
 wild = st.floats(width=32) | st.sampled_from([math.nan, math.inf, -math.inf, 3e38, -3e38])
 SHAPES = {"w": (2, 3), "b": (2,), "running_var": (2,)}
 ZERO: dict[str, Array] = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()} | {"seen": np.array(0)}
-MAKERS = {
+MAKERS: dict[str, Callable[[], Strategy]] = {
     "median": Median,
     "trimmed_mean": lambda: TrimmedMean(1),
     "krum": lambda: Krum(1, parameters=PARAMETERS),
@@ -183,13 +183,14 @@ def test_a_clipped_update_has_at_most_the_bounds_norm_and_keeps_its_direction(
 
 
 def test_a_bound_that_no_update_reaches_changes_nothing_to_the_bit(subtests: pytest.Subtests) -> None:
-    for make in [
+    makers: list[Callable[[], Strategy]] = [
         *MAKERS.values(),
         FedAvg,
         lambda: FedProx(0.1),
         lambda: FedNova(0.9, PARAMETERS),
         lambda: FedAdam(0.1, 0.9, 0.99, 1e-3, parameters=PARAMETERS),
-    ]:
+    ]
+    for make in makers:
         with subtests.test(make=make):
             generator = np.random.default_rng(1)
             models = [

@@ -6,6 +6,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from host.config.preference import Preference
 from host.policies.selection import planner as planners
 from host.policies.selection.planner import Planner
+from host.policies.selection.reasons import explain
 from host.policies.selection.search.ranking import Ranking
 from host.policies.selection.selection_rules import SelectionRules
 from tests.support.planner_clusters import make_cluster
@@ -18,7 +19,7 @@ def threads() -> set[int]:
 
 def test_a_look_is_worked_out_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[set[int]] = []
-    believe, explain = Planner._believe, planners.explain
+    believe = Planner._believe
 
     def look(planner: Planner) -> Ranking:
         seen.append(threads())

@@ -102,9 +102,9 @@ def test_servers_choose_what_one_with_all_drives_would_where_links_cost_nothing(
     one, several = (Planner(cluster, rules, RECORDS) for cluster in (whole, together(parts)))
     seconds = []
     for planner in (one, several):
-        nodes = set(planner.choose_nodes(planner.decide().chosen.configuration))  # type: ignore[assignment]
-        configuration = [len(nodes.intersection(kind.nodes)) for kind in whole.kinds]
-        seconds.append(step(whole, configuration, [16] * len(configuration))[1] / len(nodes))
+        chosen = set(planner.choose_nodes(planner.decide().chosen.configuration))
+        configuration = [len(chosen.intersection(kind.nodes)) for kind in whole.kinds]
+        seconds.append(step(whole, configuration, [16] * len(configuration))[1] / len(chosen))
     # Drives of a kind are believed to differ a little, and here those of two servers are two kinds.
     assert seconds[1] == pytest.approx(seconds[0], rel=0.05)
 

@@ -16,7 +16,11 @@ from host.training.sync.exchange.gradient_buffer import GradientBuffer
 from host.training.tensor_ranges import TensorRange
 from tests.support.examples import examples
 
-TENSORS = {"w": np.zeros((2, 3), np.float32), "b": np.zeros(5, np.float32), "n": np.zeros((), np.int64)}
+TENSORS: dict[str, Array] = {
+    "w": np.zeros((2, 3), np.float32),
+    "b": np.zeros(5, np.float32),
+    "n": np.zeros((), np.int64),
+}
 SPECS = tensor_specs(TENSORS)
 EXCHANGE = 3
 
