@@ -9,6 +9,9 @@ import numpy as np
 from firmware_agent.common.errors import ConfigurationError
 from host.core.tuning.batch_tuner import Floats
 
+# Of `RandomSlowdowns`: share of the speed that is lost, and by what share each device's seconds vary.
+LOST_SHARE, JITTER = (0.2, 0.9), 0.01
+
 
 @dataclass(frozen=True)
 class SlowdownProcess:
@@ -140,3 +143,25 @@ def _shift(generator: np.random.Generator, trace_process: SlowdownProcess, speed
         return
     speed[:] = to
     speed[0] = 1 / (1 / start + generator.uniform() * (1 / to - 1 / start))
+
+
+class RandomSlowdowns:
+    """Slowdowns asked for step by step: one begins in each, lasts for an exponential time, and all jitter.
+
+    It is a device's that is drawn at random, and loses 20 to 90 % of its speed.
+    """
+
+    def __init__(self, devices: int, mean_steps: float, generator: np.random.Generator) -> None:
+        """Draw from `generator`, as steps are asked for; a slowdown lasts for `mean_steps` on average."""
+        self._mean_steps, self._generator, self._levels = mean_steps, generator, np.ones(devices)
+        self._ends: dict[int, list[int]] = {}
+
+    def __call__(self, step: int) -> Floats:
+        """Return the slowdowns of `step`, (devices,)."""
+        draw = self._generator
+        for device in self._ends.pop(step, ()):
+            self._levels[device] = 1.0
+        device, lasting = int(draw.integers(len(self._levels))), 1 + int(draw.exponential(self._mean_steps))
+        self._levels[device] = 1 / (1 - draw.uniform(*LOST_SHARE))
+        self._ends.setdefault(step + lasting, []).append(device)
+        return self._levels * (1 + JITTER * draw.uniform(-1, 1, len(self._levels)))

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections import defaultdict
 
 import numpy as np
 
 from csd_emu.profiles.calibration import CalibrationStore
 from csd_lab.bench.bench_report import BenchReport
 from csd_lab.bench.harness import Bench, array_of
-from csd_lab.simulate.nodes import Nodes, make_nodes
+from csd_lab.simulate.nodes import make_nodes
 from csd_lab.simulate.simulated_baseline import host_alone
 from csd_lab.simulate.simulated_run import SimulationTrace, simulate
+from csd_lab.simulate.slowdown_traces import RandomSlowdowns
 from csd_lab.simulate.tree import array_tree
 from csd_lab.simulate.tuners import make_tuner
 from firmware_agent.common.models import ZOO, ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
 from host.core.model_facts import inspect_load
-from host.core.tuning.batch_tuner import Floats
 
 DRIVES, STEPS, RUNS = 10_000, 1_000, 3
 MODEL = "mobilenet_v2"
 # Half of the drives are newport, a quarter each of the others.
 DEVICES = [{"profile": name} for name in ("newport", "solana", "newport", "generic-a53")]
 TUNING = TuningSection(slow_batch=8, largest_batch=4096)
-# Of the changes: on average one per step somewhere, each a slowdown by this share, of so many steps on average.
-LOST_SHARE, MEAN_STEPS = (0.2, 0.9), 100
-# Every node's seconds vary by so much from step to step, so no step is like another.
-JITTER = 0.01
+# Of a slowdown; one begins in each step somewhere. All nodes' seconds vary, so no step is like another.
+MEAN_STEPS = 100
 
 
 def bench_simulate(bench: Bench) -> BenchReport:
@@ -51,36 +48,14 @@ def bench_simulate(bench: Bench) -> BenchReport:
         nodes = make_nodes(config, load, store, sync, drives=DRIVES)
         tree = array_tree(nodes)
         tuner = make_tuner("hypertune", tree, TUNING, 1, STEPS)
-        trace = simulate(tree, tuner, Unrest(nodes, bench.seed), STEPS, TUNING.cost_steps)
+        slowdowns = RandomSlowdowns(len(nodes.names), MEAN_STEPS, np.random.default_rng(bench.seed))
+        trace = simulate(tree, tuner, slowdowns, STEPS, TUNING.cost_steps)
         base = host_alone(nodes, int(trace.records.sum()))
         seconds.append(time.monotonic() - begin)
         cpu_seconds.append(time.process_time() - cpu)
         traces.append((trace, base.records_per_second))
     samples = {"wall_seconds": seconds, "cpu_seconds": cpu_seconds, **_described(*traces[-1])}
     return bench.report("wall", {"seconds": statistics.median(seconds)}, samples, engine="none")
-
-
-class Unrest:
-    """Slowdowns that begin at random, last for an exponential time, and jitter; asked for step by step."""
-
-    def __init__(self, nodes: Nodes, seed: int) -> None:
-        """Draw all changes beforehand."""
-        self._generator = np.random.default_rng(seed)
-        self._changes: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
-        self._nodes, self._levels = len(nodes.names), np.ones(len(nodes.names))
-        begins = self._generator.integers(2, STEPS + 1, STEPS)
-        which = self._generator.integers(0, self._nodes, STEPS)
-        lost = self._generator.uniform(*LOST_SHARE, STEPS)
-        lasting = 1 + self._generator.exponential(MEAN_STEPS, STEPS).astype(int)
-        for begin, node, share, steps in zip(begins, which, lost, lasting, strict=True):
-            self._changes[int(begin)].append((int(node), float(1 / (1 - share))))
-            self._changes[int(begin + steps)].append((int(node), 1.0))
-
-    def __call__(self, step: int) -> Floats:
-        """Return the slowdowns of `step`."""
-        for node, level in self._changes.get(step, ()):
-            self._levels[node] = level
-        return self._levels * (1 + JITTER * self._generator.uniform(-1, 1, self._nodes))
 
 
 def _described(trace: SimulationTrace, baseline: float) -> dict[str, float]:

@@ -14,12 +14,12 @@ from csd_emu.profiles.calibration.table_store import SHIPPED, CalibrationStore
 from csd_lab.simulate.outages import Outages
 from csd_lab.simulate.simulated_run import SimulationTrace, simulate
 from csd_lab.simulate.simulation_report import describe_tree
+from csd_lab.simulate.slowdown_traces import RandomSlowdowns
 from csd_lab.simulate.tree import Tree, make_tree
 from csd_lab.simulate.tuners import make_tuner
 from firmware_agent.common.models import ZOO, ModelSpec
 from host.config.sync_section import SyncSection, TuningSection
 from host.core.model_facts import Load, inspect_load
-from host.core.tuning.batch_tuner import Floats
 
 SERVERS, DRIVES, STEPS, RUNS = 1_000, 36, 100, 3
 MODEL = "mobilenet_v2"
@@ -36,10 +36,8 @@ ARRAY = {
     "host": {"trains": True},
     "devices": [{"profile": "newport", "count": DRIVES // 2}, {"profile": "solana", "count": DRIVES // 2}],
 }
-# A node somewhere loses this share of its speed in every step, for so many steps on average.
-LOST_SHARE, MEAN_STEPS = (0.2, 0.9), 20
-# Every node's seconds vary by so much from step to step, so no step and no server is like another.
-JITTER = 0.01
+# Of a slowdown; one begins in each step somewhere. All nodes' seconds vary, so no step and no server is like another.
+MEAN_STEPS = 20
 
 
 def measure(seed: int, servers: int = SERVERS, steps: int = STEPS, runs: int = RUNS) -> dict[str, float]:
@@ -77,24 +75,5 @@ def _run(load: Load, store: CalibrationStore, seed: int, servers: int, steps: in
     generator = np.random.default_rng(seed)
     outages = Outages(tree, config.failures, generator)
     tuner = make_tuner("hypertune", tree, TUNING, 1, steps)
-    unrest = ServersUnrest(len(tree.names), generator)
-    return tree, simulate(tree, tuner, unrest, steps, TUNING.cost_steps, outages)
-
-
-class ServersUnrest:
-    """Slowdowns that begin at random, last for an exponential time, and jitter; asked for step by step."""
-
-    def __init__(self, nodes: int, generator: np.random.Generator) -> None:
-        """Draw from `generator`, as steps are asked for."""
-        self._generator, self._levels = generator, np.ones(nodes)
-        self._ends: dict[int, list[int]] = {}
-
-    def __call__(self, step: int) -> Floats:
-        """Return the slowdowns of `step`."""
-        draw = self._generator
-        for node in self._ends.pop(step, ()):
-            self._levels[node] = 1.0
-        node, lasting = int(draw.integers(len(self._levels))), 1 + int(draw.exponential(MEAN_STEPS))
-        self._levels[node] = 1 / (1 - draw.uniform(*LOST_SHARE))
-        self._ends.setdefault(step + lasting, []).append(node)
-        return self._levels * (1 + JITTER * draw.uniform(-1, 1, len(self._levels)))
+    slowdowns = RandomSlowdowns(len(tree.names), MEAN_STEPS, generator)
+    return tree, simulate(tree, tuner, slowdowns, steps, TUNING.cost_steps, outages)
