@@ -16,13 +16,13 @@ import torch
 from firmware_agent import __version__, bare_loop
 from firmware_agent.clock import Stopwatch, wait_for_fresh_slice
 from firmware_agent.common.errors import (
-    USER_ERRORS,
     AgentRefused,
     CsdError,
     DataError,
     DeviceLost,
     ModelError,
     ProtocolError,
+    user_errors,
 )
 from firmware_agent.common.folded_traceback import (
     bounded,
@@ -168,7 +168,7 @@ class Agent:
                 self._handle(session, frame)
             except (AgentRefused, DeviceLost, ProtocolError):
                 raise
-            except USER_ERRORS as error:  # the user's model may raise anything; the host must hear of it
+            except user_errors() as error:  # the user's model may raise anything; the host must hear of it
                 if not isinstance(error, CsdError):
                     log.error("%s failed: %s", type(frame).__name__, describe_error(error))
                 self._report_failure(session, frame, error)

@@ -109,8 +109,7 @@ def take_kernel(recipe: ImageRecipe, root: Path, release: str, target: Path) -> 
     (root / f"boot/vmlinuz-{release}").replace(target / "vmlinuz")
     modules = target / "modules"
     modules.mkdir()
-    below = root / "usr/lib/modules" / release
-    paths = {path.stem: path for path in below.rglob("*.ko")}
+    paths = {path.stem: path for path in (root / "usr/lib/modules" / release).rglob("*.ko")}
     for name in recipe.initramfs_modules:
         if name not in paths:
             raise ImageError(f"kernel {release}: has no module {name}; correct recipe.toml")

@@ -33,6 +33,7 @@ from csd_emu.image.layer import DISK, KERNEL, Inputs, LayerBuilder, Stages, chec
 from csd_emu.image.runner import Runner
 from csd_emu.util.file_locks import try_lock
 from csd_emu.util.progress import Progress
+from firmware_agent.common.atomic_files import make_folder
 from firmware_agent.common.errors import EnvironmentUnfit, ImageError
 
 _LOCK_POLL_SECONDS = 0.2
@@ -305,7 +306,7 @@ class ImageStore:
     @contextmanager
     def _locked(self, progress: Progress | None) -> Iterator[None]:
         """Hold the store's lock: one process builds or prunes, the others wait and then find its work."""
-        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_folder(self._folder, 0o755)
         with (self._folder / ".lock").open("a") as lock:
             waited = False
             while not try_lock(lock.fileno()):

@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from csd_emu.util.nearest_word import hint_at
-from firmware_agent.common.errors import USER_ERRORS, PluginError
+from firmware_agent.common.errors import PluginError, user_errors
 from firmware_agent.common.imports import import_named
 
 Registered = TypeVar("Registered", bound=type)
@@ -128,7 +128,7 @@ class Registry:
         where, _, attribute = self.find_entry_point(name).partition(":")
         try:
             kind = import_named(where, attribute)
-        except USER_ERRORS as error:
+        except user_errors() as error:
             raise PluginError(f"{self.word} {name!r}: cannot be imported: {error!r}") from error
         self.check_class(kind, name)
         return kind

@@ -33,11 +33,15 @@ A message names the thing, the cause and the remedy.
 
 from __future__ import annotations
 
-from asyncio import CancelledError
-
 MOST_CHARACTERS = 1000
-# What the user's code may raise: anything but Ctrl-C, and it must not end the program as if all were well.
-USER_ERRORS = (Exception, SystemExit, GeneratorExit, CancelledError)
+
+
+def user_errors() -> tuple[type[BaseException], ...]:
+    """Return what the user's code may raise: anything but Ctrl-C. It must not end the program as if all were well.
+
+    Asked for when something is raised: the user's own kind of error, or a library's, may exist only since.
+    """
+    return tuple(kind for kind in BaseException.__subclasses__() if kind is not KeyboardInterrupt)
 
 
 def shorten(text: str, most: int = MOST_CHARACTERS) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from firmware_agent.common.errors import USER_ERRORS, CsdError, ModelError, ModelFailed
+from firmware_agent.common.errors import CsdError, ModelError, ModelFailed, user_errors
 from firmware_agent.common.first_use import forward_order
 from firmware_agent.common.folded_traceback import describe_error
 from firmware_agent.common.layer_costs import LayerWork, trace_layers
@@ -151,7 +151,7 @@ class Evaluator:
             yield
         except CsdError:
             raise
-        except USER_ERRORS as error:  # it may raise anything, and must not end the program
+        except user_errors() as error:  # it may raise anything, and must not end the program
             told = f"model {self._spec.name!r}: {what} on the host failed: {describe_error(error)}"
             raise ModelFailed(told) from error
 

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from firmware_agent.common.atomic_files import make_folder
 from firmware_agent.common.errors import ConfigurationError
 from firmware_agent.common.wire import HOST_NAME
 
@@ -128,7 +129,7 @@ class HostKeys:
 
     def save(self, folder: Path) -> None:
         """Write the three PEM files into `folder`; the key is for the owner alone."""
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder, 0o700)
         for name, text in self._files().items():
             path = folder / name
             path.touch(mode=0o600)

@@ -17,7 +17,7 @@ from cryptography import x509
 from csd_emu.config.array_file import REMOTE, ArrayConfig
 from csd_emu.util.file_locks import locked
 from csd_emu.util.paths import Paths
-from firmware_agent.common.atomic_files import replace_file
+from firmware_agent.common.atomic_files import make_folder, replace_file, shared_mode
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit, ProtocolError
 from host.fleet.certificates import Authority, Credential, lent_to, lent_uri
 
@@ -130,7 +130,8 @@ def authority_held(folder: Path) -> Iterator[None]:
     Raises:
         OSError: it cannot be used.
     """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(folder.parent, shared_mode())
+    make_folder(folder, 0o700)
     with locked(folder):
         yield
 

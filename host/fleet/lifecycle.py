@@ -236,8 +236,7 @@ def check_same(request: ArrayRequest, state: ArrayState) -> None:
 
 def boot_deadline_seconds(devices: int) -> float:
     """Return how long devices may take to say hello: they share this machine's cores, and emulation is slow."""
-    turns = -(-devices // (os.cpu_count() or 1))
-    return _BOOT_SECONDS + _BOOT_SECONDS_PER_TURN * turns
+    return _BOOT_SECONDS + _BOOT_SECONDS_PER_TURN * -(-devices // (os.cpu_count() or 1))
 
 
 def clear_array(engine: Engine, name: str, folder: Path) -> list[str]:

@@ -86,4 +86,4 @@ def advice(job: JobConfig) -> str:
     if job.mode == "sync":
         clip = job.sync.clip_norm
         more.append("clip gradients: sync.clip_norm is not set" if clip is None else f"lower sync.clip_norm ({clip:g})")
-    return f"{' or '.join(steps)}, {', or '.join(more)}; the last checkpoint is from before"
+    return f"{' or '.join(steps)}, {', or '.join(more)}; a checkpoint, if there is one, is from before"

@@ -134,8 +134,7 @@ class RunFaults:
             return await self.slow(session, request.weight, deadline)
         frame, detail = _SABOTAGE[request.harm]
         await session.send(frame, deadline)
-        done = await session.expect(Sabotaged, deadline)
-        return detail.format(done.filled_bytes)
+        return detail.format((await session.expect(Sabotaged, deadline)).filled_bytes)
 
     def record(self, device: str, detail: str) -> str:
         """Write down that something was done to a device, and return what."""

@@ -253,8 +253,7 @@ class Screen:
         buffers = {device: scan.buffer_norm for device, scan in scans.items()}
         counts = {device: scan.count_norm for device, scan in scans.items()}
         share = {device: max(1.0, each / usual_steps) for device, each in steps.items()}
-        known = len(self.devices) >= _MAJORITY
-        first = NORM_FACTOR if known else _FIRST_BUFFERS
+        first = NORM_FACTOR if len(self.devices) >= _MAJORITY else _FIRST_BUFFERS
         return (
             self._check_changes(buffers, self.buffer_norm, dict.fromkeys(share, first), "buffers")
             | self._check_changes(

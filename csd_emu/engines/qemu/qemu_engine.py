@@ -43,6 +43,7 @@ from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Progress, Shared
 from csd_emu.util.qemu_tools import find_qemu
+from firmware_agent.common.atomic_files import make_folder
 from firmware_agent.common.errors import DeviceError, EnvironmentUnfit
 from firmware_agent.common.handover import FAILED_MARKER
 
@@ -93,7 +94,7 @@ class QemuEngine(Engine):
 
     def prepare(self, progress: Progress) -> None:
         """Place the devices, and make image and template where they go, if they are not there."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder, 0o755)
         if shutil.disk_usage(self._folder).free < _SPARE_BYTES:
             raise EnvironmentUnfit(f"{self._folder}: less than {_SPARE_BYTES >> 20} MiB are free; free some")
         check_listens(self._config)

@@ -28,6 +28,7 @@ from csd_emu.util.deadline import Deadline
 from csd_emu.util.file_locks import FILE, locked
 from csd_emu.util.progress import Progress
 from csd_emu.util.qemu_tools import QemuTools, make_overlay
+from firmware_agent.common.atomic_files import make_folder
 from firmware_agent.common.errors import DeviceError, EnvironmentUnfit
 from firmware_agent.common.handover import READY_MARKER
 
@@ -136,9 +137,11 @@ class TemplateStore:
         for folder in (template.folder, booted.folder):
             remove_sealed(folder)
         booted.folder.mkdir(mode=0o755)
-        self._daemon.give(booted.folder)
         begin = time.monotonic()
         try:
+            make_overlay(self._tools, booted.disk, image.disk, "raw")
+            for path in (booted.disk, booted.folder):  # from then on names in the folder may be anyone's links
+                self._daemon.give(path)
             facts = self._boot(connection, booted, image, memory_bytes, progress)
             template.folder.mkdir(mode=0o700)
             for source, target in zip(booted.files, template.files, strict=True):
@@ -158,8 +161,6 @@ class TemplateStore:
         self, connection: libvirt.virConnect, template: Template, image: Image, memory_bytes: int, progress: Progress
     ) -> dict[str, str | float]:
         """Boot the machine up to its agent's ready line, let it come to rest, save it, end it."""
-        make_overlay(self._tools, template.disk, image.disk, "raw")
-        self._daemon.give(template.disk)
         spec = template_spec(template, image, memory_bytes, self._tools)
         progress.stage("boot the template: one ARM machine, up to torch imported (about a minute)")
         return boot_template(connection, spec, template.state)
@@ -167,7 +168,7 @@ class TemplateStore:
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:
         """Let one process at a time make a template; the others wait and find it made."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder, 0o755)
         with locked(self._folder / f".{name}.lock", FILE):
             yield
 

@@ -22,6 +22,7 @@ from typing import Any
 import paramiko
 
 from csd_emu.engines.remote.inventory import HOP, DriveEntry
+from firmware_agent.common.atomic_files import make_folder
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit, HostKeyRefused
 
 SSH_SECONDS = 30.0
@@ -359,7 +360,7 @@ class CheckKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramik
         line = f"{self._route.known_as} {kind} {base64.b64encode(blob).decode()}\n"
         try:
             with _WRITING:
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_folder(path.parent, 0o700)
                 with path.open("a", encoding="utf-8") as file:
                     file.write(line)
         except OSError as error:

@@ -7,6 +7,7 @@ import secrets
 import socket
 from pathlib import Path
 
+from firmware_agent.common.atomic_files import make_folder, shared_mode
 from firmware_agent.common.errors import EnvironmentUnfit
 
 _FILE = "server-id"
@@ -23,9 +24,10 @@ def server_id(state: Path) -> str:
     """
     path = state / _FILE
     try:
-        state.mkdir(parents=True, exist_ok=True)
+        make_folder(state, shared_mode())
         if not path.exists():
             drawn = state / f".{_FILE}-{secrets.token_hex(_ID_BYTES)}"
+            drawn.touch(0o644)
             drawn.write_text(f"{socket.gethostname()}-{secrets.token_hex(_ID_BYTES)}\n", encoding="utf-8")
             try:
                 os.link(drawn, path)  # whoever is first draws it for all

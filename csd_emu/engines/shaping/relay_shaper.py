@@ -18,7 +18,7 @@ import psutil
 from csd_emu.engines.shaping.relay import LOG_FILE, READY, SETTINGS_FILE, RelaySettings
 from csd_emu.engines.shaping.shaper import Shape
 from csd_emu.util.process_identity import end_processes
-from firmware_agent.common.atomic_files import replace_file
+from firmware_agent.common.atomic_files import make_folder, replace_file
 from firmware_agent.common.errors import EnvironmentUnfit
 
 LINK_FOLDER = "link"
@@ -59,7 +59,7 @@ class RelayedLink:
         with self._lock:
             if _find(self._folder):
                 return
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder, 0o755)
             shape = self._shape
             self._write(RelaySettings(self.dial_address, _HOST, port, shape.bytes_per_second, shape.latency_seconds))
             with open(self._folder / LOG_FILE, "wb") as log:

@@ -9,7 +9,7 @@ from csd_emu.profiles.calibration.calibration_table import CalibrationTable
 from csd_emu.profiles.calibration.table_check import check_table, encode_table, parse_table
 from csd_emu.profiles.calibration.table_key import REFERENCE_CORE, CalibrationKey
 from csd_emu.util.record_shape import Shape
-from firmware_agent.common.atomic_files import read_file, replace_file
+from firmware_agent.common.atomic_files import make_folder, read_file, replace_file
 from firmware_agent.common.errors import CalibrationError
 from firmware_agent.common.models import ModelSpec
 
@@ -76,7 +76,7 @@ class CalibrationStore:
         """
         path = path or self._user / table.key.file_name
         check_table(table, str(path))
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent, 0o755)
         replace_file(path, encode_table(table), 0o644)
         return path
 

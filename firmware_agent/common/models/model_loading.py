@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from firmware_agent.common.atomic_files import read_file
-from firmware_agent.common.errors import USER_ERRORS, ModelError
+from firmware_agent.common.errors import ModelError, user_errors
 from firmware_agent.common.folded_traceback import remember_source
 from firmware_agent.common.imports import check_module, import_named, name_in
 from firmware_agent.common.models.zoo import ZOO
@@ -79,7 +79,7 @@ def build_model(spec: ModelSpec) -> nn.Module:
     builder = _builder(spec)
     try:
         model = builder(**spec.arguments)
-    except USER_ERRORS as error:  # the user's code may raise anything, and must not end the program
+    except user_errors() as error:  # the user's code may raise anything, and must not end the program
         raise ModelError(f"model {spec.name!r}: building it with {dict(spec.arguments)} failed: {error!r}") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"model {spec.name!r}: the builder returned {type(model).__name__}, not a torch.nn.Module")
@@ -97,7 +97,7 @@ def _builder(spec: ModelSpec) -> Callable[..., Any]:
             builder = import_named(where, function)
         else:
             builder = name_in(_module_from(where, spec.source), function)
-    except USER_ERRORS as error:  # the user's module may raise anything while it is imported
+    except user_errors() as error:  # the user's module may raise anything while it is imported
         raise ModelError(
             f"model {spec.name!r}: cannot be imported ({error!r}); on a drive only torch, numpy and the standard "
             "library are there, so ship anything else inside the model file"

@@ -25,7 +25,7 @@ from csd_emu.engines import make_engine
 from csd_emu.util.config_files import load_config, parse_config
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
-from firmware_agent.common.errors import USER_ERRORS, ConfigurationError, CsdError
+from firmware_agent.common.errors import ConfigurationError, CsdError, user_errors
 from host.app.array_actions import bring_up, sweep
 from host.app.inject_fault import Injection, inject_fault
 from host.core.console import errors as spoken
@@ -84,7 +84,7 @@ class Keeper:
             kind = next((c.__name__ for c in type(error).__mro__ if c.__module__ == CsdError.__module__), "CsdError")
             answer = {"number": number, "error": kind, "message": str(error)}
             spoken.print(f"{kind}: {error}", markup=False)
-        except USER_ERRORS as error:  # a bug, or code of the project's that ends its program
+        except user_errors() as error:  # a bug, or code of the project's that ends its program
             told = "".join(traceback.format_exception(error))
             answer = {"number": number, "error": CsdError.__name__, "message": f"{error!r} in the keeper:\n{told}"}
             spoken.print(told, markup=False)

@@ -15,7 +15,7 @@ from typing import Any
 from csd_emu.util.registry import Registry
 from csd_emu.util.renamed import adopt_old_methods
 from firmware_agent.common.atomic_files import read_file
-from firmware_agent.common.errors import USER_ERRORS, CheckpointError, CsdError, PluginError, PluginFailed
+from firmware_agent.common.errors import CheckpointError, CsdError, PluginError, PluginFailed, user_errors
 from firmware_agent.common.folded_traceback import remember_source
 from firmware_agent.common.imports import check_module, check_outside, check_source, import_named, name_in
 from host.config.plugins.plugin_section import UserSection, accepted, read_options
@@ -55,7 +55,7 @@ class Plugin:
                 self.kind.check_class(self.target, self.name)
         try:
             made = self.target(**self.options, **accepted(self.target, given))
-        except USER_ERRORS as error:
+        except user_errors() as error:
             raise PluginError(f"{self}: making it with {dict(self.options)} failed: {describe_error(error)}") from error
         adopt_old_methods(type(made), self.kind.renamed)
         return made
@@ -70,7 +70,7 @@ class Plugin:
             return call()
         except CsdError:
             raise
-        except USER_ERRORS as error:
+        except user_errors() as error:
             raise self.failed(f"{what} failed: {describe_error(error)}") from error
 
     def failed(self, what: str) -> PluginFailed:
@@ -87,7 +87,7 @@ class Plugin:
             load()
         except CheckpointError:
             raise
-        except USER_ERRORS as error:
+        except user_errors() as error:
             raise CheckpointError(f"{self}: load_state failed: {describe_error(error)}") from error
 
     @property
@@ -117,7 +117,7 @@ def load_plugin(kind: Registry, section: UserSection, folder: Path) -> Plugin:
     source = _check(where, folder, told, entry=not colon)
     try:
         target = import_named(where, attribute) if source is None else name_in(_module_from(where, source), attribute)
-    except USER_ERRORS as error:
+    except user_errors() as error:
         raise PluginError(f"{told}: cannot be imported: {describe_error(error)}") from error
     code = source.encode() if source is not None else _code_of(target)
     options = read_options(target, section.options, kind.given, kind.word)
@@ -152,7 +152,7 @@ def check_methods(plugin: Plugin, instance: object, methods: Mapping[str, int], 
     for name, count in methods.items():
         try:
             method = getattr(instance, name, None)
-        except USER_ERRORS as error:
+        except user_errors() as error:
             raise PluginError(f"{plugin}: {name} failed: {describe_error(error)}; {remedy}") from error
         if not callable(method):
             raise PluginError(

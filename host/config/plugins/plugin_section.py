@@ -35,7 +35,7 @@ from pydantic_core import CoreSchema
 from csd_emu.util.config_files import Config, plain_message
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.registry import Registry
-from firmware_agent.common.errors import USER_ERRORS, PluginError
+from firmware_agent.common.errors import PluginError, user_errors
 from host.config.plugins.kinds import STRATEGY, TUNER
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -99,7 +99,7 @@ def _signature(target: Callable[..., Any], where: str) -> tuple[list[inspect.Par
         parameters = list(inspect.signature(target).parameters.values())
         holder = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
         hints = typing.get_type_hints(holder, include_extras=True)
-    except USER_ERRORS as error:  # an annotation is any expression of the user's
+    except user_errors() as error:  # an annotation is any expression of the user's
         raise PluginError(f"{where}: the signature of {target!r} cannot be read ({error!r})") from error
     for each in parameters:
         if each.kind is each.POSITIONAL_ONLY and each.default is each.empty:

@@ -39,8 +39,7 @@ def probe(site: DriveSite) -> VerbOutcome:
     facts = read_facts(site.shell, site.drive, site.deadline)
     fitness = judge(facts, DriveRequirements(), time.time())
     site.show("measure the link", None)
-    speed = measure_link(site.shell, site.deadline)
-    shown = describe(facts, fitness, speed)
+    shown = describe(facts, fitness, measure_link(site.shell, site.deadline))
     if fitness.form is None:
         return VerbOutcome(site.drive.name, VerbResult.FAILED, "does not fit: " + "; ".join(fitness.problems), shown)
     what = "; ".join((f"fits ({fitness.form.value})", *fitness.notes))

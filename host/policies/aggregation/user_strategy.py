@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from firmware_agent.common.errors import USER_ERRORS, PluginError
+from firmware_agent.common.errors import PluginError, user_errors
 from firmware_agent.common.slices import Array
 from host.config.plugins.plugin_loading import Plugin, check_methods, describe_error
 from host.policies.aggregation.strategy import Contribution
@@ -98,7 +98,7 @@ def _read_arrays(state: Mapping[str, Any]) -> dict[str, Array]:
 def _read_proximal(plugin: Plugin, strategy: object) -> float:
     try:
         value = getattr(strategy, "proximal", 0.0)
-    except USER_ERRORS as error:
+    except user_errors() as error:
         raise PluginError(f"{plugin}: proximal failed: {describe_error(error)}") from error
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
         raise PluginError(f"{plugin}: proximal must be a number, 0 or more, not {value!r}")

@@ -183,8 +183,7 @@ def plan_shards(
         raise ConfigurationError("there is no record to train on; add data")
     overflowing = tuple(int(number) for number in np.flatnonzero(p * total > records * b))
     if not overflowing:
-        seen = apportion(records, b)
-        return ShardPlan(-(-records // total), p, p, seen - p, 0, (), "")
+        return ShardPlan(-(-records // total), p, p, apportion(records, b) - p, 0, (), "")
     if overflow == "repeat":
         return _repeat(b, p, public_size, overflowing)
     return _subsample(b, p, public_size)

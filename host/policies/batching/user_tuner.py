@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from firmware_agent.common.errors import USER_ERRORS, PluginError, PluginFailed
+from firmware_agent.common.errors import PluginError, PluginFailed, user_errors
 from host.config.plugins.plugin_loading import Plugin, check_methods, describe_error
 from host.core.tuning.batch_tuner import Batches, Floats, Retune
 from host.core.tuning.speed_table import SpeedTable
@@ -106,7 +106,7 @@ class UserTuner:
         state = self._plugin.guard("state", self._tuner.state)
         try:
             held = msgspec.json.decode(msgspec.json.encode(state))
-        except USER_ERRORS as error:
+        except user_errors() as error:
             raise self._plugin.failed(f"state must return what JSON can hold ({error})") from error
         return {"user": held, "gone": self._gone.tolist()}
 
@@ -148,7 +148,7 @@ class UserTuner:
     def _array(self, what: str, value: object, kinds: str, shape: tuple[int, ...]) -> Any:
         try:
             array = np.asarray(value)
-        except USER_ERRORS as error:  # a ragged list, a tensor that requires its gradient
+        except user_errors() as error:  # a ragged list, a tensor that requires its gradient
             raise self._plugin.failed(f"{what} is no array of numbers: {describe_error(error)}") from error
         if array.shape != shape or array.dtype.kind not in kinds:
             expected = "a number" if shape == () else f"{shape[0]} {'whole ' * (kinds == 'iu')}numbers, one per device"

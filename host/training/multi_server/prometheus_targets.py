@@ -83,8 +83,7 @@ async def keep_targets(
     told_last = ""
     write_targets(path, written)
     while True:
-        beats = await asyncio.to_thread(host_beats, store, config)
-        gone = silence.hear(beats, clock())
+        gone = silence.hear(await asyncio.to_thread(host_beats, store, config), clock())
         told = await asyncio.to_thread(_read_texts, store, keys)
         found = {server: place for server, place in told.items() if server not in gone}
         if found != written:

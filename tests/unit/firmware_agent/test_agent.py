@@ -470,6 +470,8 @@ class Net(nn.Module):
                 raise CancelledError("mine")
             if self.where == "close":
                 raise GeneratorExit
+            if self.where == "own":
+                raise type("Boom", (BaseException,), {})("mine")
             return y[:-1]
         return y
 
@@ -496,6 +498,7 @@ def build(where):
             ['    raise CancelledError("mine")', "CancelledError: mine"],
         ),
         ("close", "GeneratorExit", ["    raise GeneratorExit"]),
+        ("own", "Boom", ["Boom: mine"]),
         ("builder", "KeyError", ["    raise KeyError(", "KeyError: 'in builder'"]),
     ],
 )

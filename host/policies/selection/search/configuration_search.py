@@ -41,8 +41,7 @@ class Space:
 
     def points(self, counts: Counts) -> Points:
         """Return configurations with their subset's batches."""
-        numbers = (counts > 0) @ (1 << np.arange(counts.shape[1]))
-        return Points(counts, self.batches[numbers])
+        return Points(counts, self.batches[(counts > 0) @ (1 << np.arange(counts.shape[1]))])
 
     def records(self, counts: Counts) -> Floats:
         """Return (configurations,) on how many records each trains in all."""

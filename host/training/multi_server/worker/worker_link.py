@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from csd_emu.util.deadline import Deadline
+from firmware_agent.common.atomic_files import make_folder
 from firmware_agent.common.errors import DeviceLost, ProtocolError
 from firmware_agent.common.slices import Array
 from host.core.states.peer_servers import StateBehind
@@ -69,7 +70,7 @@ class WorkerLink:
         self._worker: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def __aenter__(self) -> WorkerLink:
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
+        make_folder(self._path.parent, 0o711)
         self._path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._connected, self._path)
         self._path.chmod(0o600)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from firmware_agent.common.errors import USER_ERRORS, DeviceFailed, ModelFailed, ProtocolError
+from firmware_agent.common.errors import DeviceFailed, ModelFailed, ProtocolError, user_errors
 from firmware_agent.common.folded_traceback import MAX_MESSAGE_BYTES, bounded
 from firmware_agent.common.frames.session_frames import Slice
 from firmware_agent.common.frames.step_frames import ActivationGradients, Activations
@@ -205,7 +205,7 @@ class ActivationExchange:
     def _compute_all(self, batches: Sequence[ActivationBatch]) -> list[ActivationGrads] | BaseException:
         try:
             return self.passing.compute(batches)
-        except USER_ERRORS as error:  # returned, so that it is not taken for this task's own cancellation
+        except user_errors() as error:  # returned, so that it is not taken for this task's own cancellation
             return error
 
     def _at_fault(self, batches: Sequence[ActivationBatch], error: BaseException) -> dict[str, BaseException]:
@@ -214,7 +214,7 @@ class ActivationExchange:
         for batch in batches:
             try:
                 self._tail.begin(self._step).compute([batch])
-            except USER_ERRORS as alone:
+            except user_errors() as alone:
                 if type(alone) is type(error):
                     guilty[batch.device] = alone
         return guilty

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_emu.engines.qemu.libvirt_daemon import SessionDaemon, may_enter
+from csd_emu.engines.remote.server_id import server_id
 from firmware_agent.common.archive import list_archive, write_archive
 from firmware_agent.common.atomic_files import (
     append_file,
@@ -26,6 +27,7 @@ from firmware_agent.common.atomic_files import (
 )
 from firmware_agent.common.errors import EnvironmentUnfit
 from host.fleet.array_state import STATE_FILE, ArrayState, array_folder, is_present, present
+from host.fleet.enrolment_authority import authority_held
 
 STATE = ArrayState({"host": {}}, {}, 0, "run", True, 1, ())
 
@@ -95,6 +97,12 @@ def test_modes_are_explicit_under_any_umask(umask: int, tmp_path: Path) -> None:
                 assert mode_of(each) == usual
             make_folder(folder / "devices/csd-00", 0o700)
             assert [mode_of(path) for path in (folder / "devices", folder / "devices/csd-00")] == [0o700, 0o700]
+        server_id(tmp_path / "other")
+        with authority_held(tmp_path / "other/deployments/lab"):
+            pass
+        assert [mode_of(tmp_path / "other" / name) for name in ("", "deployments")] == [usual, usual]
+        assert mode_of(tmp_path / "other/deployments/lab") == 0o700
+        assert mode_of(tmp_path / "other/server-id") & ~0o644 == 0
     finally:
         os.umask(before)
 

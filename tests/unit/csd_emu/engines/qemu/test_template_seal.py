@@ -1,8 +1,11 @@
 """A template that is done: its files are copies that nobody but their owner can have touched."""
 
+import contextlib
 import os
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -11,11 +14,13 @@ from csd_emu.engines.qemu.template import (
     SEALED_FILE_MODE,
     SEALED_FOLDER_MODE,
     Template,
+    TemplateStore,
     _copy_sealed,
     _is_sealed,
     prune_templates,
     remove_sealed,
 )
+from csd_emu.util.progress import Silent
 from firmware_agent.common.errors import DeviceError
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
@@ -106,3 +111,32 @@ def test_what_is_closed_can_be_removed_by_its_owner(template: Template, tmp_path
     assert not template.folder.exists()
     remove_sealed(template.folder)
     assert prune_templates(tmp_path, "another image") == [".t.boot"]
+
+
+class PlantingDaemon:
+    """Whose user puts a link wherever it can, as soon as a folder is its own."""
+
+    def __init__(self, victim: Path) -> None:
+        self.victim = victim
+
+    def give(self, path: Path) -> None:
+        if path.is_dir():
+            for own in Template(path).files:
+                with contextlib.suppress(FileExistsError):
+                    own.symlink_to(self.victim)
+
+
+def test_a_boot_writes_through_no_link_of_the_user_who_gets_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim, image = tmp_path / "victim", SimpleNamespace(hash="h", directory=tmp_path / "no", disk=tmp_path / "disk")
+    victim.write_bytes(b"precious")
+    monkeypatch.setattr("csd_emu.engines.qemu.template.make_overlay", lambda _, path, *__: path.write_bytes(b"overlay"))
+    monkeypatch.setattr("csd_emu.engines.qemu.template.template_spec", lambda *_: None)
+    monkeypatch.setattr("csd_emu.engines.qemu.template.boot_template", lambda *_: {})
+    tools = SimpleNamespace(machine="virt-10.0", version="10.0")
+    store = TemplateStore(tmp_path / "templates", cast(Any, tools), cast(Any, PlantingDaemon(victim)))
+    with pytest.raises((OSError, DeviceError)):  # the links in place of memory and state are taken for no template
+        store.ensure(cast(Any, None), cast(Any, image), 1 << 20, Silent())
+    assert victim.read_bytes() == b"precious"
+    assert [path.name for path in (tmp_path / "templates").iterdir() if not path.name.endswith(".lock")] == []

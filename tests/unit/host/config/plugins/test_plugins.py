@@ -257,6 +257,7 @@ def test_a_strategy_that_fails_in_a_round_is_named(tmp_path: Path, subtests: pyt
         ("return {n: a[..., None] for n, a in weights.items()}", "aggregate returned .* with shape"),
         ("return {n: 'x' for n in weights}", "aggregate returned .* and type <U1"),
         ("raise SystemExit(0)", "aggregate failed: SystemExit: 0 .*mine.py, line 4"),
+        ("raise type('Boom', (BaseException,), {})('mine')", "aggregate failed: Boom: mine .*mine.py, line 4"),
         ("return {n: [[1, 2], [3]] for n in weights}", "aggregate failed: ValueError: "),
         (
             "import torch; return {n: torch.ones(2, requires_grad=True) for n in weights}",
