@@ -95,8 +95,7 @@ def name_hypervisors(entries: Sequence[str | HypervisorSection]) -> dict[str, Hy
         raise ValueError(f"hypervisors: {', '.join(twice)} is there twice; give every one a name of its own")
     named: dict[str, HypervisorSection] = {}
     for section in sections:
-        name = section.name or _free_name(section.host or _LOCAL, {*named, *given})
-        named[name] = section
+        named[section.name or _free_name(section.host or _LOCAL, {*named, *given})] = section
     return named
 
 

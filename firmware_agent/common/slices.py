@@ -187,7 +187,8 @@ class Assembler:
         Raises:
             ProtocolError: the exchange has no such tensor.
         """
-        return self._arrays[tensor], None if self.has(tensor) else _merged(self._spans[tensor])
+        whole = self.has(tensor)
+        return self._arrays[tensor], None if whole else _merged(self._spans[tensor])
 
     def _target(self, piece: Slice) -> npt.NDArray[np.uint8]:
         if piece.exchange != self.exchange:
