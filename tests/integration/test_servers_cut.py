@@ -77,12 +77,16 @@ def test_a_server_whose_link_is_cut_is_not_waited_for_and_catches_up(servers: Sw
     everybody, others = ("a", "b", "c"), ("a", "c")
     for name in others:
         assert servers.numbers(name) == list(range(1, steps + 1))
-        assert servers.present(name) == [everybody, others, everybody]
+        first, *between, last = servers.present(name)
+        assert first == last == everybody
+        # While they meet anew on a busy machine, the step that was going on may lack another's part.
+        assert others in between
+        assert all(set(there) <= set(others) for there in between)
     back = servers.numbers("b")
     assert back == sorted(set(back))
     assert back[-1] == steps
     # What it lacks was taken while it was away.
-    without = {each["step"] for each in servers.steps_of("a") if each["servers"]["present"] == list(others)}
+    without = {each["step"] for each in servers.steps_of("a") if "b" not in each["servers"]["present"]}
     assert set(range(1, steps + 1)) - set(back) <= without
     servers.assert_equal_weights(*servers.names)
     servers.assert_nothing_left()
