@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -120,13 +120,22 @@ class NativeEngine(Engine):
         return process is not None and process.status() != psutil.STATUS_ZOMBIE
 
     def inject(self, handle: Handle, fault: Fault) -> None:
-        """Send the signal that makes the fault."""
+        """Send the signal that makes the fault; one that is killed has ended when this returns.
+
+        Raises:
+            DeviceError: it does not run, or does not end.
+        """
         if fault not in self.faults:
             raise not_from_outside(handle, fault)
         process = self._process(handle)
         if process is None or _ended(process):
             raise must_run(handle, fault)
         process.send_signal(_SIGNALS[fault])
+        if fault is Fault.KILL and not _wait_until(lambda: _ended(process), _STOP_SECONDS):
+            raise DeviceError(
+                f"{handle.plan.device.name}: process {process.pid} was killed and has not ended within "
+                f"{_STOP_SECONDS:g} s; wait until its I/O is over"
+            )
 
     def stop(self, handle: Handle) -> None:
         """End the process."""
@@ -205,10 +214,18 @@ def _unrecorded() -> Iterator[tuple[psutil.Process, Path]]:
 
 def _await_command_line(process: subprocess.Popen[bytes]) -> None:
     """Wait until the process shows its command line, by which it is found: for an instant after `exec` it has none."""
-    deadline, pause = Deadline(_EXEC_SECONDS), threading.Event()
     with contextlib.suppress(psutil.Error):  # it has ended already
-        while not psutil.Process(process.pid).cmdline() and not deadline.expired:
-            pause.wait(_POLL_SECONDS)
+        _wait_until(lambda: bool(psutil.Process(process.pid).cmdline()), _EXEC_SECONDS)
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Return whether a condition came to hold within so many seconds."""
+    deadline, pause = Deadline(seconds), threading.Event()
+    while not condition():
+        if deadline.expired:
+            return False
+        pause.wait(_POLL_SECONDS)
+    return True
 
 
 def _end(processes: list[psutil.Process]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import ARRAY, Done, Workshop, wait_until
+from tests.support.commands import ARRAY, Done, Workshop
 from tests.support.going import Going, runs_on
 
 # A revived agent outlives the command that started it on purpose.
@@ -128,7 +128,7 @@ def test_faults_beside_no_run(workshop: Workshop, csd_emu: Callable[..., Done]) 
     for incarnation in (2, 3):
         report = csd_emu("inject", "lab", "csd-00", "kill", "--json").json("inject")
         assert (report["detail"], report["recorded"]) == ("kill", False)
-        wait_until(lambda: len(workshop.agents()) == 1)
+        assert len(workshop.agents()) == 1
         detail = csd_emu("inject", "lab", "csd-00", "revive", "--json").json("inject")["detail"]
         assert detail == f"revive: incarnation {incarnation}"
     assert "no run is going on that could record it" in csd_emu("inject", "lab", "csd-01", "freeze", "--for", "0").out
@@ -144,7 +144,6 @@ def test_faults_beside_no_run(workshop: Workshop, csd_emu: Callable[..., Done]) 
 def test_a_revived_drive_does_not_outlive_its_array(workshop: Workshop, csd_emu: Callable[..., Done]) -> None:
     assert csd_emu("up", workshop.array).code == 0
     assert csd_emu("inject", "lab", "csd-00", "kill").code == 0
-    wait_until(lambda: len(workshop.agents()) == 1)
     commands = [workshop.start("inject", "lab", "csd-00", "revive"), workshop.start("down", "lab")]
     codes = [finished(command) for command in commands]
     assert codes[1] == 0

@@ -49,6 +49,20 @@ class Switched(Servers):
             there for there, _ in itertools.groupby(tuple(each["servers"]["present"]) for each in self.steps_of(server))
         ]
 
+    def assert_every_step(self, steps: int, *servers: str) -> None:
+        """Every step was taken once, and of servers that stayed none lacks one but by a meeting.
+
+        A turn is not atomic (docs/servers.md): of the one that was broken off some may have the outcome. They go on
+        with that step, and those that were behind take it over, so it is not in their records.
+        """
+        meetings = sum(each["servers"]["meetings"] for name in servers for each in self.steps_of(name))
+        taken = {name: self.numbers(name) for name in servers}
+        for numbers in taken.values():
+            assert numbers == sorted(set(numbers))
+            assert len(numbers) >= steps - meetings
+            assert numbers[-1] == steps
+        assert set(range(1, steps + 1)) == set().union(*taken.values())
+
 
 @pytest.fixture
 def servers() -> Iterator[Switched]:
@@ -75,19 +89,18 @@ def test_a_server_whose_link_is_cut_is_not_waited_for_and_catches_up(servers: Sw
         for process in running.values():
             ended(process)
     everybody, others = ("a", "b", "c"), ("a", "c")
+    servers.assert_every_step(steps, *others)
     for name in others:
-        assert servers.numbers(name) == list(range(1, steps + 1))
         first, *between, last = servers.present(name)
         assert first == last == everybody
-        # While they meet anew on a busy machine, the step that was going on may lack another's part.
         assert others in between
         assert all(set(there) <= set(others) for there in between)
     back = servers.numbers("b")
     assert back == sorted(set(back))
     assert back[-1] == steps
-    # What it lacks was taken while it was away.
+    # What it lacks was taken while it was away, but for the step of the turn that the cut broke off.
     without = {each["step"] for each in servers.steps_of("a") if "b" not in each["servers"]["present"]}
-    assert set(range(1, steps + 1)) - set(back) <= without
+    assert len(set(servers.numbers("a")) - set(back) - without) <= 1
     servers.assert_equal_weights(*servers.names)
     servers.assert_nothing_left()
 
@@ -104,7 +117,6 @@ def test_a_server_that_stays_cut_off_ends_with_a_message_and_the_others_finish(s
         for name in ("a", "b"):
             ended(running[name])
     assert "for 60 s too few servers were there to go on (membership.min)" in " ".join(told.split())
-    for name in ("a", "b"):
-        assert servers.numbers(name) == list(range(1, steps + 1))
+    servers.assert_every_step(steps, "a", "b")
     servers.assert_equal_weights("a", "b")
     servers.assert_nothing_left()

@@ -46,6 +46,7 @@ class Done:
 
     def json(self, command: str) -> dict[str, Any]:
         """Return its one JSON object, held against the published schema."""
+        assert self.out, self.err
         return checked(command, self.out)
 
 
