@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import operator
 import re
 import sys
 import types
@@ -34,11 +35,13 @@ _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?[^;]*(?:;(.*
 _EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 
 
-def check_module(where: str) -> None:
+def check_module(where: str, name: str) -> None:
     """Return if the dotted path `where` lies in an installed package that may be named; nothing is imported.
 
+    Of a module that is imported already, as torch is, `name` must be a class or function that may be named, too.
+
     Raises:
-        ValueError: it does not.
+        ValueError: it does not, or is not.
     """
     top = check_outside(where)
     if not _owners(top):
@@ -46,6 +49,11 @@ def check_module(where: str) -> None:
             f"{top} is in no installed package; install it (pip install -e . does for your own), or name its file, as "
             "in my_file.py:name"
         )
+    if (module := sys.modules.get(where)) is not None:
+        try:
+            _defined_in(module, top, name)
+        except AttributeError as error:
+            raise ValueError(str(error)) from error
 
 
 def check_outside(where: str) -> str:
@@ -76,9 +84,12 @@ def import_named(where: str, name: str) -> Any:
         Exception: whatever the module raises while it is imported; AttributeError if it has no such name.
     """
     top = check_outside(where)
-    target = importlib.import_module(where)
-    for part in name.split("."):
-        target = getattr(target, part)
+    return _defined_in(importlib.import_module(where), top, name)
+
+
+def _defined_in(module: types.ModuleType, top: str, name: str) -> Any:
+    """Return the class or function `name` of a module of the package `top` (see `import_named`)."""
+    target = operator.attrgetter(name)(module)
     check_target(target, name)
     home = str(target.__module__).partition(".")[0]
     if home != top and not _owners(home) & _owners(top):
@@ -93,10 +104,7 @@ def name_in(module: types.ModuleType, name: str) -> Any:
         ValueError: it may not be named.
         AttributeError: the module has no such name.
     """
-    target: Any = module
-    for part in name.split("."):
-        target = getattr(target, part)
-    meant = target
+    meant = target = operator.attrgetter(name)(module)
     while isinstance(meant, functools.partial):
         meant = meant.func
     if not callable(target):

@@ -14,13 +14,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from host.core.console import console, print_line
-from host.core.records import RetuneRecord, RoundRecord
+from host.core.records import EventKind, EventRecord, RetuneRecord, RoundRecord
 from host.core.summary import FEDERATED, SYNC
 from host.monitoring.retune_text import describe_retune
 from host.monitoring.run_listener import RunListener
 
 # Of a terminal, in which the last ones are seen; records.jsonl has all.
 _MOST_ROWS = 500
+_TOLD = {EventKind.REJECTED, EventKind.DIVERGING, EventKind.SET_ASIDE}
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,18 @@ class RoundTable(RunListener):
 
     def add_retune(self, record: RetuneRecord) -> None:
         """Say that batch sizes change, as soon as it is known."""
+        self._say(describe_retune(record))
+
+    def add_event(self, event: EventRecord, listed: bool = True) -> None:
+        """Say that something of a drive was not taken, and why."""
+        if listed and event.what in _TOLD:
+            self._say(f"{event.device}: {event.what}: {event.detail}")
+
+    def _say(self, text: str) -> None:
         if self._live is not None:
-            self._live.console.print(escape(describe_retune(record)), soft_wrap=True)
+            self._live.console.print(escape(text), soft_wrap=True)
         elif not self._quiet:
-            print_line(describe_retune(record))
+            print_line(text)
 
     def _render(self) -> Table:
         table = Table(caption=self._caption)

@@ -302,6 +302,7 @@ def finish_run(
         chosen=None if plan is None else plan.chosen.name,
         mode=job.mode,
         failures=list(failures),
+        refusals=directory.read_refusals(),
     )
     if not failures and (target is None or (summary.accuracy is not None and summary.accuracy >= target.accuracy)):
         summary = msgspec.structs.replace(summary, reached=True)

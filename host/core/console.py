@@ -128,8 +128,22 @@ def print_summary(summary: Summary) -> None:
     target = (
         f"target {summary.target_accuracy:.3f} {verdict}" if summary.target_accuracy is not None else "no target set"
     )
-    devices = sum(summary.device_seconds.values())
     console.print(f"\naccuracy [bold]{format_accuracy(summary.accuracy)}[/] after {summary.rounds} rounds, {target}")
+    if summary.rounds:
+        _print_work(summary)
+    if summary.refusals:
+        refused = ", ".join(f"{device} {count}" for device, count in summary.refusals.items())
+        told = f"contributions refused: {refused} (why: report.html, records.jsonl)"
+        console.print(told, style="yellow", markup=False, soft_wrap=True)
+    console.print(
+        f"{summary.wall_seconds:.1f} s of wall time for the whole command; it says nothing of a drive's speed"
+    )
+    console.print(f"run directory: {summary.run_directory}", soft_wrap=True)
+
+
+def _print_work(summary: Summary) -> None:
+    """Print what the rounds of a run came to."""
+    devices = sum(summary.device_seconds.values())
     console.print(
         f"{summary.samples} records in {devices:.2f} device seconds ({summary.clock}) "
         f"over {len(summary.device_seconds)} {'devices' if summary.mode == SYNC else 'drives'}: "
@@ -153,10 +167,6 @@ def print_summary(summary: Summary) -> None:
         f"{summary.joules_per_record:.4g} J and {format_bytes(summary.host_link_bytes_per_record)} over the link",
         soft_wrap=True,
     )
-    console.print(
-        f"{summary.wall_seconds:.1f} s of wall time for the whole command; it says nothing of a drive's speed"
-    )
-    console.print(f"run directory: {summary.run_directory}", soft_wrap=True)
 
 
 def _print_servers(summary: Summary) -> None:

@@ -23,7 +23,8 @@ class Summary(Renamed, frozen=True):
     without one. Of one of several servers all figures are its own but for accuracy, steps, seconds and
     `servers_samples`, the records of all; `servers` are those that took part in any step, null for one that is alone.
     `accuracy` is null if no round has ended. `failures` are those of the user's own code, at most 33 different ones: a
-    run with any has failed, and has not `reached` what it should. Rates per record are over all records trained on in
+    run with any has failed, and has not `reached` what it should. `refusals` are device -> contributions of it that were
+    refused, of those that the records list (at most 30 in a minute). Rates per record are over all records trained on in
     time, repetitions counted; 0 if there are none.
     """
 
@@ -54,6 +55,7 @@ class Summary(Renamed, frozen=True):
     servers: list[str] | None = None
     servers_samples: int | None = None
     failures: list[Failure] = msgspec.field(default_factory=list)
+    refusals: dict[str, int] = msgspec.field(default_factory=dict)
     images_per_device_second: Annotated[float, old_name_of("records_per_device_second")] = 0.0
     images_per_array_second: Annotated[float, old_name_of("records_per_array_second")] = 0.0
     joules_per_image: Annotated[float, old_name_of("joules_per_record")] = 0.0

@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -23,7 +24,7 @@ from firmware_agent.common.atomic_files import append_file, read_file, read_line
 from firmware_agent.common.errors import CheckpointError, ConfigurationError, EnvironmentUnfit
 from firmware_agent.common.slices import Array
 from host.core.failures import Failure, FailureRecord
-from host.core.records import Record, RoundRecord, decode_record
+from host.core.records import EventKind, EventRecord, Record, RoundRecord, decode_record
 from host.core.slice_record import SliceRecord
 from host.core.summary import Summary, decode_summary
 from host.fleet.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -267,6 +268,11 @@ class RunDirectory:
     def read_failures(self) -> list[Failure]:
         """Return the failures of the user's code that the records hold."""
         return [record.failure for record in map(_decode, self._read_lines()) if isinstance(record, FailureRecord)]
+
+    def read_refusals(self) -> dict[str, int]:
+        """Return device -> contributions of it that were refused, of those that the records list."""
+        events = (record for record in map(_decode, self._read_lines()) if isinstance(record, EventRecord))
+        return Counter(event.device for event in events if event.what is EventKind.REJECTED)
 
     def _read_lines(self) -> Iterator[bytes]:
         path = self.path / RECORDS_FILE

@@ -45,14 +45,14 @@ def resolve_model(name: str, arguments: Mapping[str, int | float | str | bool], 
         ModelError: the file cannot be read, or the name is neither in the zoo nor of a form that may be named
             (see `firmware_agent.common.imports`).
     """
-    where, colon, _ = name.partition(":")
+    where, colon, target = name.partition(":")
     if not colon:
         _check_zoo_name(name)
         return ModelSpec(name, None, arguments)
     if where.endswith(".py"):
         return ModelSpec(name, _read(name, folder / where), arguments)
     try:
-        check_module(where)
+        check_module(where, target)
     except ValueError as error:
         raise ModelError(f"model {name!r}: cannot be imported: {error}") from error
     return ModelSpec(name, None, arguments)

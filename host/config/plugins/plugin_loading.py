@@ -114,7 +114,7 @@ def load_plugin(kind: Registry, section: UserSection, folder: Path) -> Plugin:
     if not colon:
         where, _, attribute = kind.find_entry_point(section.name).partition(":")
     told = f"{kind.word} {section.name!r}"
-    source = _check(where, folder, told, entry=not colon)
+    source = _check(where, attribute, folder, told, entry=not colon)
     try:
         target = import_named(where, attribute) if source is None else name_in(_module_from(where, source), attribute)
     except user_errors() as error:
@@ -135,7 +135,7 @@ def check_plugin(kind: Registry, section: UserSection, folder: Path) -> None:
     if not colon:
         where, _, attribute = kind.find_entry_point(section.name).partition(":")
     told = f"{kind.word} {section.name!r}"
-    source = _check(where, folder, told, entry=not colon)
+    source = _check(where, attribute, folder, told, entry=not colon)
     try:
         if source is not None:
             check_source(source, where, attribute)
@@ -175,11 +175,11 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{place}"
 
 
-def _check(where: str, folder: Path, told: str, entry: bool) -> str | None:
+def _check(where: str, attribute: str, folder: Path, told: str, entry: bool) -> str | None:
     """Return the text of the file that is named, None if a module is; an `entry` point says itself who installed it."""
     try:
         if not where.endswith(".py") or entry:
-            check_outside(where) if entry else check_module(where)
+            check_outside(where) if entry else check_module(where, attribute)
             return None
     except ValueError as error:
         raise PluginError(f"{told}: cannot be imported: {error}") from error

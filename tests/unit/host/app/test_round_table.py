@@ -5,7 +5,7 @@ import pytest
 from host.app.round_table import RoundTable
 from host.core import console
 from host.core.console import print_summary
-from host.core.records import RetuneRecord
+from host.core.records import EventKind, EventRecord, RetuneRecord
 from host.core.summary import SYNC, summarise
 from host.monitoring.retune_text import describe_batches
 from host.monitoring.run_listener import show_round
@@ -42,6 +42,16 @@ def test_plain_lines_of_a_federated_run(capsys: pytest.CaptureFixture[str]) -> N
     assert "drives" in header
     assert "steps" not in header
     assert len(header) == len(row)
+
+
+def test_what_was_not_taken_of_a_drive_is_said_as_it_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    with RoundTable("counted") as table:
+        for what in EventKind:
+            table.add_event(EventRecord("csd-01", what, "\x1b[2Jwhy"))
+        table.add_event(EventRecord("csd-01", EventKind.REJECTED, "one of too many"), listed=False)
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["rejected", "set aside", "diverging"]
+    assert "\x1b" not in "".join(lines)
 
 
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,6 +139,14 @@ def test_a_job_of_yaml_alone_starts_nothing(files: tuple[Path, Path], mark: Path
     assert not mark.exists()
 
 
+@pytest.mark.parametrize(("name", "why"), [("torch:load", "is torch's"), ("torch:no_such", "no attribute 'no_such'")])
+def test_validate_refuses_what_run_would_of_torch(files: tuple[Path, Path], name: str, why: str) -> None:
+    array, job = files
+    job.write_text(JOB.replace("my_net.py:build", name))
+    with pytest.raises(ModelError, match=why):
+        validate_files(array, job, None, False, Paths.default())
+
+
 def test_without_metadata_as_on_a_drive_the_most_common_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> list[str]:
         raise metadata.PackageNotFoundError(name)
