@@ -23,9 +23,9 @@ class Summary(Renamed, frozen=True):
     without one. Of one of several servers all figures are its own but for accuracy, steps, seconds and
     `servers_samples`, the records of all; `servers` are those that took part in any step, null for one that is alone.
     `accuracy` is null if no round has ended. `failures` are those of the user's own code, at most 33 different ones: a
-    run with any has failed, and has not `reached` what it should. `refusals` are device -> contributions of it that were
-    refused, of those that the records list (at most 30 in a minute). Rates per record are over all records trained on in
-    time, repetitions counted; 0 if there are none.
+    run with any has failed, and has not `reached` what it should. `refusals` are device -> contributions that were
+    refused, as far as the records list them (at most 30 in a minute). Rates per record are over all records trained on
+    in time, repetitions counted; 0 if there are none.
     """
 
     array: str
