@@ -110,7 +110,7 @@ class Channel:
         return bool(self._steps)
 
     @property
-    def crossed_bytes(self) -> tuple[int, int]:
+    def outstanding_bytes(self) -> tuple[int, int]:
         """What extensions' tensors of the outstanding steps count as so far: to the device, from it."""
         steps = self._steps.values()
         return sum(step.down_bytes for step in steps), sum(step.up_bytes for step in steps)

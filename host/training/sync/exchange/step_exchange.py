@@ -181,7 +181,7 @@ class StepExchange:
         sent, received = session.sent_bytes, session.received_bytes
         if self._frame.overlap:  # what has crossed since the report before counts as of this step
             before = state.counted_bytes or before
-            down_bytes, up_bytes = state.channel.crossed_bytes
+            down_bytes, up_bytes = state.channel.outstanding_bytes
             sent = count_bytes(before[0], sent, step.down_bytes, down_bytes)
             received = count_bytes(before[1], received, step.up_bytes, up_bytes)
             state.counted_bytes = sent, received
