@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import msgspec
 import yaml
@@ -29,8 +29,7 @@ from host.core.slice_record import SliceRecord
 from host.core.summary import Summary, decode_summary
 from host.fleet.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
-ARRAY_FILE, JOB_FILE, VERSIONS_FILE = "array.yaml", "job.yaml", "versions.json"
-SERVER_GROUP_FILE = "servers.json"
+ARRAY_FILE, JOB_FILE, VERSIONS_FILE, SERVER_GROUP_FILE = "array.yaml", "job.yaml", "versions.json", "servers.json"
 RECORDS_FILE, SUMMARY_FILE, WEIGHTS_FILE = "records.jsonl", "summary.json", "model.safetensors"
 CHECKPOINT_FILE, REPORT_FILE, TRACE_FILE = "checkpoint.safetensors", "report.html", "trace.json"
 METRICS_FILE, SLICE_LINES_FILE, SLICES_FILE = "metrics.prom", "slices.jsonl", "slices.json"
@@ -40,6 +39,7 @@ _MOST_SLICE_BYTES = 1 << 16
 # Of a file that is read whole, and of one line of records: a round of thousands of drives has a few MB.
 MOST_BYTES, MOST_LINE_BYTES = 64 << 20, 16 << 20
 _LEAST_BYTES = 10 << 20
+R = TypeVar("R", RoundRecord, EventRecord, FailureRecord)
 _PACKAGES = ("csd-emu", "torch", "numpy", "grpcio", "msgspec", "scikit-learn")
 
 
@@ -263,16 +263,18 @@ class RunDirectory:
         Raises:
             CheckpointError: the records cannot be read.
         """
-        return (record for record in map(_decode, self._read_lines()) if isinstance(record, RoundRecord))
+        return self._records_of(RoundRecord)
 
     def read_failures(self) -> list[Failure]:
         """Return the failures of the user's code that the records hold."""
-        return [record.failure for record in map(_decode, self._read_lines()) if isinstance(record, FailureRecord)]
+        return [record.failure for record in self._records_of(FailureRecord)]
 
     def read_refusals(self) -> dict[str, int]:
         """Return device -> contributions of it that were refused, of those that the records list."""
-        events = (record for record in map(_decode, self._read_lines()) if isinstance(record, EventRecord))
-        return Counter(event.device for event in events if event.what is EventKind.REJECTED)
+        return Counter(event.device for event in self._records_of(EventRecord) if event.what is EventKind.REJECTED)
+
+    def _records_of(self, kind: type[R]) -> Iterator[R]:
+        return (record for record in map(_decode, self._read_lines()) if isinstance(record, kind))
 
     def _read_lines(self) -> Iterator[bytes]:
         path = self.path / RECORDS_FILE
@@ -343,7 +345,8 @@ def check_writable(runs: Path) -> None:
         EnvironmentUnfit: they cannot.
     """
     existing = next(folder for folder in (runs.absolute(), *runs.absolute().parents) if folder.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK) or not _has_room(existing):
+    writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    if not writable or shutil.disk_usage(existing).free <= _LEAST_BYTES:
         raise EnvironmentUnfit(f"{runs}: no run directory can be made there; free space, or give another with --runs")
 
 
@@ -365,10 +368,6 @@ def _cannot_write(path: Path, error: OSError) -> EnvironmentUnfit:
     return EnvironmentUnfit(
         f"{path}: cannot be written ({error.strerror}); free space, then go on with csd-emu run --resume {path.parent}"
     )
-
-
-def _has_room(folder: Path) -> bool:
-    return shutil.disk_usage(folder).free > _LEAST_BYTES
 
 
 def _make_folder(runs: Path, stem: str) -> Path:

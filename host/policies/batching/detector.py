@@ -85,6 +85,7 @@ class Detector:
         self.level = np.zeros(shape)
         self.noise = np.full(shape, NOISE_START)
         self._previous = np.full(shape, np.nan)
+        self._skipped = np.zeros(shape, dtype=np.bool_)
         self._large, self._small = _Run(shape, window), _Run(shape, window + MORE_STEPS)
         self._mean = np.zeros(shape)
         self._count = np.zeros(shape)
@@ -115,7 +116,9 @@ class Detector:
 
     def observe(self, log_ratio: Floats) -> SpeedChanges:
         """Take log(observed / the table's seconds) of one step; NaN, for nothing observed, changes nothing."""
-        seen = np.isfinite(log_ratio)
+        here = np.isfinite(log_ratio)
+        seen = here & ~self._skipped
+        self._skipped &= ~here
         residual = np.where(seen, log_ratio, self.level) - self.level
         limit = self.thresholds
         large = self._large.observe(residual, limit, seen)
@@ -131,10 +134,18 @@ class Detector:
     def reset(self, which: Flags) -> None:
         """Forget what was observed of some devices: believe in their tables."""
         self.level[which], self.noise[which], self._previous[which] = 0.0, NOISE_START, np.nan
+        self._skipped[which] = False
         for array in (self._mean, self._count):
             array[which] = 0
         self._large.clear(which)
         self._small.clear(which)
+
+    def skip_next(self, which: Flags, row: int | EllipsisType = ...) -> None:
+        """Pass over the next step of some devices, of all or of one row.
+
+        A drive's first step with a new batch takes up to a tenth longer, and says nothing of its speed.
+        """
+        self._skipped[row] |= which
 
     def snap(self, which: Flags) -> None:
         """Take some devices' levels for the tables' exactly."""
@@ -150,10 +161,12 @@ class Detector:
     def load_state(self, state: Mapping[str, Sequence[float | None]]) -> None:
         """Take what `state` returned."""
         for name, array in self._arrays().items():
+            if name not in state:  # of the release before
+                continue
             array[...] = np.array(state[name], dtype=np.float64).reshape(array.shape).astype(array.dtype)
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        own = {"level": self.level, "noise": self.noise, "previous": self._previous}
+        own = {"level": self.level, "noise": self.noise, "previous": self._previous, "skipped": self._skipped}
         runs = {"large": self._large, "small": self._small}
         parts = {f"{name}_{part}": getattr(run, part) for name, run in runs.items() for part in ("length", "total")}
         return own | {"mean": self._mean, "count": self._count} | parts

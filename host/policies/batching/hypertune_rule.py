@@ -32,7 +32,7 @@ SNAP, SNAP_DEVIATIONS = 0.02, 2.0
 # So long after a change an array is thought over again (estimates are better, and it has lasted), then twice as long.
 RECHECK_STEPS = 16
 _STATE = {
-    "": ("batches", "alive", "dirty", "recheck", "fresh"),
+    "": ("batches", "alive", "dirty", "recheck"),
     "_durations": ("steps", "ends"),
     "_drifts": ("slowed_at", "slowed_by", "lead"),
 }
@@ -99,8 +99,6 @@ class Retuner:
         self.detector = Detector(shape, rules.threshold, rules.window)
         # Levels that are new since the last plan.
         self.dirty = np.zeros(shape, dtype=np.bool_)
-        # Batches that no step was seen with: a drive's first one takes up to a tenth longer, for it has no memory yet.
-        self.fresh = np.zeros(shape, dtype=np.bool_)
         self._durations, self._drifts = Durations(rows), Drifts(shape)
         # The step after which a row is thought over without a new cause, and how long after the one before.
         self.recheck = np.full((rows, 2), RECHECK_STEPS, dtype=np.int64)
@@ -138,9 +136,7 @@ class Retuner:
             step: its number, from 1.
             compute_seconds: (rows, devices), positive or NaN; of a parked device those of its probe.
         """
-        seen = np.where(self.alive & ~self.fresh, compute_seconds, np.nan)
-        self.fresh &= np.isnan(compute_seconds)
-        log_ratio = np.log(seen / self._expected)
+        log_ratio = np.log(np.where(self.alive, compute_seconds, np.nan) / self._expected)
         before = self.detector.level.copy()
         changed = self.detector.observe(log_ratio).any
         if changed.any():
@@ -169,6 +165,7 @@ class Retuner:
         self.alive |= which
         self.batches = np.where(which, self._initial, self.batches)
         self.detector.reset(which)
+        self.detector.skip_next(which)
         self._drifts.reset(which)
         self.dirty |= which
         self.recheck[which.any(axis=1)] = 0, RECHECK_STEPS
@@ -182,7 +179,7 @@ class Retuner:
     def load(self, state: Mapping[str, Any]) -> None:
         """Take what `dump` returned."""
         for name, array in self._arrays():
-            array[0] = state.get(name, array[0])  # one of the release before knows less
+            array[0] = state[name]
         self.detector.load_state(state["detector"])
         self._known = None
 
@@ -227,7 +224,7 @@ class Retuner:
         if share <= (0.0 if going_home else MIN_GAIN) or gain <= self._rules.cost_steps:
             return None
         self.batches[row] = batches
-        self.fresh[row] |= batches != present
+        self.detector.skip_next(batches != present, row)
         self.dirty[row] = False
         self._known = None
         return RetuneDecision(row, present, batches, gain)

@@ -135,6 +135,17 @@ def test_a_step_without_an_observation_is_no_step(ratios: list[float], where: in
     assert holed.level == pytest.approx(plain.level)
 
 
+@given(st.lists(st.sampled_from([1.0, 1.05, 1.5]), min_size=1, max_size=30), st.integers(0, 30), st.booleans())
+def test_a_step_that_is_passed_over_is_no_step(ratios: list[float], where: int, lost: bool) -> None:
+    """Whatever it took, and also if nothing came of the step after the one that was asked for."""
+    plain, passing = Detector((1,), THRESHOLD, WINDOW), Detector((1,), THRESHOLD, WINDOW)
+    run(plain, np.array(ratios))
+    run(passing, np.array(ratios[:where]))
+    passing.skip_next(np.array([True]))
+    run(passing, np.array([*([np.nan] if lost else []), 9.0, *ratios[where:]]))
+    assert passing.state() == plain.state()
+
+
 @given(st.lists(st.sampled_from([1.0, 1.05, 1.5, 0.7, float("nan")]), max_size=40), st.integers(0, 40))
 def test_its_state_goes_through_json(ratios: list[float], where: int) -> None:
     plain, stopped = Detector((2,), THRESHOLD, WINDOW), Detector((2,), THRESHOLD, WINDOW)
