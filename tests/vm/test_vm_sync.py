@@ -73,12 +73,11 @@ def batches(record: dict[str, Any]) -> list[list[int]]:
 def check_others(retune: dict[str, Any]) -> None:
     """Check that nobody's batch changes whose steps do not, and the other drive's only if the retune says so.
 
-    A step of the other drive takes some per cent longer than its table says, and a tenth longer after each change of
-    its batch: what it is given may be less than planned, and never more.
+    A step of the other drive takes some per cent longer than its table says: it may be given as much less than planned.
     """
-    before, after = retune["before"], retune["after"]
+    before, after, planned = retune["before"], retune["after"], DISTURBED["sync"]["tuning"]["slow_batch"]
     assert after["host"] == before["host"]
-    assert 0 < after["csd-01"] <= DISTURBED["sync"]["tuning"]["slow_batch"]
+    assert 0.85 * planned <= after["csd-01"] <= planned
     assert after["csd-01"] == before["csd-01"] or "csd-01 takes" in retune["reason"]
 
 
