@@ -16,7 +16,8 @@ from firmware_agent.common.frames.session_frames import Holding
 from firmware_agent.common.handover import SHARD_FILE
 from firmware_agent.common.shard import REMEDY, open_shard, write_shard
 from host.config.job_file import DataSection
-from host.core.datasets import Dataset, Indices, load_dataset, partition_dirichlet, partition_evenly
+from host.core.datasets import Dataset, load_dataset
+from host.core.partition import Indices, partition_dirichlet, partition_evenly
 
 # A random sample of fewer has a direction of its own (see `host.training.sync.gradient_direction`).
 LEAST_ALIKE = 256

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from firmware_agent.common.errors import DataError
-from host.core.datasets import Indices, partition_dirichlet, partition_evenly
+from host.core.partition import Indices, partition_dirichlet, partition_evenly
 
 Labels = npt.NDArray[np.int64]
 seeds = st.integers(0, 2**32 - 1)
