@@ -7,9 +7,8 @@ import hashlib
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import libvirt
 import msgspec
@@ -40,8 +39,7 @@ class VolumeMarker(msgspec.Struct, frozen=True):
     modified: str
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(NamedTuple):
     """The user and group under whom QEMU runs there."""
 
     user: int
