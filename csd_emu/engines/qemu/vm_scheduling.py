@@ -97,14 +97,15 @@ class PlannedHypervisor(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, name: str, uri: str, offer: Offer | None, devices: list[str], problem: str) -> PlannedHypervisor:
         """Return what is planned for a hypervisor with this `offer`, None of one that does not answer."""
-        room = math.inf if offer is None else offer.room() - len(devices)
+        offer = offer or Offer(cores=0)
+        room = offer.room() - len(devices)
         return cls(
             name=name,
             uri=uri,
-            cores=0 if offer is None else offer.cores,
-            memory_bytes=None if offer is None else offer.memory_bytes,
-            disk_bytes=None if offer is None else offer.disk_bytes,
-            cores_bind=offer is not None and offer.cores_bind,
+            cores=offer.cores,
+            memory_bytes=offer.memory_bytes,
+            disk_bytes=offer.disk_bytes,
+            cores_bind=offer.cores_bind,
             room=None if math.isinf(room) else max(0, int(room)),
             devices=devices,
             problem=problem,

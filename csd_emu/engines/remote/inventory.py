@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from csd_emu.config.array_file import REMOTE, ArrayConfig, DeviceGroup, DeviceName, check_profile
+from csd_emu.config.array_file import REMOTE, ArrayConfig, DeviceGroup, DeviceName, DriveProfile
 from csd_emu.engines.remote.drive_layout import DEFAULT_FOLDER
 from csd_emu.util.config_files import Config, load_config
 from csd_emu.util.nearest_word import hint_at
@@ -100,7 +100,7 @@ class Reach(Config):
     ssh_config: str | None = None
     folder: _RemotePath | None = None
     data: _RemotePath | None = None
-    profile: str | None = None
+    profile: DriveProfile | None = None
     host_address: _Word | None = None
 
     @field_validator("jump")
@@ -117,11 +117,6 @@ class Reach(Config):
         if value in _SYSTEM_FOLDERS or (value or "").startswith(_NEVER_BELOW):
             raise ValueError(f"{value} belongs to the drive's system; give a folder of its own, as {DEFAULT_FOLDER}")
         return value
-
-    @field_validator("profile")
-    @classmethod
-    def _known_profile(cls, value: str | None) -> str | None:
-        return None if value is None else check_profile(value, "drive")
 
 
 class DriveSection(Reach):
