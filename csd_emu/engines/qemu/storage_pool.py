@@ -294,7 +294,8 @@ def volume_xml(name: str, capacity_bytes: int, backing: tuple[Path, str] | None,
 def _pool_xml(folder: str) -> str:
     pool = ElementTree.Element("pool", type="dir")
     ElementTree.SubElement(pool, "name").text = f"csd-emu-{hashlib.sha256(folder.encode()).hexdigest()[:8]}"
-    ElementTree.SubElement(ElementTree.SubElement(pool, "target"), "path").text = folder
+    target = ElementTree.SubElement(pool, "target")
+    ElementTree.SubElement(target, "path").text = folder
     return ElementTree.tostring(pool, encoding="unicode")
 
 
