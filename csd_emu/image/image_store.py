@@ -111,7 +111,8 @@ class ImageStore:
         with self._locked(progress):
             self._sweep()
             if rebuild:
-                self._remove(image)
+                _remove_folder(image.directory)
+                _remove_folder(self._layer)
             if not image.directory.is_dir():
                 self._build(image, Stages(progress), refresh=refresh)
         self.verify(image)
@@ -270,10 +271,6 @@ class ImageStore:
             "download_seconds": stages.download_seconds,
             "build_seconds": round(sum(stages.build_seconds.values()), 3),
         }
-
-    def _remove(self, image: Image) -> None:
-        _remove_folder(image.directory)
-        _remove_folder(self._layer)
 
     def _directories(self) -> Iterator[Path]:
         paths = sorted(self._folder.iterdir()) if self._folder.is_dir() else []

@@ -76,7 +76,8 @@ def find_mirrors() -> Mirrors:
         EnvironmentUnfit: neither names one.
     """
     if chosen := os.environ.get(MIRROR_VARIABLE):
-        return _below(chosen)
+        root = chosen.rstrip("/")
+        return Mirrors(f"{root}/debian", f"{root}/debian-security")
     machine = _os_release()
     sources = read_sources() if machine.get("ID") == "debian" else []
     return own_mirrors(sources, machine.get("VERSION_CODENAME", "stable"))
@@ -114,11 +115,6 @@ def read_sources() -> list[AptSource]:
     said = subprocess.run([find_tool("apt-get", "apt"), *ask], capture_output=True, text=True, check=False).stdout
     rows = [line.split("\t") for line in said.splitlines() if line.startswith(_MIRROR_SCHEMES)]
     return [AptSource(address.rstrip("/"), suite, component) for address, suite, component in rows]
-
-
-def _below(root: str) -> Mirrors:
-    root = root.rstrip("/")
-    return Mirrors(f"{root}/debian", f"{root}/debian-security")
 
 
 def _os_release() -> dict[str, str]:

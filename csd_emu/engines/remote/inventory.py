@@ -192,31 +192,29 @@ class Inventory(Config):
     def _same_places(self) -> Iterator[str]:
         """Name drives that are one machine: it has one agent, one unit and one user, whatever the folder."""
         seen: dict[tuple[object, ...], str] = {}
-        for name, section in self.drives.items():
-            drive = self._entry(name, section, known_groups_only=True)
+        for drive in self.list_drives():
             place = (drive.host.lower(), drive.port or 22, drive.jump, drive.ssh_config)
-            other = seen.setdefault(place, name)
-            if other != name:
+            other = seen.setdefault(place, drive.name)
+            if other != drive.name:
                 yield (
-                    f"drives.{name}: is the same place as {other} ({drive.host}, port {drive.port or 22}); one machine "
-                    "is one drive: remove one of them, or correct host or port"
+                    f"drives.{drive.name}: is the same place as {other} ({drive.host}, port {drive.port or 22}); one "
+                    "machine is one drive: remove one of them, or correct host or port"
                 )
 
     def _tangled_paths(self) -> Iterator[str]:
-        for name, section in self.drives.items():
-            drive = self._entry(name, section, known_groups_only=True)
+        for drive in self.list_drives():
             if drive.data is None:
                 continue
             folder, data = f"{drive.folder}/", f"{drive.data}/"
             if folder.startswith(data) or data.startswith(folder):
                 yield (
-                    f"drives.{name}: one of data ({drive.data}) and folder ({drive.folder}) lies in the other, and "
-                    "folder is removed as a whole; give a folder apart from the records"
+                    f"drives.{drive.name}: one of data ({drive.data}) and folder ({drive.folder}) lies in the other, "
+                    "and folder is removed as a whole; give a folder apart from the records"
                 )
 
-    def _entry(self, name: str, section: DriveSection, known_groups_only: bool = False) -> DriveEntry:
-        groups = [group for group in section.groups if group in self.groups or not known_groups_only]
-        layers = [section, *(self.groups[group] for group in groups), self.defaults]
+    def _entry(self, name: str, section: DriveSection) -> DriveEntry:
+        groups = [self.groups[group] for group in section.groups if group in self.groups]
+        layers = [section, *groups, self.defaults]
         values: dict[str, str | int | None] = {
             key: next((value for layer in layers if (value := getattr(layer, key)) is not None), None)
             for key in Reach.model_fields

@@ -116,7 +116,7 @@ _CLOSE_SECONDS = 5.0
 _KEEPALIVES_MISSED = 4
 
 
-class Connected(contextlib.AbstractContextManager["Connected"]):
+class Connected:
     """An open connection to a drive, and those to the servers on the way."""
 
     def __init__(self, drive: str, route: Route, deadline: Deadline, write_keys: bool = True) -> None:
@@ -136,9 +136,6 @@ class Connected(contextlib.AbstractContextManager["Connected"]):
     def close(self) -> None:
         """End all connections, the farthest first."""
         self._stack.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _connect(self, route: Route, deadline: Deadline) -> None:
         """Open the connection to one server, through the one before it."""
