@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from ipaddress import IPv4Address
 from typing import Annotated, Final, Literal, Self
 
@@ -40,6 +41,10 @@ def check_profile(name: str, kind: str) -> str:
     return name
 
 
+DriveProfile = Annotated[str, AfterValidator(partial(check_profile, kind="drive"))]
+HostProfile = Annotated[str, AfterValidator(partial(check_profile, kind="host"))]
+
+
 def _check_dram(value: float) -> float:
     if not MIN_MEMORY_BYTES <= value <= MAX_MEMORY_BYTES or value % _MEBIBYTE:
         raise ValueError("must be whole MiB between 1 GiB (torch does not fit below) and 16 GiB")
@@ -61,17 +66,12 @@ class DeviceGroup(Config):
         data: path in the drives of records that they train on in place; null is the inventory's, or none.
     """
 
-    profile: str | None = None
+    profile: DriveProfile | None = None
     count: int = Field(default=1, ge=1, le=MAX_DEVICES)
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,8}$")] = "csd"
     engine: EngineName | None = None
     drives: Annotated[list[str], Field(min_length=1)] | None = None
     data: str | None = None
-
-    @field_validator("profile")
-    @classmethod
-    def _known(cls, value: str | None) -> str | None:
-        return value if value is None else check_profile(value, "drive")
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:
@@ -102,18 +102,13 @@ class HostSection(Config):
         power_cap: what the whole array may draw on average over device time; an alert says when it draws more.
     """
 
-    profile: str = "xeon-4108"
+    profile: HostProfile = "xeon-4108"
     trains: bool = False
     address: IPv4Address = Field(default=IPv4Address("127.0.0.1"), strict=False)
     port: int | None = Field(default=None, ge=1024, le=65535)
     metrics_port: int | None = Field(default=None, ge=1024, le=65535)
     names: list[WebName] = Field(default=[], max_length=64)
     power_cap: Watts | None = None
-
-    @field_validator("profile")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        return check_profile(value, "host")
 
     @field_validator("power_cap")
     @classmethod

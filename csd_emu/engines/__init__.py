@@ -102,9 +102,8 @@ def faults_of(engine: Engine, device: Device) -> frozenset[Fault]:
 
 __all__ = ["DevicePlan", "Engine", "Fault", "Handle", "NativeEngine", "Surroundings", "faults_of", "make_engine"]
 
-_NO_LIBVIRT = f"libvirt-python is not installed; {INSTALL_LIBVIRT_PYTHON}"
-# Modules that an engine may lack on this machine -> what is missing, and the remedy.
-_MISSING = {"libvirt": _NO_LIBVIRT, "libvirt_qemu": _NO_LIBVIRT}
+# Modules of libvirt-python, which an engine may lack on this machine.
+_LIBVIRT = ("libvirt", "libvirt_qemu")
 
 
 def make_engine(config: ArrayConfig, paths: Paths) -> Engine:
@@ -125,7 +124,9 @@ def _make(name: str, config: ArrayConfig, paths: Paths) -> Engine:
     try:
         engine: EngineClass = ENGINE.load(name)
     except ModuleNotFoundError as error:
-        if (remedy := _MISSING.get(error.name or "")) is None:
+        if error.name not in _LIBVIRT:
             raise
-        raise EnvironmentUnfit(f"{remedy}, or use --engine native") from error
+        raise EnvironmentUnfit(
+            f"libvirt-python is not installed; {INSTALL_LIBVIRT_PYTHON}, or use --engine native"
+        ) from error
     return engine.of_array(config, paths)

@@ -135,19 +135,21 @@ class Engine(Protocol):
             BootTimeout: the deadline passed.
         """
         greeting = asyncio.ensure_future(hello)
-        name = handle.plan.device.name
+        name, console = handle.plan.device.name, handle.plan.console
         try:
             while not greeting.done():
                 await asyncio.wait({greeting}, timeout=min(_LIVENESS_SECONDS, deadline.left_seconds))
                 if greeting.done():
                     break
                 if not await asyncio.to_thread(self.alive, handle):
-                    raise DeviceLost(f"{name} ended before its agent said hello; its last words:\n{_words(handle)}")
-                if FAILED_MARKER in (words := _words(handle)):
+                    raise DeviceLost(
+                        f"{name} ended before its agent said hello; its last words:\n{last_words(console)}"
+                    )
+                if FAILED_MARKER in (words := last_words(console)):
                     raise DeviceLost(f"{name}: its agent ended:\n{words}")
                 if deadline.expired:
                     raise BootTimeout(
-                        f"{name} did not say hello in {deadline.seconds:.0f} s; its last words:\n{_words(handle)}"
+                        f"{name} did not say hello in {deadline.seconds:.0f} s; its last words:\n{last_words(console)}"
                     )
             greeting.result()
         finally:
@@ -219,7 +221,3 @@ def last_lines(text: str) -> str:
     """Return the last lines of what a console said, for an error message."""
     said = [f"    {line}" for line in text.splitlines() if line.strip()]
     return "\n".join(said[-LAST_LINES:]) or "(no console output)"
-
-
-def _words(handle: Handle) -> str:
-    return last_words(handle.plan.console)

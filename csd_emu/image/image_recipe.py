@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import tomllib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from csd_emu.image.wheels import LockedWheels
 from csd_emu.util.file_hash import file_sha256
 from csd_emu.util.paths import packaged_folder
 from firmware_agent.common.atomic_files import replace_file
@@ -35,7 +37,7 @@ class ImageRecipe:
         command_line: the kernel's.
         enable, mask: systemd units.
         python: version of the guest's Python, ``major.minor``.
-        platforms: wheel platform tags, best first.
+        wheels: the Python packages.
         wheel_leave_out: fnmatch patterns of files that are not unpacked.
         build_install, build_without: like `install` and `without`, for a Python that runs on the build machine.
         disk_bytes: size of the root disk as the guest sees it.
@@ -53,7 +55,7 @@ class ImageRecipe:
     enable: tuple[str, ...]
     mask: tuple[str, ...]
     python: str
-    platforms: tuple[str, ...]
+    wheels: LockedWheels
     wheel_leave_out: tuple[str, ...]
     build_install: tuple[str, ...]
     build_without: tuple[str, ...]
@@ -64,11 +66,6 @@ class ImageRecipe:
     def overlay(self) -> Path:
         """Files laid over the unpacked packages."""
         return self.folder / "overlay"
-
-    @property
-    def lock_file(self) -> Path:
-        """The Python packages and their hashes."""
-        return self.folder / "requirements.lock"
 
     def layer_hash(self) -> str:
         """Return the hash of all that the disk depends on: everything but the agent."""
@@ -115,7 +112,7 @@ def _recipe(folder: Path, table: dict[str, Any]) -> ImageRecipe:
         enable=tuple(systemd["enable"]),
         mask=tuple(systemd["mask"]),
         python=python["version"],
-        platforms=tuple(python["platforms"]),
+        wheels=LockedWheels(folder / "requirements.lock", python["version"], tuple(python["platforms"])),
         wheel_leave_out=tuple(python["leave_out"]),
         build_install=tuple(python["build_install"]),
         build_without=tuple(python["build_without"]),
@@ -129,6 +126,14 @@ def source_files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             yield path
+
+
+def copy_sources(folder: Path, target: Path) -> None:
+    """Copy the files below `folder`, without bytecode, to the same places below `target`."""
+    for source in source_files(folder):
+        copy = target / source.relative_to(folder)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, copy)
 
 
 def tree_hash(folder: Path, salt: str) -> str:

@@ -42,9 +42,6 @@ _LAYERS = ".layers"
 _PARTIAL = ".build-"
 # Folders whose wheels are used before any package index is asked.
 _WHEELS = (Path("wheels"),)
-# `list` is also a method of the store.
-_Infos = list[ImageInfo]
-_Hashes = list[str]
 
 
 class Builder(Protocol):
@@ -111,15 +108,13 @@ class ImageStore:
         if image.directory.is_dir() and not rebuild:
             self.verify(image)
             return image
-        try:
-            with self._locked(progress):
-                self._sweep()
-                if rebuild:
-                    self._remove(image)
-                if not image.directory.is_dir():
-                    self._build(image, Stages(progress), refresh=refresh)
-        except OSError as error:
-            raise _explained(error, self._folder) from error
+        with self._locked(progress):
+            self._sweep()
+            if rebuild:
+                _remove_folder(image.directory)
+                _remove_folder(self._layer)
+            if not image.directory.is_dir():
+                self._build(image, Stages(progress), refresh=refresh)
         self.verify(image)
         return image
 
@@ -153,20 +148,17 @@ class ImageStore:
                 f"{source}: was made by another version of csd-emu (layer {manifest.layer}, this one needs "
                 f"{layer.name}); run `csd-emu image build`"
             )
-        try:
-            with self._locked(progress):
-                self._sweep()
-                if not layer.is_dir():
-                    progress.stage(f"unpack {source.name}")
-                    with self._partial() as partial:
-                        unpack_archive(self._runner, source, manifest, partial)
-                        layer.parent.mkdir(exist_ok=True)
-                        partial.rename(layer)
-        except OSError as error:
-            raise _explained(error, self._folder) from error
+        with self._locked(progress):
+            self._sweep()
+            if not layer.is_dir():
+                progress.stage(f"unpack {source.name}")
+                with self._partial() as partial:
+                    unpack_archive(self._runner, source, manifest, partial)
+                    layer.parent.mkdir(exist_ok=True)
+                    partial.rename(layer)
         return self.ensure(progress)
 
-    def list(self) -> _Infos:
+    def images(self) -> list[ImageInfo]:
         """Return the images, newest first; folders whose metadata cannot be read are left out."""
         found = []
         for directory in self._directories():
@@ -176,7 +168,7 @@ class ImageStore:
                 continue
         return sorted(found, key=lambda info: info.created, reverse=True)
 
-    def prune(self, keep: set[str]) -> _Hashes:
+    def prune(self, keep: set[str]) -> list[str]:
         """Remove images whose hash is not in `keep`, layers that no image uses any more, and leftovers of builds.
 
         Returns:
@@ -189,7 +181,7 @@ class ImageStore:
             gone = [directory for directory in self._directories() if directory.name not in keep]
             for directory in gone:
                 _remove_folder(directory)
-            used = {info.layer for info in self.list()}
+            used = {info.layer for info in self.images()}
             for layer in self._folder.glob(f"{_LAYERS}/*"):
                 if layer.name not in used:
                     _remove_folder(layer)
@@ -280,10 +272,6 @@ class ImageStore:
             "build_seconds": round(sum(stages.build_seconds.values()), 3),
         }
 
-    def _remove(self, image: Image) -> None:
-        _remove_folder(image.directory)
-        _remove_folder(self._layer)
-
     def _directories(self) -> Iterator[Path]:
         paths = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
         return (path for path in paths if path.is_dir() and not path.name.startswith("."))
@@ -305,17 +293,24 @@ class ImageStore:
 
     @contextmanager
     def _locked(self, progress: Progress | None) -> Iterator[None]:
-        """Hold the store's lock: one process builds or prunes, the others wait and then find its work."""
-        make_folder(self._folder, 0o755)
-        with (self._folder / ".lock").open("a") as lock:
-            waited = False
-            while not try_lock(lock.fileno()):
-                if progress is not None and not waited:
-                    progress.stage("wait for another image build")
-                waited = True
-                self._cancelled.wait(_LOCK_POLL_SECONDS)
-                self._runner.check()
-            yield
+        """Hold the store's lock: one process builds or prunes, the others wait and then find its work.
+
+        Raises:
+            EnvironmentUnfit: a file or folder of the store cannot be used, also inside the block.
+        """
+        try:
+            make_folder(self._folder, 0o755)
+            with (self._folder / ".lock").open("a") as lock:
+                waited = False
+                while not try_lock(lock.fileno()):
+                    if progress is not None and not waited:
+                        progress.stage("wait for another image build")
+                    waited = True
+                    self._cancelled.wait(_LOCK_POLL_SECONDS)
+                    self._runner.check()
+                yield
+        except OSError as error:
+            raise _explained(error, self._folder) from error
 
 
 def _info(directory: Path) -> ImageInfo:

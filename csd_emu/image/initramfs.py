@@ -5,7 +5,6 @@ So a changed agent needs no new disk, and images of one layer share theirs.
 
 from __future__ import annotations
 
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -15,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from csd_emu.image.image_recipe import ImageRecipe, source_files
+from csd_emu.image.image_recipe import ImageRecipe, copy_sources
 from csd_emu.image.image_rootfs import BuildPython, compile_tree
 from csd_emu.image.runner import Runner
 
@@ -115,10 +114,7 @@ def agent_entries(runner: Runner, python: BuildPython, agent: Path) -> list[Entr
     """
     with tempfile.TemporaryDirectory(prefix="csd-agent-") as name:
         root = Path(name)
-        for source in source_files(agent):
-            target = root / AGENT / source.relative_to(agent)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+        copy_sources(agent, root / AGENT)
         compile_tree(runner, python, root, [AGENT], strict=True)
         paths = sorted(path for path in root.rglob("*") if path.is_file())
         return [Entry(f"files/{path.relative_to(root)}", 0o644, path.read_bytes()) for path in paths]

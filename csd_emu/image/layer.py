@@ -80,7 +80,7 @@ class LayerBuilder:
         """Use `downloads` as the cache and the folders `wheels` before any package index."""
         self._recipe, self._runner = recipe, runner
         self._guest = PackageCache(downloads, recipe.suite, GUEST_ARCHITECTURE, runner)
-        self._wheels = WheelCache(downloads / "wheels", wheels, recipe, runner)
+        self._wheels = WheelCache(downloads / "wheels", wheels, recipe.wheels, runner)
         own = PackageCache(downloads, recipe.suite, machine_architecture(), runner)
         self._python = PythonCache(downloads, own, recipe, runner)
         self._found: BuildPython | None = None

@@ -10,9 +10,11 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+import subprocess
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from csd_emu.image.runner import Runner, find_tool
@@ -24,6 +26,9 @@ from firmware_agent.common.errors import EnvironmentUnfit, ImageError
 MIRROR_VARIABLE = "CSD_EMU_DEBIAN_MIRROR"
 _KEYRINGS = ("debian-archive-keyring.gpg", "debian-archive-keyring.pgp")
 _SECURITY_SUFFIXES = ("-security", "/updates")
+# What apt says of each index of packages; a CD is no mirror.
+_INDEX = "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)"
+_MIRROR_SCHEMES = ("http://", "https://", "file:", "mirror+")
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,12 @@ class Mirrors:
         )
 
 
-@dataclass(frozen=True)
-class AptSource:
-    """One line of apt sources: an address, a suite and its components."""
+class AptSource(NamedTuple):
+    """One component of a suite in apt's sources, and its address."""
 
     address: str
     suite: str
-    components: frozenset[str]
+    component: str
 
 
 def find_keyring(folder: Path = Path("/usr/share/keyrings")) -> Path:
@@ -65,16 +69,17 @@ def find_keyring(folder: Path = Path("/usr/share/keyrings")) -> Path:
     raise EnvironmentUnfit(f"{folder / _KEYRINGS[0]}: not found; install the package debian-archive-keyring")
 
 
-def find_mirrors(apt_folder: Path = Path("/etc/apt")) -> Mirrors:
+def find_mirrors() -> Mirrors:
     """Return the mirrors: from the environment, else the machine's own if it is a Debian.
 
     Raises:
         EnvironmentUnfit: neither names one.
     """
     if chosen := os.environ.get(MIRROR_VARIABLE):
-        return _below(chosen)
+        root = chosen.rstrip("/")
+        return Mirrors(f"{root}/debian", f"{root}/debian-security")
     machine = _os_release()
-    sources = read_sources(apt_folder) if machine.get("ID") == "debian" else []
+    sources = read_sources() if machine.get("ID") == "debian" else []
     return own_mirrors(sources, machine.get("VERSION_CODENAME", "stable"))
 
 
@@ -96,72 +101,20 @@ def own_mirrors(sources: list[AptSource], codename: str) -> Mirrors:
 
 
 def _first_main(sources: list[AptSource], suites: set[str]) -> str | None:
-    found = (source.address for source in sources if source.suite in suites and "main" in source.components)
+    found = (source.address for source in sources if source.suite in suites and source.component == "main")
     return next(found, None)
 
 
-def read_sources(apt_folder: Path) -> list[AptSource]:
-    """Return the enabled binary sources of a machine, both styles; files that cannot be read are left out."""
-    lists = [apt_folder / "sources.list", *sorted((apt_folder / "sources.list.d").glob("*.list"))]
-    stanzas = sorted((apt_folder / "sources.list.d").glob("*.sources"))
-    found = [source for path in stanzas for source in parse_deb822(_text(path))]
-    return found + [source for path in lists for source in parse_one_line(_text(path))]
+def read_sources() -> list[AptSource]:
+    """Return the enabled binary sources of this machine that are mirrors, as apt itself reads them; none if it cannot.
 
-
-def parse_one_line(text: str) -> Iterator[AptSource]:
-    """Yield the sources of a ``sources.list``."""
-    for line in text.splitlines():
-        words = line.partition("#")[0].split()
-        if words[:1] != ["deb"]:
-            continue
-        words = words[1:]
-        if words and words[0].startswith("["):
-            end = next((index for index, word in enumerate(words) if word.endswith("]")), len(words))
-            words = words[end + 1 :]
-        if len(words) > 2 and _is_mirror(words[0]):
-            yield AptSource(words[0].rstrip("/"), words[1].rstrip("/"), frozenset(words[2:]))
-
-
-def parse_deb822(text: str) -> Iterator[AptSource]:
-    """Yield the sources of a ``.sources`` file."""
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    for stanza in "\n".join(lines).split("\n\n"):
-        fields = _fields(stanza)
-        if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() == "no":
-            continue
-        components = frozenset(fields.get("components", "").split())
-        for address in filter(_is_mirror, fields.get("uris", "").split()):
-            for suite in fields.get("suites", "").split():
-                yield AptSource(address.rstrip("/"), suite.rstrip("/"), components)
-
-
-def _fields(stanza: str) -> dict[str, str]:
-    fields: dict[str, str] = {}
-    name = ""
-    for line in stanza.splitlines():
-        if line[:1] in (" ", "\t"):
-            fields[name] = f"{fields.get(name, '')} {line.strip()}"
-        elif ":" in line:
-            name, _, value = line.partition(":")
-            name = name.strip().lower()
-            fields[name] = value.strip()
-    return fields
-
-
-def _is_mirror(address: str) -> bool:
-    return address.startswith(("http://", "https://", "file:", "mirror+"))
-
-
-def _below(root: str) -> Mirrors:
-    root = root.rstrip("/")
-    return Mirrors(f"{root}/debian", f"{root}/debian-security")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return ""
+    Raises:
+        EnvironmentUnfit: there is no apt.
+    """
+    ask = ("indextargets", "--no-release-info", "--format", _INDEX, "Created-By: Packages")
+    said = subprocess.run([find_tool("apt-get", "apt"), *ask], capture_output=True, text=True, check=False).stdout
+    rows = [line.split("\t") for line in said.splitlines() if line.startswith(_MIRROR_SCHEMES)]
+    return [AptSource(address.rstrip("/"), suite, component) for address, suite, component in rows]
 
 
 def _os_release() -> dict[str, str]:

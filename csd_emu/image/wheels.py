@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from csd_emu.image.runner import Runner
 from csd_emu.util.file_hash import file_sha256
@@ -57,26 +56,19 @@ def read_lock(path: Path) -> list[Requirement]:
     return requirements
 
 
-class WheelSelection(Protocol):
-    """Which wheels: those of a lock file, for one Python on certain platforms; an image's recipe says it, for one."""
+@dataclass(frozen=True)
+class LockedWheels:
+    """Which wheels: those of a lock file, for one Python (``major.minor``) on certain platforms, best first."""
 
-    @property
-    def lock_file(self) -> Path:
-        """The packages and their hashes."""
-
-    @property
-    def python(self) -> str:
-        """The version, ``major.minor``."""
-
-    @property
-    def platforms(self) -> tuple[str, ...]:
-        """Platform tags, best first."""
+    lock_file: Path
+    python: str
+    platforms: tuple[str, ...]
 
 
 class WheelCache:
     """Wheels kept in a folder, one file per locked package."""
 
-    def __init__(self, folder: Path, local: Sequence[Path], wanted: WheelSelection, runner: Runner) -> None:
+    def __init__(self, folder: Path, local: Sequence[Path], wanted: LockedWheels, runner: Runner) -> None:
         """Keep wheels in `folder`; take them from the folders `local` before any index is asked."""
         self._folder, self._local, self._wanted, self._runner = folder, local, wanted, runner
 

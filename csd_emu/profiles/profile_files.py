@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from csd_emu.profiles.profile import HostRatio, Power, Profile, Sourced
 from csd_emu.util.config_files import Config, load_config
@@ -67,30 +67,17 @@ class ProfileFigure(Config):
     source: Annotated[str, Field(min_length=3, pattern=r"\S")]
 
 
-class ProfileFile(Config):
-    """A profile file. Keys that are absent are the base's; without a base all of a drive must be there."""
+class _Head(Config):
+    """What a profile file says beside its figures."""
 
     base: str | None = None
     kind: Literal["drive", "host"] | None = None
-    cores: ProfileFigure | None = None
-    clock: ProfileFigure | None = None
-    instructions_per_cycle: ProfileFigure | None = None
-    parallel_efficiency: ProfileFigure | None = None
-    dram: ProfileFigure | None = None
-    flash_bandwidth: ProfileFigure | None = None
-    flash_latency: ProfileFigure | None = None
-    link_bandwidth: ProfileFigure | None = None
-    link_latency: ProfileFigure | None = None
-    nvme_bandwidth: ProfileFigure | None = None
-    idle_power: ProfileFigure | None = None
-    core_power: ProfileFigure | None = None
-    dram_power: ProfileFigure | None = None
-    flash_energy: ProfileFigure | None = None
-    link_energy: ProfileFigure | None = None
-    ratio_low: ProfileFigure | None = None
-    ratio_middle: ProfileFigure | None = None
-    ratio_high: ProfileFigure | None = None
-    chassis_power: ProfileFigure | None = None
+
+
+_OPTIONAL: Any = (ProfileFigure | None, None)
+_KEYS = dict.fromkeys(_COMMON | _POWER | _RATIO | _CHASSIS, _OPTIONAL)
+# An absent key is the base's; without a base all of a drive must be there.
+ProfileFile = create_model("ProfileFile", __base__=_Head, **_KEYS)
 
 
 def read_profile(path: Path, name: str, folder: Path | None = None, chain: tuple[str, ...] = ()) -> Profile:
@@ -134,7 +121,7 @@ def read_profile(path: Path, name: str, folder: Path | None = None, chain: tuple
 class _Reader:
     """Takes figures out of one parsed file."""
 
-    def __init__(self, path: Path, file: ProfileFile) -> None:
+    def __init__(self, path: Path, file: _Head) -> None:
         self._path, self._file = path, file
 
     def section(self, entries: Mapping[str, _Entry], base: object) -> dict[str, Sourced]:

@@ -120,17 +120,11 @@ class _Loader(_Safe):  # type: ignore[misc]
             seen.add(key)
         return dict(super().construct_mapping(node, deep=deep))
 
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """Construct an integer of a length that somebody may have meant."""
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        """Construct a number of a length that somebody may have meant."""
         if len(node.value) > _MOST_DIGITS:
             raise yaml.constructor.ConstructorError(None, None, "a number is too long", node.start_mark)
-        return int(super().construct_yaml_int(node))
-
-    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
-        """Construct a number, as above."""
-        if len(node.value) > _MOST_DIGITS:
-            raise yaml.constructor.ConstructorError(None, None, "a number is too long", node.start_mark)
-        return float(super().construct_yaml_float(node))
+        return _Safe.yaml_constructors[node.tag](self, node)
 
 
 # No key takes a date; what looks like one is text.
@@ -138,5 +132,5 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in _Loader.yaml_implicit_resolvers.items()
 }
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
-_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
+for number in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
+    _Loader.add_constructor(number, _Loader.construct_number)

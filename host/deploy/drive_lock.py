@@ -9,6 +9,8 @@ import shlex
 import socket
 from collections.abc import Iterator
 
+import psutil
+
 from csd_emu.engines.remote.drive_slot import Slot
 from csd_emu.util.deadline import Deadline
 from firmware_agent.common.errors import DriveUnfit, DriveUnreachable
@@ -92,13 +94,7 @@ def _may_live(holder: str) -> bool:
         return True
     if int(process) == os.getpid():
         return f"{host}:{process}:{token}" in _HELD
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+    return psutil.pid_exists(int(process))
 
 
 def unless_lent(verb: Verb) -> Verb:

@@ -5,11 +5,12 @@ One drive's failure is that drive's alone.
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import contextlib
 import functools
 import importlib
 import logging
-import queue
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -20,7 +21,8 @@ from typing import Protocol
 
 from csd_emu.engines.remote.drive_layout import DriveLayout
 from csd_emu.engines.remote.inventory import DriveEntry, Inventory, load_inventory
-from csd_emu.engines.remote.shell import LocalShell, OpenShell, Shell, open_shell
+from csd_emu.engines.remote.shell import CommandResult, OnCopied, OpenShell, Shell, open_shell
+from csd_emu.util.daemon_threads import in_thread
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.nearest_word import hint_at
 from csd_emu.util.paths import Paths
@@ -45,7 +47,6 @@ from host.deploy.verbs.enrol import former_drive
 log = logging.getLogger(__name__)
 # After Ctrl-C threads get so long to end; one that still waits for a connection is left to the end of the process.
 _LEAVE_SECONDS = 5.0
-_WAIT_SECONDS = 0.5
 
 
 class Board(Protocol):
@@ -114,67 +115,43 @@ class _Crew:
         self, drives: Sequence[DriveEntry], verb: Verb, limits: Limits, board: Board, connect: OpenShell
     ) -> None:
         self._drives, self._verb, self._limits, self._board, self._connect = drives, verb, limits, board, connect
-        self._waiting: queue.SimpleQueue[DriveEntry] = queue.SimpleQueue()
-        self._ended: queue.SimpleQueue[VerbOutcome | BaseException] = queue.SimpleQueue()
+        self._waiting = collections.deque(drives)
+        self._done: dict[str, VerbOutcome] = {}
         self._lock = threading.Lock()
         self._shells: list[Shell] = []
         self._left = False
 
     def work(self) -> list[VerbOutcome]:
         """Return the outcomes, in the order of the drives."""
-        for drive in self._drives:
-            self._waiting.put(drive)
-        threads = [
-            threading.Thread(target=self._take_drives, name=f"deploy-{number}", daemon=True)
-            for number in range(min(self._limits.jobs, len(self._drives)))
-        ]
+        threads: list[concurrent.futures.Future[None]] = []
         try:
-            for thread in threads:
-                thread.start()
-            done = {outcome.drive: outcome for outcome in (self._next() for _ in self._drives)}
+            for number in range(min(self._limits.jobs, len(self._drives))):
+                threads.append(in_thread(f"deploy-{number}", self._take_drives))
+            for thread in concurrent.futures.as_completed(threads):
+                thread.result()
         except BaseException:
             with INTERRUPTS.deferred():
                 self._leave(threads)
             raise
-        for thread in threads:
-            thread.join()
-        return [done[drive.name] for drive in self._drives]
+        return [self._done[drive.name] for drive in self._drives]
 
-    def _next(self) -> VerbOutcome:
-        """Wait for one drive; in slices, since a wait without an end does not see Ctrl-C everywhere."""
-        while True:
-            try:
-                ended = self._ended.get(timeout=_WAIT_SECONDS)
-            except queue.Empty:
-                continue
-            if isinstance(ended, BaseException):
-                raise ended
-            return ended
-
-    def _leave(self, threads: list[threading.Thread]) -> None:
+    def _leave(self, threads: list[concurrent.futures.Future[None]]) -> None:
         with self._lock:
             self._left = True
             shells = list(self._shells)
         for shell in shells:
             shell.close()
-        deadline = Deadline(_LEAVE_SECONDS)
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join(deadline.left_seconds)
+        concurrent.futures.wait(threads, _LEAVE_SECONDS)
 
     def _take_drives(self) -> None:
         while not self._left:
             try:
-                drive = self._waiting.get_nowait()
-            except queue.Empty:
+                drive = self._waiting.popleft()
+            except IndexError:  # none is left
                 return
-            try:
-                outcome = self._do(drive)
-            except BaseException as error:  # the main thread raises it
-                self._ended.put(error)
-                return
+            outcome = self._do(drive)
             self._board.finish(outcome)
-            self._ended.put(outcome)
+            self._done[drive.name] = outcome
 
     def _do(self, drive: DriveEntry) -> VerbOutcome:
         begin = time.monotonic()
@@ -281,11 +258,27 @@ def prepare_verb(entry: VerbEntry, plan: VerbPlan) -> Verb:
     return verb if plan.options.force or "force" not in entry.options else unless_lent(verb)
 
 
-def _speak_with_none(drive: DriveEntry, _: Deadline) -> AbstractContextManager[Shell]:
-    def refuse(command: str) -> None:
+class _NoShell(Shell):
+    """The shell of a verb that speaks with no drive."""
+
+    def __init__(self, drive: DriveEntry) -> None:
+        self.drive = drive
+
+    def run(self, command: str, deadline: Deadline, stdin: bytes = b"", root: bool = False) -> CommandResult:
         raise RuntimeError(f"a verb that speaks with no drive would run {command!r}")
 
-    return contextlib.nullcontext(LocalShell(drive, {}, before=refuse))
+    def copy(self, source: Path, target: PurePosixPath, deadline: Deadline, show: OnCopied, root: bool = False) -> None:
+        raise RuntimeError(f"a verb that speaks with no drive would copy {source}")
+
+    def forward(self, host: str, port: int, drive_port: int = 0) -> int:
+        raise RuntimeError(f"a verb that speaks with no drive would forward port {port}")
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+def _speak_with_none(drive: DriveEntry, _: Deadline) -> AbstractContextManager[Shell]:
+    return contextlib.nullcontext(_NoShell(drive))
 
 
 def read_seconds(text: str) -> float:

@@ -120,14 +120,14 @@ def test_a_changed_agent_shares_the_checked_disk(world: World) -> None:
     assert (world.factory.layers, len(world.machine.booted)) == (1, 1)
     assert second.ssh_key.read_bytes() != first.ssh_key.read_bytes()
     assert not second.metadata["from_nothing"]
-    assert {info.hash for info in world.store().list()} == {first.hash, second.hash}
+    assert {info.hash for info in world.store().images()} == {first.hash, second.hash}
 
 
 def test_an_agent_that_does_not_compile_is_named(world: World) -> None:
     world.edit("def broken(:\n")
     with pytest.raises(ImageError, match=r"__main__\.py"):
         world.ensure()
-    assert world.store().list() == []
+    assert world.store().images() == []
     assert world.leftovers() == []
 
 
@@ -148,7 +148,7 @@ def test_a_failed_check_leaves_no_image_and_is_repeated(world: World) -> None:
     world.machine.works = False
     with pytest.raises(ImageError, match="check boot"):
         world.ensure()
-    assert world.store().list() == []
+    assert world.store().images() == []
     assert world.leftovers() == []
     world.machine.works = True
     assert world.ensure().metadata["checked"] == REPORT
@@ -208,7 +208,7 @@ def test_damaged_metadata_is_an_error_and_not_listed(world: World) -> None:
     (image.directory / "metadata.json").write_text("{half")
     with pytest.raises(ImageError, match=r"metadata\.json"):
         world.ensure()
-    assert world.store().list() == []
+    assert world.store().images() == []
 
 
 def test_prune_keeps_what_it_is_told_to(world: World) -> None:
@@ -218,7 +218,7 @@ def test_prune_keeps_what_it_is_told_to(world: World) -> None:
         images.append(world.ensure())
     kept = images[1]
     assert set(world.store().prune({kept.hash})) == {images[0].hash, images[2].hash}
-    assert [info.hash for info in world.store().list()] == [kept.hash]
+    assert [info.hash for info in world.store().images()] == [kept.hash]
     assert len(list(world.folder.glob(".layers/*"))) == 1
     world.store().verify(kept, contents=True)
     world.store().prune(set())
@@ -227,7 +227,7 @@ def test_prune_keeps_what_it_is_told_to(world: World) -> None:
 
 
 def test_an_empty_store_lists_and_prunes_nothing(world: World) -> None:
-    assert world.store().list() == []
+    assert world.store().images() == []
     assert world.store().prune(set()) == []
     assert not world.folder.exists()
 

@@ -1,4 +1,3 @@
-import dataclasses
 import hashlib
 import threading
 import zipfile
@@ -10,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csd_emu.image.image_recipe import ImageRecipe, image_folder, load_recipe
 from csd_emu.image.runner import Runner
-from csd_emu.image.wheels import Requirement, WheelCache, read_lock, unpack_wheel
+from csd_emu.image.wheels import LockedWheels, Requirement, WheelCache, read_lock, unpack_wheel
 from firmware_agent.common.errors import ImageError
 
 DIGEST = "0" * 64
@@ -37,10 +35,11 @@ class Index(Runner):
         return ""
 
 
-def locked(tmp_path: Path, wheels: dict[str, bytes]) -> ImageRecipe:
+def locked(tmp_path: Path, wheels: dict[str, bytes]) -> LockedWheels:
     lines = [f"{pin} --hash=sha256:{hashlib.sha256(data).hexdigest()}\n" for pin, data in wheels.items()]
-    (tmp_path / "requirements.lock").write_text("".join(lines))
-    return dataclasses.replace(load_recipe(image_folder()), folder=tmp_path)
+    lock = tmp_path / "requirements.lock"
+    lock.write_text("".join(lines))
+    return LockedWheels(lock, "3.11", ("manylinux_2_28_aarch64",))
 
 
 WHEELS = {"one==1": b"first wheel", "two==2": b"second wheel"}

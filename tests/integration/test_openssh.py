@@ -304,7 +304,7 @@ class TestCommands:
             doomed.run("kill -9 $PPID; sleep 60", Deadline(SECONDS))
 
     def test_a_link_that_falls_silent_is_given_up_before_tcp_would(self, drive: DriveEntry) -> None:
-        with Connected("csd-00", find_route(drive), Deadline(SECONDS)) as connected:
+        with contextlib.closing(Connected("csd-00", find_route(drive), Deadline(SECONDS))) as connected:
             sock = connected.transport.sock
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
 

@@ -24,7 +24,7 @@ from csd_emu.engines.remote.drive_slot import Lease, Slot
 from csd_emu.engines.remote.inventory import DriveEntry, drives_of
 from csd_emu.engines.remote.remote_engine import RemoteEngine, check_listens
 from csd_emu.engines.remote.server_id import server_id
-from csd_emu.engines.remote.shell import LocalShell, Shell
+from csd_emu.engines.remote.shell import Shell
 from csd_emu.util.deadline import Deadline
 from csd_emu.util.paths import Paths
 from csd_emu.util.progress import Silent
@@ -35,6 +35,7 @@ from host.config.job_file import DEFAULT_DATA
 from host.fleet.certificates import Authority
 from host.fleet.enrolment_authority import LENT_LIFETIME
 from host.fleet.lifecycle import ArrayRequest, _identity
+from tests.support.local_shell import LocalShell
 
 SCRIPT = """#!/bin/sh
 # A drive's control script whose agent is a file, `state`: running or stopped.

@@ -11,7 +11,6 @@ from pathlib import Path, PurePosixPath
 
 from csd_emu.engines.remote.drive_layout import DriveLayout
 from csd_emu.engines.remote.inventory import Inventory
-from csd_emu.engines.remote.shell import LocalShell
 from csd_emu.util.deadline import Deadline
 from host.deploy.bundle.bundle import Bundle, Packed
 from host.deploy.bundle.bundle_recipe import Variant, WheelChoice, default_folder
@@ -19,6 +18,7 @@ from host.deploy.bundle.layer_archives import pack_layer
 from host.deploy.compatibility import Form
 from host.deploy.verb_protocol import DriveSite, VerbOutcome
 from host.deploy.verbs.upgrade import Installer
+from tests.support.local_shell import LocalShell
 
 VARIANT = Variant(Form.WHEELS, "3.11")
 # Says what it is asked to, and waits for a signal as the agent does. A version whose agent/broken exists fails; that

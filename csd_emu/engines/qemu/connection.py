@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import libvirt
 
 from csd_emu.config.hypervisors import SESSION_URI
+from csd_emu.util.daemon_threads import in_thread
 from firmware_agent.common.errors import DeviceError, EnvironmentUnfit
 
 T = TypeVar("T")
@@ -37,20 +38,6 @@ def within(seconds: float, purpose: str, work: Callable[[], T]) -> T:
     if not done.done():
         raise NoAnswer(f"no answer within {seconds:.0f} s ({purpose})")
     return done.result()
-
-
-def in_thread(purpose: str, work: Callable[[], T]) -> concurrent.futures.Future[T]:
-    """Do `work` in a thread of its own, which does not keep the process from ending."""
-    done: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:  # it is raised where it is waited for
-            done.set_exception(error)
-
-    threading.Thread(target=run, name=purpose, daemon=True).start()
-    return done
 
 
 def open_hypervisor(uri: str, seconds: float = OPEN_SECONDS) -> libvirt.virConnect:

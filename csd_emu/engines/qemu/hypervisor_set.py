@@ -11,11 +11,12 @@ from typing import TypeVar
 import libvirt
 
 from csd_emu.config.array_file import ArrayConfig
-from csd_emu.engines.qemu.connection import in_thread, watch_connections, within
+from csd_emu.engines.qemu.connection import watch_connections, within
 from csd_emu.engines.qemu.hypervisor import Hypervisor
 from csd_emu.engines.qemu.local_hypervisor import LocalSite
 from csd_emu.engines.qemu.remote_hypervisor import RemoteSite
 from csd_emu.engines.remote.server_id import server_id
+from csd_emu.util.daemon_threads import in_thread
 from csd_emu.util.paths import Paths
 from firmware_agent.common.errors import CsdError, EnvironmentUnfit
 

@@ -6,9 +6,9 @@ import contextlib
 import shutil
 import threading
 from collections.abc import Awaitable, Mapping
-from pathlib import Path
 
 import libvirt
+import psutil
 
 from csd_emu.config.array_file import QEMU, ArrayConfig, Device
 from csd_emu.config.engine_names import ENGINE
@@ -24,7 +24,7 @@ from csd_emu.engines.engine_protocol import (
 )
 from csd_emu.engines.qemu.domain_xml import NETWORK_CARD, HostPort, domain_xml
 from csd_emu.engines.qemu.host_address import LOOPBACK, check_listens
-from csd_emu.engines.qemu.hypervisor import Hypervisor, destroy
+from csd_emu.engines.qemu.hypervisor import Hypervisor, destroy, prepared
 from csd_emu.engines.qemu.hypervisor_set import TROUBLE, Sites
 from csd_emu.engines.qemu.libvirt_daemon import SessionDaemon, calling_libvirt
 from csd_emu.engines.qemu.local_hypervisor import clone_spec
@@ -209,9 +209,7 @@ class QemuEngine(Engine):
     @property
     def image_hash(self) -> str:
         """Hash of the image that the machines of this engine boot."""
-        if self._image is None:
-            raise DeviceError("the qemu engine was not prepared; call prepare first")
-        return self._image.hash
+        return prepared(self._image).hash
 
     def private_bytes(self, handle: Handle) -> int:
         """Return the memory that only this device's QEMU holds, in bytes, from the kernel's smaps_rollup.
@@ -219,10 +217,10 @@ class QemuEngine(Engine):
         Raises:
             DeviceError: its process cannot be found on this machine.
         """
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if f"guest={handle.reference}," in (process / "cmdline").read_text():
-                    return _private_bytes((process / "smaps_rollup").read_text())
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if any(f"guest={handle.reference}," in word for word in process.cmdline()):
+                    return int(process.memory_full_info().uss)
         raise DeviceError(f"{handle.plan.device.name}: its QEMU process is not on this machine")
 
     @property
@@ -344,8 +342,3 @@ def _do(domain: libvirt.virDomain, fault: Fault) -> None:
         domain.suspend()
     elif domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED:
         domain.resume()
-
-
-def _private_bytes(rollup: str) -> int:
-    fields = [line.split() for line in rollup.splitlines()]
-    return sum(int(field[1]) << 10 for field in fields if field[0] in ("Private_Clean:", "Private_Dirty:"))

@@ -59,13 +59,13 @@ def read_qemu(capabilities: str) -> QemuTools:
     return QemuTools(emulator, _dotted(newest), machine, "")
 
 
-def read_owner(capabilities: str) -> tuple[int, int] | None:
+def read_owner(capabilities: str) -> Owner | None:
     """Return user and group under whom QEMU runs, if libvirt gives files to them (model ``dac``)."""
     for model in ElementTree.fromstring(capabilities).iterfind("host/secmodel"):
         if model.findtext("model") == "dac":
             for label in model.iterfind("baselabel[@type='qemu']"):
                 if match := re.fullmatch(r"\+(\d+):\+(\d+)", label.text or ""):
-                    return int(match[1]), int(match[2])
+                    return Owner(int(match[1]), int(match[2]))
     return None
 
 
@@ -266,7 +266,7 @@ class RemoteSite(Hypervisor):
         known = self._known
         if known is None or known[0] is not connection:
             owner = read_owner(connection.getCapabilities()) if self.section.system else None
-            pool = Pool.open(connection, self.section.pool_path, None if owner is None else Owner(*owner))
+            pool = Pool.open(connection, self.section.pool_path, owner)
             self._known = known = connection, pool
         return known[1]
 

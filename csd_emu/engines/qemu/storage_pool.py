@@ -7,9 +7,8 @@ import hashlib
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import libvirt
 import msgspec
@@ -40,8 +39,7 @@ class VolumeMarker(msgspec.Struct, frozen=True):
     modified: str
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(NamedTuple):
     """The user and group under whom QEMU runs there."""
 
     user: int
@@ -296,7 +294,8 @@ def volume_xml(name: str, capacity_bytes: int, backing: tuple[Path, str] | None,
 def _pool_xml(folder: str) -> str:
     pool = ElementTree.Element("pool", type="dir")
     ElementTree.SubElement(pool, "name").text = f"csd-emu-{hashlib.sha256(folder.encode()).hexdigest()[:8]}"
-    ElementTree.SubElement(ElementTree.SubElement(pool, "target"), "path").text = folder
+    target = ElementTree.SubElement(pool, "target")
+    ElementTree.SubElement(target, "path").text = folder
     return ElementTree.tostring(pool, encoding="unicode")
 
 

@@ -142,7 +142,9 @@ class TemplateStore:
             make_overlay(self._tools, booted.disk, image.disk, "raw")
             for path in (booted.disk, booted.folder):  # from then on names in the folder may be anyone's links
                 self._daemon.give(path)
-            facts = self._boot(connection, booted, image, memory_bytes, progress)
+            progress.stage("boot the template: one ARM machine, up to torch imported (about a minute)")
+            spec = template_spec(booted, image, memory_bytes, self._tools)
+            facts = boot_template(connection, spec, booted.state)
             template.folder.mkdir(mode=0o700)
             for source, target in zip(booted.files, template.files, strict=True):
                 _copy_sealed(source, target)
@@ -156,14 +158,6 @@ class TemplateStore:
             raise
         finally:
             remove_sealed(booted.folder)
-
-    def _boot(
-        self, connection: libvirt.virConnect, template: Template, image: Image, memory_bytes: int, progress: Progress
-    ) -> dict[str, str | float]:
-        """Boot the machine up to its agent's ready line, let it come to rest, save it, end it."""
-        spec = template_spec(template, image, memory_bytes, self._tools)
-        progress.stage("boot the template: one ARM machine, up to torch imported (about a minute)")
-        return boot_template(connection, spec, template.state)
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:

@@ -47,17 +47,17 @@ class Offer:
     cores_bind: bool = False
     shared: Need = SHARED
 
-    def fits(self, drive: Need = DRIVE) -> dict[str, float]:
+    def fits(self) -> dict[str, float]:
         """Return resource -> how many drives it is enough for: ``cores``, ``memory`` and ``disk``."""
         return {
             "cores": float(self.cores) if self.cores_bind else math.inf,
-            "memory": _times(self.memory_bytes, self.shared.memory_bytes, drive.memory_bytes),
-            "disk": _times(self.disk_bytes, self.shared.disk_bytes, drive.disk_bytes),
+            "memory": _times(self.memory_bytes, self.shared.memory_bytes, DRIVE.memory_bytes),
+            "disk": _times(self.disk_bytes, self.shared.disk_bytes, DRIVE.disk_bytes),
         }
 
-    def room(self, drive: Need = DRIVE) -> float:
+    def room(self) -> float:
         """Return how many drives fit, perhaps infinitely many."""
-        return min(self.fits(drive).values())
+        return min(self.fits().values())
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,15 @@ class PlannedHypervisor(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, name: str, uri: str, offer: Offer | None, devices: list[str], problem: str) -> PlannedHypervisor:
         """Return what is planned for a hypervisor with this `offer`, None of one that does not answer."""
-        room = math.inf if offer is None else offer.room() - len(devices)
+        offer = offer or Offer(cores=0)
+        room = offer.room() - len(devices)
         return cls(
             name=name,
             uri=uri,
-            cores=0 if offer is None else offer.cores,
-            memory_bytes=None if offer is None else offer.memory_bytes,
-            disk_bytes=None if offer is None else offer.disk_bytes,
-            cores_bind=offer is not None and offer.cores_bind,
+            cores=offer.cores,
+            memory_bytes=offer.memory_bytes,
+            disk_bytes=offer.disk_bytes,
+            cores_bind=offer.cores_bind,
             room=None if math.isinf(room) else max(0, int(room)),
             devices=devices,
             problem=problem,
@@ -129,7 +130,6 @@ def place(
     offers: Mapping[str, Offer],
     spread: Spread,
     there: Mapping[str, str] | None = None,
-    drive: Need = DRIVE,
 ) -> Placement:
     """Place `devices` in their order.
 
@@ -141,11 +141,10 @@ def place(
         offers: hypervisor -> what it has; what devices in `there` take is not in it.
         spread: how.
         there: device -> hypervisor, of devices that run already: they stay, and count as drives of its cores.
-        drive: what a drive takes.
     """
     there = there or {}
     counts = {name: sum(on == name for on in there.values()) for name in offers}
-    left = {name: offer.room(drive) - (counts[name] if offer.cores_bind else 0) for name, offer in offers.items()}
+    left = {name: offer.room() - (counts[name] if offer.cores_bind else 0) for name, offer in offers.items()}
     where, unplaced = dict(there), []
     for device in devices:
         if device in there:
@@ -162,21 +161,21 @@ def place(
     return Placement({device: where[device] for device in devices if device in where}, tuple(unplaced))
 
 
-def describe_shortage(missing: int, offers: Mapping[str, Offer], drive: Need = DRIVE) -> str:
+def describe_shortage(missing: int, offers: Mapping[str, Offer]) -> str:
     """Return what each hypervisor is short of, and by how much, if `missing` more drives were to run there."""
-    return "; ".join(f"{name} {_shortage(missing, offer, drive)}" for name, offer in offers.items())
+    return "; ".join(f"{name} {_shortage(missing, offer)}" for name, offer in offers.items())
 
 
-def _shortage(missing: int, offer: Offer, drive: Need) -> str:
-    fits = offer.fits(drive)
+def _shortage(missing: int, offer: Offer) -> str:
+    fits = offer.fits()
     scarce = min(fits, key=lambda resource: fits[resource])
     room = fits[scarce]
     if scarce == "cores":
         return f"has {offer.cores} cores for {room:.0f} drives, {missing} too few"
     has, shared, each = (
-        (offer.memory_bytes, offer.shared.memory_bytes, drive.memory_bytes)
+        (offer.memory_bytes, offer.shared.memory_bytes, DRIVE.memory_bytes)
         if scarce == "memory"
-        else (offer.disk_bytes, offer.shared.disk_bytes, drive.disk_bytes)
+        else (offer.disk_bytes, offer.shared.disk_bytes, DRIVE.disk_bytes)
     )
     lacks = shared + (room + missing) * each - (has or 0.0)
     return f"has {format_bytes(has or 0.0)} of {scarce} for {room:.0f} drives, {format_bytes(lacks)} too little"

@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 from firmware_agent.common.handover import IDENTITY_FILE, SHARD_FILE
 
 DEFAULT_FOLDER = "/opt/csd-emu"
-# The unprivileged user as whom the agent runs, and the name of its systemd unit.
-AGENT_USER, AGENT_UNIT = "csd-emu", "csd-agent.service"
+# The unprivileged user as whom the agent runs.
+AGENT_USER = "csd-emu"
 
 
 @dataclass(frozen=True)

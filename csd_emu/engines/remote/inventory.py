@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from csd_emu.config.array_file import REMOTE, ArrayConfig, DeviceGroup, DeviceName, check_profile
+from csd_emu.config.array_file import REMOTE, ArrayConfig, DeviceGroup, DeviceName, DriveProfile
 from csd_emu.engines.remote.drive_layout import DEFAULT_FOLDER
 from csd_emu.util.config_files import Config, load_config
 from csd_emu.util.nearest_word import hint_at
@@ -100,7 +100,7 @@ class Reach(Config):
     ssh_config: str | None = None
     folder: _RemotePath | None = None
     data: _RemotePath | None = None
-    profile: str | None = None
+    profile: DriveProfile | None = None
     host_address: _Word | None = None
 
     @field_validator("jump")
@@ -117,11 +117,6 @@ class Reach(Config):
         if value in _SYSTEM_FOLDERS or (value or "").startswith(_NEVER_BELOW):
             raise ValueError(f"{value} belongs to the drive's system; give a folder of its own, as {DEFAULT_FOLDER}")
         return value
-
-    @field_validator("profile")
-    @classmethod
-    def _known_profile(cls, value: str | None) -> str | None:
-        return None if value is None else check_profile(value, "drive")
 
 
 class DriveSection(Reach):
@@ -197,31 +192,29 @@ class Inventory(Config):
     def _same_places(self) -> Iterator[str]:
         """Name drives that are one machine: it has one agent, one unit and one user, whatever the folder."""
         seen: dict[tuple[object, ...], str] = {}
-        for name, section in self.drives.items():
-            drive = self._entry(name, section, known_groups_only=True)
+        for drive in self.list_drives():
             place = (drive.host.lower(), drive.port or 22, drive.jump, drive.ssh_config)
-            other = seen.setdefault(place, name)
-            if other != name:
+            other = seen.setdefault(place, drive.name)
+            if other != drive.name:
                 yield (
-                    f"drives.{name}: is the same place as {other} ({drive.host}, port {drive.port or 22}); one machine "
-                    "is one drive: remove one of them, or correct host or port"
+                    f"drives.{drive.name}: is the same place as {other} ({drive.host}, port {drive.port or 22}); one "
+                    "machine is one drive: remove one of them, or correct host or port"
                 )
 
     def _tangled_paths(self) -> Iterator[str]:
-        for name, section in self.drives.items():
-            drive = self._entry(name, section, known_groups_only=True)
+        for drive in self.list_drives():
             if drive.data is None:
                 continue
             folder, data = f"{drive.folder}/", f"{drive.data}/"
             if folder.startswith(data) or data.startswith(folder):
                 yield (
-                    f"drives.{name}: one of data ({drive.data}) and folder ({drive.folder}) lies in the other, and "
-                    "folder is removed as a whole; give a folder apart from the records"
+                    f"drives.{drive.name}: one of data ({drive.data}) and folder ({drive.folder}) lies in the other, "
+                    "and folder is removed as a whole; give a folder apart from the records"
                 )
 
-    def _entry(self, name: str, section: DriveSection, known_groups_only: bool = False) -> DriveEntry:
-        groups = [group for group in section.groups if group in self.groups or not known_groups_only]
-        layers = [section, *(self.groups[group] for group in groups), self.defaults]
+    def _entry(self, name: str, section: DriveSection) -> DriveEntry:
+        groups = [self.groups[group] for group in section.groups if group in self.groups]
+        layers = [section, *groups, self.defaults]
         values: dict[str, str | int | None] = {
             key: next((value for layer in layers if (value := getattr(layer, key)) is not None), None)
             for key in Reach.model_fields

@@ -38,7 +38,6 @@ from firmware_agent.common.identity import read_identity, write_identity
 
 # As `host_address` in an inventory: through the SSH connection itself.
 THROUGH_SSH = "ssh"
-_LOOPBACK = "127.0.0.1"
 _SECONDS = 30.0
 
 

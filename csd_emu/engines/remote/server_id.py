@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 from pathlib import Path
 
-from firmware_agent.common.atomic_files import make_folder, shared_mode
+from csd_emu.util.file_locks import locked
+from firmware_agent.common.atomic_files import make_folder, replace_file, shared_mode
 from firmware_agent.common.errors import EnvironmentUnfit
 
 _FILE = "server-id"
@@ -26,15 +26,10 @@ def server_id(state: Path) -> str:
     try:
         make_folder(state, shared_mode())
         if not path.exists():
-            drawn = state / f".{_FILE}-{secrets.token_hex(_ID_BYTES)}"
-            drawn.touch(0o644)
-            drawn.write_text(f"{socket.gethostname()}-{secrets.token_hex(_ID_BYTES)}\n", encoding="utf-8")
-            try:
-                os.link(drawn, path)  # whoever is first draws it for all
-            except FileExistsError:
-                pass
-            finally:
-                drawn.unlink()
+            with locked(state):
+                if not path.exists():  # whoever is first draws it for all
+                    drawn = f"{socket.gethostname()}-{secrets.token_hex(_ID_BYTES)}\n"
+                    replace_file(path, drawn.encode(), 0o644)
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise EnvironmentUnfit(f"{path}: cannot be used ({error}); free space, or set CSD_EMU_HOME") from error

@@ -41,7 +41,7 @@ class OpenSshKeys(AuthStrategy):  # type: ignore[misc]  # paramiko has no types
         """Yield what to try: keys of the agent that the configuration names, its others, then files."""
         user = self._route.user
         self._agent = AgentKeys(self._route.agent)
-        held = self._agent.keys()
+        held = self._agent.get_keys()
         public = {path: blob for path in self._route.identities if (blob := _public_blob(path)) is not None}
         named = set(public.values())
         yield from (InMemoryPrivateKey(user, key) for key in held if key.asbytes() in named)
@@ -72,44 +72,31 @@ class OpenSshKeys(AuthStrategy):  # type: ignore[misc]  # paramiko has no types
         return None
 
 
-class AgentKeys:
-    """The keys of one SSH agent; none if there is no agent, or it does not answer."""
+class AgentKeys(paramiko.agent.AgentSSH):  # type: ignore[misc]
+    """The keys of one SSH agent; none if there is no agent, or it does not answer.
+
+    paramiko's own `Agent` knows the environment's socket only.
+    """
 
     def __init__(self, address: str | None) -> None:
         """Speak with the agent at the socket `address`; "" is the environment's, None none."""
-        self._connection: socket.socket | None = None
-        self._agent: Any = None
+        super().__init__()
         path = os.environ.get("SSH_AUTH_SOCK", "") if address == "" else address
         if path:
             self._open(str(Path(path).expanduser()))
 
-    def keys(self) -> tuple[Any, ...]:
-        """Return the keys that the agent holds."""
-        return () if self._agent is None else self._agent.get_keys()
-
     def close(self) -> None:
         """End the connection."""
-        if self._connection is not None:
-            self._connection.close()
+        self._close()
 
     def _open(self, path: str) -> None:
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(10.0)
         try:
             connection.connect(path)
-            self._agent = _AgentOn(connection)
+            self._connect(connection)
         except (OSError, paramiko.SSHException):
             connection.close()
-        else:
-            self._connection = connection
-
-
-class _AgentOn(paramiko.agent.AgentSSH):  # type: ignore[misc]
-    """paramiko's agent knows the environment's socket only."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        super().__init__()
-        self._connect(connection)
 
 
 def _public_blob(path: Path) -> bytes | None:
@@ -129,7 +116,7 @@ _CLOSE_SECONDS = 5.0
 _KEEPALIVES_MISSED = 4
 
 
-class Connected(contextlib.AbstractContextManager["Connected"]):
+class Connected:
     """An open connection to a drive, and those to the servers on the way."""
 
     def __init__(self, drive: str, route: Route, deadline: Deadline, write_keys: bool = True) -> None:
@@ -149,9 +136,6 @@ class Connected(contextlib.AbstractContextManager["Connected"]):
     def close(self) -> None:
         """End all connections, the farthest first."""
         self._stack.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _connect(self, route: Route, deadline: Deadline) -> None:
         """Open the connection to one server, through the one before it."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from csd_emu.engines.shaping.shaper import MTU_BYTES, Shape, bucket_arguments
+from csd_emu.engines.shaping.shaper import MTU_BYTES, Shape, Shaper, bucket_arguments
 from firmware_agent.common.errors import EnvironmentUnfit
 
 NAMESPACES = Path("/run/netns")
@@ -41,8 +41,8 @@ def can_make_namespaces(status: Path = Path("/proc/self/status")) -> bool:
     return rights & (_NET_ADMIN | _SYS_ADMIN) == _NET_ADMIN | _SYS_ADMIN
 
 
-class NamespacedLink:
-    """A `Shaper` of one network namespace: all drives of the array are in it, so they share its only way out."""
+class NamespacedLink(Shaper):
+    """One network namespace: all drives of the array are in it, so they share its only way out."""
 
     def __init__(
         self, array: str, shape: Shape | None = None, run: Run = run_command, namespaces: Path = NAMESPACES
@@ -54,18 +54,10 @@ class NamespacedLink:
         self._here, self._there = (f"csd{digest.hex()[:9]}{end}" for end in "hd")  # at most 15 characters
         # A network of two addresses out of 198.18.0.0/15, which is set aside for measurements (RFC 2544).
         number = int.from_bytes(digest[:2], "big") % (1 << 15) * 4 + (198 << 24) + (18 << 16)
-        self._address, self._drive_address = (str(IPv4Address(number + end)) for end in (1, 2))
+        # The loopback of this machine is out of the drives' reach.
+        self.dial_address = self.listen_address = str(IPv4Address(number + 1))
+        self._drive_address = str(IPv4Address(number + 2))
         self._lock = threading.Lock()
-
-    @property
-    def dial_address(self) -> str:
-        """The host's end of the virtual Ethernet."""
-        return self._address
-
-    @property
-    def listen_address(self) -> str | None:
-        """The same: the loopback of this machine is out of the drives' reach."""
-        return self._address
 
     def command(self, agent: Sequence[str]) -> list[str]:
         """Return the command that runs an agent in the namespace; `ip` makes way for it."""
@@ -82,7 +74,7 @@ class NamespacedLink:
                 mtu = ["mtu", str(MTU_BYTES)]
                 peer = ["peer", "name", self._there, *mtu, "netns", self._name]
                 self._call("ip", "link", "add", self._here, *mtu, "type", "veth", *peer)
-                self._call("ip", "addr", "add", f"{self._address}/30", "dev", self._here)
+                self._call("ip", "addr", "add", f"{self.dial_address}/30", "dev", self._here)
                 self._call("ip", "-n", self._name, "addr", "add", f"{self._drive_address}/30", "dev", self._there)
                 self._call("ip", "link", "set", self._here, "up")
                 self._call("ip", "-n", self._name, "link", "set", self._there, "up")
@@ -90,9 +82,6 @@ class NamespacedLink:
             except EnvironmentUnfit:
                 self.close()
                 raise
-
-    def connect(self, port: int) -> None:
-        """Do nothing: every port of the host's end can be reached."""
 
     def change(self, shape: Shape) -> None:
         """Give both buckets another rate (see `Shaper.change`)."""

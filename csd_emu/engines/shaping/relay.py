@@ -21,7 +21,7 @@ import msgspec
 
 from csd_emu.engines.shaping.shaper import Shape
 from csd_emu.util.open_files import raise_open_files
-from firmware_agent.common.errors import ConfigurationError, CsdError, EnvironmentUnfit
+from firmware_agent.common.errors import CsdError, EnvironmentUnfit
 
 
 class TokenBucket:
@@ -38,14 +38,9 @@ class TokenBucket:
             bytes_per_second: of what passes.
             burst_seconds: at most the bytes of so many seconds pass at once after a rest.
             now: the clock.
-
-        Raises:
-            ConfigurationError: the rate is not positive, or the burst negative.
         """
-        if burst_seconds < 0:
-            raise ConfigurationError(f"a bucket's burst of {burst_seconds} s is negative")
         self._burst_seconds = burst_seconds
-        self._seconds_per_byte = _inverse(bytes_per_second)
+        self._seconds_per_byte = 1 / bytes_per_second
         # When what was asked for so far has passed, at the rate.
         self._free_at = now - burst_seconds
 
@@ -57,14 +52,8 @@ class TokenBucket:
 
     def change(self, bytes_per_second: float, now: float) -> None:
         """Serve what has not passed yet, and all that is asked for later, at another rate."""
-        old, self._seconds_per_byte = self._seconds_per_byte, _inverse(bytes_per_second)
+        old, self._seconds_per_byte = self._seconds_per_byte, 1 / bytes_per_second
         self._free_at = now + (self._free_at - now) * self._seconds_per_byte / old if self._free_at > now else now
-
-
-def _inverse(bytes_per_second: float) -> float:
-    if not bytes_per_second > 0:
-        raise ConfigurationError(f"a bucket's rate is {bytes_per_second!r}; it must be a positive number")
-    return 1 / bytes_per_second
 
 
 # So much of one connection passes before it is another's turn.

@@ -9,14 +9,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import psutil
 
 from csd_emu.engines.shaping.relay import LOG_FILE, READY, SETTINGS_FILE, RelaySettings
-from csd_emu.engines.shaping.shaper import Shape
+from csd_emu.engines.shaping.shaper import Shape, Shaper
 from csd_emu.util.process_identity import end_processes
 from firmware_agent.common.atomic_files import make_folder, replace_file
 from firmware_agent.common.errors import EnvironmentUnfit
@@ -27,32 +26,17 @@ _HOST = "127.0.0.1"
 _RELAY = [sys.executable, "-P", "-m", "csd_emu.engines.shaping.relay"]
 
 
-class RelayedLink:
-    """A `Shaper` that needs no right: drives dial another loopback address, where a relay listens."""
+class RelayedLink(Shaper):
+    """Link that needs no right: drives dial another loopback address, where a relay listens."""
 
     def __init__(self, arrays_folder: Path, array: str, shape: Shape) -> None:
         """Prepare for the array of that name, below the folder of all arrays."""
         self._array, self._shape, self._folder = array, shape, arrays_folder / array / LINK_FOLDER
+        # A loopback address of the array's own.
+        first, second, third = hashlib.sha256(array.encode()).digest()[:3]
+        self.dial_address = f"127.{64 + first % 128}.{second}.{1 + third % 254}"
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
-
-    @property
-    def dial_address(self) -> str:
-        """A loopback address of the array's own."""
-        first, second, third = hashlib.sha256(self._array.encode()).digest()[:3]
-        return f"127.{64 + first % 128}.{second}.{1 + third % 254}"
-
-    @property
-    def listen_address(self) -> str | None:
-        """The host's own will do."""
-        return None
-
-    def command(self, agent: Sequence[str]) -> list[str]:
-        """Return the command as it is."""
-        return list(agent)
-
-    def open(self) -> None:
-        """Do nothing: a relay needs the host's port."""
 
     def connect(self, port: int) -> None:
         """Start the relay (see `Shaper.connect`)."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from csd_emu.config.array_file import ArrayConfig
 from csd_emu.perfmodel.sharing import check_numbers
@@ -55,19 +55,20 @@ def bucket_arguments(bytes_per_second: float) -> list[str]:
     return ["tbf", "rate", f"{rate}bit", "burst", f"{burst}b", "limit", f"{QUEUE_BYTES}b"]
 
 
-class Shaper(Protocol):
-    """A link of one array that can be shaped. All calls block, and may be made by several threads."""
+class Shaper(ABC):
+    """A link of one array that can be shaped. All calls block, and may be made by several threads.
 
-    @property
-    def dial_address(self) -> str:
-        """Under which address drives find the host, at the host's own port."""
+    Attributes:
+        dial_address: under which drives find the host, at the host's own port.
+        listen_address: on which the host has to listen for that; None for its own.
+    """
 
-    @property
-    def listen_address(self) -> str | None:
-        """On which address the host has to listen for that; None for its own."""
+    dial_address: str
+    listen_address: str | None = None
 
     def command(self, agent: Sequence[str]) -> list[str]:
         """Return the command that starts an agent behind the link."""
+        return list(agent)
 
     def open(self) -> None:
         """Make what has to be there before the host listens; what is there already stays as it is.
@@ -75,6 +76,7 @@ class Shaper(Protocol):
         Raises:
             EnvironmentUnfit: this machine does not allow it; nothing is left.
         """
+        return
 
     def connect(self, port: int) -> None:
         """Let drives through to the host, which listens on `port`; a link that does so already stays as it is.
@@ -82,7 +84,9 @@ class Shaper(Protocol):
         Raises:
             EnvironmentUnfit: this machine does not allow it.
         """
+        return
 
+    @abstractmethod
     def change(self, shape: Shape) -> None:
         """Give a link that is up another shape; what waits in it goes on under the new one.
 
@@ -90,6 +94,7 @@ class Shaper(Protocol):
             EnvironmentUnfit: it is not up any more, or cannot have this shape.
         """
 
+    @abstractmethod
     def check(self) -> None:
         """Return if the link is up.
 
@@ -97,6 +102,7 @@ class Shaper(Protocol):
             EnvironmentUnfit: it has gone, so that no drive reaches its host; the message says why.
         """
 
+    @abstractmethod
     def close(self) -> None:
         """Take the link down, whichever process brought it up; a link that is already down is a success."""
 

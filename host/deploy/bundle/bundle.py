@@ -19,17 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import firmware_agent
-from csd_emu.image.image_recipe import image_folder, source_files, tree_hash
-from csd_emu.image.image_rootfs import BuildPython, deal, find_python, make_root, unpack_package
+from csd_emu.image.image_recipe import copy_sources, image_folder, tree_hash
+from csd_emu.image.image_rootfs import BuildPython, deal, find_python, make_link, make_root, unpack_package
 from csd_emu.image.packages import GUEST_ARCHITECTURE, PackageCache
 from csd_emu.image.runner import Runner
-from csd_emu.image.wheels import WheelCache, unpack_wheel
+from csd_emu.image.wheels import LockedWheels, WheelCache, unpack_wheel
 from csd_emu.util.file_locks import FILE, locked
 from csd_emu.util.progress import Progress
 from firmware_agent.common.errors import ImageError
 from host.deploy.bundle.bundle_recipe import (
     DriveRecipe,
-    LockedWheels,
     RootfsRecipe,
     Variant,
     default_folder,
@@ -168,11 +167,7 @@ class BundleStore:
         return Packed(read_layer(folder), folder)
 
     def _fill_version(self, tree: Path, variant: Variant, base: str) -> None:
-        package = tree / "agent" / self._agent.name
-        for source in source_files(self._agent):
-            target = package / source.relative_to(self._agent)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+        copy_sources(self._agent, tree / "agent" / self._agent.name)
         self._compile(variant, tree)
         (tree / "bin").mkdir()
         shutil.copyfile(self._recipe.folder / "csd-agent", tree / "bin/csd-agent")
@@ -304,7 +299,5 @@ def fill_rootfs(runner: Runner, recipe: RootfsRecipe, archives: Sequence[Path], 
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
         shutil.copyfile(overlay / name, target)
-    shell = root / "usr/bin/sh"
-    shell.unlink(missing_ok=True)
-    shell.symlink_to("dash")
+    make_link(root / "usr/bin/sh", "dash")
     (root / ROOTFS_SITE).mkdir(parents=True)

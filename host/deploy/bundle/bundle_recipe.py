@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from csd_emu.image.wheels import LockedWheels
 from csd_emu.util.paths import packaged_folder
 from firmware_agent.common.errors import ConfigurationError, EnvironmentUnfit
 from host.deploy.compatibility import Form
@@ -39,15 +40,6 @@ class WheelChoice:
 
     variant: Variant
     interpreter: str
-
-
-@dataclass(frozen=True)
-class LockedWheels:
-    """The wheels of one Python version (see `csd_emu.image.wheels.WheelSelection`)."""
-
-    lock_file: Path
-    python: str
-    platforms: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def test_the_shipped_recipe_is_whole() -> None:
         assert (recipe.folder / name).is_file()
     assert not set(recipe.enable) & set(recipe.mask)
     assert not set(recipe.install) & set(recipe.without)
-    pins = {requirement.pin for requirement in read_lock(recipe.lock_file)}
+    pins = {requirement.pin for requirement in read_lock(recipe.wheels.lock_file)}
     # Later wheels die of SIGILL on a Cortex-A53.
     assert "torch==2.9.1" in pins
 
