@@ -42,6 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firmware_agent.common.frames.measure_frames import Measure, Measured
+from firmware_agent.common.frames.session_frames import Trained
 from firmware_agent.common.slices import Array
 from host.core.scanning import UNLIMITED, NormLimits, Scan, first_not_finite, scan_update, squares
 from host.training.contributions import Reason, Refusal, ScreenedContribution, not_finite
@@ -294,11 +295,13 @@ def _scans(parts: Sequence[ScreenedContribution]) -> dict[str, Scan]:
 
 
 def _as_dealt(part: ScreenedContribution) -> Refusal | None:
-    dealt, said = part.dealt, part.said.samples
-    if said != dealt.samples:
-        return Refusal(Reason.SAMPLES, f"it says that it trained on {said} records; it was dealt {dealt.samples}")
-    if part.steps_said not in (None, dealt.steps):
-        return Refusal(Reason.SAMPLES, f"it says that it took {part.steps_said} steps; it was dealt {dealt.steps}")
+    dealt, said = part.dealt, part.said
+    if said.samples != dealt.samples:
+        return Refusal(
+            Reason.SAMPLES, f"it says that it trained on {said.samples} records; it was dealt {dealt.samples}"
+        )
+    if isinstance(said, Trained) and said.steps != dealt.steps:
+        return Refusal(Reason.SAMPLES, f"it says that it took {said.steps} steps; it was dealt {dealt.steps}")
     return None
 
 

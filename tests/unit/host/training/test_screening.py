@@ -32,7 +32,7 @@ SECONDS = PhaseSeconds(0.1, 0.2, 0.05, 0.01)
 def part(device: str, norm: float = 1.0, **said: Any) -> ScreenedContribution:
     fields: dict[str, Any] = {"round": 1, "samples": 10, "steps": 2, "loss": 0.5, "seconds": SECONDS, "read_bytes": 640}
     trained = Trained(**(fields | said))
-    return ScreenedContribution(device, AssignedWork(10, 2), trained, trained.steps, Scan(norm), "counted")
+    return ScreenedContribution(device, AssignedWork(10, 2), trained, Scan(norm), "counted")
 
 
 @given(st.data(), FLOATS, st.integers(0, 20_000))
@@ -70,7 +70,7 @@ def test_the_first_bad_tensor_is_named_and_buffers_are_apart() -> None:
 def changed(device: str, steps: int = 2, **norms: float) -> ScreenedContribution:
     scan = Scan(1.0, norms.get("buffer", 0.0), norms.get("count", float(steps)))
     said = Trained(1, 10, steps, 0.5, SECONDS, 640)
-    return ScreenedContribution(device, AssignedWork(10, steps), said, steps, scan, "modelled")
+    return ScreenedContribution(device, AssignedWork(10, steps), said, scan, "modelled")
 
 
 @pytest.mark.parametrize("rounds_before", [0, 3])
@@ -143,9 +143,7 @@ def test_no_honest_drive_is_refused_however_unlike_the_others_its_data_are(data:
             norm = trend * data.draw(st.floats(0.5, 2.0)) * data.draw(st.floats(math.sqrt(steps), steps))
             seconds = PhaseSeconds(size * 1e-3 * data.draw(st.floats(1.0, 20.0)))
             said = Trained(1, size, steps, data.draw(st.floats(0, 50)), seconds, 64 * size)
-            parts.append(
-                ScreenedContribution(f"csd-{number}", AssignedWork(size, steps), said, steps, Scan(norm), "wall")
-            )
+            parts.append(ScreenedContribution(f"csd-{number}", AssignedWork(size, steps), said, Scan(norm), "wall"))
         assert screen.judge(parts) == {}
 
 
@@ -183,8 +181,7 @@ def test_a_minority_of_liars_moves_the_limit_by_nothing(data: st.DataObject) -> 
 def test_modelled_seconds_are_not_looked_at() -> None:
     odd = [msgspec.structs.replace(part("x").said, seconds=PhaseSeconds(value)) for value in (0.0, 1e-9, 1e12)]  # type: ignore[type-var]
     parts = [
-        ScreenedContribution(f"csd-{n}", AssignedWork(10, 2), said, 2, Scan(1.0), "modelled")
-        for n, said in enumerate(odd)
+        ScreenedContribution(f"csd-{n}", AssignedWork(10, 2), said, Scan(1.0), "modelled") for n, said in enumerate(odd)
     ]
     assert Screen().judge(parts) == {}
 
