@@ -1,9 +1,10 @@
-"""Selection of a job's devices: its inputs, and the planner that decides."""
+"""Selection of a job's devices: its inputs, the planner that decides, and what a run makes of the decision."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from csd_emu.perfmodel.allreduce import Fabric, ring
@@ -12,12 +13,14 @@ from csd_emu.util.node_names import HOST
 from firmware_agent.common.errors import ConfigurationError
 from host.config.server_group import ServerGroup
 from host.core.model_facts import inspect_load
+from host.core.records import EventKind, OnEvent
 from host.core.tuning.batch_tuner import BatchTuner
 from host.policies.selection.cluster import Cluster
 from host.policies.selection.planner_protocol import TrialDecision
 from host.policies.selection.planning_tuner import PlanningTuner
-from host.policies.selection.selection_report import SelectionReport, describe_plan
+from host.policies.selection.selection_report import SelectionReport, describe_plan, write_plan
 from host.policies.selection.selection_rules import SelectionRules
+from host.training.accounting import Accountant
 from host.training.job_inputs import JobInputs
 from host.training.optimiser_bytes import load_between
 from host.training.selection.make_cluster import (
@@ -177,3 +180,62 @@ def _check_nodes(where: str, names: Sequence[str], nodes: Sequence[str]) -> None
         if name not in nodes:
             hint = hint_at(name, nodes, f"there are: {', '.join(nodes)}")
             raise ConfigurationError(f"{where}: {name!r} does not train in this array; {hint}")
+
+
+class PlannedRun:
+    """The planning of one run: the decision goes to its directory and its events, and may end it.
+
+    Attributes:
+        tuner: for the run's training.
+    """
+
+    def __init__(
+        self,
+        planning: Planning,
+        directory: Path,
+        clock: str,
+        accountant: Accountant,
+        on_event: OnEvent,
+        only: bool = False,
+    ) -> None:
+        """Prepare; planning begins with the first step, after what a resumed run restores.
+
+        Args:
+            planning: what is chosen from.
+            directory: of the run.
+            clock: of its seconds.
+            accountant: told which drives are off, where the job says so.
+            on_event: called with device, what happened, and more about it.
+            only: whether the run ends when it has decided.
+        """
+        self._planning, self._directory, self._clock = planning, directory, clock
+        self._on_event, self._only = on_event, only
+        self.tuner = planning.make_tuner(self._decided, lambda text: on_event(HOST, EventKind.NOTE, text))
+        if not planning.rules.constraints.unused_powered:
+            accountant.powered_off = self.tuner.idle
+
+    @property
+    def over(self) -> bool:
+        """Whether the run shall end: all that was asked for is decided, or nothing can be."""
+        return self.tuner.error is not None or (self._only and self.tuner.decided)
+
+    def check(self) -> None:
+        """Return if it could be decided who trains.
+
+        Raises:
+            ConfigurationError: nothing is feasible; the run's records and weights are to be written before.
+        """
+        if (error := self.tuner.error) is not None:
+            alike = ", on every server alike" if self._planning.cluster.sides else ""
+            raise ConfigurationError(
+                f"{error}; what was trained until here is kept: change planner in {self._directory / 'job.yaml'} and "
+                f"go on with csd-emu run --resume {self._directory}{alike}"
+            ) from error
+
+    def _decided(self, decided: TrialDecision) -> None:
+        report = self._planning.describe(decided, self._clock)
+        write_plan(self._directory, report)
+        told = f"planner: {report.chosen.name} was chosen ({report.prefer}, {report.sure:.0%} sure, {self._clock}):"
+        self._on_event(HOST, EventKind.NOTE, " ".join([told, *report.reasons]))
+        for note in report.notes:
+            self._on_event(HOST, EventKind.NOTE, note)
