@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,16 +46,12 @@ class Planning:
         plan: with the batches that all nodes would begin with.
         cluster: what is chosen from.
         rules: by what.
-        records: on which the job trains in all, if every node takes part.
-        private: node -> how many of them it alone has.
         cold: nodes whose first step is left out: its seconds are a stopwatch's.
     """
 
     plan: SyncPlan
     cluster: Cluster
     rules: SelectionRules
-    records: int
-    private: Mapping[str, int] = field(default_factory=dict)
     cold: frozenset[str] = frozenset()
 
     def make_planner(self) -> Planner:
@@ -66,7 +62,7 @@ class Planning:
         """
         from host.policies.selection.planner import Planner  # scipy: most jobs have no need of it
 
-        return Planner(self.cluster, self.rules, self.records, self.private)
+        return Planner(self.cluster, self.rules, planned_records(self.plan), planned_private(self.plan))
 
     def make_tuner(self, on_decided: Callable[[TrialDecision], None], on_note: Callable[[str], None]) -> PlanningTuner:
         """Return what plans in a run, and then leaves the chosen nodes to the job's own tuner."""
@@ -82,7 +78,7 @@ class Planning:
         return describe_plan(
             *(decided, self.cluster, self.rules),
             clock=clock,
-            records=self.records,
+            records=planned_records(self.plan),
             notes=self.notes(decided.batches),
         )
 
@@ -119,7 +115,7 @@ class Planning:
             "planner.include has a drive take part"
         ]
         # Rounds of steps have as many records whoever has them.
-        if self.private:
+        if planned_private(self.plan):
             held = sum(private.values()) + self.plan.public_size
             notes.append(
                 f"an epoch has {held - left_out} of {held} records: estimates, and limits, are of the records that "
@@ -164,7 +160,7 @@ def make_planning(
     cluster = make_cluster(inputs.config, plan, Exchanged(state, gradient, inputs.record_bytes), servers)
     cold = frozenset(plan.nodes).difference(inputs.models)
     rules = planner_rules(plan, window)
-    planning = Planning(plan, cluster, rules, planned_records(plan), planned_private(plan), cold)
+    planning = Planning(plan, cluster, rules, cold)
     planning.make_planner()  # what it refuses is said now
     return planning
 
