@@ -91,14 +91,14 @@ def job_frame(
     )
 
 
-async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline) -> Ready:
+async def prepare_device(session: DeviceSession, frame: Job, deadline: Deadline) -> None:
     """Have the device build the job's model.
 
     Raises:
         DeviceError: it was lost, or could not build the model.
     """
     await session.send(frame, deadline)
-    return await session.expect(Ready, deadline)
+    await session.expect(Ready, deadline)
 
 
 BeforeTask = Callable[[DeviceSession, Deadline], Awaitable[None]]
